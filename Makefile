@@ -9,7 +9,11 @@ CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
 
-.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix release check bench sizes docs site readme generated-check format clean
+EDITOR := $(EDITOR_TESTS)/node_modules/.installed
+VSIX := dist/nncdbg.vsix
+VSIX_SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard nncdbg $(EXTENSION) pyproject.toml 2>/dev/null))
+
+.PHONY: adapter help demo setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,25 +21,34 @@ help:  ## list the targets
 demo:  ## open an example in the debugger; the first run installs nncdbg into .venv
 	@./demo
 
+setup: $(DEV_STAMP) $(SITE_STAMP)  ## install what checks, tests and site need into .venv
+
 test: $(DEV_STAMP)  ## run the tests in parallel
 	$(BIN)/python -m pytest -n auto
+
+test-all: $(DEV_STAMP) $(CLIENT)/node_modules  ## run test, adapter, conformance and e2e as one run
+	$(BIN)/python -m pytest -n auto -m "not editor and not fuzz"
 
 conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, and through text
 	$(BIN)/python -m pytest -n auto -m conformance
 
 adapter: $(DEV_STAMP)  ## run all tests of the debug adapter, with real processes
-	$(BIN)/python -m pytest -n auto -m adapter
+	$(BIN)/python -m pytest -n auto -m adapter tests/dap_server
 
 e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## test the DAP server with the client library of VS Code
 	$(BIN)/python -m pytest -m e2e -rs
 
-e2e-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## test the extension in a real VS Code (code-server, Chromium)
+e2e-editor: $(DEV_STAMP) editor  ## test the extension in a real VS Code (code-server, Chromium)
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --maxschedchunk=1 -m editor -rs $(EDITOR_TESTS)
 
-bench-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## measure the extension in a real VS Code
+bench-editor: $(DEV_STAMP) editor  ## measure the extension in a real VS Code
 	$(BIN)/python -m tests.vscode.figures
 
-vsix: $(BIN)/python $(EXTENSION)/node_modules  ## build dist/nncdbg.vsix, the VS Code extension with its wheel
+editor: $(VSIX) $(EDITOR)  ## build the extension, and install code-server for its tests
+
+vsix: $(VSIX)  ## build dist/nncdbg.vsix, the VS Code extension with its wheel
+
+$(VSIX): $(VSIX_SOURCES) | $(BIN)/python $(EXTENSION)/node_modules
 	@if command -v npm >/dev/null; then mkdir -p dist $(EXTENSION)/out && rm -f $(EXTENSION)/out/*.whl \
 	&& $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(EXTENSION)/out . \
 	&& (cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package) \
@@ -49,11 +62,17 @@ release: $(RELEASE_STAMP)  ## build wheel, sdist and VS Code extension in dist/,
 	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
 	$(BIN)/python tools/check_release.py dist
 
-check: $(DEV_STAMP) generated-check  ## check lint, format, language, types, import direction and generated files
+check: types lint imports generated-check  ## check lint, format, language, types, import direction and generated files
+
+lint: $(DEV_STAMP)  ## check lint, format and language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/check_language.py
+
+types: $(DEV_STAMP)  ## check the types
 	$(BIN)/mypy
+
+imports: $(DEV_STAMP)  ## check the import direction
 	$(BIN)/lint-imports
 
 readme: $(DEV_STAMP)  ## run all commands of the README in a fresh clone, installation included
@@ -89,9 +108,12 @@ $(CLIENT)/node_modules: $(CLIENT)/package-lock.json
 $(EXTENSION)/node_modules: $(EXTENSION)/package-lock.json
 	@if command -v npm >/dev/null; then cd $(EXTENSION) && npm ci && touch node_modules; fi
 
-$(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package-lock.json $(EDITOR_TESTS)/install.sh
+$(EDITOR): $(EDITOR_TESTS)/package-lock.json $(EDITOR_TESTS)/install.sh
 	@if command -v npm >/dev/null && command -v rg >/dev/null; then $(EDITOR_TESTS)/install.sh; \
 	else echo "npm or ripgrep not found: the tests that need them are skipped"; fi
+
+$(BIN)/python:
+	@tools/install.sh --venv $(VENV)
 
 $(DEV_STAMP): pyproject.toml
 	@tools/install.sh --venv $(VENV) --extra dev

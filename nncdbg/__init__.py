@@ -12,6 +12,7 @@
 Open and run
     load(path)             a Program from `.onnx` or `.nnc`, or from an onnx.ModelProto
     parse(text)            a Program from graph text; `str(program)` is its text
+    Builder()              builds a Program in Python, one statement per call
     run(program, inputs)   the outputs by name
     Debugger(program, inputs)   break, step, step back, inspect, edit
 
@@ -42,6 +43,7 @@ from nncdbg.version import __version__ as __version__
 # Imported on first use, so that `nncdbg --help` does not import NumPy and ONNX.
 _PUBLIC = {
     "Debugger": "nncdbg.engine.debugger",
+    "Builder": "nncdbg.engine.building.builder",
     "Stop": "nncdbg.engine.stopping.control",
     "Breakpoint": "nncdbg.engine.stopping.breakpoints",
     "Frame": "nncdbg.engine.execution.frame",
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
     from nncdbg.dap_server.attach.calls import listen as listen
     from nncdbg.dap_server.attach.calls import wait_for_client as wait_for_client
+    from nncdbg.engine.building.builder import Builder as Builder
     from nncdbg.engine.debugger import Debugger as Debugger
     from nncdbg.engine.divergence.call import diff as diff
     from nncdbg.engine.divergence.report import DiffReport as DiffReport

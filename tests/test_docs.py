@@ -90,6 +90,7 @@ def test_the_page_of_the_protocol_names_every_request_and_key() -> None:
     from nncdbg.dap_server.attach.relay import AttachArguments
     from nncdbg.dap_server.launching import LaunchArguments
     from nncdbg.dap_server.registry import HANDLERS
+    from nncdbg.opening.configuration import RunConfiguration
 
     page = (ROOT / "docs" / "DAP.md").read_text()
     named = set(re.findall(r"`([^`\n]+)`", page))
@@ -99,8 +100,9 @@ def test_the_page_of_the_protocol_names_every_request_and_key() -> None:
         rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|", table, re.MULTILINE)
         assert [name for name, _, _ in rows] == list(record.__struct_encode_fields__)
         for (name, _, default), field in zip(rows, msgspec.structs.fields(record), strict=True):
-            if field.default not in (msgspec.NODEFAULT, None):
-                assert default == f"`{json.dumps(field.default)}`", name
+            value = getattr(RunConfiguration(), field.name, field.default)
+            if name != "program" and value not in (msgspec.NODEFAULT, None):
+                assert default == f"`{json.dumps(value)}`", name
 
 
 def test_the_page_of_the_protocol_has_the_limits() -> None:

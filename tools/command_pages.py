@@ -16,8 +16,8 @@ from nncdbg.commands import GROUPS, TABLE, Command
 from nncdbg.commands.command_lines import split_command
 from nncdbg.commands.session import PROMPT
 from nncdbg.commands.shortcuts import SHORTCUTS
+from nncdbg.opening.command_line import Parser
 from nncdbg.terminal.main import COMMANDS, main
-from nncdbg.terminal.options import Parser
 
 TRANSCRIPTS = Path(__file__).resolve().parent.parent / "tests" / "transcripts"
 EXAMPLE_LINES = 14

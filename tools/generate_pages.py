@@ -68,6 +68,13 @@ def influence() -> Pages:
     return {"docs/INFLUENCE.md": page()}
 
 
+def launch_schema() -> Pages:
+    """The extension's manifest, with the keys of a launch configuration."""
+    from tools.launch_schema import manifest
+
+    return {"vscode-extension/package.json": manifest()}
+
+
 def pictures() -> Pages:
     """A session that finds a NaN, corrects it and continues, as a terminal shows it."""
     from tools.terminal_picture import picture
@@ -91,6 +98,7 @@ SOURCES: dict[str, Callable[[], Pages]] = {
     "docs/FAMILIAR.md": familiar,
     "docs/INFLUENCE.md": influence,
     "docs/pictures/": pictures,
+    "vscode-extension/package.json": launch_schema,
 }
 """Path of a file, or of a folder that holds generated files only (ends in `/`), to what makes it."""
 

@@ -55,7 +55,7 @@ def commands(session: CommandSession, text: str) -> None:
     if not text and not debugger.breakpoints:
         raise UsageError("there are no breakpoints", hint="set a breakpoint with `break PLACE`")
     number = whole_number("commands", text) if text else debugger.breakpoints[-1].number
-    debugger.breakpoint(number)
+    debugger.breakpoints.find(number)
 
     def store(lines: list[str]) -> None:
         session.scripts.pop(number, None)

@@ -17,6 +17,7 @@ from nncdbg.engine.expression import (
     split_target,
 )
 from nncdbg.engine.inputs.data_specs import split_data
+from nncdbg.engine.values.editing import late_decisions
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.stops import layout_at, value_or_reason
 
@@ -64,11 +65,11 @@ def _set(session: CommandSession, name: str, value: Any, index: Any = None) -> N
     print_messages(debugger, session.screen)
     session.screen.put_line(value_or_reason(debugger, name, layout_at(debugger, session.screen)))
     if awaited:
-        line = debugger.line_of(debugger.frames[0], debugger.frames[0].pc)
+        line = debugger.loaded.line(debugger.frames[0].code, debugger.frames[0].pc)
         session.screen.put(f"from now on, nncdbg uses this value instead of running the op at line {line}")
     else:
         session.screen.put(f"this is branch {branch.number}; branch {branch.parent} is unchanged")
-        for sentence in debugger.late_decisions():
+        for sentence in late_decisions(debugger.values):
             session.screen.put(sentence)
 
 
@@ -131,7 +132,7 @@ def branches(session: CommandSession, text: str) -> None:
     timeline = session.debugger.timeline
     for branch in timeline.branches.values():
         star = "*" if branch.number == timeline.branch else " "
-        tick = timeline.tick if branch.saved is None else branch.saved.machine.tick
+        tick = timeline.tick_on(branch)
         source = (
             "" if branch.parent is None else f", from branch {branch.parent} after {branch.tick} statements"
         )
@@ -152,8 +153,7 @@ def branch(session: CommandSession, text: str) -> None:
         from nncdbg.engine.time.timeline import Mark
 
         timeline = session.debugger.timeline
-        saved = timeline.branches[number].saved
-        tick = timeline.tick if saved is None else saved.machine.tick
+        tick = timeline.tick_on(timeline.branches[number])
         return session.debugger.go_to(Mark("", number, tick))
 
     session.move(switch, forward=False)

@@ -80,7 +80,7 @@ def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> lis
         return []
     debugger = session.debugger
     code = debugger.frames[max(0, debugger.selected)].code
-    short = debugger.names_in(code)
+    short = debugger.loaded.names_in(code)
     found = [name for name in debugger.values.names() if part in name]
     visible = set(short.names)
     return [

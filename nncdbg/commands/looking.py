@@ -38,7 +38,7 @@ def print_(session: CommandSession, text: str) -> None:
     """
     for expression in separated(needs("print", text)):
         result = session.debugger.evaluate(expression)
-        session.debugger.convenience["_"] = result
+        session.debugger.values.convenience["_"] = result
         session.screen.put(result_text(session.screen, result))
 
 
@@ -78,7 +78,7 @@ def _role(session: CommandSession, place: Place) -> str:
     code = place.code
     pc = code.definition[place.slot]
     if pc >= 0:
-        return f"result of line {session.debugger.line_in(code, pc)}, {code.nodes[pc].op}"
+        return f"result of line {session.debugger.loaded.line(code, pc)}, {code.nodes[pc].op}"
     if place.slot > len(code.graph.inputs):
         return "constant"
     return "carried by the loop" if code.parent is not None else f"input of @{code.graph.name}"
@@ -131,7 +131,7 @@ def _statement_stats(session: CommandSession) -> None:
     stop, selected = debugger.stop, debugger.selected
     frame = debugger.frames[max(0, selected)]
     node = stop.node if selected <= 0 and stop.reason in ("data", "exception") else None
-    if node is None and frame.pc < len(frame.code.nodes) and not debugger.machine.ended:
+    if node is None and frame.pc < len(frame.code.nodes) and not debugger.ended:
         node = frame.code.nodes[frame.pc]
     if node is not None:
         names = unique([*operand_names(node), *(value.name for value in node.outputs)])

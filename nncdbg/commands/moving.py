@@ -27,16 +27,15 @@ def run(session: CommandSession, text: str) -> None:
     the graph or loop.
     """
     no_arguments("run", text)
-    machine = session.debugger.machine
+    debugger = session.debugger
     if (
-        machine.tick
-        and not machine.ended
+        debugger.timeline.tick
+        and not debugger.ended
         and not session.sure("the program has already started: run it from the start?")
     ):
         return
 
     def from_the_start() -> Stop:
-        debugger = session.debugger
         if debugger.timeline.tick > 0:
             debugger.restart()
         return debugger.run()

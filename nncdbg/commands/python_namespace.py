@@ -47,7 +47,7 @@ class Namespace(dict[str, Any]):
             np=np,
             debugger=session.debugger,
             execute=_executor(session),
-            convenience=session.debugger.convenience,
+            convenience=session.debugger.values.convenience,
             exit=_leave,
             quit=_leave,
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -54,6 +53,13 @@ class Setup(msgspec.Struct, frozen=True):
     backend: str
     allocator: str
     versions: dict[str, str]
+
+    @property
+    def supplied(self) -> dict[str, Any]:
+        """The fields of the run configuration that the recording supplies where they are not given."""
+        settings = {name: getattr(self, name) for name in ("seed", "backend", "allocator", "dims")}
+        given = {name: each.given for name, each in self.inputs.items() if each.given is not None}
+        return {**settings, "inputs": given}
 
 
 def setup_of(debugger: Debugger, model: str) -> Setup:
@@ -125,19 +131,6 @@ def read_setup(path: str) -> Setup | None:
         return msgspec.json.decode(line.removeprefix(SETUP), type=Setup)
     except msgspec.DecodeError as error:
         raise UsageError(f"the setup in {path} is damaged: {error}") from None
-
-
-def settle(options: Namespace, setup: Setup) -> None:
-    """Fill in the options that were not given with those of the recording."""
-    for name in ("seed", "backend", "allocator"):
-        if name not in options.said:
-            setattr(options, name, getattr(setup, name))
-    given = {text.partition("=")[0].removeprefix("%") for text in options.input}
-    for name, recorded in setup.inputs.items():
-        if name not in given and recorded.given is not None:
-            options.input.append(f"{name}={recorded.given}")
-    sizes = {text.rpartition("=")[0] for text in options.dim}
-    options.dim += [f"{name}={size}" for name, size in setup.dims.items() if name not in sizes]
 
 
 def changes(setup: Setup, debugger: Debugger, model: str) -> Iterator[str]:

@@ -289,7 +289,7 @@ class CommandSession:
         if self.make_due(stop):
             return
         show_stop(self.screen, self.debugger, stop, self._shown, written)
-        self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])
+        self._shown = None if stop.reason == "end" else place_of(self.debugger.stack[-1])
         if stop.reason == "end":
             self._say_trouble()
         else:
@@ -335,18 +335,18 @@ class CommandSession:
 
     def listing(self) -> Listing:
         """Return the text that the selected frame's statements belong to."""
-        return self.debugger.listing_of(self.debugger.frames[max(0, self.debugger.selected)])
+        return self.debugger.loaded.listing_of(self.debugger.frames[max(0, self.debugger.selected)].code)
 
     def here(self) -> int:
         """Return the line of the selected frame's statement in `listing`; 1 where it has none."""
         frame = self.debugger.frames[max(0, self.debugger.selected)]
-        return self.debugger.line_of(frame, frame.pc) or 1
+        return self.debugger.loaded.line(frame.code, frame.pc) or 1
 
     def current_line(self) -> int:
         """The line of the selected frame's statement; UsageError where it is not in the program's text."""
         frame = self.debugger.frames[max(0, self.debugger.selected)]
-        line = self.debugger.line_of(frame, frame.pc)
-        if line is None or frame.code.formula is not None or self.debugger.machine.ended:
+        line = self.debugger.loaded.line(frame.code, frame.pc)
+        if line is None or frame.code.formula is not None or self.debugger.ended:
             raise UsageError(
                 "no current line: the program has ended or is in a micro program", hint="add a line number"
             )

@@ -27,7 +27,7 @@ def where(session: CommandSession, text: str) -> None:
     frames = [*enumerate(debugger.frames)]
     count = whole_number("where", text) if text else len(frames)
     for number, frame in frames[:count] if count >= 0 else frames[count:]:
-        line = debugger.line_of(frame, frame.pc) or 0
+        line = debugger.loaded.line(frame.code, frame.pc) or 0
         star = "*" if number == chosen else " "
         head = f"{star}#{number} {frame_title(debugger.frames, number)}, line {line}: "
         for words in statement_lines(debugger, session.screen, frame.code, line, head):
@@ -78,7 +78,7 @@ def _show_frame(session: CommandSession, chosen: int) -> None:
     debugger.selected, session.listed = chosen, None
     frame = debugger.frames[chosen]
     session.screen.put_line(Text(f"#{chosen} {frame_title(debugger.frames, chosen)}", "bold"))
-    listing = debugger.listing_of(frame)
+    listing = debugger.loaded.listing_of(frame.code)
     for line in window(
         listing,
         around(session.here(), 3, len(listing.lines)),

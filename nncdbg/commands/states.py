@@ -68,7 +68,7 @@ def _breakpoints(session: CommandSession, text: str) -> None:
                 session.screen.put(f"     {line}")
     if not session.debugger.breakpoints:
         session.screen.put("there are no breakpoints")
-    kinds = session.debugger.catches.conditions
+    kinds = session.debugger.observers.catches.conditions
     caught = [f"{kind} if {when.text}" if when else kind for kind, when in kinds.items()]
     session.screen.put(f"caught: {', '.join(caught) or 'nothing'}")
 
@@ -175,7 +175,7 @@ def _memory(session: CommandSession, text: str) -> None:
 
 
 def _convenience(session: CommandSession, text: str) -> None:
-    names = session.debugger.convenience
+    names = session.debugger.values.convenience
     for name, value in names.items():
         session.screen.put_line(Text(f"${name} = {_in_a_line(value)}"))
     if not names:

@@ -136,7 +136,7 @@ def catch(session: CommandSession, text: str) -> None:
 def uncatch(session: CommandSession, text: str) -> None:
     """Stop catching these kinds of findings; without KIND, all."""
     kinds = text.replace(",", " ").split()
-    caught = session.debugger.catches.conditions
+    caught = session.debugger.observers.catches.conditions
     for kind in kinds:
         if kind not in caught:
             raise UsageError(f'"{kind}" is not caught', hint=f"caught: {', '.join(caught) or 'nothing'}")
@@ -145,7 +145,7 @@ def uncatch(session: CommandSession, text: str) -> None:
 
 
 def _say_caught(session: CommandSession) -> None:
-    conditions = session.debugger.catches.conditions
+    conditions = session.debugger.observers.catches.conditions
     kinds = [f"{kind} if {when.text}" if when else kind for kind, when in conditions.items()]
     session.screen.put(f"Caught: {', '.join(kinds) or 'nothing'}")
 
@@ -153,7 +153,7 @@ def _say_caught(session: CommandSession) -> None:
 def _numbers(session: CommandSession, name: str, text: str) -> list[int]:
     numbers = [whole_number(name, word) for word in text.replace(",", " ").split()]
     for number in numbers:
-        session.debugger.breakpoint(number)
+        session.debugger.breakpoints.find(number)
     return numbers or [found.number for found in session.debugger.breakpoints]
 
 
@@ -204,16 +204,15 @@ def condition(session: CommandSession, text: str) -> None:
     condition 1 max(abs(%h)) > 6e4
     """
     number, _, expression = needs("condition", text).partition(" ")
-    _say(
-        session, session.debugger.set_condition(whole_number("condition", number), expression.strip() or None)
-    )
+    breakpoints = session.debugger.breakpoints
+    _say(session, breakpoints.set_condition(whole_number("condition", number), expression.strip() or None))
 
 
 @command("ignore", group="stopping", arguments="NUMBER COUNT", completes=("breakpoint",))
 def ignore(session: CommandSession, text: str) -> None:
     """Ignore the next COUNT hits of a breakpoint."""
     number, _, count = needs("ignore", text).partition(" ")
-    found = session.debugger.ignore(
+    found = session.debugger.breakpoints.ignore(
         whole_number("ignore", number), whole_number("ignore", count.strip() or "0")
     )
     left = found.skipped - found.count

@@ -41,8 +41,8 @@ _listening: list[tuple[str, int]] = []
 
 def kernel_at(debugger: Debugger) -> CodeType | None:
     """The code of the Python function that runs the next statement; None where none does."""
-    frame = debugger.machine.frames[-1]
-    if debugger.machine.ended or frame.pc == len(frame.code.nodes):
+    frame = debugger.stack[-1]
+    if debugger.ended or frame.pc == len(frame.code.nodes):
         return None
     if debugger.backend.name not in _PYTHON or not frame.code.runs_kernel(frame.pc):
         return None
@@ -223,4 +223,4 @@ def _see_off(session: Session, debugpy: Any) -> None:
     while debugpy.is_client_connected():
         if session.ended(PACE * 10):
             return
-    session.program.debugger.between_statements(trace_kernels)
+    session.program.debugger.control.between_statements(trace_kernels)

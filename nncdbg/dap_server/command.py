@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.process.address_space import check_address_space
-from nncdbg.terminal.options import Parser
+from nncdbg.opening.command_line import Parser
 
 TOKEN = "NNCDBG_DAP_TOKEN"
 """The variable of the environment with the token, where the command line, which others can see, has none."""

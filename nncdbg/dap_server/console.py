@@ -105,7 +105,7 @@ class Console(Terminal):
             return
         self._seen_from = seen
         depth = None if frame is None else frame_depth(self.session, frame)
-        frames = len(self.debugger.machine.frames)
+        frames = len(self.debugger.stack)
         self.debugger.selected = -1 if depth is None else frames - 1 - depth
 
     # -- what moves --------------------------------------------------------------------------

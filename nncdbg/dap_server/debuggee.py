@@ -77,7 +77,7 @@ class Debuggee:
 
     def between_statements(self, action: Callable[[], None]) -> None:
         """Have `action` done on the thread that moves the program, before its next statement."""
-        self.debugger.between_statements(action)
+        self.debugger.control.between_statements(action)
 
     def pause(self) -> None:
         """Have a program that moves stop before its next statement."""
@@ -182,14 +182,14 @@ class Debuggee:
             self.say_remarks(session)
             if session.state is not State.ENDED:
                 self._stand(session, stop)
-            self.debugger.forget_pause()
+            self.debugger.control.forget_pause()
             session.moving = False
             session.turn.notify_all()
 
     def _stand(self, session: Session, stop: Stop) -> None:
         before, self._failed_at = self._failed_at, None
         if stop.error is not None:
-            self._failed_at = self.debugger.machine.tick, self.debugger.timeline.branch, str(stop.error)
+            self._failed_at = self.debugger.timeline.tick, self.debugger.timeline.branch, str(stop.error)
             if self._failed_at != before:
                 session.say(str(stop.error), "stderr")
         if stop.finding is not None:

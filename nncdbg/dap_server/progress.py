@@ -194,14 +194,13 @@ def how_far(debugger: Debugger) -> Look:
 
     The part is known on the way forward only.
     """
-    machine = debugger.machine
-    start = machine.tick
+    start = debugger.timeline.tick
 
     def look() -> tuple[str | None, float | None]:
         # The machine counts at the end of a block; this has it come out of the one that it is in, so that
         # the next look finds the true count.
-        debugger.between_statements(_do_nothing)
-        tick, frame = machine.tick, machine.frames[0]
+        debugger.control.between_statements(_do_nothing)
+        tick, frame = debugger.timeline.tick, debugger.stack[0]
         count = len(frame.code.nodes)
         percentage = None if tick < start or count < _FEWEST else round(100 * frame.pc / count, 1)
         return f"statement {tick}", percentage

@@ -354,7 +354,7 @@ class Session:
 
     def check_settled(self) -> None:
         """Raise UsageError while the program goes to another moment: its values are not of one moment."""
-        if self.state is State.RUNNING and not self.program.debugger.settled:
+        if self.state is State.RUNNING and not self.program.debugger.control.settled:
             raise UsageError(
                 "cannot read or set values while the program moves to another step",
                 hint="wait until the program stops, or pause it",

@@ -175,7 +175,7 @@ class TerminalWindow:
             return
         debugger = self._session.program.debugger
         before = self._before
-        self._before = None if stop.reason == "end" else place_of(debugger.machine.frames[-1])
+        self._before = None if stop.reason == "end" else place_of(debugger.stack[-1])
         if not spoke:
             written = StringIO()
             show_stop(Screen(written, written, width=WIDTH), debugger, stop, before, stop.reason == "step")
@@ -222,7 +222,7 @@ def open_window(session: Session) -> None:
     arguments = RunInTerminalRequestArguments(
         kind=kind,
         title=printable_line(f"nncdbg {session.program.sources.name}"),
-        cwd=str(Path(launched.cwd or ".").expanduser().absolute()),
+        cwd=launched.configuration().folder or "",
         # Not from the working folder: a file there may be called as one of ours.
         args=[sys.executable, "-P", "-m", "nncdbg.terminal.main", "repl", "--connect", window.path],
     )

@@ -77,7 +77,7 @@ def _failure(stop: Stop) -> Exception:
 
 
 def _unchecked(debugger: Debugger, gates: Gates) -> list[str]:
-    beyond = debugger.beyond()
+    beyond = debugger.observers.beyond()
     return [
         f"{kind}: {beyond[kind][0]}"
         for kind in sorted(gates.kinds & {"uninitialized", "guard"} & set(beyond))
@@ -172,9 +172,9 @@ def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> Site:
     """A statement as reports name it; with the pc ENTRANCE, the line where a block says what it is given."""
     graph = code.graph.name or str(code.path[0])
     if pc == ENTRANCE:
-        return Site(debugger.listing_in(code).header_line(code.path), graph, "", "", value)
-    line = debugger.line_in(code, pc)
-    text = debugger.listing_in(code).lines[line - 1].strip() if line is not None else ""
+        return Site(debugger.loaded.listing_of(code).header_line(code.path), graph, "", "", value)
+    line = debugger.loaded.line(code, pc)
+    text = debugger.loaded.listing_of(code).lines[line - 1].strip() if line is not None else ""
     if pc >= len(code.nodes):
         return Site(line, graph, "", "return", value, text=text)
     node = code.nodes[pc]

@@ -64,7 +64,7 @@ def _debugger(debugger: Debugger) -> Iterable[str]:
     stop = debugger.stop
     yield heading(debugger.program.summary())
     if debugger.outputs is not None:
-        yield note(f"ended after {debugger.machine.tick:,} statements")
+        yield note(f"ended after {debugger.timeline.tick:,} statements")
         yield _values(debugger.outputs.items())
         return
     yield printed(lambda screen: show_stop(screen, debugger, stop, None, False))
@@ -74,7 +74,7 @@ def _debugger(debugger: Debugger) -> Iterable[str]:
     read = [name for node in following for name in operand_names(node)]
     names = unique([*(value.name for value in written), *read])
     known = ((name, _content(debugger, name)) for name in names)
-    short = debugger.names_of(frame.code).at(frame.code.path).forms
+    short = debugger.loaded.names_of(frame.code).at(frame.code.path).forms
     yield _values(
         ((name, content) for name, content in known if content is not None), lambda name: short(name)[0]
     )

@@ -12,7 +12,11 @@ from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.stats import prepare
 
 if TYPE_CHECKING:
+    from nncdbg.engine.compilation.linking import Allocation
     from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
 _PATIENCE = 0.5
@@ -44,6 +48,27 @@ def print_messages(debugger: Debugger, screen: Screen) -> None:
     del debugger.messages[: len(said)]
     for message in said:
         screen.put(message)
+
+
+def print_notes(debugger: Debugger, screen: Screen) -> None:
+    """Print the notes on the inputs on standard error."""
+    for note in debugger.notes:
+        screen.note(str(note))
+
+
+def verify_observers(opened: OpenedProgram, screen: Screen) -> Verification:
+    """Compare the outputs with and without observers."""
+    from nncdbg.engine.divergence.observers import verify_observers
+
+    def make(allocator: str | Allocation, statistics: bool, checks: bool) -> Debugger:
+        check = opened.configuration.check if checks else None
+        return opened.debugger(allocator=allocator, statistics=statistics, check=check)
+
+    def move(debugger: Debugger) -> Stop:
+        with under_way(debugger, screen):
+            return debugger.run(heed=False)
+
+    return verify_observers(make, move, opened.configuration.allocator)
 
 
 @contextmanager
@@ -93,7 +118,7 @@ class _Progress:
         console = self.screen.err
         if not console.is_terminal or console.is_dumb_terminal:
             return ""
-        return f"running, statement {self.debugger.machine.tick}; Ctrl-C stops"[: console.width - 1]
+        return f"running, statement {self.debugger.timeline.tick}; Ctrl-C stops"[: console.width - 1]
 
     def _write(self, status: str) -> None:
         if status:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
 from nncdbg.engine.values.slicing import Origin, Slicing, Visit
@@ -81,11 +80,6 @@ def show_slice(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) ->
         screen.put(f"    and {len(origins) - _MANY} more values")
 
 
-def slicing_of(debugger: Debugger) -> Slicing:
-    """What follows values back in the program as it stands."""
-    return Slicing(debugger.machine, debugger.timeline.last_edit)
-
-
 def followed(
     debugger: Debugger, visit: Visit, slots: Sequence[int], depth: int, showing: Showing
 ) -> Iterator[Origin]:
@@ -103,7 +97,7 @@ def followed(
         found = troubles(origin)
         return not wanted or found is None or bool(found & wanted)
 
-    found = slicing_of(debugger).origins(visit, slots, depth, leads_on)
+    found = Slicing(debugger.timeline).origins(visit, slots, depth, leads_on)
     return (each for each in found if each.name)
 
 
@@ -124,7 +118,7 @@ def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing)
 
 def statement_line(debugger: Debugger, visit: Visit, pc: int, showing: Showing) -> Text:
     """`line 22: %terms = Mul(%q, %logq)`, in a loop with the iteration."""
-    listing = debugger.listing_of(Frame(visit.code, visit.slots))
+    listing = debugger.loaded.listing_of(visit.code)
     line = listing.line(visit.code.path, pc)
     where = f" of the micro program of {visit.code.graph.name}" if visit.code.formula is not None else ""
     if visit.iteration is not None:
@@ -185,9 +179,10 @@ def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str 
         return None
     statement, slots = Statement(code, pc), origin.visit.slots
     if name == ZEROS:
-        return debugger.diagnose_zeros(statement, slots, output), None
+        return debugger.diagnosis.zeros(statement, slots, output), None
     return (
-        debugger.diagnose(name.lower(), statement, slots, output) or "intentional: ONNX defines this result"
+        debugger.diagnosis.at(name.lower(), statement, slots, output)
+        or "intentional: ONNX defines this result"
     )
 
 

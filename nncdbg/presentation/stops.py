@@ -44,7 +44,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
         screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
     elif words := _reason(debugger, stop):
         screen.put(with_short_names(debugger, screen, words))
-    frame = debugger.machine.frames[-1]
+    frame = debugger.stack[-1]
     if place_of(frame) != before:
         screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
     for name in _names(debugger, stop, written):
@@ -77,13 +77,13 @@ def _show_end(screen: Screen, debugger: Debugger) -> None:
 
 def names_on(debugger: Debugger, screen: Screen, code: Code) -> ProgramNames | None:
     """The names of the program that a block belongs to; None on a screen that shows names in full."""
-    return debugger.names_of(code) if screen.shortens else None
+    return debugger.loaded.names_of(code) if screen.shortens else None
 
 
 def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, head: str = "") -> list[str]:
     """The statement on a line of a block's listing behind `head`, on two lines where one is too narrow."""
     names = names_on(debugger, screen, code)
-    listing = debugger.listing_in(code)
+    listing = debugger.loaded.listing_of(code)
     visible = names.at(listing.block(line) or code.path) if names is not None else ShortNames(())
     statement = listing.full_line(line).strip()
     first, *rest = brief(statement, visible, screen.line_layout.width - len(head))
@@ -92,7 +92,7 @@ def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, h
 
 def with_short_names(debugger: Debugger, screen: Screen, words: str) -> str:
     """A sentence with the short names of the values of the innermost frame."""
-    code = debugger.machine.frames[-1].code
+    code = debugger.stack[-1].code
     names = names_on(debugger, screen, code)
     return named(words, names.at(code.path), 0) if names is not None else words
 
@@ -100,7 +100,7 @@ def with_short_names(debugger: Debugger, screen: Screen, words: str) -> str:
 def breakpoint_words(debugger: Debugger, screen: Screen, found: Breakpoint) -> str:
     """What a breakpoint stops at, with the short names of the block of its first line."""
     block = debugger.listing.block(found.lines[0]) if found.lines else None
-    names = names_on(debugger, screen, debugger.traps.codes[0])
+    names = names_on(debugger, screen, debugger.loaded.codes[0])
     return named(str(found), names.at(block), 0) if names is not None and block is not None else str(found)
 
 
@@ -131,7 +131,7 @@ def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
     if stop.node is not None and (stop.finding is not None or stop.error is not None):
         done = stop.node.outputs if stop.error is None else ()
         return unique([*operand_names(stop.node), *(value.name for value in done)])
-    frame = debugger.machine.frames[-1]
+    frame = debugger.stack[-1]
     if not written and stop.reason != "data":
         return []
     if frame.pc == 0:
@@ -161,8 +161,8 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def _window(screen: Screen, debugger: Debugger, stop: Stop) -> list[Text]:
-    frame = stop.frame or debugger.machine.frames[-1]
-    listing = debugger.listing_of(frame)
+    frame = stop.frame or debugger.stack[-1]
+    listing = debugger.loaded.listing_of(frame.code)
     marks = marks_of(debugger, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))
     lines = around(centre, LINES, len(listing.lines))
@@ -173,8 +173,8 @@ def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> Mar
     """The arrow of the frame `selected` (0: innermost), the culprit of a stop, and breakpoints."""
     frame = debugger.frames[selected]
     arrows: dict[int, str] = {}
-    line = debugger.line_of(frame, frame.pc)
-    if line is not None and not debugger.machine.ended:
+    line = debugger.loaded.line(frame.code, frame.pc)
+    if line is not None and not debugger.ended:
         arrows[line] = CALLER if selected else HERE
     if stop is not None and not selected and stop.line is not None and stop.line not in arrows:
         arrows[stop.line] = CULPRIT

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from nncdbg.engine.compilation.code import UNSET, Statement
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.values.slicing import Slicing
 from nncdbg.presentation.slices import (
     ZEROS,
     InLines,
@@ -17,7 +18,6 @@ from nncdbg.presentation.slices import (
     followed,
     originating,
     show_slice,
-    slicing_of,
     statement_line,
     troubles_of,
     verb,
@@ -54,7 +54,7 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
     """
     place = debugger.values.place(name)
     showing = InLines(debugger, screen)
-    visit = slicing_of(debugger).visit_of(place)
+    visit = Slicing(debugger.timeline).visit_of(place)
     if depth is not None:
         show_slice(screen, debugger, [*followed(debugger, visit, [place.slot], depth, showing)])
         return
@@ -106,7 +106,7 @@ def value_in_question(debugger: Debugger, screen: Screen) -> str:
 
 
 def _names_here(debugger: Debugger, failed: Node | None) -> list[str]:
-    if debugger.machine.ended:
+    if debugger.ended:
         return [*(debugger.outputs or ())]
     if failed is not None:
         return operand_names(failed)
@@ -151,9 +151,10 @@ def _operands_and_result(debugger: Debugger, origin: Origin, showing: InLines) -
 
 def _show_path(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:
     """Print the statements from the origin to the value, on one line, the longest way cut in the middle."""
+    line = debugger.loaded.line
     steps = list(
         dict.fromkeys(
-            f"line {debugger.line_in(origin.visit.code, origin.pc)} {origin.visit.code.nodes[origin.pc].op}"
+            f"line {line(origin.visit.code, origin.pc)} {origin.visit.code.nodes[origin.pc].op}"
             for origin in reversed(origins)
             if origin.pc >= 0
         )
@@ -175,7 +176,7 @@ def _show_suspicions(screen: Screen, debugger: Debugger, origins: Sequence[Origi
         needed = (*code.operands[pc], origin.slot)
         if any(content_of(debugger, origin.visit, slot) is UNSET for slot in needed):
             continue
-        words = debugger.suspicion(Statement(code, pc), origin.visit.slots)
+        words = debugger.diagnosis.suspicion(Statement(code, pc), origin.visit.slots)
         if words:
             found.append((origin, words))
     if found:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.escaping import printable, printable_styled
 from nncdbg.engine.process.threads import BackgroundThread
-from nncdbg.terminal.options import Parser
+from nncdbg.opening.command_line import Parser
 
 if TYPE_CHECKING:
     from prompt_toolkit import Application

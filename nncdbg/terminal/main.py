@@ -15,7 +15,7 @@ from io import TextIOWrapper
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.terminal.options import Parser, add_check, add_machine, add_model, add_prompt
+from nncdbg.opening.command_line import Parser, add_check, add_machine, add_model, add_prompt
 from nncdbg.version import __version__
 
 COMMANDS = {

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from nncdbg.commands.recording import close_recording, start_recording
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.opening.command_line import configuration_of
+from nncdbg.opening.programs import open_program
 from nncdbg.presentation.breakpoint_syntax import parse_stop
+from nncdbg.presentation.run_progress import print_notes
 from nncdbg.presentation.screen import Screen
-from nncdbg.terminal import opening
-from nncdbg.terminal.options import chosen_program, make_debugger, say_notes
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +25,6 @@ def start(options: argparse.Namespace) -> int:
     """Open the model, stop on entry, and read commands until there are no more; the exit code."""
     screen = Screen()
     _check_files(options)
-    _take_setup(options)
     specs = [parse_stop(spec) for spec in options.breaks]
     debugger = _open(options, screen)
     session = CommandSession(debugger, options.model, screen)
@@ -33,19 +33,22 @@ def start(options: argparse.Namespace) -> int:
     return converse(session, options, lambda: _banner(session))
 
 
-def _take_setup(options: argparse.Namespace) -> None:
-    """Replay a recording with the inputs and options that it was made with, where none are given."""
-    from nncdbg.commands.recorded_setup import read_setup, settle
-
-    setup = read_setup(options.replay) if options.replay else None
-    if setup is not None:
-        settle(options, setup)
-
-
 def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
-    """A debugger on entry, or at the finding of a bundle."""
-    debugger = make_debugger(options, chosen_program(options))
-    opening.go_to_finding(debugger, options.model, screen)
+    """Return a debugger on entry, or at the finding of a bundle.
+
+    A recording that is replayed supplies the inputs and options that are not given.
+    """
+    configuration = configuration_of(options)
+    if options.replay:
+        from nncdbg.commands.recorded_setup import read_setup
+
+        setup = read_setup(options.replay)
+        configuration = configuration.completed(setup.supplied) if setup is not None else configuration
+    opened = open_program(configuration)
+    debugger = opened.debugger()
+    if opened.bundle is not None:
+        debugger.go_to(opened.bundle.statements)
+        screen.put(f"{opened.bundle.sentence()}; `next` shows it")
     return debugger
 
 
@@ -92,7 +95,7 @@ def _banner(session: CommandSession) -> None:
     count = sum(len(graph.nodes) for _, graph in blocks(debugger.program))
     kinds = f"{_counted(count, 'statement')} in {_counted(len(graphs), 'graph')}"
     session.screen.put(f"{session.title}: {kinds}; `help` lists the commands")
-    say_notes(session.screen, debugger)
+    print_notes(debugger, session.screen)
     session.arrived(debugger.stop)
 
 

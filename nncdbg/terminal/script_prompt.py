@@ -17,13 +17,14 @@ from weakref import WeakKeyDictionary
 from nncdbg.commands.session import PROMPT, CommandSession
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.stopping.supervision import PROCESS
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.repl import confirmed, read_lines
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Verb
     from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.supervision import Verb
 
 
 def break_here(place: str) -> None:
@@ -36,7 +37,7 @@ def break_here(place: str) -> None:
     if _prompt is None:
         _prompt = ScriptPrompt()
         atexit.register(_prompt.note_unreached)
-    Debugger.supervisor = _prompt.supervise
+    PROCESS.supervisor = _prompt.supervise
     _prompt.break_here(f"nncdbg.breakpoint() at {place}")
 
 
@@ -74,7 +75,7 @@ class _Set:
 
 
 class ScriptPrompt:
-    """Opens the prompt on the debuggers that a script moves (see `Debugger.supervisor`)."""
+    """Opens the prompt on the debuggers that a script moves (see `Supervision`)."""
 
     def __init__(self) -> None:
         self._due: dict[int, str] = {}
@@ -88,7 +89,7 @@ class ScriptPrompt:
         """Open the prompt before the next statement that this thread runs."""
         thread = threading.get_ident()
         self._due[thread] = words
-        moving = Debugger.moving.get(thread)
+        moving = PROCESS.moving()
         if moving is not None:
             moving.pause()
 
@@ -100,7 +101,7 @@ class ScriptPrompt:
     def supervise(self, debugger: Debugger, verb: Verb) -> Stop:
         """Move a debugger, and open the prompt where it is due."""
         thread = threading.get_ident()
-        if thread in self._under or Debugger.moving.get(thread) is not debugger:
+        if thread in self._under or PROCESS.moving() is not debugger:
             # A command of the prompt moves it, or a kernel of another debugger does.
             return verb()
         self._under.add(thread)
@@ -112,8 +113,8 @@ class ScriptPrompt:
     def _supervised(self, debugger: Debugger, verb: Verb) -> Stop:
         # With a journey, the verb is under way already: a kernel called `breakpoint`.
         if threading.get_ident() in self._due and debugger.control.journey is None:
-            self._hold(debugger, debugger.here("pause"))
-            if debugger.machine.ended:
+            self._hold(debugger, debugger.control.here("pause"))
+            if debugger.ended:
                 return debugger.stop
         stop = verb()
         while self._concerns(debugger, stop):
@@ -123,7 +124,7 @@ class ScriptPrompt:
             failed = stop.error is not None and debugger.timeline.branch == branch
             if rest is None or failed or self._is_of_script(debugger, stop):
                 break
-            stop = debugger.proceed(rest)
+            stop = debugger.move(debugger.control.proceed, rest)
         session = self._session
         if session is not None and session.debugger is debugger:
             print_messages(debugger, session.screen)
@@ -156,15 +157,16 @@ class ScriptPrompt:
         if words is not None:
             stop = replace(stop, detail="; ".join(filter(None, (words, stop.detail))))
         debugger.stop, debugger.selected = stop, -1
-        debugger.forget_pause()
+        debugger.control.forget_pause()
         session = self._session_of(debugger)
         mine = self._sets.setdefault(debugger, _Set())
-        numbers, kinds = {each.number for each in debugger.breakpoints}, {*debugger.catches.conditions}
+        catches = debugger.observers.catches
+        numbers, kinds = {each.number for each in debugger.breakpoints}, {*catches.conditions}
         session.over = session.released = False
         session.arrived(stop)
         _read(session)
         mine.numbers |= {each.number for each in debugger.breakpoints} - numbers
-        mine.kinds |= {*debugger.catches.conditions} - kinds
+        mine.kinds |= {*catches.conditions} - kinds
         if not session.released:
             raise SystemExit(1)
 

@@ -75,7 +75,7 @@ class Story:
 
     @property
     def codes(self) -> Sequence[Code]:
-        return self.debugger.traps.codes
+        return self.debugger.loaded.codes
 
     def line(self, at: At) -> int:
         return self.debugger.listing.line(*at)

@@ -44,7 +44,7 @@ class Meeting:
 
 def plan_of(story: Story, *, reuse: bool = True, times: Callable[[Code], Times] = Times) -> PlacedPlan:
     """A plan for the program of a story, right unless `times` is wrong."""
-    return pack(story.codes, story.sizes, story.debugger.line_in, reuse=reuse, times=times)
+    return pack(story.codes, story.sizes, story.debugger.loaded.line, reuse=reuse, times=times)
 
 
 def mutants(story: Story, random: Random) -> Iterator[Mutant]:
@@ -168,7 +168,7 @@ def _resized(story: Story, plan: PlacedPlan, meetings: list[Meeting]) -> Iterato
     for share in (2, 3):
         small = {site: max(1, size // share) for site, size in story.sizes.items()}
         yield Mutant(
-            "sizes of an earlier, smaller run", pack(story.codes, small, story.debugger.line_in), None
+            "sizes of an earlier, smaller run", pack(story.codes, small, story.debugger.loaded.line), None
         )
 
 

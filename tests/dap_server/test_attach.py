@@ -252,7 +252,7 @@ def test_detach_and_attach_again_many_times(program: Any) -> None:
         for _ in range(4):
             input()
             d.restart()
-            say(d.run().reason, len(d.breakpoints), sorted(d.catches.conditions))
+            say(d.run().reason, len(d.breakpoints), sorted(d.observers.catches.conditions))
         """
     )
     catches = "['guard', 'inf', 'uninitialized']"

@@ -34,7 +34,9 @@ def session(tmp_path: Path) -> Session:
     runner = Runner()
     found = Session(Connection(nothing, nothing, nothing), runner)  # type: ignore[arg-type]
     found.client = InitializeRequestArguments(adapter_id="nncdbg", supports_memory_references=True)
-    arguments = LaunchArguments(program=str(EXAMPLES / "attention.nnc"), cwd=str(tmp_path))
+    arguments = msgspec.convert(
+        {"program": str(EXAMPLES / "attention.nnc"), "cwd": str(tmp_path)}, LaunchArguments
+    )
     found.debuggee = launch(arguments, runner, nothing)
     return found
 

@@ -220,12 +220,13 @@ def test_what_ran_on_numpy_is_told_once_per_op(client: Client, tmp_path: Path) -
 def test_a_repro_bundle_stops_at_its_finding(client: Client, tmp_path: Path) -> None:
     import nncdbg
     from nncdbg.nan_watch.bundles.excerpt import bundle_finding
-    from nncdbg.nan_watch.reduction.sameness import Settings, found_first
+    from nncdbg.nan_watch.configuration import WatchConfiguration
+    from nncdbg.nan_watch.reduction.sameness import found_first
 
     program = nncdbg.parse(
         "#nncdbg 1\ngraph @main(%x: f32[2]) -> (%y) {\n  %a = Neg(%x)\n  %y = Log(%a)\n  return %y\n}\n"
     )
-    inputs, settings = {"x": np.ones(2, np.float32)}, Settings(seed=3)
+    inputs, settings = {"x": np.ones(2, np.float32)}, WatchConfiguration(seed=3)
     finding = found_first(program, inputs, settings)
     bundle_finding(tmp_path / "repro", program, inputs, finding, settings)
     client.request("initialize", {"adapterID": "nncdbg"})

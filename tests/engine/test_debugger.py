@@ -85,7 +85,7 @@ def test_step_into_enters_loop_branch_and_call(debugger: nncdbg.Debugger) -> Non
 def test_step_into_an_op_shows_its_micro_program(debugger: nncdbg.Debugger) -> None:
     debugger.run_to(line=18)
     stop = debugger.step_into(micro=True)
-    text = debugger.listing_of(debugger.frames[0])
+    text = debugger.loaded.listing_of(debugger.frames[0].code)
     assert text is not debugger.listing
     assert stop.line is not None
     assert any("Exp(" in line for line in text.lines)
@@ -336,9 +336,9 @@ def test_marks_lead_back_even_into_another_branch(debugger: nncdbg.Debugger) -> 
     np.testing.assert_array_equal(debugger.value("z"), X + 1)
     with pytest.raises(nncdbg.UsageError, match="no mark 'nowhere'"):
         debugger.go_to("nowhere")
-    debugger.forget_mark("before")
+    debugger.timeline.forget_mark("before")
     with pytest.raises(nncdbg.UsageError, match="no mark 'before'"):
-        debugger.forget_mark("before")
+        debugger.timeline.forget_mark("before")
 
 
 def test_a_pause_stops_within_one_statement(debugger: nncdbg.Debugger) -> None:

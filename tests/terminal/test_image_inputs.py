@@ -12,8 +12,8 @@ import pytest
 import nncdbg
 from nncdbg.commands.recorded_setup import setup_of
 from nncdbg.engine.inputs.data_specs import FORMS
+from nncdbg.opening.configuration import INPUT_FORMS
 from nncdbg.terminal.main import main
-from nncdbg.terminal.options import INPUT_FORMS
 from tests.models.colour_classifier import COLOURS, picture, save_classifier
 
 Capture = pytest.CaptureFixture[str]

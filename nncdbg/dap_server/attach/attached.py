@@ -34,7 +34,7 @@ class Attached(Debuggee):
         """All that clients have ever set here; no number comes twice."""
         self._caught = Catches().conditions
         """What the client catches."""
-        self._own = debugger.catches.conditions
+        self._own = debugger.observers.catches.conditions
         """What the user catches."""
         self._said = debugger.said
         """Where the user hears of his logpoints."""
@@ -46,28 +46,28 @@ class Attached(Debuggee):
 
     def enter(self) -> None:
         """The user's thread begins a verb: what he catches counts, and what the client catches."""
-        self._own = self.debugger.catches.conditions
+        self._own = self.debugger.observers.catches.conditions
         self._catch_both()
 
     def leave(self) -> None:
         """The user's thread returns to his code, which finds what it has set itself."""
-        self.debugger.catch_only(self._own)
+        self.debugger.observers.catch_only(self._own)
 
     def _catch_both(self) -> None:
-        self.debugger.catch_only({**self._own, **self._caught})
+        self.debugger.observers.catch_only({**self._own, **self._caught})
 
     @contextmanager
     def requested(self) -> Iterator[None]:
         debugger = self.debugger
         before = {each.number for each in debugger.breakpoints}
-        debugger.catch_only(self._caught)
+        debugger.observers.catch_only(self._caught)
         try:
             yield
         finally:
             now = {each.number for each in debugger.breakpoints}
             self.numbers = (self.numbers | (now - before)) & now
             self._ever |= self.numbers
-            self._caught = debugger.catches.conditions
+            self._caught = debugger.observers.catches.conditions
             self._catch_both()
 
     def release(self) -> None:
@@ -108,7 +108,7 @@ class Attached(Debuggee):
 
     def arrived(self, session: Session, stop: Stop) -> None:
         self._pausing = False
-        self.debugger.forget_pause()
+        self.debugger.control.forget_pause()
         if stop.reason == "end":
             # The user's call comes back with it.
             self.runner.stop()

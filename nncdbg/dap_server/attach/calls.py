@@ -61,7 +61,7 @@ def listen(address: Address, token: str | None = None) -> Address:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.transport.connection import Connection
     from nncdbg.dap_server.transport.serving import Listener
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.supervision import PROCESS
 
     attachment = Attachment()
 
@@ -70,7 +70,7 @@ def listen(address: Address, token: str | None = None) -> Address:
 
     _listener = Listener(address, make_session, token)
     _attachment = attachment
-    Debugger.supervisor = attachment.supervise
+    PROCESS.supervisor = attachment.supervise
     if _listener.access.file is not None:
         print(f"nncdbg: clients must show the token in {_listener.access.file}", file=sys.stderr)
     try:
@@ -132,9 +132,9 @@ def _forked() -> None:
     global _attachment, _listener, _entry
     if _attachment is None or _listener is None:
         return
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.supervision import PROCESS
 
-    Debugger.supervisor = None
+    PROCESS.supervisor = None
     _attachment.forget()
     _listener.let_go()
     _attachment = _listener = _entry = None

@@ -56,7 +56,7 @@ class Attachment:
     # -- on the user's threads ---------------------------------------------------------------
 
     def supervise(self, debugger: Debugger, verb: Verb) -> Stop:
-        """Move a debugger, and hold where it concerns the client; see `Debugger.supervisor`."""
+        """Move a debugger, and hold where it concerns the client; see `Supervision`."""
         thread = threading.get_ident()
         with self._turn:
             inner = thread in self._moving
@@ -89,7 +89,7 @@ class Attachment:
             stop = debugger.stop
             if rest is None or owed:
                 break
-            stop = debugger.proceed(rest)
+            stop = debugger.move(debugger.control.proceed, rest)
         return stop
 
     def _look_into(self, debugger: Debugger) -> None:
@@ -127,8 +127,8 @@ class Attachment:
             return None
         if self.suspended or self._to_stop & {thread, None}:
             self._to_stop -= {thread, None}
-            return debugger.here("pause")
-        if self._debuggee is None or debugger.machine.tick:
+            return debugger.control.here("pause")
+        if self._debuggee is None or debugger.timeline.tick:
             return None
         return debugger.stop_here(self._debuggee.numbers)
 
@@ -221,7 +221,7 @@ class Attachment:
             moving = self._moving.get(self._seen) if self._seen is not None else None
             self._turn.notify_all()
         if moving is not None:
-            moving.between_statements(lambda: self._look_into(moving))
+            moving.control.between_statements(lambda: self._look_into(moving))
         if session.closing:
             self.detach(session)
 

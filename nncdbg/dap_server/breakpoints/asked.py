@@ -172,12 +172,12 @@ def _stands(session: Session, kept: Kept) -> bool:
     """Whether the engine has it: commands of the client's console delete breakpoints too."""
     if kept.found is None or session.debuggee is None:
         return False
-    return session.debuggee.debugger.traps.breakpoints.get(kept.found.number) is kept.found
+    return kept.found in session.debuggee.debugger.breakpoints
 
 
 def _together(session: Session) -> ExitStack:
     """Let changes of breakpoints take effect all at once, where there is a program."""
     stack = ExitStack()
     if session.debuggee is not None:
-        stack.enter_context(session.debuggee.debugger.breakpoints_together())
+        stack.enter_context(session.debuggee.debugger.breakpoints.together())
     return stack

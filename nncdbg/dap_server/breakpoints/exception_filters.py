@@ -111,7 +111,7 @@ class ExceptionFilters:
 
     def _offer(self, session: Session) -> None:
         """Tell the client where a program can find other kinds than were offered before."""
-        left_out = frozenset(session.program.debugger.beyond())
+        left_out = frozenset(session.program.debugger.observers.beyond())
         if left_out != self._left_out:
             self._left_out = left_out
             offered = Capabilities(exception_breakpoint_filters=_filters(left_out))

@@ -86,7 +86,7 @@ class LineWish:
         program, path = session.program, self.path
         text = program.sources.of_program
         assert path is not None
-        if not program.debugger.origin(path):
+        if not program.debugger.breakpoints.origin(path):
             name = os.path.basename(path)
             raise UsageError(
                 f"no statement in the program comes from {name}",
@@ -210,7 +210,7 @@ class InstructionWish:
 
     def _where(self, session: Session, code: Code, pc: int) -> dict[str, Any]:
         where: dict[str, Any] = {"instruction_reference": reference_of(session, code, pc)}
-        line = session.program.debugger.line_in(code, pc)
+        line = session.program.debugger.loaded.line(code, pc)
         if code.formula is None and line is not None:
             where |= {
                 "line": line_for_client(session, line),

@@ -129,7 +129,7 @@ def breakpoint_locations(
             for line in lines
         ]
     else:
-        origin = session.program.debugger.origin(path_in(arguments.source.path or ""))
+        origin = session.program.debugger.breakpoints.origin(path_in(arguments.source.path or ""))
         lines = sorted(line for line in origin if first <= line <= last)
         found = [BreakpointLocation(line=line_for_client(session, line)) for line in lines]
     return BreakpointLocationsBody(breakpoints=found)

@@ -55,7 +55,7 @@ def _instruction(session: Session, address: int) -> DisassembledInstruction:
             address=f"{address:#x}", instruction="(no statement)", presentation_hint="invalid"
         )
     code, pc = found
-    listing = session.program.debugger.listing_in(code)
+    listing = session.program.debugger.loaded.listing_of(code)
     line = listing.line(code.path, pc)
     text = listing.lines[line - 1].strip()
     if len(text) > LONGEST:

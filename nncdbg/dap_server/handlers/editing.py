@@ -25,6 +25,7 @@ from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, evaluate_index, split_target
 from nncdbg.engine.inputs.data_specs import data_file, generated
+from nncdbg.engine.values.editing import late_decisions
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import SetExpressionArguments, SetVariableArguments
@@ -110,7 +111,7 @@ def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> N
     debugger = session.program.debugger
     awaited = name in debugger.awaited
     debugger.set_value(name, _given(session, scope, name, index, text), index, scope=scope)
-    sentences = [] if awaited else debugger.late_decisions()
+    sentences = [] if awaited else late_decisions(debugger.values)
     session.defer(lambda: report_change(session))
     for sentence in sentences:
         session.say(sentence, "important")

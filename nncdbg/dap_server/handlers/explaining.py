@@ -19,6 +19,7 @@ from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import resolve_name, spelled
+from nncdbg.engine.values.slicing import Slicing
 from nncdbg.presentation.elements import SMALL, is_text
 from nncdbg.presentation.slices import (
     content_of,
@@ -26,7 +27,6 @@ from nncdbg.presentation.slices import (
     followed,
     origin_of_input,
     originating,
-    slicing_of,
 )
 from nncdbg.stats.blocks import reduce_blocks
 
@@ -63,7 +63,7 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
             f"cannot return {arguments.count} statements in one response",
             hint=f"request 1 to {MOST_STATEMENTS} statements",
         )
-    debugger, slicing = session.program.debugger, slicing_of(session.program.debugger)
+    debugger, slicing = session.program.debugger, Slicing(session.program.debugger.timeline)
     if arguments.expression is None:
         near = most_abnormal(session)
         if near is None:
@@ -91,7 +91,7 @@ def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str,
     session.check_cancelled()
     visit, pc = origins[0].visit, origins[0].pc
     frame = Frame(visit.code, visit.slots)
-    listing = session.program.debugger.listing_of(frame)
+    listing = session.program.debugger.loaded.listing_of(frame.code)
     line = listing.line(visit.code.path, pc) if pc >= 0 else listing.header_line(visit.code.path)
     return {
         "line": line_for_client(session, line),

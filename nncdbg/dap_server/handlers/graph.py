@@ -58,7 +58,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     places = list(_in_order(blocks[0]))
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}
     return {
-        "source": session.program.sources.of_frame(session.program.debugger.machine.frames[0]),
+        "source": session.program.sources.of_frame(session.program.debugger.stack[0]),
         "blocks": [_block(block) for block in blocks],
         "nodes": [_node(session, block, pc) for block, pc in places],
         "edges": list(_edges(session, places, number)),
@@ -98,7 +98,7 @@ def _node(session: Session, block: Block, pc: int) -> dict[str, Any]:
     op = _LAST_LINES.get(block.kind, "return") if node is None else node.op
     frame = block.origin.frame
     assert frame is not None, "the entry graph is on the stack"
-    line = session.program.debugger.listing_of(frame).line(block.path, pc)
+    line = session.program.debugger.loaded.listing_of(frame.code).line(block.path, pc)
     return {
         "id": block.statement_id(pc),
         "block": block.id,
@@ -143,7 +143,7 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     `statistics` are of the first result of statements on the stack: [largest absolute value, mean, std,
     part of zeros].  They are those that were logged: no large tensor is read for them.
     """
-    blocks = on_the_stack(session, (), len(session.program.debugger.machine.frames))
+    blocks = on_the_stack(session, (), len(session.program.debugger.stack))
     glance = Glance(session.program.shown, False, session.check_cancelled)
     flags: dict[str, str] = {}
     statistics: dict[str, list[float | None]] = {}
@@ -167,7 +167,7 @@ def _summaries(session: Session, glance: Glance, block: Block) -> Iterator[tuple
     for pc in range(len(frame.code.nodes)):
         slots = results_of(frame, pc) or (0,)
         slot = slots[0]
-        if not slot or not computed(frame, slot, debugger.machine.ended):
+        if not slot or not computed(frame, slot, debugger.ended):
             continue
         content = frame.slots[slot]
         if content is EVICTED or not is_tensor(content) or is_text(content):

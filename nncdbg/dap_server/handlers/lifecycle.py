@@ -127,7 +127,7 @@ def _why_edits_are_lost(session: Session, wanted: LaunchArguments) -> str | None
     if session.program.at_finding:
         return "a repro bundle opens at its finding"
     files = session.program.files
-    return None if stamps(wanted, files) == files else "a file of the program has changed"
+    return None if stamps(wanted.configuration(), files) == files else "a file of the program has changed"
 
 
 @request("restart", when=LIVE, capability="supportsRestartRequest", moves=True)

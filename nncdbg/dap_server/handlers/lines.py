@@ -56,10 +56,10 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
         )
     depth = _depth(session, arguments.frame_id)
     debugger, view = session.program.debugger, View(session)
-    listing = debugger.listing_of(debugger.machine.frames[depth])
+    listing = debugger.loaded.listing_of(debugger.stack[depth].code)
     found: dict[int, dict[str, str]] = {}
     for outer in range(depth, -1, -1):
-        if debugger.listing_of(debugger.machine.frames[outer]) is listing:
+        if debugger.loaded.listing_of(debugger.stack[outer].code) is listing:
             for line, name, text in _given(view, listing, outer, first, last):
                 found.setdefault(line, {}).setdefault(name, text)
     return {
@@ -72,7 +72,7 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
 
 def _depth(session: Session, number: int | None) -> int:
     if number is None:
-        return len(session.program.debugger.machine.frames) - 1
+        return len(session.program.debugger.stack) - 1
     depth = frame_depth(session, number)
     if depth is None:
         raise UsageError("the frame no longer exists", hint="request the stack again")
@@ -82,12 +82,12 @@ def _depth(session: Session, number: int | None) -> int:
 def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> Iterator[tuple[int, str, str]]:
     """(line, name, text) of the values that one block has, as far as they belong to these lines."""
     debugger = view.session.program.debugger
-    frame = debugger.machine.frames[depth]
+    frame = debugger.stack[depth]
     place = frame_place(view.session, depth)
     for line, slot in _slots(frame.code, listing, first, last):
         view.session.check_cancelled()
         name = frame.code.names[slot]
-        if not computed(frame, slot, debugger.machine.ended) or frame.slots[slot] is EVICTED:
+        if not computed(frame, slot, debugger.ended) or frame.slots[slot] is EVICTED:
             continue
         title = value_title(view.session, frame.code, name)
         variable = view.in_slot(frame, slot, ContentPlace(place, name), title)

@@ -51,7 +51,7 @@ class Drawing:
         """nan or inf, if a value of a block on the stack holds one."""
         frame, debugger = block.frame, self.session.program.debugger
         slot = frame.code.slot_of.get(name) if frame is not None else None
-        if frame is None or slot is None or not computed(frame, slot, debugger.machine.ended):
+        if frame is None or slot is None or not computed(frame, slot, debugger.ended):
             return None
         content = frame.slots[slot]
         if content is EVICTED or not is_tensor(content) or is_text(content):
@@ -91,7 +91,7 @@ class Drawing:
         flags = [self.flag(block, value.name) for value in outputs]
         origin = block.origin
         assert origin.frame is not None, "the outermost block is on the stack"
-        listing = self.session.program.debugger.listing_of(origin.frame)
+        listing = self.session.program.debugger.loaded.listing_of(origin.frame.code)
         told = {
             "id": block.statement_id(pc),
             "cluster": block.id,
@@ -107,7 +107,7 @@ class Drawing:
 
     def _label(self, block: Block, pc: int, op: str) -> str:
         """The op; of a loop or branch its name, of a loop that is under way the iteration too."""
-        frames = self.session.program.debugger.machine.frames
+        frames = self.session.program.debugger.stack
         within = block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames)
         if within:
             return frame_title(frames[::-1], len(frames) - 2 - block.depth)
@@ -158,7 +158,8 @@ class Drawing:
         first = self.blocks[0]
         read = {each["from"] for each in edges}
         found = (Source(first, -1, value.name) for value in first.graph.inputs if value.name)
-        listing = self.session.program.debugger.listing_of(first.origin.frame)  # type: ignore[arg-type]
+        assert first.origin.frame is not None
+        listing = self.session.program.debugger.loaded.listing_of(first.origin.frame.code)
         line = line_for_client(self.session, listing.header_line(first.path))
         nodes = []
         for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):

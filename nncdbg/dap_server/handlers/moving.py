@@ -79,7 +79,7 @@ def next_(session: Session, arguments: NextArguments) -> None:
 def _enters_micro_program(session: Session) -> bool:
     """Inside a micro program an instruction is one of its statements; elsewhere those are inside the op."""
     debugger = session.program.debugger
-    return debugger.machine.frames[-1].code.formula is None and debugger.micro_program() is not None
+    return debugger.stack[-1].code.formula is None and debugger.control.micro_program() is not None
 
 
 @request("stepIn", when=STOPPED, moves=True)
@@ -89,7 +89,7 @@ def step_in(session: Session, arguments: StepInArguments) -> None:
         step_into_target(session, arguments.target_id)
         return
     debugger = session.program.debugger
-    micro = arguments.granularity == "instruction" and debugger.micro_program() is not None
+    micro = arguments.granularity == "instruction" and debugger.control.micro_program() is not None
     _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=micro))
 
 
@@ -102,7 +102,7 @@ def _forward(session: Session, thread: int, verb: Verb | None) -> None:
     """Move on, by a verb or as the program itself would; from the end, with the only way out, it ends."""
     _check_thread(thread)
     debuggee = session.program
-    if debuggee.debugger.machine.ended:
+    if debuggee.debugger.ended:
         session.defer(lambda: debuggee.end(session, 0))
     elif verb is None:
         debuggee.go_on(session)
@@ -137,7 +137,7 @@ def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
 
 def _backward(session: Session, thread: int, verb: Verb, *, unasked: bool = False) -> None:
     _check_thread(thread)
-    if session.program.debugger.machine.tick == 0:
+    if session.program.debugger.timeline.tick == 0:
         raise UsageError("this is the start of the program", hint="step forward first")
     session.program.move(session, verb, unasked=unasked)
 
@@ -148,7 +148,7 @@ def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
     if depth is None:
         raise UsageError("the frame no longer exists", hint="request the stack again")
     debugger = session.program.debugger
-    tick = debugger.machine.frames[depth].entered
+    tick = debugger.stack[depth].entered
 
     def rewind() -> Stop:
         return replace(debugger.go_to(tick), reason="restart")

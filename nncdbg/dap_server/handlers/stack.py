@@ -63,7 +63,7 @@ def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceB
 
 def _entries(session: Session) -> Iterator[Entry]:
     """The whole stack, innermost first.  What the user's model says once is not said again further out."""
-    frames = session.program.debugger.machine.frames
+    frames = session.program.debugger.stack
     known: Sequence[tuple[str, int]] = ()
     for depth in range(len(frames) - 1, -1, -1):
         yield Entry(depth)
@@ -92,9 +92,9 @@ def _machine_frame(
     session: Session, frames: Sequence[Frame], depth: int, format: StackFrameFormat | None
 ) -> StackFrame:
     debugger = session.program.debugger
-    frame = debugger.machine.frames[depth]
+    frame = debugger.stack[depth]
     pc, _ = standing(session, depth)
-    line = debugger.line_of(frame, pc)
+    line = debugger.loaded.line(frame.code, pc)
     assert line is not None, "each statement has its own line"
     place = frame_place(session, depth)
     name = frame_title(frames, len(frames) - 1 - depth)

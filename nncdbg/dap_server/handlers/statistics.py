@@ -102,7 +102,7 @@ def _ranked(session: Session, glance: Glance) -> list[Near]:
 
 
 def _code(session: Session, depth: int) -> Code:
-    return session.program.debugger.machine.frames[depth].code
+    return session.program.debugger.stack[depth].code
 
 
 # -- which --------------------------------------------------------------------------------------
@@ -111,13 +111,13 @@ def _code(session: Session, depth: int) -> Code:
 def _newest(session: Session) -> Iterator[tuple[int, int, Any]]:
     """(depth, slot, content) of tensors on the stack: of each frame the newest, then what it was given."""
     debugger, seen = session.program.debugger, set()
-    for depth in range(len(debugger.machine.frames) - 1, -1, -1):
+    for depth in range(len(debugger.stack) - 1, -1, -1):
         session.check_cancelled()
-        frame = debugger.machine.frames[depth]
+        frame = debugger.stack[depth]
         for slot in _slots(session, frame):
             content = frame.slots[slot]
             known = content is EVICTED or not is_tensor(content) or is_text(content) or id(content) in seen
-            if known or not computed(frame, slot, debugger.machine.ended):
+            if known or not computed(frame, slot, debugger.ended):
                 continue
             if debugger.timeline.standing(content) is None:
                 seen.add(id(content))
@@ -166,13 +166,13 @@ def _frame(session: Session, depth: int) -> dict[str, Any]:
     return {
         "frameId": session.handles.number(frame_place(session, depth)),
         "title": frame_title(frames, len(frames) - 1 - depth),
-        "source": session.program.sources.of_frame(debugger.machine.frames[depth]),
+        "source": session.program.sources.of_frame(debugger.stack[depth]),
     }
 
 
 def _told(session: Session, near: Near) -> dict[str, Any]:
     code = _code(session, near.depth)
-    listing, pc = session.program.debugger.listing_in(code), code.definition[near.slot]
+    listing, pc = session.program.debugger.loaded.listing_of(code), code.definition[near.slot]
     line = listing.line(code.path, pc) if pc >= 0 else listing.header_line(code.path)
     told = {
         "name": spelled(code.names[near.slot]),
@@ -192,7 +192,7 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
 def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[list[Any]]]:
     """The slots of the latest visits of these frames' blocks that are over, oldest first."""
     past: dict[Code, list[list[Any]]] = {_code(session, depth): [] for depth in depths}
-    for each in session.program.debugger.machine.finished():
+    for each in session.program.debugger.timeline.finished():
         visits = past.get(each.code)
         if visits is not None and len(visits) < MOST_VISITS - 1:
             visits.append(each.slots)

@@ -41,12 +41,12 @@ class IntoPlace:
 
 @request("stepInTargets", when=STOPPED, capability="supportsStepInTargetsRequest", reads=True)
 def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> StepInTargetsBody:
-    frames = session.program.debugger.machine.frames
+    frames = session.program.debugger.stack
     if frame_depth(session, arguments.frame_id) != len(frames) - 1:
         return StepInTargetsBody(targets=[])  # the statement of an outer frame is under way already
     frame = frames[-1]
     address = address_of(session, frame.code, frame.pc)
-    listing = session.program.debugger.listing_of(frame)
+    listing = session.program.debugger.loaded.listing_of(frame.code)
     line = line_for_client(session, listing.line(frame.code.path, frame.pc))
     return StepInTargetsBody(
         targets=[
@@ -58,8 +58,8 @@ def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> Step
 
 def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
     debugger = session.program.debugger
-    code, pc = debugger.machine.frames[-1].code, debugger.machine.frames[-1].pc
-    if debugger.machine.ended or pc == len(code.nodes):
+    code, pc = debugger.stack[-1].code, debugger.stack[-1].pc
+    if debugger.ended or pc == len(code.nodes):
         return
     node = code.nodes[pc]
     if node.op.startswith("@"):
@@ -67,7 +67,7 @@ def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
     elif node.op in ("if", "while"):
         names = " or ".join(f"@{graph.name}" for graph in node.subgraphs if graph.name)
         yield "block", f"{'branch' if node.op == 'if' else 'loop'} {names}".rstrip()
-    if debugger.micro_program() is not None:
+    if debugger.control.micro_program() is not None:
         yield "micro", f"micro program of {node.op}"
     if can_step_into_kernel(session):
         yield "kernel", f"kernel of {node.op} (Python)"
@@ -76,7 +76,7 @@ def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
 def step_into_target(session: Session, number: int) -> None:
     """Step into one of the targets.  Raises UsageError if the program does not stand before it."""
     debugger = session.program.debugger
-    frame = debugger.machine.frames[-1]
+    frame = debugger.stack[-1]
     place = session.handles.place(number)
     if (
         not isinstance(place, IntoPlace)
@@ -137,7 +137,7 @@ def _label(line: int, place: ToPlace, listing: Listing) -> str:
 
 def _reference(session: Session, listing: Listing, site: Site) -> str | None:
     code = next(
-        (code for code in session.program.debugger.traps.codes if _is_of(session, code, listing, site)),
+        (code for code in session.program.debugger.loaded.codes if _is_of(session, code, listing, site)),
         None,
     )
     return None if code is None else reference_of(session, code, site.pc)
@@ -145,7 +145,7 @@ def _reference(session: Session, listing: Listing, site: Site) -> str | None:
 
 def _is_of(session: Session, code: Code, listing: Listing, site: Site) -> bool:
     """Whether a block is the one of `site` in the text `listing`."""
-    return code.path == site.path and session.program.debugger.listing_in(code).lines == listing.lines
+    return code.path == site.path and session.program.debugger.loaded.listing_of(code).lines == listing.lines
 
 
 def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
@@ -154,11 +154,11 @@ def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
     In a loop there may be both: the statement ran in the last iteration, and runs again in this one.
     """
     debugger = session.program.debugger
-    back = debugger.last_visit(lambda code: _is_of(session, code, listing, site), site.pc) is not None
-    within = [frame for frame in debugger.machine.frames if _is_of(session, frame.code, listing, site)]
+    last = debugger.timeline.last_visit(lambda code: _is_of(session, code, listing, site), site.pc)
+    within = [frame for frame in debugger.stack if _is_of(session, frame.code, listing, site)]
     # A micro program is entered by hand only, so one that is not open is not come to by running.
-    forward = not debugger.machine.ended and (listing is debugger.listing or bool(within))
-    ways = [*([True] if back else []), *([False] if forward else [])]
+    forward = not debugger.ended and (listing is debugger.listing or bool(within))
+    ways = [*([True] if last is not None else []), *([False] if forward else [])]
     ahead = bool(within) and within[-1].pc < site.pc
     return ways[::-1] if ahead else ways
 
@@ -179,9 +179,10 @@ def goto(session: Session, arguments: GotoArguments) -> None:
         return _is_of(session, code, listing, place.site)
 
     if not place.back:
-        session.program.move(session, lambda: debugger.move_to(there, place.site.pc))
+        move_to = debugger.control.move_to
+        session.program.move(session, lambda: debugger.move(move_to, there, place.site.pc))
         return
-    tick = debugger.last_visit(there, place.site.pc)
+    tick = debugger.timeline.last_visit(there, place.site.pc)
     if tick is None:
         raise UsageError("this statement has not run yet", hint="request gotoTargets again")
     session.program.move(session, lambda: _went(debugger.go_to(tick)))

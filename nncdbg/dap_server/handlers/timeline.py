@@ -18,7 +18,6 @@ from nncdbg.engine.time.timeline import Mark
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Statement
-    from nncdbg.engine.execution.machine import Machine
     from nncdbg.engine.time.deviations import Deviation
     from nncdbg.engine.time.timeline import Branch
 
@@ -74,13 +73,13 @@ def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
         if arguments.action == "set":
             debugger.mark(name)
         elif arguments.action == "delete":
-            debugger.forget_mark(name)
+            debugger.timeline.forget_mark(name)
         elif arguments.action == "rename":
-            debugger.rename_mark(name, _mark_name(arguments.to, "to"))
+            debugger.timeline.rename_mark(name, _mark_name(arguments.to, "to"))
         else:
             if session.state is not State.STOPPED:
                 raise UsageError(session.state.value)
-            _go_to(session, debugger.known_mark(name))
+            _go_to(session, debugger.timeline.find_mark(name))
     return {"marks": [_mark(session, name) for name in debugger.timeline.marks]}
 
 
@@ -157,10 +156,7 @@ def _latest(found: Sequence[Moment], room: int) -> list[Moment]:
 def _moments(session: Session, branch: Branch) -> Iterator[Moment]:
     """What belongs to a branch itself, not to the one that it parted from."""
     known = session.program.debugger.timeline
-    saved = branch.saved
-    machine: Machine = known.machine if saved is None else saved.machine
-    checkpoints = known.checkpoints if saved is None else saved.checkpoints
-    edits: Sequence[Deviation] = known.edits if saved is None else saved.edits
+    following, checkpoints, edits = known.state_of(branch)
     if branch.parent is None:
         yield Moment("start", 0, checkpoints[0].next_statement)
     for state in checkpoints[1:]:
@@ -176,15 +172,14 @@ def _moments(session: Session, branch: Branch) -> Iterator[Moment]:
     for mark in known.marks.values():
         if mark.branch == branch.number:
             yield Moment("mark", mark.tick, mark.at, mark.name)
-    yield Moment("now" if saved is None else "left", machine.tick, machine.next_statement)
+    yield Moment("now" if branch.saved is None else "left", known.tick_on(branch), following)
 
 
 def _edits_of_parent(session: Session, branch: Branch) -> Sequence[Deviation]:
     known = session.program.debugger.timeline
     if branch.parent is None:
         return ()
-    saved = known.branches[branch.parent].saved
-    return known.edits if saved is None else saved.edits
+    return known.state_of(known.branches[branch.parent])[2]
 
 
 def _told(session: Session, moment: Moment) -> dict[str, Any]:
@@ -194,7 +189,7 @@ def _told(session: Session, moment: Moment) -> dict[str, Any]:
         told["name"] = moment.name
     if moment.at is not None:
         debugger, code, pc = session.program.debugger, moment.at.code, moment.at.pc
-        listing = debugger.listing_in(code)
+        listing = debugger.loaded.listing_of(code)
         line = listing.line(code.path, pc)
         told["line"] = line_for_client(session, line)
         told["text"] = _shortened(listing.lines[line - 1].strip())

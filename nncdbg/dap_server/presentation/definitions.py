@@ -78,7 +78,7 @@ def _location(home: Code, name: str) -> tuple[str, int] | None:
 
 
 def _line(session: Session, home: Code, name: str) -> int:
-    listing = session.program.debugger.listing_in(home)
+    listing = session.program.debugger.loaded.listing_of(home)
     pc = home.definition[home.slot_of[name]]
     if pc >= 0:
         return listing.line(home.path, pc)

@@ -124,7 +124,7 @@ class Shown:
 
     def logged(self, content: Any) -> Summary | None:
         """What the engine logged when this array was written, if it has it still."""
-        log = self.debugger.log
+        log = self.debugger.observers.log
         row = log.row_of(content) if log is not None else None
         return None if row is None else summary_of(row, dtypes.name_of(content.dtype))
 

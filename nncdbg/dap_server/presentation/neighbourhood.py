@@ -140,7 +140,7 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
 
 def whole(session: Session, opened: Container[str]) -> list[Block]:
     """The entry graph with all its statements, and the opened blocks in it: outer before inner."""
-    root = on_the_stack(session, (), len(session.program.debugger.machine.frames))[0]
+    root = on_the_stack(session, (), len(session.program.debugger.stack))[0]
     root.inside = {}
     root.shown = list(range(min(MOST_OF_ALL, len(root.graph.nodes) + 1)))
     room = MOST_OF_ALL - len(root.shown)
@@ -154,7 +154,7 @@ def _around(block: Block) -> range:
 
 def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[Block]:
     """The innermost blocks of the stack, outer before inner, without those below a closed statement."""
-    frames = session.program.debugger.machine.frames
+    frames = session.program.debugger.stack
     first = max(0, len(frames) - levels)
     blocks: list[Block] = []
     for depth in range(first, len(frames)):

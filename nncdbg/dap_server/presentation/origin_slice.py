@@ -10,7 +10,8 @@ from rich.text import Text
 
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.engine.expression import spelled
-from nncdbg.presentation.slices import followed, slice_lines, slicing_of, statement_line
+from nncdbg.engine.values.slicing import Slicing
+from nncdbg.presentation.slices import followed, slice_lines, statement_line
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -44,7 +45,7 @@ class Glancing:
         self.glance = Glance(session.program.shown, hex=False, between=session.check_cancelled)
 
     def statement(self, code: Code, line: int, head: str) -> str:
-        return head + self.debugger.listing_in(code).lines[line - 1].strip()
+        return head + self.debugger.loaded.listing_of(code).lines[line - 1].strip()
 
     def words(self, text: str, code: Code) -> str:
         return text
@@ -59,7 +60,7 @@ class Glancing:
 def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
     debugger = session.program.debugger
     assert stop.frame is not None
-    frame, slicing = stop.frame, slicing_of(debugger)
+    frame, slicing = stop.frame, Slicing(debugger.timeline)
     code, visit = frame.code, slicing.visit_of_frame(frame)
     showing = Glancing(session)
     pc = next((pc for pc, node in enumerate(code.nodes) if node is stop.node), len(code.nodes))

@@ -91,14 +91,14 @@ Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | AskedPlace
 
 def frame_place(session: Session, depth: int) -> FramePlace:
     """The place of the frame at a depth of the stack as it is now."""
-    code = session.program.debugger.machine.frames[depth].code
+    code = session.program.debugger.stack[depth].code
     formula = None if code.formula is None else str(code.graph.name)
     return FramePlace(depth, code.path, formula)
 
 
 def depth_of(session: Session, place: FramePlace) -> int | None:
     """The depth of a frame; None if it is gone."""
-    frames = session.program.debugger.machine.frames
+    frames = session.program.debugger.stack
     if place.depth >= len(frames) or frame_place(session, place.depth) != place:
         return None
     return place.depth
@@ -119,7 +119,7 @@ def standing(session: Session, depth: int) -> tuple[int, bool]:
     """
     debugger = session.program.debugger
     if session.state is State.RUNNING:
-        return debugger.machine.frames[depth].pc, False
+        return debugger.stack[depth].pc, False
     return debugger.statement_at(depth)
 
 
@@ -151,7 +151,7 @@ def _whole(session: Session, place: ContentPlace) -> Any:
     if depth is None:
         return UNSET
     debugger = session.program.debugger
-    frame = debugger.machine.frames[depth]
+    frame = debugger.stack[depth]
     values = replace(debugger.values, depth=depth)
     if place.kind == "slot":
         slot = int(place.text)
@@ -161,7 +161,7 @@ def _whole(session: Session, place: ContentPlace) -> Any:
     known = frame.code.slot_of.get(place.text)
     if known is None:
         return UNSET
-    if not computed(frame, known, debugger.machine.ended):
+    if not computed(frame, known, debugger.ended):
         return values.supplied(frame, known)
     return values.content(place.text) if place.kind == "value" else values.previous_content(place.text)
 
@@ -176,7 +176,7 @@ def _evaluated(values: Values, text: str) -> Any:
 
 def value_title(session: Session, code: Code, name: str) -> str:
     """Return the short name by which a list of variables shows a value; it can be typed as well."""
-    return short_name_text(session.program.debugger.names_in(code).forms(name)[0])
+    return short_name_text(session.program.debugger.loaded.names_in(code).forms(name)[0])
 
 
 def evaluate_name(place: ContentPlace) -> str | None:
@@ -200,7 +200,7 @@ def child_place(session: Session, number: int, name: str) -> ContentPlace | None
         return replace(container, index=(*container.index, int(name[1:-1])), sequence=sequence)
     if not isinstance(container, ScopePlace) or (depth := depth_of(session, container.frame)) is None:
         return None
-    code = session.program.debugger.machine.frames[depth].code
+    code = session.program.debugger.stack[depth].code
     names = code.slot_of
     found = next((each for each in (name[1:],) if name[:1] == "%" and each in names), None)
     if found is None:
@@ -216,7 +216,7 @@ def values_from(session: Session, frame_number: int | None) -> Values:
     Raises UsageError if the frame is gone.
     """
     debugger = session.program.debugger
-    depth = len(debugger.machine.frames) - 1
+    depth = len(debugger.stack) - 1
     if frame_number is not None:
         found = frame_depth(session, frame_number)
         if found is None:

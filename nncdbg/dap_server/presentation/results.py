@@ -33,11 +33,12 @@ def result_of(
     content = evaluate(expression, scope) if name is None else scope.content(name)
     if keep:
         scope.convenience["_"] = content if name is None else scope.value(name)
-    depth = scope.depth if scope.depth >= 0 else len(scope.machine.frames) - 1
-    frame, place = scope.machine.frames[depth], frame_place(session, depth)
+    debugger = session.program.debugger
+    depth = scope.depth if scope.depth >= 0 else len(debugger.stack) - 1
+    frame, place = debugger.stack[depth], frame_place(session, depth)
     view = View(session, format)
     slot = frame.code.slot_of.get(name) if name is not None else None
-    if name is not None and slot is not None and computed(frame, slot, scope.machine.ended):
+    if name is not None and slot is not None and computed(frame, slot, debugger.ended):
         return view.content(text, ContentPlace(place, name), content, (frame.code, slot))
     whole = ContentPlace(place, text.strip(), kind="expression")
     return view.variable(

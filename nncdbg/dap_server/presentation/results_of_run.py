@@ -61,7 +61,7 @@ def summary_of_run(session: Session, findings: list[RunFinding]) -> RunSummaryBo
     """The summary of a program that has run to its end."""
     debugger = session.program.debugger
     glance = Glance(session.program.shown, hex=False, between=lambda: None)
-    slots = debugger.machine.frames[0].slots[1 : 1 + len(debugger.inputs)]
+    slots = debugger.stack[0].slots[1 : 1 + len(debugger.inputs)]
     inputs = [_value(glance, name, content) for name, content in zip(debugger.inputs, slots, strict=True)]
     outputs = [_value(glance, name, content) for name, content in (debugger.outputs or {}).items()]
     return RunSummaryBody(

@@ -52,7 +52,7 @@ class Here:
 
     @property
     def ended(self) -> bool:
-        return self.view.session.program.debugger.machine.ended
+        return self.view.session.program.debugger.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def here(view: View, place: FramePlace) -> Here | None:
     depth = depth_of(view.session, place)
     if depth is None:
         return None
-    frame = view.session.program.debugger.machine.frames[depth]
+    frame = view.session.program.debugger.stack[depth]
     return Here(view, place, depth, frame, *standing(view.session, depth), Sent(view, place, frame))
 
 
@@ -125,7 +125,7 @@ def _outputs(here: Here) -> Children:
     Before a statement without a kernel: its results, which can be set.
     """
     debugger = here.view.session.program.debugger
-    if here.depth == len(debugger.machine.frames) - 1 and debugger.awaited:
+    if here.depth == len(debugger.stack) - 1 and debugger.awaited:
         return _awaited(here, debugger.awaited)
     if here.ended and here.depth == 0:
         return _listed(here, here.code.operands[-1])
@@ -211,7 +211,7 @@ def _memory(here: Here) -> Children:
         ("budget", f"{timeline.budget} bytes for old values"),
         (
             "undo",
-            f"{timeline.tick - debugger.machine.floor} of {timeline.tick} statements without a replay",
+            f"{timeline.undoable} of {timeline.tick} statements without a replay",
         ),
     ]
     buffers = _buffers(here)
@@ -246,7 +246,7 @@ def _buffer(here: Here, slot: int) -> str:
         return f"not in host memory ({type(content).__name__})"
     pc = here.code.definition[slot]
     if pc >= 0:
-        line = here.view.session.program.debugger.line_in(here.code, pc)
+        line = here.view.session.program.debugger.loaded.line(here.code, pc)
         origin = f"computed by {here.code.nodes[pc].op} at line {line}"
     else:
         origin = "given"

@@ -8,20 +8,21 @@ from pathlib import Path
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.terminal.options import Parser, add_model, chosen_program
+from nncdbg.opening.command_line import Parser, add_model, configuration_of
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write the listing where a debug session writes it, and print its path; a graph text is its own."""
     from nncdbg.dap_server.sources.listing_file import write_listing
     from nncdbg.engine.frontends.listings import FOLDER
+    from nncdbg.opening.programs import open_program
 
     parser = Parser("nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path.")
     add_model(parser)
     parser.add_argument("--workspace", metavar="FOLDER", default=".", help="the editor's folder (.)")
     options = parser.parse_args(arguments)
     model, workspace = Path(options.model), Path(options.workspace)
-    program = chosen_program(options)
+    program = open_program(configuration_of(options)).program
     file, note = model.resolve(), None
     if program.listing is None:
         try:

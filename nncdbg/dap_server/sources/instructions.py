@@ -77,7 +77,7 @@ class Blocks:
             self._code_of.clear()
             self._alike.clear()
             self.micro_ops.clear()
-        codes = debugger.traps.codes
+        codes = debugger.loaded.codes
         for at in range(len(self._key_of), len(codes)):
             code = codes[at]
             if code.formula is None:

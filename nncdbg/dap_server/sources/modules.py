@@ -60,7 +60,7 @@ class Modules:
 
     def _look(self, session: Session) -> set[str]:
         """The graphs entered for the first time since the last look."""
-        codes = session.program.debugger.traps.codes
+        codes = session.program.debugger.loaded.codes
         arrived = {str(code.path[0]) for code in codes[self._codes :] if code.formula is None}
         self._codes = len(codes)
         fresh = arrived - self._entered
@@ -74,7 +74,7 @@ class Modules:
                 session.send_event("module", ModuleEventBody(reason="changed", module=module))
 
     def _announce_micro_program(self, session: Session) -> None:
-        frames = session.program.debugger.machine.frames
+        frames = session.program.debugger.stack
         if not frames or frames[-1].code.formula is None:
             return
         source = session.program.sources.of_frame(frames[-1])
@@ -110,7 +110,7 @@ def module_of(session: Session, code: Code) -> str:
 
 def _graphs(session: Session) -> Iterator[ProgramModule]:
     debugger = session.program.debugger
-    entered = {code.path[0] for code in debugger.traps.codes if code.formula is None}
+    entered = {code.path[0] for code in debugger.loaded.codes if code.formula is None}
     path = session.program.sources.of_program.path
     for name, graph in debugger.program.graphs.items():
         yield ProgramModule(

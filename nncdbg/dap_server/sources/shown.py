@@ -55,7 +55,7 @@ class Sources:
 
     def of_code(self, code: Code) -> Source:
         """The text that a block's statements stand in."""
-        listing = self.debugger.listing_in(code)
+        listing = self.debugger.loaded.listing_of(code)
         shown = self._shown.get(id(listing))
         if shown is None:
             shown = self._shown[id(listing)] = (listing, self._source(code, listing))
@@ -78,7 +78,7 @@ class Sources:
     @property
     def of_program(self) -> Source:
         """The text of the program."""
-        return self.of_code(self.debugger.traps.codes[0])
+        return self.of_code(self.debugger.loaded.codes[0])
 
     def of_model(self, file: str) -> Source:
         """A file of the user's own model, as a statement's location names it."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.launch import Loaded
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.observers.integer_checks import fault_of
+from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Made
 from nncdbg.engine.ops.schema import complete, version_of
 
@@ -87,6 +88,58 @@ class Diagnosing:
             finding.output or 0,
             [made(code, slot) for slot in code.operands[pc]],
         )
+
+    def at(self, kind: str, statement: Statement, slots: list[Any], output: int = 0) -> Diagnosis | None:
+        """Return why NaN or Inf (`kind`) originates at a statement that has run; None if it is legal.
+
+        `slots` are those of its frame, with its operands and results.
+        """
+        code, pc = statement.code, statement.pc
+        result = code.results_of(pc, slots)[output]
+        finding = Finding(kind, statement, "", code.operands_of(pc, slots), output, result=result)
+        return self(finding, slots)
+
+    def zeros(self, statement: Statement, slots: list[Any], output: int = 0) -> Cause:
+        """Return why a result of a statement that has run is all zeros."""
+        from nncdbg.engine.diagnosis.explaining import cause_of_zeros
+
+        op, _, operands, results = self._executed(statement, slots)
+        names = [statement.code.names[slot] for slot in statement.code.operands[statement.pc]]
+        return cause_of_zeros(op, names, operands, results[output])
+
+    def suspicion(self, statement: Statement, slots: list[Any]) -> str:
+        """Return what is suspicious about a statement that has run, such as its axis; or nothing."""
+        from nncdbg.engine.diagnosis.suspicions import misaligned, suspicion
+
+        op, attributes, operands, results = self._executed(statement, slots)
+        if not results or op is None:
+            return ""
+        code = statement.code
+        reductions = [self._reduction(code, slot, slots) for slot in code.operands[statement.pc]]
+        return suspicion(op, attributes, operands, results[0]) or misaligned(op, operands, reductions)
+
+    def _reduction(self, code: Code, slot: int, slots: list[Any]) -> tuple[Any, Sequence[int]] | None:
+        """Return the array and the axes that a slot was reduced from without `keepdims`, if it was."""
+        from nncdbg.engine.diagnosis.suspicions import reduced_axes
+
+        pc = code.definition[slot]
+        if pc < 0 or not code.runs_kernel(pc):
+            return None
+        op, attributes, operands, _ = self._executed(Statement(code, pc), slots)
+        axes = reduced_axes(op, attributes, operands) if op is not None else ()
+        return (operands[0], axes) if axes else None
+
+    def _executed(
+        self, statement: Statement, slots: list[Any]
+    ) -> tuple[Op | None, Mapping[str, Any], list[Any], list[Any]]:
+        """Return the op, all attributes, and on the host the operands and the results of a statement."""
+        code, pc = statement.code, statement.pc
+        node = code.nodes[pc]
+        version = version_of(node.op, code.opsets)
+        attributes = complete(node.op, version, node.attributes)
+        operands = [*map(self.to_host, code.operands_of(pc, slots))]
+        results = [*map(self.to_host, code.results_of(pc, slots))]
+        return lookup(node.op, version), attributes, operands, results
 
 
 def _maker(code: Code, slot: int, slots: Sequence[Any]) -> tuple[str, Sequence[tuple[int, ...]]] | None:

@@ -1,13 +1,11 @@
-"""How a backward graph is put together: statements under readable names, fitted to the program's opset."""
+"""Builds a backward graph: statements under readable names, fitted to the program's opset."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from nncdbg.engine.compilation.inference import literal_dtype, output_types
+from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.order import reads
@@ -16,23 +14,20 @@ from nncdbg.engine.graph import (
     Constant,
     Graph,
     Literal,
-    Location,
     Node,
     Operand,
     TensorType,
     Type,
     Value,
-    tensor_only,
 )
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, version_of, versions_of
 
 
-class Builder:
+class BackwardBuilder(Statements):
     """Collects statements; calling it appends one (it is the `Emit` of rules).
 
-    `types` are those of all values, as far as they are known.  A value that it makes is anonymous
-    until `name` says what it is.
+    A value that it makes is anonymous until `name` says what it is.
     """
 
     def __init__(
@@ -42,35 +37,11 @@ class Builder:
         types: Mapping[str, Type | None],
         used: set[str],
     ) -> None:
-        self.opsets = opsets
-        self.graphs = graphs
-        self.types = dict(types)
-        self.location: Location | None = None
+        super().__init__(opsets, graphs, types, used)
         self.prefix = ""
         """What anonymous values are called after."""
-        self._used = used
-        self._nodes: list[Node] = []
-        self._constants: list[Constant] = []
         self._anonymous: set[str] = set()
         self._names: dict[str, str] = {}
-
-    @property
-    def version(self) -> int:
-        """The opset of ONNX's own operators."""
-        return version_of("Identity", self.opsets)
-
-    def type_of(self, operand: Operand) -> TensorType | None:
-        """The type of a value, None where it is not known, or for data in place."""
-        return tensor_only(self.types.get(operand)) if isinstance(operand, str) else None
-
-    def types_at(self, node: Node) -> list[Type | None]:
-        """The types of a statement's operands."""
-        types = [self.types.get(operand) if isinstance(operand, str) else None for operand in node.inputs]
-        for index, operand in enumerate(node.inputs):
-            if isinstance(operand, Literal):
-                dtype = literal_dtype(operand, node, index, types, self.opsets)
-                types[index] = TensorType(dtype, np.shape(operand.data))
-        return types
 
     def __call__(self, op: str, *operands: Operand, **attributes: Attribute) -> str:
         """Append a statement of one output; the name of its value."""
@@ -80,38 +51,12 @@ class Builder:
         self.append(self._fitted(made))
         return name
 
-    def append(self, node: Node) -> None:
-        """Append a statement as it is."""
-        self._nodes.append(node)
-        self.learn(node)
-
-    def learn(self, node: Node) -> None:
-        """Take in what is known of the types of a statement's outputs."""
-        for value, known in zip(node.outputs, self._inferred(node), strict=False):
-            exact = isinstance(known, TensorType) and known.concrete
-            self.types[value.name] = known if exact or value.type is None else value.type
-
-    def _inferred(self, node: Node) -> Sequence[Type | None]:
-        unknown: list[Type | None] = [None] * len(node.outputs)
-        if node.op.startswith("@"):
-            called = self.graphs.get(node.op[1:])
-            return unknown if called is None else [value.type for value in called.outputs]
-        if node.subgraphs:
-            return unknown
+    def inferred(self, node: Node) -> Sequence[Type | None]:
         try:
-            return output_types(node, self.types_at(node), self.opsets)
+            return super().inferred(node)
         except GraphError:
-            # The statement cannot run, and says so when it is compiled.
-            return unknown
-
-    def fresh(self, name: str) -> str:
-        """A value name that is still free: `name`, or ``name.1`` and so on."""
-        free, count = name, 0
-        while free in self._used:
-            count += 1
-            free = f"{name}.{count}"
-        self._used.add(free)
-        return free
+            # The statement cannot run; the compiler reports it.
+            return [None] * len(node.outputs)
 
     def name(self, value: str, wanted: str) -> bool:
         """Call an anonymous value `wanted`; False if the value has a name already."""
@@ -130,7 +75,8 @@ class Builder:
             value.name: operand for value, operand in zip(graph.inputs, operands, strict=True)
         }
         for constant in graph.constants:
-            inside[constant.value.name] = self._constant(constant)
+            name = self.fresh(f"{self.prefix}.{constant.value.name}")
+            inside[constant.value.name] = self.append_constant(constant, name)
         nodes = []
         for node in graph.nodes:
             if node.subgraphs or node.op == "break":
@@ -144,22 +90,16 @@ class Builder:
             self.append(nodes[-1])
         return nodes, [inside[value.name] for value in graph.outputs]
 
-    def _constant(self, constant: Constant) -> str:
-        name = self.fresh(f"{self.prefix}.{constant.value.name}")
-        self._constants.append(replace(constant, value=replace(constant.value, name=name)))
-        self.types[name] = constant.value.type
-        return name
-
     def finished(self, results: Sequence[str]) -> tuple[list[str], tuple[Node, ...], tuple[Constant, ...]]:
         """The names of the results, the statements that they need, and the constants that those read."""
         needed, kept = set(results), []
-        for node in reversed(self._nodes):
+        for node in reversed(self.nodes):
             if any(value.name in needed for value in node.outputs):
                 needed.update(reads(node))
                 kept.append(self._renamed(node))
         for old, new in self._names.items():
             self.types[new] = self.types.get(old)
-        constants = tuple(constant for constant in self._constants if constant.value.name in needed)
+        constants = tuple(constant for constant in self.constants if constant.value.name in needed)
         return [self._names.get(name, name) for name in results], tuple(reversed(kept)), constants
 
     def _renamed(self, node: Node) -> Node:

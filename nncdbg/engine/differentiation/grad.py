@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from nncdbg.engine.compilation.formula import formula_of
 from nncdbg.engine.compilation.inference import output_types
-from nncdbg.engine.differentiation.backward import Builder
+from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.dtypes import COMPLEX, FLOATS
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.order import free_names, reads
@@ -60,7 +60,7 @@ def gradient_graph(
     """
     points = request.points
     defined = {*types, *points, *(value.name for node in nodes for value in node.outputs)}
-    builder = Builder(opsets, graphs, types, defined)
+    builder = BackwardBuilder(opsets, graphs, types, defined)
     for node in nodes:
         builder.learn(node)
     for point in request.moved:
@@ -83,7 +83,7 @@ def gradient_graph(
 class _Backward:
     """One walk back from `request.y`."""
 
-    def __init__(self, builder: Builder, request: Request) -> None:
+    def __init__(self, builder: BackwardBuilder, request: Request) -> None:
         self._emit = builder
         self._request = request
         self._points = frozenset(request.points)

@@ -143,7 +143,7 @@ def _prepared(make: Make, way: Way) -> Debugger:
     debugger = make(allocator, way.statistics, way.catches)
     debugger.uncatch()
     if way.catches:
-        debugger.catch(*(kind for kind in KINDS if kind not in debugger.beyond()))
+        debugger.catch(*(kind for kind in KINDS if kind not in debugger.observers.beyond()))
     if way.follows:
         debugger.follow()
     return debugger

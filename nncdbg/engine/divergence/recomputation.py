@@ -20,7 +20,6 @@ from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.report import NOWHERE
 from nncdbg.engine.divergence.tolerance import SAME, Excess, Tolerance
 from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.execution.launch import generator_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 
@@ -33,9 +32,7 @@ class Recomputation:
         self._tolerance = tolerance
         backend = debugger.backend
         fallback = Fallback(backend) if not backend.on_host or backend.name != "numpy" else None
-        self._linker = Linker(
-            backend, Allocation(), generator_of(debugger.machine.running, debugger.seed), fallback
-        )
+        self._linker = Linker(backend, Allocation(), debugger.loaded.linker.generator, fallback)
         self._bindings: dict[tuple[int, int], Binding] = {}
 
     def results(self, code: Code, pc: int, operands: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:

@@ -34,9 +34,7 @@ class Side:
     def step(self) -> Outcome | None:
         """Execute the next statement, and keep the history within its budget."""
         outcome = self.debugger.timeline.step()
-        if self.debugger.control.service:
-            self.debugger.control.service = False
-            self.debugger.timeline.enforce()
+        self.debugger.control.keep_house()
         return outcome
 
     def advance(self) -> Written | None:
@@ -67,11 +65,7 @@ class Side:
             error = debugger.explain(outcome.error, frame, frame.pc)
             error.message = f"{self.title}: {error.message}"
             raise error from outcome.error
-        if control.paused:
-            control.paused = False
-            raise KeyboardInterrupt
-        if control.limit is not None and (words := control.limit.taken()) is not None:
-            raise control.limit.failure(f"{self.title}: {words}")
+        control.check_limits(f"{self.title}: ")
 
     def _written(
         self, frame: Frame, operands: tuple[Any, ...] | None, sources: tuple[Source, ...]

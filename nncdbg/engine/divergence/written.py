@@ -110,7 +110,7 @@ def site_of(debugger: Debugger, written: Written, index: int, key: Key | None = 
         written.names[index] if written.names else "",
         node.op,
         str(type_of(content) or type(content).__name__),
-        debugger.line_in(written.code, written.pc),
+        debugger.loaded.line(written.code, written.pc),
         str(written.code.path[0]),
         written.key[1],
         location.name if location is not None and location.name else "",

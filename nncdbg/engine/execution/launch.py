@@ -20,6 +20,7 @@ from nncdbg.engine.ops.schema import check_opsets, split
 from nncdbg.engine.stopping.search import blocks
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.explanation import excerpt
+from nncdbg.engine.values.short_names import ProgramNames, ShortNames
 from nncdbg.engine.values.values import type_of
 from nncdbg.textual_repr.printer import listing
 
@@ -37,8 +38,15 @@ class Loaded:
     arrived: Callable[[Code], None] = lambda code: None
     _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     _formulas: dict[tuple[Any, ...], Code | None] = field(default_factory=dict)
-    _listings: dict[int, Listing] = field(default_factory=dict)
     _arrays: dict[int, Array] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Loaded {self.program.summary()}; {len(self.linker.codes)} blocks compiled>"
+
+    @property
+    def codes(self) -> Sequence[Code]:
+        """The blocks compiled so far, the entry graph first."""
+        return self.linker.codes
 
     def entry(self, inputs: Sequence[Array]) -> Code:
         """The entry's code for these inputs.
@@ -90,7 +98,7 @@ class Loaded:
     def formula_for(self, code: Code, pc: int, operands: Sequence[Any]) -> Code | None:
         """The micro program of a statement for these operands; None for a primitive."""
         types = [type_of(value) for value in operands]
-        key = (id(code), pc, tuple(types))
+        key = (code, pc, tuple(types))
         if key not in self._formulas:
             program = formula_of(code.nodes[pc], types, code.opsets)
             if program is not None and len(program.graphs[program.entry].outputs) < _wanted(code.nodes[pc]):
@@ -103,18 +111,35 @@ class Loaded:
 
     def listing_of(self, code: Code) -> Listing:
         """The text in which the statements of a code stand."""
-        if code.formula is None:
+        return self._text(code.formula)
+
+    def _text(self, formula: Program | None) -> Listing:
+        if formula is None:
             return self.listing
-        key = id(code.formula)
-        if key not in self._listings:
-            self._listings[key] = listing(code.formula)
-        return self._listings[key]
+        if "printed" not in formula.kept:
+            formula.kept["printed"] = listing(formula)
+        return formula.kept["printed"]  # type: ignore[no-any-return]
+
+    def line(self, code: Code, pc: int) -> int | None:
+        """Return the line of a statement in the listing of its program or micro program."""
+        return self.listing_of(code).line(code.path, pc)
+
+    def names_of(self, code: Code) -> ProgramNames:
+        """Return the names of the program that a block belongs to: the debugged one, or a micro program."""
+        program = code.formula or self.program
+        if "names" not in program.kept:
+            program.kept["names"] = ProgramNames(program)
+        return program.kept["names"]  # type: ignore[no-any-return]
+
+    def names_in(self, code: Code) -> ShortNames:
+        """Return the names that are visible in a block, with their short forms."""
+        return self.names_of(code).at(code.path)
 
     def _compile(
         self, program: Program, name: str, types: Sequence[Type | None], formula: Program | None = None
     ) -> Code:
         def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
-            return _placed(error, self.listing if formula is None else listing(formula), path, pc, program)
+            return _placed(error, self._text(formula), path, pc, program)
 
         compiler = Compiler(program, lambda constant: self._read(constant, program), complain)
         code = compiler.compile(program.graphs[name], types)

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
@@ -69,13 +70,50 @@ LegalRule: TypeAlias = "Callable[[Birth, Sequence[Maker]], bool]"
 """`rule(birth, makers)`: whether the infinities in a result are legal by definition; see `Op.legal`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What holds for every kernel and every version of an op."""
+
+    content: Content = Content.COMPUTED
+    """What its results hold, by default that of its row of influence; see `Content`."""
+    sources: tuple[int, ...] | None = (0,)
+    """For an op that moves elements: the operands whose elements the results hold; None: all."""
+    host_operands: tuple[int, ...] = ()
+    """Operands that are shapes, axes or counts: a device kernel needs them on the host."""
+    arithmetic: bool = False
+    """It computes with two broadcast operands; a result larger than both is suspicious."""
+    reduces: bool = False
+    """A reduction over `axes`, an attribute or operand 1."""
+    saturates: bool = False
+    """Values out of range become the nearest value in range."""
+    rectifies: bool = False
+    """An activation that is exactly 0 on one side, so that a unit can be dead."""
+    bounds: tuple[float, float] | None = None
+    """The limits of the results of an activation."""
+    shares: Callable[[Array], Array] | None = None
+    """`shares(result)`: numbers that sum to 1 along `axis`, for an op that normalizes along it."""
+    unit_axis: int | None = None
+    """For a layer: the axis of the result along which its units (channels, neurons) lie."""
+    training_operand: int | None = None
+    """The operand without which a random op draws no numbers."""
+    exact_infinity: Callable[[Sequence[Array]], bool] | bool = False
+    """Whether an Inf of finite operands is exact, as that of Log(0), and no overflow; a function decides by
+    the operands."""
+    cause: CauseRule | str | None = None
+    """The cause of a NaN or Inf: a function, or the name of one in `ops/causes/`: ``"softmax.softmax"``."""
+    zeros: ZerosRule | str | None = None
+    """The cause of a result of zeros only; a function or a name, as for `cause`."""
+    legal: LegalRule | str | None = None
+    """Which infinities are legal by definition and so never reported; a function or a name."""
+
+
 @dataclass(frozen=True, slots=True)
-class Op:
+class Op(Facts):
     """One op from one opset version on."""
 
     name: str
     """As in program text: ``Conv``, ``nncdbg.Empty``."""
-    kernel: Kernel | None
+    kernel: Kernel | None = None
     """None for an op that cannot run, and for a composite that runs its formula."""
     since: int = 1
     infer: Infer | None = None
@@ -111,37 +149,6 @@ class Op:
     """Finds results that an integer type cannot represent (`ops/integer_faults.py`)."""
     squares: Squares | None = None
     """For an op that adds up squares: an overflow leaves finite, wrong results (`ops/squares.py`)."""
-    content: Content = Content.COMPUTED
-    """What its results hold, by default that of its row of influence; see `Content`."""
-    sources: tuple[int, ...] | None = (0,)
-    """For an op that moves elements: the operands whose elements the results hold; None: all."""
-    host_operands: tuple[int, ...] = ()
-    """Operands that are shapes, axes or counts: a device kernel needs them on the host."""
-    arithmetic: bool = False
-    """It computes with two broadcast operands; a result larger than both is suspicious."""
-    reduces: bool = False
-    """A reduction over `axes`, an attribute or operand 1."""
-    saturates: bool = False
-    """Values out of range become the nearest value in range."""
-    rectifies: bool = False
-    """An activation that is exactly 0 on one side, so that a unit can be dead."""
-    bounds: tuple[float, float] | None = None
-    """The limits of the results of an activation."""
-    shares: Callable[[Array], Array] | None = None
-    """`shares(result)`: numbers that sum to 1 along `axis`, for an op that normalizes along it."""
-    unit_axis: int | None = None
-    """For a layer: the axis of the result along which its units (channels, neurons) lie."""
-    training_operand: int | None = None
-    """The operand without which a random op draws no numbers."""
-    exact_infinity: Callable[[Sequence[Array]], bool] | bool = False
-    """Whether an Inf of finite operands is exact, as that of Log(0), and no overflow; a function decides by
-    the operands."""
-    cause: CauseRule | str | None = None
-    """The cause of a NaN or Inf: a function, or the name of one in `ops/causes/`: ``"softmax.softmax"``."""
-    zeros: ZerosRule | str | None = None
-    """The cause of a result of zeros only; a function or a name, as for `cause`."""
-    legal: LegalRule | str | None = None
-    """Which infinities are legal by definition and so never reported; a function or a name."""
     doc: str = ""
 
     def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:
@@ -240,82 +247,45 @@ def declared_together() -> Iterator[list[Op]]:
         _COLLECTORS.remove(found)
 
 
-class Facts(TypedDict, total=False):
-    """The fields of an Op that hold for every kernel and every version of it."""
-
-    content: Content
-    sources: tuple[int, ...] | None
-    host_operands: tuple[int, ...]
-    arithmetic: bool
-    reduces: bool
-    saturates: bool
-    rectifies: bool
-    bounds: tuple[float, float] | None
-    shares: Callable[[Array], Array] | None
-    unit_axis: int | None
-    training_operand: int | None
-    exact_infinity: Callable[[Sequence[Array]], bool] | bool
-    cause: CauseRule | str | None
-    zeros: ZerosRule | str | None
-    legal: LegalRule | str | None
+Declared = TypeVar("Declared", bound=Kernel)
+Fields = ParamSpec("Fields")
+DESCRIBED: dict[str, Mapping[str, Any]] = {}
 
 
-class OpFields(Facts, total=False):
-    """The fields of an Op besides its name, kernel and documentation."""
-
-    since: int
-    infer: Infer | None
-    formula: Formula | None
-    vjp: Vjp | None
-    influence: Influence
-    accepts_out: bool
-    measure: Measure | None
-    terms: Terms | None
-    commutative: bool
-    jumps: bool
-    view: bool
-    ufunc: str | None
-    random: bool
-    opset_version: bool
-    outputs_count: bool
-    integers: IntegerRule | None
-    reference: bool
-    integer_fault: FindIntegerFault | None
-    squares: Squares | None
+def facts_of(name: str) -> Mapping[str, Any]:
+    """The facts that another version of an op or `describe` declares; empty if there is none."""
+    if name not in _DECLARED:
+        return DESCRIBED.get(name, {})
+    return {each.name: getattr(_DECLARED[name][0], each.name) for each in dataclass_fields(Facts)}
 
 
-DESCRIBED: dict[str, OpFields] = {}
-
-
-def describe(name: str, **fields: Unpack[OpFields]) -> None:
+def describe(name: str, **fields: Any) -> None:
     """Declare fields of an op that has no kernel here and runs through `onnx.reference`."""
     DESCRIBED[name] = fields
 
 
-def facts_of(name: str) -> OpFields:
-    """The facts that another version of an op or `describe` declares; empty if there is none."""
-    if name not in _DECLARED:
-        return DESCRIBED.get(name, {})
-    return cast(OpFields, {key: getattr(_DECLARED[name][0], key) for key in Facts.__annotations__})
+def _declaring(
+    fields_of: Callable[Fields, Op],
+) -> Callable[Fields, Callable[[Declared], Declared]]:
+    def op(*name: Fields.args, **fields: Fields.kwargs) -> Callable[[Declared], Declared]:
+        """Declare the decorated function as the kernel of an op; its docstring documents the op.
+
+        `fields` are those of `nncdbg.Op`; ``infer`` gives the types of the results.  The `Facts` of the
+        version that is declared first hold for all.  Raises UsageError if the op is declared already.
+        """
+
+        def enter(kernel: Declared) -> Declared:
+            stated = fields_of(*name, **fields)
+            given: Any = {"content": stated.influence.content, **facts_of(stated.name), **fields}
+            declare(replace(stated, kernel=kernel, doc=kernel.__doc__ or "", **given))
+            return kernel
+
+        return enter
+
+    return op
 
 
-_AnyKernel = TypeVar("_AnyKernel", bound=Kernel)
-
-
-def op(name: str, **fields: Unpack[OpFields]) -> Callable[[_AnyKernel], _AnyKernel]:
-    """Declare the decorated function as the kernel of `name`; its docstring documents the op.
-
-    `fields` are those of `nncdbg.Op`; ``infer`` gives the types of the results.  The `Facts` of the version
-    that is declared first hold for all versions.  Raises UsageError if the op is declared already.
-    """
-
-    def enter(kernel: _AnyKernel) -> _AnyKernel:
-        row = fields.get("influence", EVERYTHING)
-        given: Any = {"content": row.content, **facts_of(name), **fields}
-        declare(Op(name=name, kernel=kernel, doc=kernel.__doc__ or "", **given))
-        return kernel
-
-    return enter
+op = _declaring(Op)
 
 
 def composite(name: str, **fields: Any) -> Callable[[Formula], Formula]:

@@ -1,4 +1,4 @@
-"""The activations that RNN, GRU and LSTM name in their attributes, as kernels and as graph text."""
+"""Activations that other ops name in their attributes, as kernels and as graph text."""
 
 from __future__ import annotations
 
@@ -8,23 +8,65 @@ from types import ModuleType
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.ops import activation as plain
+from nncdbg.engine.ops.declaration import declared
 from nncdbg.engine.ops.types import Attributes
 
-_DEFAULTS: dict[str, tuple[float | None, float | None]] = {
-    "Affine": (1.0, 0.0),
-    "Elu": (1.0, None),
-    "HardSigmoid": (0.2, 0.5),
-    "LeakyRelu": (0.01, None),
-    "Relu": (None, None),
-    "ScaledTanh": (1.0, 1.0),
-    "Sigmoid": (None, None),
-    "Softplus": (None, None),
-    "Softsign": (None, None),
-    "Tanh": (None, None),
-    "ThresholdedRelu": (1.0, None),
+_LINES: dict[str, tuple[str, ...]] = {
+    "Affine": ("{y}.scaled = Mul({x}, {alpha})", "{y} = Add({y}.scaled, {beta})"),
+    "Elu": ("{y} = Elu({x}, alpha={alpha})",),
+    "HardSigmoid": ("{y} = HardSigmoid({x}, alpha={alpha}, beta={beta})",),
+    "LeakyRelu": ("{y} = LeakyRelu({x}, alpha={alpha})",),
+    "Relu": ("{y} = Relu({x})",),
+    "ScaledTanh": (
+        "{y}.inner = Mul({x}, {beta})",
+        "{y}.tanh = Tanh({y}.inner)",
+        "{y} = Mul({y}.tanh, {alpha})",
+    ),
+    "Sigmoid": ("{y} = Sigmoid({x})",),
+    "Softplus": ("{y} = Softplus({x})",),
+    "Softsign": ("{y} = Softsign({x})",),
+    "Tanh": ("{y} = Tanh({x})",),
+    "ThresholdedRelu": ("{y} = ThresholdedRelu({x}, alpha={alpha})",),
 }
-"""Name to (alpha, beta), None where the activation takes none.  Names are read in any case."""
+"""The activations of recurrent layers as graph text.  Their names are read in any case."""
+
+_FUSED_LINES = {
+    **_LINES,
+    "HardSwish": ("{y} = HardSwish({x})",),
+    "Clip": ("{y} = Clip({x}, {alpha}, {beta})",),
+    "ParametricSoftplus": (
+        "{y}.inner = Mul({x}, {beta})",
+        "{y}.soft = Softplus({y}.inner)",
+        "{y} = Mul({y}.soft, {alpha})",
+    ),
+}
+"""The activations that onnxruntime fuses behind another op."""
+
+_DEFAULTS = {
+    "HardSigmoid": (0.2, 0.5),
+    "LeakyRelu": (0.01, 0.0),
+    "ScaledTanh": (1.0, 1.0),
+    "ParametricSoftplus": (1.0, 1.0),
+    "Clip": (0.0, 0.0),
+}
+"""Name to the defaults of alpha and beta; (1.0, 0.0) for others."""
+
+
+def activation_lines(name: str | None, x: str, y: str, parameters: Sequence[float | None] = ()) -> list[str]:
+    """`y` from `x` by an activation that onnxruntime fuses; Identity without one.
+
+    `parameters` are alpha and beta.  Raises GraphError for an unknown activation.
+    """
+    if not name:
+        return [f"{y} = Identity({x})"]
+    if name not in _FUSED_LINES:
+        raise GraphError(f"unknown fused activation {name!r}", hint=f"use one of: {', '.join(_FUSED_LINES)}")
+    given = [*parameters, None, None][:2]
+    defaults = _DEFAULTS.get(name, (1.0, 0.0))
+    alpha, beta = (
+        default if stated is None else stated for stated, default in zip(given, defaults, strict=True)
+    )
+    return [line.format(x=x, y=y, alpha=alpha, beta=beta) for line in _FUSED_LINES[name]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +83,13 @@ class Gate:
         if self.clip:
             x = xp.minimum(xp.maximum(x, -self.clip), self.clip)
         match self.name:
-            case "Tanh":
-                return xp.tanh(x)
             case "ScaledTanh":
                 return self.alpha * xp.tanh(self.beta * x)
             case "Affine":
                 return self.alpha * x + self.beta
         numbers = {"alpha": self.alpha, "beta": self.beta}
-        return _KERNELS[self.name](xp, x, **{key: n for key, n in numbers.items() if n is not None})
+        given = {key: n for key, n in numbers.items() if n is not None}
+        return declared(self.name)[-1].bind(xp, given)(x)
 
     def lines(self, target: str, source: str) -> list[str]:
         """The same as statements from ``%source`` to ``%target``."""
@@ -56,31 +97,7 @@ class Gate:
         if self.clip:
             lines.append(f"%{target}.clipped = Clip(%{source}, {-self.clip}, {self.clip})")
             source = f"{target}.clipped"
-        match self.name:
-            case "Affine":
-                steps = [f"%{target}.scaled = Mul(%{source}, {self.alpha})"]
-                return [*lines, *steps, f"%{target} = Add(%{target}.scaled, {self.beta})"]
-            case "ScaledTanh":
-                steps = [
-                    f"%{target}.inner = Mul(%{source}, {self.beta})",
-                    f"%{target}.tanh = Tanh(%{target}.inner)",
-                ]
-                return [*lines, *steps, f"%{target} = Mul(%{target}.tanh, {self.alpha})"]
-        numbers = {"alpha": self.alpha, "beta": self.beta}
-        given = "".join(f", {key}={n}" for key, n in numbers.items() if n is not None)
-        return [*lines, f"%{target} = {self.name}(%{source}{given})"]
-
-
-_KERNELS: dict[str, Any] = {
-    "Elu": plain.elu,
-    "HardSigmoid": plain.hard_sigmoid,
-    "LeakyRelu": plain.leaky_relu,
-    "Relu": plain.relu,
-    "Sigmoid": plain.sigmoid,
-    "Softplus": plain.softplus,
-    "Softsign": plain.softsign,
-    "ThresholdedRelu": plain.thresholded_relu,
-}
+        return [*lines, *activation_lines(self.name, f"%{source}", f"%{target}", (self.alpha, self.beta))]
 
 
 def gates_of(attributes: Attributes, defaults: Sequence[str], directions: int) -> list[list[Gate]]:
@@ -99,14 +116,14 @@ def gates_of(attributes: Attributes, defaults: Sequence[str], directions: int) -
 
 
 def _gate(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> Gate:
-    known = {key.lower(): key for key in _DEFAULTS}
+    known = {key.lower(): key for key in _LINES}
     found = known.get(name.lower())
     if found is None:
-        raise GraphError(f"unknown activation {name!r}", hint=f"use one of: {', '.join(_DEFAULTS)}")
-    alpha, beta = _DEFAULTS[found]
+        raise GraphError(f"unknown activation {name!r}", hint=f"use one of: {', '.join(_LINES)}")
+    text, (alpha, beta) = "".join(_LINES[found]), _DEFAULTS.get(found, (1.0, 0.0))
     return Gate(
         found,
-        None if alpha is None else next(alphas, alpha),
-        None if beta is None else next(betas, beta),
+        next(alphas, alpha) if "{alpha}" in text else None,
+        next(betas, beta) if "{beta}" in text else None,
         clip,
     )

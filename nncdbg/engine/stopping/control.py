@@ -15,10 +15,11 @@ from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.execution.events import Ended, Failed, Interrupted, Outcome
+from nncdbg.engine.execution.events import Ended, Event, Failed, Interrupted, Outcome
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
 from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.transfers import Position
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Node
 from nncdbg.engine.stopping.breakpoints import Breakpoint
@@ -68,7 +69,7 @@ class LogMessage:
     line: int | None
 
 
-Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[tuple[int, int], ...]]"
+Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[Position, ...]]"
 """(whether this is the place, reason to stop there, places to look at): where a way forward leads."""
 
 
@@ -77,7 +78,7 @@ class Control:
 
     `holds` evaluates a condition, before the statement or after it; `log` prints a logpoint's message;
     `settle` decides whether a finding stops the program; `describe` makes a Stop of (reason, frame, pc)
-    with the line of the listing.
+    with the line of the listing; `formula_of` compiles the micro program of a frame's next statement.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Control:
         log: Callable[[Judged], None],
         settle: Callable[[Finding], Stop | None],
         describe: Callable[..., Stop],
+        formula_of: Callable[[Frame], Code | None],
     ) -> None:
         self.machine = machine
         self.timeline = timeline
@@ -97,6 +99,7 @@ class Control:
         self.log = log
         self.settle = settle
         self.describe = describe
+        self.formula_of = formula_of
         self.service = False
         """Set with an interruption that asks for house-keeping, not for a stop."""
         self.actions: deque[Callable[[], None]] = deque()
@@ -132,15 +135,22 @@ class Control:
             or frame.code.nodes[frame.pc].op == "break"
         ):
             return self._one()
-        depth, place = len(machine.frames), (id(frame.code), frame.pc + 1)
+        depth, place = len(machine.frames), (frame.code, frame.pc + 1)
         return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is frame, "step", [place])
+
+    def micro_program(self) -> Code | None:
+        """Return the micro program of the next statement; None if it has none.
+
+        Raises GraphError for operands that the op cannot take.
+        """
+        return None if self.machine.ended else self.formula_of(self.machine.frames[-1])
 
     def step_into(self, formula: Code | None = None) -> Stop:
         """The next statement; into its block or graph if it has one, or into the op's micro program."""
         if formula is None:
             return self.step_over() if self.timeline.detour_next else self._one()
         self.timeline.detour(formula)
-        return self._arrived("step")
+        return self.here("step")
 
     def step_out(self) -> Stop:
         """Run until the innermost frame is left."""
@@ -149,7 +159,7 @@ class Control:
             return self.resume()
         depth = len(machine.frames) - 1
         outer = machine.frames[depth - 1]
-        place = (id(outer.code), outer.pc + 1)
+        place = (outer.code, outer.pc + 1)
         return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is outer, "step", [place])
 
     def run_to(self, sites: Callable[[], Iterable[tuple[Code, int]]], *, heed: bool = True) -> Stop:
@@ -161,20 +171,45 @@ class Control:
         self._destination = sites
         try:
             with self.traps.heeding(heed):
-                return self._go(lambda: self._place() in _places(sites()), "goto", _places(sites()))
+                return self._go(lambda: self._place() in sites(), "goto", sites())
         finally:
             self._destination = None
+
+    def move_to(self, there: Callable[[Code], bool], pc: int) -> Stop:
+        """Run until statement `pc` of such a block is next; neither breakpoints nor findings stop it before.
+
+        Raises UsageError if the program would end before that; the program has then not moved.
+        """
+        self.check_not_ended()
+        before = self.machine.tick
+        stop = self.run_to(lambda: self.sites(there, pc), heed=False)
+        if stop.reason == "end":
+            self.go_to(before)
+            raise UsageError(
+                "the program ends before it reaches this statement",
+                hint="choose an earlier statement; the program has not moved",
+            )
+        return stop
+
+    def sites(self, there: Callable[[Code], bool], pc: int) -> list[tuple[Code, int]]:
+        """Return statement `pc` of each such block that is compiled."""
+        return [(code, pc) for code in self.traps.codes if there(code)]
+
+    def check_not_ended(self) -> None:
+        """Raise UsageError if the program has ended."""
+        if self.machine.ended:
+            raise UsageError("the program has ended", hint="step back, go to a mark, or restart")
 
     def blocks_arrived(self) -> None:
         """More blocks are compiled; where the program is to run to may be among them."""
         if self._destination is not None:
-            self.traps.lead_to(_places(self._destination()))
+            self.traps.lead_to(self._destination())
 
     def proceed(self, journey: Journey) -> Stop:
         """Take up a journey that was broken off, from wherever the program has been moved to since."""
         arrived, reason, places = journey
         if arrived is not None and self._place() in places and arrived():
-            return self._arrived(reason)
+            return self.here(reason)
         return self._go(arrived, reason, places)
 
     def stop_here(self, numbers: Container[int]) -> Stop | None:
@@ -182,20 +217,18 @@ class Control:
         holding = self._holding()
         return self._judged(each for each in holding if each.breakpoint.number in numbers)
 
-    def _place(self) -> tuple[int, int]:
+    def _place(self) -> tuple[Code, int]:
         frame = self.machine.frames[-1]
-        return id(frame.code), frame.pc
+        return frame.code, frame.pc
 
     def _one(self) -> Stop:
-        return self._met(self._step()) or self._arrived("step")
+        return self._met(self._step()) or self.here("step")
 
     def _step(self) -> Outcome | None:
         """The next statement, a trap on it or not, unless the limit comes before it."""
         return Interrupted() if self.machine.bounded else self.timeline.step()
 
-    def _go(
-        self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[tuple[int, int]] = ()
-    ) -> Stop:
+    def _go(self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[Position] = ()) -> Stop:
         self.journey = arrived, reason, tuple(places)
         self.traps.lead_to(self.journey[2])
         try:
@@ -207,7 +240,7 @@ class Control:
                     return stop
                 if arrived is not None and self._at_trap() and arrived():
                     self.journey = None
-                    return self._arrived(reason)
+                    return self.here(reason)
                 due = self._at_trap() or self.timeline.detour_next
                 outcome = self._step() if due else self.timeline.run()
         finally:
@@ -242,10 +275,7 @@ class Control:
 
     def _interrupted(self) -> Stop | None:
         """The results of the statement are stored now, so that conditions can look at them."""
-        if self.service:
-            self.service = False
-            self.timeline.enforce()
-            self.act()
+        self.keep_house()
         found, self.pending = self.pending if self.traps.heeded else [], []
         stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
         words = self.limit.taken() if self.limit is not None else None
@@ -254,7 +284,7 @@ class Control:
             stop = stop or self.describe("pause", frame, frame.pc, detail=words)
         if self.paused:
             self.paused = False
-            stop = stop or self._arrived("pause")
+            stop = stop or self.here("pause")
         return stop
 
     def pause(self) -> None:
@@ -267,15 +297,47 @@ class Control:
         self.pending.append(finding)
         self.machine.interrupt()
 
-    def serve(self, action: Callable[[], None] | None = None) -> None:
-        """Keep house before the next statement, and do `action` there; from any thread."""
+    def forget_pause(self) -> None:
+        """Cancel a pause that came after the program had stopped."""
+        self.paused = False
+
+    @property
+    def settled(self) -> bool:
+        """False while the program moves to another moment: then values can be neither read nor set."""
+        return not (self.going_back or self.timeline.replaying)
+
+    def check_limits(self, title: str = "") -> None:
+        """Raise KeyboardInterrupt after a pause, RunError with `title` at the statement limit."""
+        if self.paused:
+            self.paused = False
+            raise KeyboardInterrupt
+        if self.limit is not None and (words := self.limit.taken()) is not None:
+            raise self.limit.failure(f"{title}{words}")
+
+    def keep_house(self) -> None:
+        """Keep history within its budget, and run pending actions, if that is due."""
+        if self.service:
+            self.service = False
+            self.timeline.enforce()
+            self.act()
+
+    def between_statements(self, action: Callable[[], None] | None = None) -> None:
+        """Run `action` before the next statement of a run in progress, with housekeeping; from any thread.
+
+        `action` may read everything, set breakpoints, and set values while the program is `settled`; it must
+        not move the program.
+        """
         if action is not None:
             self.actions.append(action)
         self.service = True
         self.machine.interrupt()
 
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Call `listener` at each transfer of control, until it raises (see `problems`)."""
+        self.machine.listeners.append(listener)
+
     def act(self) -> None:
-        """Do what `serve` was asked for."""
+        """Do what `between_statements` was asked for."""
         if self._acting:
             # An action that looks at another moment runs statements itself.
             return
@@ -302,7 +364,8 @@ class Control:
         self.act()
         return self.paused
 
-    def _arrived(self, reason: str) -> Stop:
+    def here(self, reason: str) -> Stop:
+        """Return a stop at the next statement."""
         frame = self.machine.frames[-1]
         return self.describe(reason, frame, frame.pc)
 
@@ -427,8 +490,8 @@ class Control:
             return self.describe("end", None, 0)
         if self.paused:
             self.paused = False
-            return self._arrived("pause")
-        return self._arrived(reason if self.machine.tick else "entry")
+            return self.here("pause")
+        return self.here(reason if self.machine.tick else "entry")
 
     def _not_at_start(self) -> None:
         if self.machine.tick == 0:
@@ -446,10 +509,6 @@ def _words(judged: Judged, begins: bool) -> str:
     after = "after the statement, as the condition reads its result" if behind else ""
     change = str(found.changes) if found.kind == "watch" else ""
     return "; ".join(filter(None, (change, after, judged.detail)))
-
-
-def _places(sites: Iterable[tuple[Code, int]]) -> list[tuple[int, int]]:
-    return [(id(code), pc) for code, pc in sites]
 
 
 def _first_line(error: BaseException) -> str:

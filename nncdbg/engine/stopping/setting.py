@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.code import Code, Path
 from nncdbg.engine.compilation.linking import walk
 from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.expression import Expression, check_condition, evaluate_index, spelled, split_target
@@ -29,14 +30,34 @@ class _Read:
     out: bool
 
 
-class Stopping:
-    """Sets and removes the breakpoints of `traps`; `scope` knows the names that conditions may have."""
+class Breakpoints(Sequence[Breakpoint]):
+    """The breakpoints of a program, in the order of their numbers.
+
+    They are kept in `traps`; conditions may contain the names of `scope`.
+    """
 
     def __init__(self, placement: Placement, traps: Traps, scope: Values) -> None:
         self.placement = placement
         self.traps = traps
         self.scope = scope
         self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self.traps.breakpoints)
+
+    def __getitem__(self, index: Any) -> Any:
+        return [*self.traps.breakpoints.values()][index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __contains__(self, found: object) -> bool:
+        return any(found is each for each in self.traps.breakpoints.values())
+
+    def __repr__(self) -> str:
+        return f"<Breakpoints {[*self]}>"
 
     def add(
         self,
@@ -155,7 +176,7 @@ class Stopping:
 
         Raises UsageError for an unknown number, ExpressionError for a wrong condition.
         """
-        found = self.known(number)
+        found = self.find(number)
         before = _Read(found.condition, found.reads, found.reads_out)
         try:
             self._bind_again(found, self._read(when, found.log, found.kind, found.target))
@@ -174,29 +195,37 @@ class Stopping:
 
     def ignore(self, number: int, count: int) -> Breakpoint:
         """Have the next `count` hits of a breakpoint pass.  Raises UsageError for an unknown number."""
-        found = self.known(number)
+        found = self.find(number)
         found.skipped = found.count + max(0, count)
         return found
 
-    def delete(self, number: int | None) -> None:
+    def delete(self, number: int | None = None) -> None:
         """Remove one breakpoint, or all.  Raises UsageError for a number that is not there."""
         if number is None:
             self.traps.breakpoints.clear()
             self.traps.rearm()
         else:
-            self.traps.remove(self.known(number).number)
+            self.traps.remove(self.find(number).number)
 
-    def enable(self, number: int, enabled: bool) -> None:
+    def enable(self, number: int, enabled: bool = True) -> None:
         """Switch a breakpoint on or off.  Raises UsageError for a number that is not there."""
-        self.known(number).enabled = enabled
+        self.find(number).enabled = enabled
         self.traps.rearm()
 
-    def known(self, number: int) -> Breakpoint:
+    def find(self, number: int) -> Breakpoint:
         """The breakpoint with a number.  Raises UsageError if there is none."""
         found = self.traps.breakpoints.get(number)
         if found is None:
             raise UsageError(f"no breakpoint {number}", hint="list the breakpoints with `info breakpoints`")
         return found
+
+    def together(self) -> AbstractContextManager[None]:
+        """A context in which changes of breakpoints are collected; they take effect together at its end."""
+        return self.traps.together()
+
+    def origin(self, file: str) -> Mapping[int, Sequence[tuple[Path, int]]]:
+        """Return the statements of each line of a source file of the model; empty for other files."""
+        return self.placement.origin(file)
 
     def reach(self, code: Code) -> None:
         """Let the breakpoints have their traps in a block that has been compiled, and in those inside it."""

@@ -16,23 +16,23 @@ class Traps:
     def __init__(self, codes: Sequence[Code]) -> None:
         self.codes = codes
         self.breakpoints: dict[int, Breakpoint] = {}
-        self._places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
-        self._destination: frozenset[tuple[int, int]] = frozenset()
+        self._places: dict[tuple[Code, int], list[tuple[Breakpoint, bool]]] = {}
+        self._destination: frozenset[tuple[Code, int]] = frozenset()
         self.heeded = True
         """False while only the place that was asked for, a failure, a pause and the end stop the program."""
         self._held = False
 
     def at(self, frame: Frame) -> Sequence[tuple[Breakpoint, bool]]:
         """The breakpoints with a trap at a frame's pc, and whether it stands behind the statement meant."""
-        return self._places.get((id(frame.code), frame.pc), ())
+        return self._places.get((frame.code, frame.pc), ())
 
     def remove(self, number: int) -> None:
         """Take one breakpoint away, if it is still there."""
         self.breakpoints.pop(number, None)
         self.rearm()
 
-    def lead_to(self, places: Iterable[tuple[int, int]]) -> None:
-        """Set traps where the way forward is to end, (id of a block, pc) each, in place of the last such."""
+    def lead_to(self, places: Iterable[tuple[Code, int]]) -> None:
+        """Set traps where the way forward is to end, (block, pc) each, in place of the last such."""
         destination = frozenset(places)
         if destination != self._destination:
             self._destination = destination
@@ -66,17 +66,17 @@ class Traps:
         """Set the traps of all enabled breakpoints, and of the place where a way forward is to end."""
         if self._held:
             return
-        places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
+        places: dict[tuple[Code, int], list[tuple[Breakpoint, bool]]] = {}
         for breakpoint in self.breakpoints.values():
             if breakpoint.enabled and self.heeded:
                 for code, pc, after in breakpoint.sites:
-                    places.setdefault((id(code), pc), []).append((breakpoint, after))
+                    places.setdefault((code, pc), []).append((breakpoint, after))
         self._places = places
-        wanted: dict[int, set[int]] = {}
-        for key, pc in (*places, *self._destination):
-            wanted.setdefault(key, set()).add(pc)
+        wanted: dict[Code, set[int]] = {}
+        for code, pc in (*places, *self._destination):
+            wanted.setdefault(code, set()).add(pc)
         for code in self.codes:
-            traps = wanted.get(id(code), set())
+            traps = wanted.get(code, set())
             if traps != code.traps:
                 code.traps = traps
                 code.arm()

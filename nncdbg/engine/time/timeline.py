@@ -19,10 +19,11 @@ from typing import Any
 from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.compilation.liveness import dying, last_uses
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.events import Ended, Event, Failed, Interrupted, Outcome
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.transfers import Transfer
+from nncdbg.engine.execution.transfers import Finished, Transfer
 from nncdbg.engine.time.deviations import (
     Detour,
     Deviation,
@@ -36,6 +37,7 @@ from nncdbg.engine.time.deviations import (
     sets,
     take_back,
 )
+from nncdbg.engine.time.visits import last_visit
 
 JOURNAL = 2048
 """Transfers of control that can be undone without a replay."""
@@ -120,6 +122,11 @@ class Timeline:
         self._checkpoints: list[Machine] = [machine.clone()]
         machine.listeners.append(self._hear)
 
+    def __repr__(self) -> str:
+        branches = f"{len(self.branches)} branches" if len(self.branches) > 1 else self.branches[0].title
+        marks = ", ".join(self.marks) or "none"
+        return f"<Timeline after {self.tick} statements; {branches}, marks: {marks}>"
+
     # -- keeping within bounds -------------------------------------------------------------
 
     def _hear(self, event: Event) -> None:
@@ -169,9 +176,27 @@ class Timeline:
         return self.machine.tick
 
     @property
-    def checkpoints(self) -> Sequence[Machine]:
-        """The states that were kept on this branch, oldest first; the first is the start."""
-        return self._checkpoints
+    def undoable(self) -> int:
+        """The number of statements that can be undone without a replay."""
+        return self.machine.tick - self.machine.floor
+
+    def finished(self) -> Iterator[Finished]:
+        """Yield the finished frames and iterations that the journal still has, latest first."""
+        return self.machine.finished()
+
+    def last_visit(self, wanted: Callable[[Code], bool], pc: int) -> int | None:
+        """Return when statement `pc` of a wanted block was last about to run; None if that is not known."""
+        return last_visit(self.machine, wanted, pc)
+
+    def tick_on(self, branch: Branch) -> int:
+        """Return the number of statements that a branch has executed."""
+        return (branch.saved or self).machine.tick
+
+    def state_of(self, branch: Branch) -> tuple[Statement, Sequence[Machine], Sequence[Deviation]]:
+        """Return a branch's next statement, its checkpoints (the first is the start), and its deviations."""
+        if branch.saved is None:
+            return self.machine.next_statement, self._checkpoints, self.edits
+        return branch.saved.machine.next_statement, branch.saved.checkpoints, branch.saved.edits
 
     def back(self) -> None:
         """One statement back.  The tick must be above 0."""
@@ -317,7 +342,7 @@ class Timeline:
 
     def ahead_on(self, branch: Branch) -> list[Edit]:
         """The edits of a branch that take effect later than where it is."""
-        tick = self.machine.tick if branch.saved is None else branch.saved.machine.tick
+        tick = self.tick_on(branch)
         return [edit for edit in edits_of(self._deviations_of(branch.number)) if edit.tick > tick]
 
     @property
@@ -437,9 +462,23 @@ class Timeline:
         self.marks[name] = Mark(name, self.branch, self.machine.tick, tuple(self.edits), at)
         return self.marks[name]
 
-    def rename_mark(self, mark: Mark, name: str) -> None:
-        """Call a mark by another name, which no mark may have yet; it keeps its place among them."""
-        marks = [replace(each, name=name) if each is mark else each for each in self.marks.values()]
+    def find_mark(self, name: str) -> Mark:
+        """Return the mark with a name.  Raises UsageError if there is none."""
+        mark = self.marks.get(name)
+        if mark is None:
+            raise UsageError(f"there is no mark {name!r}", hint=f"marks: {', '.join(self.marks) or 'none'}")
+        return mark
+
+    def forget_mark(self, name: str) -> None:
+        """Remove a mark.  Raises UsageError if there is none."""
+        del self.marks[self.find_mark(name).name]
+
+    def rename_mark(self, name: str, to: str) -> None:
+        """Rename a mark; it keeps its position.  Raises UsageError if there is none, or if `to` exists."""
+        mark = self.find_mark(name)
+        if to != name and to in self.marks:
+            raise UsageError(f"the mark {to!r} already exists", hint="delete the mark, or use another name")
+        marks = [replace(each, name=to) if each is mark else each for each in self.marks.values()]
         self.marks = {each.name: each for each in marks}
 
     def detour(self, code: Code) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import UNSET, Code, Statement
+from nncdbg.engine.compilation.code import UNSET, Statement
 from nncdbg.engine.dtypes import INTEGERS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.events import Ended, Failed
@@ -212,11 +212,14 @@ def _decided(machine: Machine, level: int, dirty: set[int]) -> Iterator[Statemen
         yield Statement(frame.code, frame.pc)
 
 
-def late_words(edit: Edit, line_in: Callable[[Code, int], int | None]) -> list[str]:
-    """A sentence for each decision that was taken, and each value that was set, before the edit and stays."""
-    found = []
+def late_decisions(scope: Values) -> list[str]:
+    """Return a sentence for each decision and each edited value that the latest edit does not change."""
+    edits = edits_of(scope.timeline.edits)
+    if not edits:
+        return []
+    edit, found = edits[-1], []
     for statement in edit.late:
-        op, line = statement.code.nodes[statement.pc].op, line_in(statement.code, statement.pc)
+        op, line = statement.code.nodes[statement.pc].op, scope.line(statement.code, statement.pc)
         used = f"line {line}: `{op}` has already used %{edit.name}, and keeps its decision"
         found.append(f"{used} (to change it, step back to line {line} first)")
     found += [f"%{name} depends on %{edit.name}, and keeps the value that was set" for name in edit.kept]

@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import FramePopped, IterationEnded
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.timeline import EVICTED, Timeline
 from nncdbg.engine.values.values import Place
 
 FinishedKind = TypeVar("FinishedKind", FramePopped, IterationEnded)
@@ -61,11 +60,12 @@ class Origin:
 
 
 class Slicing:
-    """Follows values back in a machine as it stands.  `edited` is the tick of the last value set by hand."""
+    """Follows values back through the current state of a program."""
 
-    def __init__(self, machine: Machine, edited: int = -1) -> None:
-        self.machine = machine
-        self.edited = edited
+    def __init__(self, timeline: Timeline) -> None:
+        self.machine = timeline.machine
+        self.edited = timeline.last_edit
+        """The tick of the last value set by hand."""
 
     # -- where to begin ----------------------------------------------------------------------
 

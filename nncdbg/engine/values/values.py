@@ -64,8 +64,8 @@ class Values:
 
     machine: Machine
     timeline: Timeline
-    line: Callable[[Frame, int], int | None]
-    """The line of a statement of a frame, by its pc."""
+    line: Callable[[Code, int], int | None]
+    """The line of a statement of a block, by its pc."""
     program_names: frozenset[str]
     names_in: Callable[[Code], ShortNames]
     """The names that are visible in a block."""
@@ -297,7 +297,7 @@ class Values:
             case "op":
                 return frame.code.nodes[pc].op if pc < len(frame.code.nodes) else "return"
             case "line":
-                return self.line(frame, pc) or 0
+                return self.line(frame.code, pc) or 0
         return self.convenience[name]
 
     def _current(self) -> Current:

@@ -28,9 +28,9 @@ from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import Site
 from nncdbg.nan_watch.reduction.minimizing import minimized
-from nncdbg.nan_watch.reduction.sameness import Settings
 from nncdbg.nan_watch.watching import site_of
 
 _FULL = 4
@@ -43,7 +43,7 @@ class Bisection:
 
     program: Program
     inputs: Mapping[str, Any]
-    settings: Settings
+    configuration: WatchConfiguration
     dtype: str = "f16"
     tolerance: Tolerance = field(default_factory=Tolerance)
     told: Callable[[str, int, int], None] = lambda phase, runs, kept: None
@@ -130,7 +130,7 @@ class Bisection:
         """How far the outputs are from the wide ones if only these statements stay wide."""
         self.runs += 1
         try:
-            debugger = self.settings.debugger(self.mixed(kept), self.inputs)
+            debugger = self.configuration.debugger(self.mixed(kept), self.inputs)
             debugger.uncatch()
             stop = debugger.run()
         except NncdbgError as error:
@@ -153,24 +153,20 @@ class Bisection:
 
     def _reference(self, executed: Callable[[Debugger, Frame, int, Sequence[Any]], None]) -> None:
         """Run the program as it is; `executed` is called after each statement that runs a kernel."""
-        debugger = self.settings.debugger(self.program, self.inputs)
+        debugger = self.configuration.debugger(self.program, self.inputs)
         debugger.uncatch()
-        machine = debugger.machine
         self.listing = debugger.listing
-        self._note_types(machine.frames[0])
-        while not machine.ended:
-            frame = machine.frames[-1]
+        self._note_types(debugger.stack[0])
+        while not debugger.ended:
+            frame = debugger.stack[-1]
             pc = frame.pc
             operands = _operands(frame)
-            outcome = machine.step()
+            outcome = debugger.timeline.step()
             if isinstance(outcome, Failed):
                 raise debugger.explain(outcome.error, frame, pc) from outcome.error
-            if debugger.control.service:
-                debugger.control.service = False
-                debugger.timeline.halted()
-                debugger.timeline.enforce()
+            debugger.control.keep_house()
             if operands is None:
-                self._note_types(machine.frames[-1])
+                self._note_types(debugger.stack[-1])
             else:
                 executed(debugger, frame, pc, operands)
         self._wanted = dict(debugger.outputs or {})
@@ -209,7 +205,7 @@ class Bisection:
         op = lookup(node.op, version_of(node.op, code.opsets))
         if op is not None and op.random:
             self.notes.append(
-                f"{node.op} (line {debugger.line_in(code, pc)}) draws different numbers if statements are"
+                f"{node.op} (line {debugger.loaded.line(code, pc)}) draws different numbers if statements are"
                 " added before it: pass its result as an input"
             )
         self._sites[place] = site_of(code, pc, name, debugger)
@@ -227,7 +223,7 @@ class Bisection:
         self._tell("")
         host = debugger.backend.to_host
         operands = [*map(host, operands)]
-        trial = Trial(debugger, self.settings, self.dtype, self.tolerance)
+        trial = Trial(debugger, self.configuration, self.dtype, self.tolerance)
         tried = trial(code, pc, operands, [*map(host, _results(frame, pc))])
         if tried.factor > alone.factor:
             tried.times = alone.times

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
-import msgspec
 import numpy as np
 
 from nncdbg.engine.backends.fallback import Fallback
@@ -21,12 +20,11 @@ from nncdbg.engine.divergence.report import NOWHERE
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.execution.launch import generator_of
 from nncdbg.engine.graph import Node, Value
 from nncdbg.engine.values.values import type_of
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import Site
 from nncdbg.nan_watch.reduction.case import Case
-from nncdbg.nan_watch.reduction.sameness import Settings
 from nncdbg.stats import summarize
 
 
@@ -91,7 +89,7 @@ class Trial:
     """Executes statements of the program that `debugger` runs, in `dtype`."""
 
     debugger: Debugger
-    settings: Settings
+    configuration: WatchConfiguration
     dtype: str
     tolerance: Tolerance
 
@@ -121,8 +119,8 @@ class Trial:
 
     def _linker(self) -> Linker:
         debugger, backend = self.debugger, self.debugger.backend
-        fallback = Fallback(backend) if self.settings.fallback else None
-        return Linker(backend, Allocation(), generator_of(debugger.machine.running, debugger.seed), fallback)
+        fallback = Fallback(backend) if self.configuration.fallback else None
+        return Linker(backend, Allocation(), debugger.loaded.linker.generator, fallback)
 
     def _factor(self, pair: tuple[Any, Any]) -> float:
         return measure(NOWHERE, NOWHERE, "name", pair, self.tolerance).excess.factor
@@ -140,8 +138,8 @@ class Trial:
                     f"%{name} reaches {reach:.6g}, and the largest {dtype} is {largest:.6g}",
                 )
         case = _alone(node, operands, code.opsets, dtype)
-        gates = {"fail_on": ["nan", "inf"], "strict": True}
-        report = msgspec.structs.replace(self.settings, **gates).watch(case.program(), case.inputs)
+        configuration = replace(self.configuration, fail_on=["nan", "inf"], strict=True)
+        report = configuration.watch(case.program(), case.inputs)
         found = next(iter(report.tripping), None)
         if found is None:
             return Alone(np.inf, "not a number", f"{node.op} gives different infinities or NaN in {dtype}")

@@ -11,7 +11,7 @@ from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.bisection.bisection import Bisection
 from nncdbg.nan_watch.bisection.narrow_trial import Kept
-from nncdbg.nan_watch.reduction.sameness import Settings
+from nncdbg.nan_watch.configuration import WatchConfiguration
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,12 @@ def bisect(
     Raises UsageError for an unknown `dtype`, a program without floats, or a run whose outputs have NaN
     already; and the errors of Debugger.
     """
-    settings = Settings(backend=backend, fallback=fallback, allocator=allocator, seed=seed, max_ops=max_ops)
+    configuration = WatchConfiguration(
+        backend=backend, fallback=fallback, allocator=allocator, seed=seed, max_ops=max_ops
+    )
     program = load(program)
-    drawn = settings.debugger(program, inputs, dims=dims).inputs
-    search = Bisection(program, drawn, settings, dtype, Tolerance(rtol, atol))
+    drawn = configuration.debugger(program, inputs, dims=dims).inputs
+    search = Bisection(program, drawn, configuration, dtype, Tolerance(rtol, atol))
     places = search.run()
     return BisectReport(
         tuple(search.reasons(places)),

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.graph import Program
-from nncdbg.nan_watch.bundles.bundle import write_bundle
+from nncdbg.nan_watch.bundles.writing import write_bundle
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import Case, case_of_program
-from nncdbg.nan_watch.reduction.sameness import Probe, Settings, Signature
+from nncdbg.nan_watch.reduction.sameness import Probe, Signature
 from nncdbg.nan_watch.reduction.straight_line import Line, flat_line, outer_line
 
 LARGEST = 16 << 20
@@ -25,7 +26,7 @@ def bundle_finding(
     program: Program,
     inputs: Mapping[str, Any],
     finding: WatchFinding,
-    settings: Settings,
+    configuration: WatchConfiguration,
     *,
     model: str = "",
 ) -> WatchFinding:
@@ -37,9 +38,9 @@ def bundle_finding(
 
     Raises RunError if the finding does not come again, and what `write_bundle` raises.
     """
-    probe = Probe(Signature.of(finding), settings)
+    probe = Probe(Signature.of(finding), configuration)
     return write_bundle(
-        folder, excerpt(program, inputs, finding, probe), probe.signature, settings, model=model
+        folder, excerpt(program, inputs, finding, probe), probe.signature, configuration, model=model
     )
 
 

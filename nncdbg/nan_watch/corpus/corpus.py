@@ -72,7 +72,7 @@ def run_corpus(
             f"invalid budget: {budget} seconds", hint="use a number above 0, such as --budget 60"
         )
     count = min(len(asked), jobs or cores())
-    whole = CorpusReport(task.model, task.gates, task.max_findings)
+    whole = CorpusReport(task.configuration.program, task.gates, task.max_findings)
     with tempfile.TemporaryDirectory(prefix="nncdbg-corpus-") as boxes, _signals() as signalled:
         pool = _Pool(task, asked, count, boxes, whole, progress)
         try:
@@ -91,7 +91,7 @@ def run_corpus(
     report = whole.finished(task.good)
     report.interrupted = bool(signalled)
     if record_to is not None:
-        write(record(pool.fingerprint, task.model, whole.tracks.ordered()), record_to)
+        write(record(pool.fingerprint, task.configuration.program, whole.tracks.ordered()), record_to)
     return report
 
 

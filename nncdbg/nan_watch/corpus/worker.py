@@ -8,21 +8,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import LoadError, NncdbgError
-from nncdbg.engine.frontends import load
-from nncdbg.engine.graph import Graph
 from nncdbg.engine.observers.instrumentation import allocation_on
-from nncdbg.engine.ops.library import load_op_library
-from nncdbg.engine.process.black_box import BlackBox
 from nncdbg.nan_watch.baselines.recording import Recording, fingerprint
 from nncdbg.nan_watch.corpus.files import CaseFile, case_inputs
 from nncdbg.nan_watch.corpus.report import Result
@@ -31,34 +26,23 @@ from nncdbg.nan_watch.measuring.measuring import Measuring
 from nncdbg.nan_watch.records import FAILED, Case
 from nncdbg.nan_watch.runs import case_of
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
+from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.programs import OpenedProgram, open_program
 from nncdbg.stats import prepare
-
-if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What all cases have in common; the fields from `inputs` on are as for Debugger.
+    """What all cases have in common.
 
     With `keep` the statistics of every statement are sent back; `good` is the recording to compare with.
     """
 
-    model: str
+    configuration: RunConfiguration
     gates: Gates
-    flat: bool = False
-    stores: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
     max_findings: int = 20
     keep: bool = False
     good: Recording | None = None
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    dims: Mapping[str, int] = field(default_factory=dict)
-    backend: str = "numpy"
-    fallback: bool = False
-    allocator: str | None = None
-    history: int | str | None = None
-    max_ops: int | None = None
 
     @property
     def statistics(self) -> bool:
@@ -108,7 +92,7 @@ def main(descriptor: int, boxes: str) -> None:
 def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
     task: Task = connection.recv()
     try:
-        program = _loaded(task)
+        opened = _opened(task)
     except NncdbgError as error:
         connection.send(Refused(error))
         return
@@ -116,36 +100,34 @@ def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
     # What stands now stands until the end: the collector need not look at it after each case.
     gc.collect()
     gc.freeze()
-    connection.send(Ready(fingerprint(program)))
+    connection.send(Ready(fingerprint(opened.program)))
     while (job := connection.recv()) is not None:
-        connection.send(_done(program, task, job, boxes))
+        connection.send(_done(opened, task, job, boxes))
         gc.collect()
 
 
-def _loaded(task: Task) -> Program:
-    for library in task.libraries:
-        load_op_library(library)
-    allocation_on(backend_of(task.backend), _allocator(task))
-    program = load(task.model, flat=task.flat, stores=task.stores)
+def _opened(task: Task) -> OpenedProgram:
+    opened = open_program(task.configuration)
+    allocation_on(backend_of(task.configuration.backend), _allocator(task))
     # Every debugger of it shows the same text.
-    return replace(program, listing=program.as_listing())
+    return replace(opened, program=replace(opened.program, listing=opened.program.as_listing()))
 
 
 def _allocator(task: Task) -> str | Allocation | None:
-    return usual_allocation(task.allocator, task.backend, task.gates, task.statistics)
+    configuration = task.configuration
+    return usual_allocation(configuration.allocator, configuration.backend, task.gates, task.statistics)
 
 
-def _done(program: Program, task: Task, job: Job, boxes: Path) -> Result | Refused:
+def _done(opened: OpenedProgram, task: Task, job: Job, boxes: Path) -> Result | Refused:
     try:
-        return _run(program, task, job, boxes)
+        return _run(opened, task, job, boxes)
     except MemoryError:
         return Result(job.index, Case(job.name, FAILED, error="out of memory"))
 
 
-def _run(program: Program, task: Task, job: Job, boxes: Path) -> Result | Refused:
-    graph = program.graphs[program.entry]
+def _run(opened: OpenedProgram, task: Task, job: Job, boxes: Path) -> Result | Refused:
     try:
-        debugger = _debugger(program, graph, task, job, boxes)
+        debugger = _debugger(opened, task, job, boxes)
     except LoadError as error:
         return Result(job.index, Case(job.name, "unreadable", error=str(error)))
     except NncdbgError as error:
@@ -158,18 +140,13 @@ def _run(program: Program, task: Task, job: Job, boxes: Path) -> Result | Refuse
     return Result(job.index, case_of(job.name, report), report, measuring.tracks)
 
 
-def _debugger(program: Program, graph: Graph, task: Task, job: Job, boxes: Path) -> Debugger:
-    given = case_inputs(job.case, graph) if job.case is not None else {}
-    return Debugger(
-        program,
-        {**task.inputs, **given},
-        backend=task.backend,
-        fallback=task.fallback,
+def _debugger(opened: OpenedProgram, task: Task, job: Job, boxes: Path) -> Debugger:
+    program = opened.program
+    given = case_inputs(job.case, program.graphs[program.entry]) if job.case is not None else {}
+    return opened.debugger(
+        inputs={**opened.configuration.inputs, **given},
         allocator=_allocator(task),
-        dims=task.dims,
         seed=job.seed,
-        history=task.history,
         statistics=task.statistics,
-        max_ops=task.max_ops,
-        black_box=BlackBox(task.model, boxes),
+        boxes=boxes,
     )

@@ -65,7 +65,7 @@ class Carried:
 
     def _runaway(self, code: Code, name: str, old: Any, new: Any) -> tuple[float, str] | None:
         key = (id(code), name)
-        if key not in self._first or int(self._debugger.machine.frames[-1].iteration) == 1:
+        if key not in self._first or int(self._debugger.stack[-1].iteration) == 1:
             self._first[key] = self._size(old)
         first, now = self._first[key], self._size(new)
         if not first or math.isnan(now):

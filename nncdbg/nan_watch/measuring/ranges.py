@@ -57,14 +57,14 @@ class Ranges:
                 f"the gate range:{text} uses no computed value",
                 hint="use a computed value, as in range:max(%h) > 1e4, or $out for every result",
             )
-        with self._debugger.breakpoints_together():
+        with self._debugger.breakpoints.together():
             made.numbers += [self._debugger.watch_value(f"%{name}").number for name in written]
         return made
 
     def _watch_statements(self, made: _Range) -> None:
         """Stop after every statement whose results make an expression over `$out` true."""
         ops = {node.op for _, graph in blocks(self._debugger.program) for node in graph.nodes if node.outputs}
-        with self._debugger.breakpoints_together():
+        with self._debugger.breakpoints.together():
             for op in sorted(op for op in ops if op not in CONTROL and not op.startswith("@")):
                 made.numbers.append(self._debugger.break_at(op=op, when=made.expression.text).number)
         made.asked = 1  # The breakpoints evaluate it, and stop only where it is true.
@@ -86,14 +86,14 @@ class Ranges:
         """Move the program until something other than these breakpoints stops it."""
         for each in self._ranges:
             if not each.expression.reads_result:
-                self._judge(each, self._debugger.machine.frames[-1])
+                self._judge(each, self._debugger.stack[-1])
         while True:
             stop = move()
             hit = [each for each in self._ranges if set(each.numbers) & set(stop.breakpoints)]
             for each in hit:
                 assert stop.frame is not None
                 self._judge(each, stop.frame)
-            if stop.reason not in ("data", "breakpoint") or not hit or self._debugger.machine.ended:
+            if stop.reason not in ("data", "breakpoint") or not hit or self._debugger.ended:
                 return stop
 
     def _judge(self, each: _Range, frame: Frame) -> None:
@@ -123,7 +123,7 @@ class Ranges:
             RANGE,
             "birth",
             site_of(code, pc, value, self._debugger),
-            iteration=tuple(frame.iteration for frame in self._debugger.machine.frames if frame.is_loop),
+            iteration=tuple(frame.iteration for frame in self._debugger.stack if frame.is_loop),
             inputs=tuple(_operands(each.expression, scope)),
             evidence=f"{fact}; the gate is range:{each.expression.text}",
             hint="use `why` to see how the value was computed",

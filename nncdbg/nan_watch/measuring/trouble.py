@@ -83,10 +83,10 @@ class Trouble:
     """
 
     def __init__(self, debugger: Debugger, gates: Sequence[Threshold]) -> None:
-        assert debugger.log is not None
+        assert debugger.observers.log is not None
         check_patterns(debugger.program, gates)
         self._debugger = debugger
-        self._log = debugger.log
+        self._log = debugger.observers.log
         self._to_host = debugger.backend.to_host
         self._gates = tuple(gates)
         self._levels = Levels(self._high_of)
@@ -94,8 +94,8 @@ class Trouble:
         self._tracks: dict[tuple[int, int, int], Track] = {}
         carried = tuple(gate for gate in gates if gate.kind in ("update", "runaway"))
         if carried:
-            debugger.machine.listeners.append(Carried(self, carried, debugger).hear)
-        debugger.measure(self.wrap)
+            debugger.control.listen(Carried(self, carried, debugger).hear)
+        debugger.observers.measure(self.wrap)
 
     @property
     def tracks(self) -> list[Track]:
@@ -164,7 +164,7 @@ class Trouble:
         if gate in track.trips:
             track.trip(gate, actual)
             return
-        iteration = tuple(frame.iteration for frame in self._debugger.machine.frames if frame.is_loop)
+        iteration = tuple(frame.iteration for frame in self._debugger.stack if frame.is_loop)
         operands = tuple(self._operands(code, pc, inputs))
         track.trip(gate, actual, fact=fact, iteration=iteration, inputs=operands, stats=summary)
 

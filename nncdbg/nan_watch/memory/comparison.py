@@ -83,9 +83,9 @@ def memory_plan(
     played = Player(debugger, integrity=False).run()
     if played.failed is not None:
         moment, error = played.failed
-        frame = debugger.machine.frames[-1]
+        frame = debugger.stack[-1]
         raise debugger.explain(error, frame, moment.statement.pc) from error
-    return pack(debugger.traps.codes, played.sizes, debugger.line_in, reuse=reuse)
+    return pack(debugger.loaded.codes, played.sizes, debugger.loaded.line, reuse=reuse)
 
 
 def write_plan(plan: PlacedPlan, file: str | os.PathLike[str]) -> None:
@@ -136,12 +136,12 @@ class _Watch:
 
     def _ended_early(self, base: _Run, report: Report) -> None:
         debugger = base.debugger
-        frame = debugger.machine.frames[-1]
+        frame = debugger.stack[-1]
         if base.played.failed is not None:
             report.error = debugger.explain(base.played.failed[1], frame, frame.pc)
         else:
             report.error = StoppedRun("the run was stopped")
-        line = debugger.line_of(frame, frame.pc)
+        line = debugger.loaded.line(frame.code, frame.pc)
         report.unchecked.append(f"statements after line {line}: the run did not finish")
         report.unchecked.append("reuse of memory: the comparison needs a finished run")
 
@@ -186,7 +186,7 @@ class _Watch:
 
     def _reaches(self, base: _Run, run: _Run) -> bool:
         """Whether the outputs are others than without reuse."""
-        if not run.debugger.machine.ended:
+        if not run.debugger.ended:
             return True
         base_outputs: dict[str, Any] = base.debugger.outputs or {}
         outputs: dict[str, Any] = run.debugger.outputs or {}

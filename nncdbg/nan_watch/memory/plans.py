@@ -29,7 +29,7 @@ class PlanFinding:
 
 def plan_problems(debugger: Debugger, plan: PlacedPlan, played: Played) -> Iterator[PlanFinding]:
     """What is wrong with a plan as far as it can be seen without following it."""
-    for problem in problems(plan, debugger.traps.codes, played.sizes, debugger.line_in):
+    for problem in problems(plan, debugger.loaded.codes, played.sizes, debugger.loaded.line):
         pair = [each for each in (problem.value, problem.other) if each is not None]
         yield PlanFinding(
             _problem(debugger, problem), frozenset((each.code.path, each.name) for each in pair)

@@ -205,13 +205,13 @@ def _taker(debugger: Debugger, block: Block) -> tuple[Line | None, str]:
 
 
 def _line(debugger: Debugger, statement: Statement) -> int | None:
-    return debugger.line_in(statement.code, statement.pc)
+    return debugger.loaded.line(statement.code, statement.pc)
 
 
 def lines(debugger: Debugger, code: Code, name: str) -> Sequence[Any]:
     """The first and the last line at which a value of a block is alive."""
     slot = code.slot_of.get(name)
-    return (None, None) if slot is None else lines_of(code, slot, debugger.line_in)
+    return (None, None) if slot is None else lines_of(code, slot, debugger.loaded.line)
 
 
 def _site(debugger: Debugger, statement: Statement, value: str) -> Line:

@@ -27,10 +27,8 @@ from nncdbg.engine.graph import (
     without_sizes,
 )
 from nncdbg.engine.values.values import type_of
-from nncdbg.nan_watch.bundles.tensor_file import key_for
-
-STORE = "data.safetensors"
-"""The store that the text of a case names."""
+from nncdbg.opening.bundle import STORE
+from nncdbg.opening.tensor_file import key_for
 
 _INLINE = 16
 """Elements of a constant that still stand in the text."""

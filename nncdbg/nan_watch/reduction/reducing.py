@@ -15,12 +15,13 @@ from nncdbg.engine.errors import RunError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.library import load_op_library
-from nncdbg.nan_watch.bundles.bundle import check_folder, write_bundle
+from nncdbg.nan_watch.bundles.writing import check_folder, write_bundle
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import USUAL, split
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import Case
 from nncdbg.nan_watch.reduction.reduction import Progress, Reduction
-from nncdbg.nan_watch.reduction.sameness import Probe, Settings, Signature, found_first
+from nncdbg.nan_watch.reduction.sameness import Probe, Signature, found_first
 from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
 
 
@@ -77,7 +78,7 @@ def reduce(
     libraries = [os.path.abspath(each) for each in op_libraries]
     for library in libraries:
         load_op_library(library)
-    settings = Settings(
+    configuration = WatchConfiguration(
         backend=backend,
         fallback=fallback,
         allocator=allocator,
@@ -88,11 +89,11 @@ def reduce(
         op_libraries=libraries,
     )
     program = load(program)
-    drawn = settings.debugger(program, inputs, dims=dims).inputs
-    job = Job(program, drawn, settings, Path(state) if state is not None else None)
+    drawn = configuration.debugger(program, inputs, dims=dims).inputs
+    job = Job(program, drawn, configuration, Path(state) if state is not None else None)
     reduced = job.run(Path(folder), model=program.source or "")
     if not reduced.interrupted:
-        verify(Path(folder), reduced.signature, settings)
+        verify(Path(folder), reduced.signature, configuration)
     return reduced
 
 
@@ -105,7 +106,7 @@ class Job:
 
     program: Program
     inputs: Mapping[str, Any]
-    settings: Settings
+    configuration: WatchConfiguration
     state: Path | None = None
     told: Callable[[Progress], None] = lambda progress: None
     _origin: str = ""
@@ -127,7 +128,7 @@ class Job:
         assert self._reduction is not None
         best, probe = self._reduction.best, self._reduction.probe
         assert best is not None
-        finding = write_bundle(folder, best, probe.signature, self.settings, model=model)
+        finding = write_bundle(folder, best, probe.signature, self.configuration, model=model)
         return Reduced(best, finding, probe.signature, probe.runs, interrupted)
 
     def _reduce(self) -> None:
@@ -140,18 +141,18 @@ class Job:
     def _begin(self) -> bool:
         self.told(Progress("looking for the finding", 0, 0, 0))
         if self.state is not None:
-            self._origin = origin_of(self.program, self.inputs, self.settings)
-        finding = found_first(self.program, self.inputs, self.settings)
-        self._reduction = self._made(Probe(Signature.of(finding), self.settings))
+            self._origin = origin_of(self.program, self.inputs, self.configuration)
+        finding = found_first(self.program, self.inputs, self.configuration)
+        self._reduction = self._made(Probe(Signature.of(finding), self.configuration))
         self._reduction.start(self.program, self.inputs, finding)
         return False
 
     def _resume(self) -> bool:
         """Take up what the state says; whether nothing is left to do."""
         assert self.state is not None
-        self._origin = origin_of(self.program, self.inputs, self.settings)
+        self._origin = origin_of(self.program, self.inputs, self.configuration)
         saved = load_state(self.state, self._origin)
-        probe = Probe(saved.signature, self.settings, runs=saved.runs)
+        probe = Probe(saved.signature, self.configuration, runs=saved.runs)
         self._reduction = self._made(probe)
         self._reduction.best = saved.case
         if not probe(saved.case):
@@ -171,10 +172,10 @@ class Job:
         save_state(self.state, self._origin, self._reduction.best, probe.signature, probe.runs, done=done)
 
 
-def verify(folder: Path, signature: Signature, settings: Settings) -> None:
+def verify(folder: Path, signature: Signature, configuration: WatchConfiguration) -> None:
     """Watch a bundle in a process of its own; RunError if the finding is not there."""
     command = [sys.executable, "-m", "nncdbg", "watch", str(folder), "--json"]
-    for library in settings.op_libraries:
+    for library in configuration.op_libraries:
         command += ["--op-library", library]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     try:

@@ -6,47 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.graph import Program
-from nncdbg.nan_watch.call import watch
-from nncdbg.nan_watch.measuring.gates import KINDS, USUAL, Gates
+from nncdbg.nan_watch.configuration import WatchConfiguration
+from nncdbg.nan_watch.measuring.gates import KINDS, Gates
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.reduction.case import Case
 from nncdbg.nan_watch.reduction.tracing import Target, Trace, trace
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program is run and watched; the same words as on the command line."""
-
-    backend: str = "numpy"
-    fallback: bool = False
-    allocator: str | None = None
-    seed: int = 0
-    max_ops: int | None = None
-    fail_on: list[str] = msgspec.field(default_factory=lambda: list(USUAL))
-    strict: bool = False
-    op_libraries: list[str] = []
-
-    def debugger(self, program: Program, inputs: Any, **fields: Any) -> Debugger:
-        """A debugger at the start of a program.  Raises what Debugger raises."""
-        return Debugger(program, inputs, statistics=False, **self._machine, **fields)
-
-    def watch(self, program: Program, inputs: Any, **fields: Any) -> Report:
-        """Watch one run of a program.  Raises what `nncdbg.watch` raises."""
-        return watch(program, inputs, fail_on=self.fail_on, strict=self.strict, **self._machine, **fields)
-
-    @property
-    def _machine(self) -> dict[str, Any]:
-        names = ("backend", "fallback", "allocator", "seed", "max_ops")
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    def gates(self) -> Gates:
-        return Gates.of(self.fail_on, strict=self.strict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +60,12 @@ def tripping(report: Report) -> WatchFinding | None:
     return next(report.tripping, None)
 
 
-def found_first(program: Program, inputs: Any, settings: Settings, **fields: Any) -> WatchFinding:
+def found_first(program: Program, inputs: Any, configuration: WatchConfiguration) -> WatchFinding:
     """The finding that trips a watch of this program.
 
     Raises UsageError if there is none, and what ended the run if that did not come to its end before.
     """
-    report = settings.watch(program, inputs, **fields)
+    report = configuration.watch(program, inputs)
     found = tripping(report)
     if found is not None:
         return found
@@ -106,7 +73,7 @@ def found_first(program: Program, inputs: Any, settings: Settings, **fields: Any
         raise report.error
     raise UsageError(
         "nothing to reduce: the watch reports no finding",
-        hint=f"pass inputs that cause a finding; the gates are {', '.join(settings.fail_on)}",
+        hint=f"pass inputs that cause a finding; the gates are {', '.join(configuration.fail_on)}",
     )
 
 
@@ -115,7 +82,7 @@ class Probe:
     """Asks whether a case shows the finding; `runs` counts how often."""
 
     signature: Signature
-    settings: Settings
+    configuration: WatchConfiguration
     asked: Callable[[int], None] = lambda runs: None
     runs: int = 0
 
@@ -131,7 +98,7 @@ class Probe:
     def finding_in(self, program: Program, inputs: Any) -> WatchFinding | None:
         """The finding in a program, if the first that trips is the same one."""
         try:
-            found = tripping(self.settings.watch(program, inputs, max_findings=1))
+            found = tripping(self.configuration.watch(program, inputs, max_findings=1))
         except NncdbgError:
             # What cannot be run does not show it.
             return None
@@ -142,8 +109,8 @@ class Probe:
 
         Raises RunError if it does not come again.
         """
-        gates, site = self.settings.gates, finding.site
+        gates, site = self.configuration.gates, finding.site
         target = Target(place=(site.op, site.value, finding.iteration))
         if finding.kind in KINDS:
             target = Target(lambda sighting: self.signature.is_seen(sighting, gates))
-        return trace(self.settings.debugger(program, inputs), target)
+        return trace(self.configuration.debugger(program, inputs), target)

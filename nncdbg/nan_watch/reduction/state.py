@@ -19,9 +19,10 @@ import numpy as np
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.safetensors import open_store
 from nncdbg.engine.graph import Program
-from nncdbg.nan_watch.bundles.tensor_file import Entry, from_json, pack, to_json, unpack, write_tensors
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.case import ArrayStore, Case, case_of_program
-from nncdbg.nan_watch.reduction.sameness import Settings, Signature
+from nncdbg.nan_watch.reduction.sameness import Signature
+from nncdbg.opening.tensor_file import Entry, from_json, pack, to_json, unpack, write_tensors
 
 _KEY = "nncdbg"
 _WEIGHT, _INPUT = "weight:", "input:"
@@ -45,13 +46,13 @@ class Saved(msgspec.Struct, frozen=True):
     done: bool
 
 
-def origin_of(program: Program, inputs: Mapping[str, Any], settings: Settings) -> str:
+def origin_of(program: Program, inputs: Mapping[str, Any], configuration: WatchConfiguration) -> str:
     """A fingerprint of what is reduced: the program's text, the inputs, how it is run."""
     digest = hashlib.sha256(program.text().encode("utf-8", "surrogateescape"))
     tensors, entries = pack(inputs)
     for key, array in tensors.items():
         digest.update(key.encode() + np.ascontiguousarray(array).tobytes())
-    digest.update(repr((sorted(entries.items()), settings)).encode("utf-8", "backslashreplace"))
+    digest.update(repr((sorted(entries.items()), configuration.kept)).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 
 

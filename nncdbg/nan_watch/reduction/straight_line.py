@@ -159,7 +159,7 @@ class _Naming:
 
 def _inputs(debugger: Debugger) -> dict[int, str]:
     """The names of the program's inputs by the identities of their values; layers call these otherwise."""
-    slots = debugger.machine.frames[0].slots
+    slots = debugger.stack[0].slots
     names = [value.name for value in debugger.program.graphs[debugger.program.entry].inputs]
     return {id(content): name for content, name in zip(slots[1:], names, strict=False)}
 
@@ -167,7 +167,7 @@ def _inputs(debugger: Debugger) -> dict[int, str]:
 def _parameters(debugger: Debugger) -> dict[int, str]:
     """The names of constants by the identities of their arrays."""
     found = {}
-    for code in debugger.traps.codes:
+    for code in debugger.loaded.codes:
         for constant in code.graph.constants:
             content = code.template[code.slot_of[constant.value.name]]
             if isinstance(content, np.ndarray):

@@ -88,16 +88,17 @@ class _Tracer:
         """The statement of the entry graph that is under way, and what it read."""
 
     def run(self) -> Trace:
-        machine = self.debugger.machine
-        self._keep_house()
-        while not machine.ended:
-            frame, ticks = machine.frames[-1], machine.tick
+        debugger = self.debugger
+        debugger.control.keep_house()
+        debugger.control.check_limits()
+        while not debugger.ended:
+            frame, ticks = debugger.stack[-1], debugger.timeline.tick
             pc = frame.pc
             reading = _reading(frame, pc) if pc < len(frame.code.nodes) else {}
             plain = frame.code.runs_kernel(pc)
-            if len(machine.frames) == 1:
+            if len(debugger.stack) == 1:
                 self.begun = pc, reading
-            outcome = machine.step()
+            outcome = debugger.timeline.step()
             found = self._found()
             if plain and not isinstance(outcome, Failed):
                 self._remember(self.flat, _executed(frame, pc, reading))
@@ -107,7 +108,8 @@ class _Tracer:
                 return Trace(self.debugger, self.flat, self.outer, statement, value, ticks, self.contents)
             if isinstance(outcome, Failed):
                 break
-            self._keep_house()
+            debugger.control.keep_house()
+            debugger.control.check_limits()
         raise RunError(
             "the finding did not occur again when the program ran statement by statement",
             hint="check whether a kernel uses random numbers or the time",
@@ -122,7 +124,7 @@ class _Tracer:
         return self._arrived()
 
     def _arrived(self) -> tuple[Statement, str] | None:
-        frames = self.debugger.machine.frames
+        frames = self.debugger.stack
         frame = frames[-1]
         if self.target.place is None or not frame.pc:
             return None
@@ -134,7 +136,7 @@ class _Tracer:
 
     def _note_outer(self, last: bool) -> None:
         """Note a statement of the entry graph that has come to its end, or in which the finding is."""
-        frame, (pc, reading) = self.debugger.machine.frames[0], self.begun
+        frame, (pc, reading) = self.debugger.stack[0], self.begun
         if frame.pc > pc:
             self._remember(self.outer, _executed(frame, pc, reading))
         elif last and pc < len(frame.code.nodes):
@@ -149,19 +151,6 @@ class _Tracer:
             self.bytes += sum(map(bytes_of, one.results))
             while len(where) > LONGEST or (self.bytes > self.debugger.timeline.budget and len(where) > 1):
                 self.bytes -= sum(map(bytes_of, where.popleft().results))
-
-    def _keep_house(self) -> None:
-        control = self.debugger.control
-        if control.service:
-            control.service = False
-            control.act()
-            self.debugger.timeline.halted()
-            self.debugger.timeline.enforce()
-        if control.paused:
-            control.paused = False
-            raise KeyboardInterrupt
-        if control.limit is not None and (words := control.limit.taken()) is not None:
-            raise control.limit.failure(words)
 
 
 def _reading(frame: Frame, pc: int) -> dict[str, Any]:

@@ -7,13 +7,14 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.terminal.one_shot.failure import told_in_json
+from nncdbg.opening.command_line import Parser, add_machine, add_model, configuration_of, errors_in_json
+from nncdbg.presentation.run_progress import print_notes
 from nncdbg.terminal.one_shot.reduce import INTERRUPTED, terminable
-from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_program, given_inputs, say_notes
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.mixing import Place
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
-    with told_in_json(options):
+    with errors_in_json(options):
         return _bisect(options, Screen())
 
 
@@ -51,25 +52,20 @@ def _options(arguments: Sequence[str]) -> Namespace:
 def _bisect(options: Namespace, screen: Screen) -> int:
     from nncdbg.engine.divergence.tolerance import Tolerance
     from nncdbg.nan_watch.bisection.bisection import Bisection
-    from nncdbg.nan_watch.reduction.sameness import Settings
+    from nncdbg.nan_watch.configuration import watch_configuration
+    from nncdbg.opening.programs import open_program
 
     started = time.perf_counter()
     if options.output and not Path(options.output).absolute().parent.is_dir():
         raise UsageError(f"cannot write {options.output}: the folder does not exist")
-    program = chosen_program(options)
-    inputs, dims = given_inputs(options)
-    settings = Settings(
-        backend=options.backend,
-        fallback=options.fallback,
-        allocator=options.allocator or "plain",
-        seed=options.seed,
-        max_ops=options.max_ops,
-    )
+    opened = open_program(configuration_of(options))
+    configuration = watch_configuration(opened)
+    configuration = replace(configuration, allocator=configuration.allocator or "plain")
     # Inputs that are drawn are drawn once, here.
-    debugger = settings.debugger(program, inputs, dims=dims)
-    say_notes(screen, debugger)
+    debugger = opened.debugger(allocator=configuration.allocator, statistics=False)
+    print_notes(debugger, screen)
     tolerance = Tolerance(options.rtol, options.atol)
-    search = Bisection(program, debugger.inputs, settings, options.dtype, tolerance)
+    search = Bisection(opened.program, debugger.inputs, configuration, options.dtype, tolerance)
     with shown(screen, search), terminable():
         places, kept, interrupted = _searched(search)
     for words in search.notes:

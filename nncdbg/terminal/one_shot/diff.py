@@ -7,22 +7,19 @@ import shlex
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.presentation.run_progress import under_way
-from nncdbg.terminal.one_shot.failure import told_in_json
-from nncdbg.terminal.options import (
+from nncdbg.opening.command_line import (
     Parser,
     add_machine,
     add_opening,
     add_prompt,
-    chosen_program,
-    given_inputs,
-    make_debugger,
-    make_debugger_of,
-    say_notes,
+    configuration_of,
+    errors_in_json,
 )
+from nncdbg.presentation.run_progress import print_notes, under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.paired_runs import PairedRuns
     from nncdbg.engine.divergence.report import DiffReport
     from nncdbg.engine.divergence.tolerance import Tolerance
-    from nncdbg.engine.graph import Program
+    from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
 
@@ -40,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
-    with told_in_json(options):
+    with errors_in_json(options):
         return _diff(options, Screen(), arguments)
 
 
@@ -90,35 +87,36 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import compared
     from nncdbg.engine.divergence.tolerance import Tolerance
+    from nncdbg.opening.programs import open_program
 
     tolerance = Tolerance(options.rtol, options.atol, options.ulp)
-    program = chosen_program(options)
+    opened = open_program(configuration_of(options))
     start = time.perf_counter()
     comparison: Lockstep | PairedRuns | GoldenRun
     if options.golden is not None:
-        a, comparison, notes = _golden(options, program, tolerance)
+        a, comparison, notes = _golden(options, opened, tolerance)
     else:
         with inputs_of_side("A"):
-            a = make_debugger(options, program, statistics=False)
-        b, notes = _side_b(options, program, a)
+            a = opened.debugger(statistics=False)
+        b, notes = _side_b(options, opened, a)
         comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
-    say_notes(screen, a)
+    print_notes(a, screen)
     for note in notes:
         screen.note(note)
     with under_way(a, screen, comparison.pause):
         report = comparison.run()
     if options.json:
         notes = [*map(str, a.notes), *notes]
-        print(json.dumps(_document(options, report, time.perf_counter() - start, notes)))
+        print(json.dumps(_document(options, opened, report, time.perf_counter() - start, notes)))
     else:
         _print(screen, options, report, arguments)
     if options.stop and not report.equal and not isinstance(comparison, GoldenRun):
-        _converse(options, screen, program, comparison)
+        _converse(options, screen, opened, comparison)
     return int(report.trips(strict=options.strict))
 
 
 def _golden(
-    options: Namespace, program: Program, tolerance: Tolerance
+    options: Namespace, opened: OpenedProgram, tolerance: Tolerance
 ) -> tuple[Debugger, GoldenRun, list[str]]:
     """The program at its entry, with inputs from the golden file; its comparison; notes on these inputs."""
     from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
@@ -126,31 +124,35 @@ def _golden(
 
     golden = load_golden(Path(options.golden))
     names = load_names(Path(options.names)) if options.names is not None else {}
-    inputs, dims = given_inputs(options)
+    program, given = opened.program, opened.configuration.inputs
     found = golden_inputs(program.graphs[program.entry], golden, names)
-    a = make_debugger_of(options, program, {**found, **inputs}, dims, statistics=False)
-    notes = [f"input %{name} comes from the golden file" for name in found if name not in inputs]
+    a = opened.debugger(inputs={**found, **given}, statistics=False)
+    notes = [f"input %{name} comes from the golden file" for name in found if name not in given]
     return a, GoldenRun(a, golden, names, tolerance, BUDGET), notes
 
 
-def _side_b(options: Namespace, program: Program, a: Debugger) -> tuple[Debugger, list[str]]:
+def _side_b(options: Namespace, opened: OpenedProgram, a: Debugger) -> tuple[Debugger, list[str]]:
     """Side B with the inputs of side A, and notes on these."""
     from nncdbg.engine.divergence.call import counterpart, inputs_of_side
+    from nncdbg.opening.programs import OpenedProgram, open_program
 
-    other = program if options.other is None else chosen_program(options, options.other)
-    other, inputs, notes = counterpart(other, a.inputs, options.dtype_b)
-    given = {
-        **vars(options),
-        "backend": options.backend_b or options.backend,
-        "allocator": options.allocator_b or options.allocator,
-    }
+    configuration = opened.configuration
+    if options.other is not None:
+        opened = open_program(replace(configuration, program=options.other))
+    other, inputs, notes = counterpart(opened.program, a.inputs, options.dtype_b)
     with inputs_of_side("B"):
-        b = make_debugger_of(Namespace(**given), other, inputs, {}, statistics=False)
+        b = OpenedProgram(other, configuration).debugger(
+            inputs=inputs,
+            dims={},
+            backend=options.backend_b or configuration.backend,
+            allocator=options.allocator_b or configuration.allocator,
+            statistics=False,
+        )
     return b, [*notes, *(f"side B: {note}" for note in b.notes)]
 
 
 def _converse(
-    options: Namespace, screen: Screen, program: Program, comparison: Lockstep | PairedRuns
+    options: Namespace, screen: Screen, opened: OpenedProgram, comparison: Lockstep | PairedRuns
 ) -> None:
     """The prompt on side A, at the first divergence, with side B at hand."""
     from nncdbg.commands.session import CommandSession
@@ -158,7 +160,7 @@ def _converse(
     from nncdbg.terminal.repl import converse
 
     first = comparison.report.first
-    debugger = make_debugger(options, program)
+    debugger = opened.debugger()
     session = CommandSession(debugger, options.model, screen)
     session.companion = Companion(comparison)
     comparison.b.debugger.restart()
@@ -174,18 +176,21 @@ def _converse(
 # -- what is printed ---------------------------------------------------------------------------
 
 
-def _document(options: Namespace, report: DiffReport, seconds: float, notes: list[str]) -> dict[str, Any]:
+def _document(
+    options: Namespace, opened: OpenedProgram, report: DiffReport, seconds: float, notes: list[str]
+) -> dict[str, Any]:
+    backend, allocator = opened.configuration.backend, opened.configuration.allocator
     sides = {
         "a": {
             "model": options.model,
-            "backend": options.backend,
-            "allocator": options.allocator,
+            "backend": backend,
+            "allocator": allocator,
             "dtype": None,
         },
         "b": {
             "model": options.other or options.model,
-            "backend": options.backend_b or options.backend,
-            "allocator": options.allocator_b or options.allocator,
+            "backend": options.backend_b or backend,
+            "allocator": options.allocator_b or allocator,
             "dtype": options.dtype_b,
         },
     }

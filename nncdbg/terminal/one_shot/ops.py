@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.terminal.options import Parser
+from nncdbg.opening.command_line import Parser
 
 if TYPE_CHECKING:
     from nncdbg.engine.ops.schema import Parameter, Schema

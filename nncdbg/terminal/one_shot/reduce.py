@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from argparse import Namespace
@@ -12,14 +11,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.presentation.run_progress import hearing
-from nncdbg.terminal.one_shot.failure import told_in_json
-from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_program, given_inputs, say_notes
+from nncdbg.opening.command_line import Parser, add_machine, add_model, configuration_of, errors_in_json
+from nncdbg.presentation.run_progress import hearing, print_notes
 
 if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import Job, Reduced
     from nncdbg.nan_watch.reduction.reduction import Progress
-    from nncdbg.nan_watch.reduction.sameness import Settings
     from nncdbg.presentation.screen import Screen
 
 INTERRUPTED = 130
@@ -30,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
-    with told_in_json(options):
+    with errors_in_json(options):
         return _reduce(options, Screen())
 
 
@@ -51,51 +48,35 @@ def _options(arguments: Sequence[str]) -> Namespace:
         metavar="FILE",
         help="save progress in FILE, to resume after an interruption",
     )
-    add("--fail-on", metavar="GATES", default=",".join(USUAL), help="the gates (%(default)s)")
+    add("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})")
     add("--strict", action="store_true", help="also count findings that do not affect an output")
     add("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 
 
 def _reduce(options: Namespace, screen: Screen) -> int:
+    from nncdbg.nan_watch.configuration import watch_configuration
     from nncdbg.nan_watch.reduction.reducing import Job, verify
+    from nncdbg.opening.programs import open_program
 
     started = time.perf_counter()
-    program = chosen_program(options)
-    inputs, dims = given_inputs(options)
-    settings = settings_of(options)
+    opened = open_program(configuration_of(options))
     # Inputs that are drawn are drawn once, here.
-    debugger = settings.debugger(program, inputs, dims=dims)
-    say_notes(screen, debugger)
-    job = Job(program, debugger.inputs, settings, Path(options.state) if options.state else None)
+    debugger = opened.debugger(statistics=False)
+    print_notes(debugger, screen)
+    configuration = watch_configuration(opened, options.fail_on, options.strict)
+    job = Job(opened.program, debugger.inputs, configuration, Path(options.state) if options.state else None)
     folder = Path(options.output or f"{Path(options.model).stem}.reduced")
     with shown(screen, job), terminable():
         reduced = job.run(folder, model=options.model)
     if not reduced.interrupted:
-        verify(folder, reduced.signature, settings)
+        verify(folder, reduced.signature, configuration)
     seconds = time.perf_counter() - started
     if options.json:
         print(json.dumps(_document(reduced, folder, seconds)))
     else:
         _print(screen, reduced, folder, seconds)
     return INTERRUPTED if reduced.interrupted else 0
-
-
-def settings_of(options: Namespace) -> Settings:
-    """How the options say that a program is run and watched."""
-    from nncdbg.nan_watch.measuring.gates import split
-    from nncdbg.nan_watch.reduction.sameness import Settings
-
-    return Settings(
-        backend=options.backend,
-        fallback=options.fallback,
-        allocator=options.allocator,
-        seed=options.seed,
-        max_ops=options.max_ops,
-        fail_on=list(split(options.fail_on)),
-        strict=options.strict,
-        op_libraries=[os.path.abspath(library) for library in options.op_library],
-    )
 
 
 def terminable() -> AbstractContextManager[None]:

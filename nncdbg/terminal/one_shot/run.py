@@ -12,20 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.errors import NncdbgError, UsageError, failure_code
-from nncdbg.presentation.run_progress import under_way
-from nncdbg.terminal.one_shot.failure import error_document
-from nncdbg.terminal.options import (
+from nncdbg.opening.command_line import (
     Parser,
     add_check,
     add_machine,
     add_model,
     add_verification,
-    chosen_program,
-    given_inputs,
-    make_debugger_of,
-    say_notes,
-    verify_observers,
+    configuration_of,
+    error_document,
 )
+from nncdbg.presentation.run_progress import print_notes, under_way, verify_observers
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -51,13 +47,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.engine.execution.outputs import failure_of
+    from nncdbg.opening.programs import open_program
     from nncdbg.presentation.stops import fallbacks
 
-    program = chosen_program(options)
-    inputs, dims = given_inputs(options)
-    verified = verify_observers(options, program, inputs, dims, screen) if options.verify_observers else None
-    debugger = make_debugger_of(options, program, inputs, dims, statistics=False)
-    say_notes(screen, debugger)
+    opened = open_program(configuration_of(options))
+    verified = verify_observers(opened, screen) if options.verify_observers else None
+    debugger = opened.debugger(statistics=False)
+    print_notes(debugger, screen)
     start = time.perf_counter()
     with under_way(debugger, screen):
         stop = debugger.run()

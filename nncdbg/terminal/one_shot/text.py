@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.printed import forget_printed, note_printed
 from nncdbg.engine.inputs.binding import symbolic_sizes
+from nncdbg.opening.command_line import Parser, add_model, configuration_of
 from nncdbg.presentation.atomic_file import new_file
 from nncdbg.presentation.screen import Screen
-from nncdbg.terminal.options import Parser, add_model, chosen_program
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program, Value
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the text, or write it to a file, from where its stores are found again."""
+    from nncdbg.opening.programs import open_program
+
     options = _options(arguments)
-    program = chosen_program(options)
+    program = open_program(configuration_of(options)).program
     if options.json:
         print(json.dumps(signature(program)))
         return 0

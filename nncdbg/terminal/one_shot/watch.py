@@ -12,26 +12,26 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError, StoppedRun
-from nncdbg.presentation.run_progress import hearing, under_way
-from nncdbg.terminal.one_shot.failure import told_in_json
-from nncdbg.terminal.options import (
+from nncdbg.opening.command_line import (
     Parser,
     add_machine,
     add_model,
     add_verification,
-    chosen_program,
-    given_inputs,
-    verify_observers,
+    configuration_of,
+    errors_in_json,
 )
+from nncdbg.presentation.run_progress import hearing, under_way, verify_observers
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.graph import Program
     from nncdbg.engine.stopping.control import Stop
     from nncdbg.nan_watch.baselines.recording import Recording
+    from nncdbg.nan_watch.configuration import WatchConfiguration
     from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.records import Report
     from nncdbg.nan_watch.watched import Watched
+    from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
 _FILES = ("junit", "sarif", "markdown")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
-    with told_in_json(options):
+    with errors_in_json(options):
         return _watch(options, Screen())
 
 
@@ -74,7 +74,6 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add = parser.add_argument
     add(
         "--fail-on",
-        default=",".join(USUAL),
         metavar="GATES",
         help=f"the gates ({','.join(USUAL)})",
     )
@@ -112,7 +111,6 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--github", action="store_true", help="print annotations for GitHub Actions")
     options = parser.parse_args(arguments)
     _check(parser, options)
-    options.fail_on = ",".join([options.fail_on, *(f"range:not ({each})" for each in options.asserted)])
     return options
 
 
@@ -131,28 +129,32 @@ def _check(parser: Parser, options: Namespace) -> None:
             (_CORPUS, options.inputs_dir or options.runs > 1),
             ("--record and --against", options.record or options.against),
             ("--allocator", options.allocator),
-            ("--backend", options.backend != "numpy"),
+            ("--backend", options.backend not in (None, "numpy")),
         ):
             if given:
                 parser.error(f"--memory cannot be combined with {name}")
 
 
 def _watch(options: Namespace, screen: Screen) -> int:
-    from nncdbg.nan_watch.measuring.gates import Gates
+    from nncdbg.nan_watch.configuration import watch_configuration
     from nncdbg.nan_watch.watched import Watched
+    from nncdbg.opening.programs import open_program
 
-    program = chosen_program(options)
-    inputs, dims = given_inputs(options)
-    # A bundle has gates of its own.
-    gates = Gates.of(options.fail_on, strict=options.strict)
+    opened = open_program(configuration_of(options))
+    program = opened.program
+    configuration = watch_configuration(opened, options.fail_on, options.strict)
+    asserted = [f"range:not ({each})" for each in options.asserted]
+    configuration = replace(configuration, fail_on=[*configuration.fail_on, *asserted])
+    gates = configuration.gates
     known = _known(options, program)
-    verified = verify_observers(options, program, inputs, dims, screen) if options.verify_observers else None
+    verified = verify_observers(opened, screen) if options.verify_observers else None
+    inputs = opened.configuration.inputs
     if options.memory:
-        report = _in_memories(options, program, inputs, dims)
+        report = _in_memories(options, opened)
     elif options.inputs_dir or options.runs > 1:
-        report = _corpus(options, screen, gates, inputs, dims)
+        report = _corpus(options, screen, opened, gates)
     else:
-        report, inputs = _once(options, screen, program, gates, inputs, dims)
+        report, inputs = _once(options, screen, opened, gates)
     report.model = options.model
     report.observers = verified
     if known is not None:
@@ -164,7 +166,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     report.limit(options.max_findings)
     _say(options, screen, report, _on_screen(screen, program, watched))
     problems += _write(options, report, watched)
-    problems += _bundle(options, screen, program, report, inputs)
+    problems += _bundle(options, screen, opened, configuration, report, inputs)
     for problem in problems:
         screen.complain(problem)
     return _exit_code(options, report, problems)
@@ -199,25 +201,19 @@ def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) 
 
 
 def _once(
-    options: Namespace,
-    screen: Screen,
-    program: Program,
-    gates: Gates,
-    inputs: dict[str, Any],
-    dims: dict[str, int],
+    options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates
 ) -> tuple[Report, dict[str, Any]]:
     """One run in this process; and the inputs that it had."""
     from nncdbg.nan_watch.runs import watch_runs
     from nncdbg.nan_watch.watching import usual_allocation
-    from nncdbg.terminal.options import make_debugger_of
 
+    configuration = opened.configuration
     made: list[Debugger] = []
     stopped = _Stopped()
 
     def make(seed: int, statistics: bool) -> Debugger:
-        allocator = usual_allocation(options.allocator, options.backend, gates, statistics)
-        fields = Namespace(**{**vars(options), "allocator": allocator, "seed": seed})
-        debugger = make_debugger_of(fields, program, inputs, dims, statistics=statistics)
+        allocator = usual_allocation(configuration.allocator, configuration.backend, gates, statistics)
+        debugger = opened.debugger(allocator=allocator, seed=seed, statistics=statistics)
         made.append(debugger)
         return debugger
 
@@ -241,7 +237,7 @@ def _once(
         make,
         gates,
         model=options.model,
-        seed=options.seed,
+        seed=configuration.seed,
         max_findings=_most(options),
         good=_good(options),
         record_to=options.record,
@@ -285,47 +281,27 @@ def _good(options: Namespace) -> Recording | None:
     return read(options.against)
 
 
-def _in_memories(
-    options: Namespace, program: Program, inputs: dict[str, Any], dims: dict[str, int]
-) -> Report:
+def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
     from nncdbg.nan_watch.memory.comparison import memory_plan, watch_memory, write_plan
 
-    fields = {"dims": dims, "seed": options.seed, "max_ops": options.max_ops, "history": options.history}
+    names = ("inputs", "dims", "seed", "max_ops", "history")
+    fields = {name: getattr(opened.configuration, name) for name in names}
     if options.write_plan:
-        write_plan(memory_plan(program, inputs, **fields), options.write_plan)
-    return watch_memory(
-        program, inputs, plan=options.plan, max_findings=_most(options), **fields
-    )  # fmt: skip
+        write_plan(memory_plan(opened.program, **fields), options.write_plan)
+    return watch_memory(opened.program, plan=options.plan, max_findings=_most(options), **fields)
 
 
-def _corpus(
-    options: Namespace, screen: Screen, gates: Gates, inputs: dict[str, Any], dims: dict[str, int]
-) -> Report:
+def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
     from nncdbg.nan_watch.corpus.corpus import run_corpus
     from nncdbg.nan_watch.corpus.worker import Task
 
-    task = Task(
-        options.model,
-        gates,
-        flat=options.flat,
-        stores=tuple(options.allow_store),
-        libraries=tuple(options.op_library),
-        max_findings=_most(options),
-        good=_good(options),
-        inputs=inputs,
-        dims=dims,
-        backend=options.backend,
-        fallback=options.fallback,
-        allocator=options.allocator,
-        history=options.history,
-        max_ops=options.max_ops,
-    )
+    task = Task(opened.configuration, gates, max_findings=_most(options), good=_good(options))
     with _bar(screen) as progress:
         return run_corpus(
             task,
             options.inputs_dir,
             runs=options.runs,
-            seed=options.seed,
+            seed=opened.configuration.seed,
             jobs=options.jobs,
             budget=options.budget,
             record_to=options.record,
@@ -397,7 +373,12 @@ def _write_baseline(options: Namespace, report: Report, program: Program) -> lis
 
 
 def _bundle(
-    options: Namespace, screen: Screen, program: Program, report: Report, inputs: dict[str, Any]
+    options: Namespace,
+    screen: Screen,
+    opened: OpenedProgram,
+    configuration: WatchConfiguration,
+    report: Report,
+    inputs: dict[str, Any],
 ) -> list[NncdbgError]:
     """Write the repro of the finding that began it."""
     if not options.bundle:
@@ -408,31 +389,28 @@ def _bundle(
         return []
     from pathlib import Path
 
-    from msgspec import structs
-
     from nncdbg.nan_watch.bundles.excerpt import bundle_finding
-    from nncdbg.terminal.one_shot.reduce import settings_of
 
-    settings = settings_of(options)
+    program = opened.program
     try:
         if finding.case is not None:
-            seed, given = _of_case(options, program, finding.case)
-            settings = structs.replace(settings, seed=seed)
-            _, dims = given_inputs(options)
-            inputs = dict(settings.debugger(program, {**inputs, **given}, dims=dims).inputs)
-        bundle_finding(Path(options.bundle), program, inputs, finding, settings, model=options.model)
+            seed, given = _of_case(options, program, configuration.seed, finding.case)
+            configuration = replace(configuration, seed=seed)
+            case = opened.debugger(inputs={**inputs, **given}, seed=seed, statistics=False)
+            inputs = dict(case.inputs)
+        bundle_finding(Path(options.bundle), program, inputs, finding, configuration, model=options.model)
     except NncdbgError as error:
         return [error]
     screen.note(f"`nncdbg {options.bundle}` opens the finding")
     return []
 
 
-def _of_case(options: Namespace, program: Program, name: str) -> tuple[int, dict[str, Any]]:
+def _of_case(options: Namespace, program: Program, seed: int, name: str) -> tuple[int, dict[str, Any]]:
     """The seed of a case of the corpus, and what its file gives."""
     from nncdbg.nan_watch.corpus.corpus import jobs_of
     from nncdbg.nan_watch.corpus.files import case_inputs
 
-    jobs, _ = jobs_of(options.inputs_dir, options.runs, options.seed)
+    jobs, _ = jobs_of(options.inputs_dir, options.runs, seed)
     job = next(each for each in jobs if each.name == name)
     given = {} if job.case is None else case_inputs(job.case, program.graphs[program.entry])
     return job.seed, given

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 
-from nncdbg.terminal.options import Parser
+from nncdbg.opening.command_line import Parser
 
 
 def main(arguments: Sequence[str]) -> int:

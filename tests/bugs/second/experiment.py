@@ -53,7 +53,7 @@ def _at_the_origin(bug: Bug, debugger: nncdbg.Debugger) -> str:
     line, wanted = bug.label.lines["origin"][0], bug.label.iteration
     name = _result(bug, line)
     debugger.break_at(line=line)
-    stop = debugger.here("entry")
+    stop = debugger.control.here("entry")
     while stop.reason != "end":
         loops = tuple(frame.iteration for frame in debugger.frames[::-1][1:] if frame.iteration is not None)
         if stop.line == line and loops[: len(wanted)] == wanted:

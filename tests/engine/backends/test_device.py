@@ -151,12 +151,12 @@ def test_loops_decide_on_values_of_the_device(xp: StandIn) -> None:
 def test_the_log_is_written_on_the_device_and_fetched_in_one_transfer(xp: StandIn) -> None:
     debugger = opened(PROGRAM, inputs={"x": np.ones((2, 3), np.float32)})
     debugger.run()
-    assert debugger.log is not None
+    assert debugger.observers.log is not None
     assert xp.waits == 0
     frame = debugger.machine.frames[0]
     h, r = (frame.slots[frame.code.slot_of[name]] for name in "hr")
-    assert debugger.log.row_of(h) == row_of(summarize(np.array([[9, 12], [9, 12]], np.float32)))
-    row = debugger.log.row_of(r)
+    assert debugger.observers.log.row_of(h) == row_of(summarize(np.array([[9, 12], [9, 12]], np.float32)))
+    row = debugger.observers.log.row_of(r)
     assert row is not None
     assert row[1] == 12
     assert xp.waits == 1

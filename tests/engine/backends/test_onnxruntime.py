@@ -65,8 +65,8 @@ def test_a_kernel_writes_into_the_buffer_of_the_allocator() -> None:
     debugger = opened()
     debugger.run()
     frame = debugger.machine.frames[0]
-    assert debugger.log is not None
-    row = debugger.log.row_of(frame.slots[frame.code.slot_of["r"]])
+    assert debugger.observers.log is not None
+    row = debugger.observers.log.row_of(frame.slots[frame.code.slot_of["r"]])
     assert row is not None
     assert row[0] == 0
     assert row[1] == debugger.value("r").max()

@@ -45,9 +45,9 @@ def test_a_kernel_runs_under_the_debug_allocator(tmp_path: Path) -> None:
     debugger = debugger_for("swirl.a")
     assert debugger.run().reason == "end", debugger.stop
     np.testing.assert_allclose(debugger.value("y"), np.sin(np.full(3, 0.25)), rtol=1e-6)
-    assert debugger.log is not None
+    assert debugger.observers.log is not None
     [frame] = debugger.machine.frames
-    assert debugger.log.row_of(frame.slots[frame.code.slot_of["y"]]) is not None
+    assert debugger.observers.log.row_of(frame.slots[frame.code.slot_of["y"]]) is not None
 
 
 def test_a_file_is_executed_once(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def check_undo(machine: Machine, *, micro: nncdbg.Debugger | None = None) -> Cou
         states.append(machine_state(machine))
         stacks.append(positions(machine))
         for repeat in (True, False):
-            formula = micro.micro_program() if micro is not None else None
+            formula = micro.control.micro_program() if micro is not None else None
             if formula is None:
                 assert getattr(machine.step(), "error", None) is None
             else:

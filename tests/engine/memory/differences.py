@@ -88,4 +88,6 @@ def _first(played: Played, right: Debugger, tried: Debugger) -> Difference | Non
         right.go_to(moment.tick + 1)
         want = copied(right.machine.frames[-1].slots[differs.slot])
     iteration = moment.iteration[-1] if moment.iteration else 0
-    return Difference(statement, op, tried.line_in(code, pc), iteration, value, want, got, detail, finding)
+    return Difference(
+        statement, op, tried.loaded.line(code, pc), iteration, value, want, got, detail, finding
+    )

@@ -27,7 +27,7 @@ def packed(program: nncdbg.Program, **options: Any) -> dict[str, tuple[int, int,
 def plan_of(program: nncdbg.Program, **options: Any) -> PlacedPlan:
     debugger = nncdbg.Debugger(program, {"x": X}, statistics=False)
     played = Player(debugger).run()
-    return pack(debugger.traps.codes, played.sizes, debugger.line_in, **options)
+    return pack(debugger.loaded.codes, played.sizes, debugger.loaded.line, **options)
 
 
 CHAIN = nncdbg.parse("""opset 18

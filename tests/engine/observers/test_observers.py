@@ -108,7 +108,7 @@ def test_an_observer_that_changes_an_output_is_reported_with_the_first_element()
             program, {"x": [1.0, 2.0, 3.0, 4.0]}, allocator=allocator, statistics=statistics
         )
         if allocator == "poison":
-            debugger.measure(lambda binding, execute: lambda *inputs: _meddled(execute(*inputs)))
+            debugger.observers.measure(lambda binding, execute: lambda *inputs: _meddled(execute(*inputs)))
         return debugger
 
     found = verify_observers(make, lambda debugger: debugger.run())

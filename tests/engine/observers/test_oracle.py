@@ -106,12 +106,12 @@ def test_check_and_catch_say_what_they_need() -> None:
     with pytest.raises(UsageError, match="micro programs are not compared"):
         nncdbg.Debugger(program).catch("micro")
     plain = nncdbg.Debugger(program, allocator="plain")
-    assert {*plain.beyond()} == {"micro", "uninitialized", "guard"}
+    assert {*plain.observers.beyond()} == {"micro", "uninitialized", "guard"}
     with pytest.raises(UsageError, match="the allocator plain does not check memory") as caught:
         plain.catch("nan", "guard")
     assert caught.value.hint == "use the allocator debug, arena or poison"
     for allocator in ("debug", "arena", "poison"):
-        assert {*nncdbg.Debugger(program, allocator=allocator, check="micro").beyond()} == set()
+        assert {*nncdbg.Debugger(program, allocator=allocator, check="micro").observers.beyond()} == set()
     quiet = nncdbg.Debugger(
         program, {"x": x_of(2, 4)}, backend=Planted("Softmax", bumped), allocator="plain", check="micro"
     )

@@ -32,8 +32,8 @@ def debugger(allocator: str = "debug", times: int = 5) -> nncdbg.Debugger:
 
 def logged(dbg: nncdbg.Debugger, name: str) -> list[float] | None:
     frame = dbg.machine.frames[-1]
-    assert dbg.log is not None
-    return dbg.log.row_of(frame.slots[frame.code.slot_of[name]])
+    assert dbg.observers.log is not None
+    return dbg.observers.log.row_of(frame.slots[frame.code.slot_of[name]])
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "poison", "plain"])
@@ -66,12 +66,12 @@ def test_the_ring_keeps_the_latest() -> None:
     dbg.step_into()
     dbg.step_over()
     first = dbg.machine.frames[-1].slots[dbg.machine.frames[-1].code.slot_of["t"]]
-    assert dbg.log is not None
-    assert dbg.log.row_of(first) is not None
+    assert dbg.observers.log is not None
+    assert dbg.observers.log.row_of(first) is not None
     dbg.run()
     assert logged(dbg, "t") == row_of(summarize(dbg.value("t")))
-    assert dbg.log.row_of(first) is None
-    assert dbg.log.row_of(np.zeros(3)) is None
+    assert dbg.observers.log.row_of(first) is None
+    assert dbg.observers.log.row_of(np.zeros(3)) is None
 
 
 def test_the_statistics_of_a_numpy_scalar_are_logged_and_its_nan_is_caught() -> None:
@@ -83,8 +83,8 @@ def test_the_statistics_of_a_numpy_scalar_are_logged_and_its_nan_is_caught() -> 
         # The first run prepares the inspection of the type, the second one uses it.
         debugger.restart()
         debugger.run()
-        assert debugger.log is not None
-        row = debugger.log.rows[(debugger.log.positions.written - 1) & MASK]
+        assert debugger.observers.log is not None
+        row = debugger.observers.log.rows[(debugger.observers.log.positions.written - 1) & MASK]
         assert row[0] == debugger.value("b") == np.float32(np.log(np.float32(2))) + np.float32(2)
         assert row[-1] == 1
     debugger.go_to(0)

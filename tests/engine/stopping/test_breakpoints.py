@@ -87,7 +87,7 @@ def test_one_statement_by_its_block_and_one_of_a_micro_program(debugger: nncdbg.
     stop = debugger.run()
     assert stop.frame is not None
     assert (stop.frame.code, stop.frame.pc) == (code, 2)
-    debugger.break_at(site=(debugger.listing_of(stop.frame), stop.line + 1 if stop.line else 0))
+    debugger.break_at(site=(debugger.loaded.listing_of(stop.frame.code), stop.line + 1 if stop.line else 0))
     stop = debugger.run()
     assert stop.frame is not None
     assert (stop.frame.code, stop.frame.pc) == (code, 3)
@@ -98,7 +98,7 @@ def test_one_statement_by_its_block_and_one_of_a_micro_program(debugger: nncdbg.
 
 
 def test_many_at_once_take_effect_together(debugger: nncdbg.Debugger) -> None:
-    with debugger.breakpoints_together():
+    with debugger.breakpoints.together():
         first = debugger.break_at(op="Softmax")
         debugger.break_at(op="Neg")
         debugger.delete(first.number)
@@ -194,31 +194,31 @@ def test_a_stop_without_such_a_condition_is_before_the_statement() -> None:
 def test_condition_of_a_breakpoint_can_change_and_be_removed() -> None:
     debugger, _ = grown()
     found = debugger.break_at(op="Mul")
-    debugger.set_condition(found.number, "$iter == 1")
+    debugger.breakpoints.set_condition(found.number, "$iter == 1")
     assert str(found) == "op Mul if $iter == 1"
     assert debugger.run().frame.iteration == 1
-    debugger.set_condition(found.number, "%t > 0")
+    debugger.breakpoints.set_condition(found.number, "%t > 0")
     assert found.note == "the condition reads the result, so it is evaluated after the statement"
     stop = debugger.run()
     assert (stop.frame.iteration, debugger.frames[0].pc) == (1, 1)
-    debugger.set_condition(found.number, None)
+    debugger.breakpoints.set_condition(found.number, None)
     assert (found.condition, found.note) == (None, "")
     stop = debugger.run()
     assert (stop.frame.iteration, debugger.frames[0].pc) == (2, 0)
     with pytest.raises(nncdbg.NncdbgError, match="no breakpoint 9"):
-        debugger.set_condition(9, "1 > 0")
+        debugger.breakpoints.set_condition(9, "1 > 0")
     with pytest.raises(nncdbg.NncdbgError):
-        debugger.set_condition(found.number, "nonsense(")
+        debugger.breakpoints.set_condition(found.number, "nonsense(")
     assert found.condition is None
 
 
 def test_ignored_hits_pass_and_count() -> None:
     debugger, _ = grown()
     found = debugger.break_at(op="Mul")
-    debugger.ignore(found.number, 1)
+    debugger.breakpoints.ignore(found.number, 1)
     assert debugger.run().frame.iteration == 1
     assert found.count == 2
-    debugger.ignore(found.number, 0)
+    debugger.breakpoints.ignore(found.number, 0)
     assert debugger.run().frame.iteration == 2
 
 

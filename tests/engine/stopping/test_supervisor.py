@@ -10,6 +10,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.control import Stop
+from nncdbg.engine.stopping.supervision import Supervision
 
 PROGRAM = """#nncdbg 1
 
@@ -32,15 +33,17 @@ def debugger() -> Debugger:
     return nncdbg.Debugger(nncdbg.parse(PROGRAM), {"x": np.ones(2, "f4")})
 
 
-def test_every_verb_goes_through_the_supervisor(debugger: Debugger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_verb_goes_through_the_supervisor() -> None:
+    supervision = Supervision()
+    debugger = nncdbg.Debugger(nncdbg.parse(PROGRAM), {"x": np.ones(2, "f4")}, supervision=supervision)
     seen = []
 
     def supervise(moved: Debugger, verb: Callable[[], Stop]) -> Stop:
         assert moved is debugger
         seen.append(verb().reason)
-        return debugger.here("pause")
+        return debugger.control.here("pause")
 
-    monkeypatch.setattr(Debugger, "supervisor", supervise)
+    supervision.supervisor = supervise
     for verb in (
         debugger.step_over,
         debugger.step_into,
@@ -62,7 +65,7 @@ def test_a_step_that_was_broken_off_comes_to_its_end(debugger: Debugger) -> None
     journey = debugger.control.journey
     assert journey is not None
     assert debugger.step_into().line == 12
-    stop = debugger.proceed(journey)
+    stop = debugger.move(debugger.control.proceed, journey)
     assert (stop.reason, stop.line) == ("step", 6)
     assert debugger.control.journey is None
 
@@ -75,7 +78,7 @@ def test_one_who_is_there_already_has_arrived(debugger: Debugger) -> None:
     assert journey is not None
     debugger.step_out()
     tick = debugger.machine.tick
-    assert debugger.proceed(journey).line == 6
+    assert debugger.move(debugger.control.proceed, journey).line == 6
     assert debugger.machine.tick == tick
 
 
@@ -99,9 +102,9 @@ def test_a_run_that_heeds_nothing(debugger: Debugger) -> None:
 
 
 def test_catching_exactly_these(debugger: Debugger) -> None:
-    before = debugger.catches.conditions
-    debugger.catch_only({"nan": None})
+    before = debugger.observers.catches.conditions
+    debugger.observers.catch_only({"nan": None})
     assert debugger.run().reason == "exception"
     debugger.restart()
-    debugger.catch_only(before)
+    debugger.observers.catch_only(before)
     assert debugger.run().reason == "end"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.engine.values.editing import late_decisions
 
 TEXT = """graph @main(%x: f32[2]) -> (%y: f32[2]) {
   %h: f32[2] = Add(%x, 1.0)
@@ -36,10 +37,10 @@ def test_an_edit_of_an_operand_keeps_the_edited_result(debugger: nncdbg.Debugger
     debugger.set_value("a", 10)
     debugger.set_value("x", 5)
     assert seen(debugger, "xhsabc") == {"x": 5, "h": 6, "s": 6, "a": 10, "b": 10, "c": 15}
-    assert debugger.late_decisions() == ["%a depends on %x, and keeps the value that was set"]
+    assert late_decisions(debugger.values) == ["%a depends on %x, and keeps the value that was set"]
     debugger.set_value("a", 20)
     assert seen(debugger, "abc") == {"a": 20, "b": 20, "c": 25}
-    assert debugger.late_decisions() == []
+    assert late_decisions(debugger.values) == []
 
 
 def test_a_carried_value_that_was_set_keeps_it(debugger: nncdbg.Debugger) -> None:

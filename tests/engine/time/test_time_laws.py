@@ -49,7 +49,9 @@ class Oracle:
                     debugger.set_value(name, number, (0,))
             self.states.append(state(debugger))
             frame = debugger.machine.frames[-1]
-            self.places.append((len(debugger.machine.frames), debugger.line_of(frame, frame.pc) or 0))
+            self.places.append(
+                (len(debugger.machine.frames), debugger.loaded.line(frame.code, frame.pc) or 0)
+            )
             if debugger.machine.ended:
                 return
             assert debugger.step_into().error is None

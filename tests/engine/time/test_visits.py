@@ -43,7 +43,7 @@ def check(debugger: nncdbg.Debugger, moments: list[Moment]) -> None:
     now = debugger.machine.tick
     for path, pc in set(moments):
         last = max((tick for tick, moment in enumerate(moments[:now]) if moment == (path, pc)), default=None)
-        assert debugger.last_visit(on(path), pc) == last, (path, pc, now)
+        assert debugger.timeline.last_visit(on(path), pc) == last, (path, pc, now)
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena"])
@@ -65,7 +65,7 @@ def test_past_the_journal_nothing_is_said_that_is_not_known(monkeypatch: pytest.
     assert floor > 0
     for path, pc in set(moments):
         last = max(tick for tick, moment in enumerate(moments[:-1]) if moment == (path, pc))
-        assert debugger.last_visit(on(path), pc) == (last if last >= floor else None)
+        assert debugger.timeline.last_visit(on(path), pc) == (last if last >= floor else None)
 
 
 def test_moving_there_heeds_nothing_on_the_way() -> None:
@@ -79,7 +79,7 @@ def test_moving_there_heeds_nothing_on_the_way() -> None:
         site = debugger.listing.site(line)
         if site is not None and site.path == ("main",):
             debugger.break_at(line=line)
-    stop = debugger.move_to(on(("main",)), last)
+    stop = debugger.move(debugger.control.move_to, on(("main",)), last)
     assert (stop.reason, here(debugger)) == ("goto", (("main",), last))
     assert len(debugger.breakpoints) > 1
     assert all(found.count == 0 for found in debugger.breakpoints)
@@ -92,7 +92,7 @@ def test_moving_where_nothing_leads_changes_nothing() -> None:
     debugger.step_over()
     before = debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()
     with pytest.raises(nncdbg.NncdbgError, match="ends before it reaches this statement"):
-        debugger.move_to(on(("layer",)), 0)
+        debugger.move(debugger.control.move_to, on(("layer",)), 0)
     assert (debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()) == before
     assert debugger.run().reason == "end"
 
@@ -122,7 +122,7 @@ def test_what_is_to_be_done_between_statements_is_done_on_a_long_way_back() -> N
     debugger = debugger_of("refine_loop.nnc", allocator="arena")
     debugger.run()
     done: list[int] = []
-    debugger.between_statements(lambda: done.append(debugger.machine.tick))
+    debugger.control.between_statements(lambda: done.append(debugger.machine.tick))
     debugger.reverse_continue()
     assert len(done) == 1
     assert done[0] > 0
@@ -132,5 +132,5 @@ def test_a_pause_that_came_too_late_stops_nothing() -> None:
     debugger = debugger_of("refine_loop.nnc")
     debugger.step_over()
     debugger.pause()
-    debugger.forget_pause()
+    debugger.control.forget_pause()
     assert debugger.run().reason == "end"

@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 def sliced(debugger: nncdbg.Debugger, name: str, depth: int = 60) -> list[tuple[str, int | None]]:
     """(value, iteration) of each named part of the slice, nearest first."""
-    slicing = Slicing(debugger.machine, debugger.timeline.last_edit)
+    slicing = Slicing(debugger.timeline)
     place = debugger.values.place(name)
     found = slicing.origins(slicing.visit_of(place), [place.slot], depth)
     return [(each.name, each.visit.iteration) for each in found if each.name]
@@ -56,7 +56,7 @@ def test_depth_bounds_it_and_nothing_is_told_twice() -> None:
     debugger = nncdbg.Debugger(nncdbg.load(EXAMPLES / "first_steps.nnc"))
     debugger.run()
     assert [name for name, _ in sliced(debugger, "probs", 0)] == ["probs"]
-    slicing, place = Slicing(debugger.machine), debugger.values.place("probs")
+    slicing, place = Slicing(debugger.timeline), debugger.values.place("probs")
     found = list(slicing.origins(slicing.visit_of(place), [place.slot], 1000))
     assert len(found) == len({(id(each.visit.slots), each.slot) for each in found})
 

@@ -137,7 +137,7 @@ def test_a_convenience_name_keeps_its_value_across_steps_and_edits(debugger: nnc
     np.testing.assert_array_equal(before, np.maximum(X, 0))
     assert debugger.evaluate("$n = len($kept) + 1") == 3
     assert debugger.evaluate("$n = $n * 2") == 6
-    assert debugger.convenience["n"] == 6
+    assert debugger.values.convenience["n"] == 6
 
 
 def test_step_into_a_layer_shows_its_inputs_as_out(debugger: nncdbg.Debugger) -> None:

@@ -16,7 +16,7 @@ from nncdbg.engine.divergence.mixing import mixed_program
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.errors import UsageError
 from nncdbg.nan_watch.bisection.bisection import Bisection
-from nncdbg.nan_watch.reduction.sameness import Settings
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.terminal.main import main
 
 HEAD = "#nncdbg 1\nopset 21\n"
@@ -155,7 +155,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
 
 
 def search(text: str, inputs: dict[str, Any], **fields: Any) -> Bisection:
-    return Bisection(nncdbg.parse(text), inputs, Settings(allocator="plain"), **fields)
+    return Bisection(nncdbg.parse(text), inputs, WatchConfiguration(allocator="plain"), **fields)
 
 
 @pytest.mark.parametrize("name", CASES)

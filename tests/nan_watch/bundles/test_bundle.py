@@ -15,12 +15,14 @@ import pytest
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.nan_watch.bundles import bundle as bundles
-from nncdbg.nan_watch.bundles.bundle import FILES, open_bundle, write_bundle
+from nncdbg.nan_watch.bundles import writing as bundles
 from nncdbg.nan_watch.bundles.excerpt import bundle_finding
-from nncdbg.nan_watch.bundles.tensor_file import Entry, pack, unpack, write_tensors
+from nncdbg.nan_watch.bundles.writing import FILES, write_bundle
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.case import Case, case_of_program
-from nncdbg.nan_watch.reduction.sameness import Settings, Signature, found_first
+from nncdbg.nan_watch.reduction.sameness import Signature, found_first
+from nncdbg.opening.bundle import open_bundle
+from nncdbg.opening.tensor_file import Entry, pack, unpack, write_tensors
 from nncdbg.terminal.main import main
 
 LOG = """#nncdbg 1
@@ -60,7 +62,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def written(folder: Path, text: str, inputs: dict[str, Any], **fields: Any) -> Any:
     """A bundle of what a watch finds first."""
-    program, settings = nncdbg.parse(text), Settings(**fields)
+    program, settings = nncdbg.parse(text), WatchConfiguration(**fields)
     debugger = settings.debugger(program, inputs)
     finding = found_first(program, debugger.inputs, settings)
     bundle_finding(folder, program, debugger.inputs, finding, settings, model="net.onnx")
@@ -84,7 +86,7 @@ def test_holds_only_what_the_finding_needs(tmp_path: Path) -> None:
 def test_shows_the_same_finding_again(tmp_path: Path) -> None:
     finding = written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     opened = open_bundle(tmp_path / "b")
-    again = found_first(opened.program, opened.inputs, opened.settings)
+    again = found_first(opened.program, opened.inputs, opened.configuration(WatchConfiguration))
     assert Signature.of(again) == Signature.of(finding)
 
 
@@ -163,12 +165,14 @@ def test_weights_stand_in_one_file(tmp_path: Path) -> None:
     weights = np.arange(64, dtype=np.float32).reshape(8, 8)
     case = _case({"w": weights, "v": weights.astype(ml_dtypes.bfloat16)})
     program = case.program()
-    found = found_first(program, case.inputs, Settings())
-    write_bundle(tmp_path / "b", case, Signature.of(found), Settings())
+    found = found_first(program, case.inputs, WatchConfiguration())
+    write_bundle(tmp_path / "b", case, Signature.of(found), WatchConfiguration())
     assert 'store "data.safetensors"' in (tmp_path / "b" / "program.nnc").read_text()
     opened = open_bundle(tmp_path / "b")
     assert opened.program.readers[0].read("w").tobytes() == weights.tobytes()
-    assert Signature.of(found_first(opened.program, opened.inputs, Settings())) == Signature.of(found)
+    assert Signature.of(found_first(opened.program, opened.inputs, WatchConfiguration())) == Signature.of(
+        found
+    )
 
 
 def _case(constants: dict[str, Any]) -> Case:
@@ -240,8 +244,8 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_an_older_bundle_is_replaced(tmp_path: Path) -> None:
     case = _case({"w": np.ones((8, 8), np.float32), "v": np.ones((8, 8), ml_dtypes.bfloat16)})
-    found = found_first(case.program(), case.inputs, Settings())
-    write_bundle(tmp_path / "b", case, Signature.of(found), Settings())
+    found = found_first(case.program(), case.inputs, WatchConfiguration())
+    write_bundle(tmp_path / "b", case, Signature.of(found), WatchConfiguration())
     assert (tmp_path / "b" / "data.safetensors").exists()
     written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     assert not (tmp_path / "b" / "data.safetensors").exists()

@@ -25,6 +25,7 @@ from nncdbg.nan_watch.corpus.files import case_files, case_inputs
 from nncdbg.nan_watch.corpus.worker import Task
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.records import Case, Report
+from nncdbg.opening.configuration import RunConfiguration
 
 TEXT = """#nncdbg 1
 graph @main(%x: f32[N,4], %k: f32[]) -> (%y: f32[N,4]) {
@@ -51,13 +52,16 @@ def corpus(folder: Path, cases: dict[str, Any]) -> Path:
     return found
 
 
-_OF_TASK = ("libraries", "max_findings", "inputs", "good", "backend", "allocator")
+_OF_CONFIGURATION = ("op_libraries", "inputs", "backend", "allocator")
+_OF_TASK = ("max_findings", "good")
 
 
 def watched(model: str, folder: Path | None, gates: str = "nan", jobs: int = 1, **fields: Any) -> Report:
     """The report of a corpus; no process of it may be left."""
+    settings = {name: fields.pop(name) for name in _OF_CONFIGURATION if name in fields}
     named = {name: fields.pop(name) for name in _OF_TASK if name in fields}
-    report = run_corpus(Task(model, Gates.of(gates), **named), folder, jobs=jobs, **fields)
+    task = Task(RunConfiguration(program=model, **settings), Gates.of(gates), **named)
+    report = run_corpus(task, folder, jobs=jobs, **fields)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     if children.exists():
         states = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children.read_text().split()]
@@ -141,7 +145,7 @@ def crashing(folder: Path) -> tuple[str, str]:
 def test_a_crash_costs_its_own_case_and_tells_where(tmp_path: Path) -> None:
     cases = corpus(tmp_path, {f"{i}": np.full((2, 4), i) for i in (12, 13, 14, 15, 16, 18)})
     path, library = crashing(tmp_path)
-    report = watched(path, cases, libraries=(library,), jobs=2)
+    report = watched(path, cases, op_libraries=[library], jobs=2)
     assert list(statuses(report).values()) == ["ok", "crashed", "crashed", "crashed", "failed", "ok"]
     errors = {case.name: case.error for case in report.cases}
     assert errors["13.npz"].startswith("the process was ended by SIGSEGV inside test.Crash at line 4 (%r; ")
@@ -173,7 +177,7 @@ def test_a_budget_ends_it_and_what_was_not_run_is_told(
     def progress(done: int, total: int) -> None:
         clock.now = 9.0 * done
 
-    report = watched(path, cases, libraries=(library,), budget=8, progress=progress)
+    report = watched(path, cases, op_libraries=[library], budget=8, progress=progress)
     assert list(statuses(report).values()) == ["ok", "not run", "not run", "not run"]
     assert report.unchecked == ["3 of 4 cases, because the budget of 8 s expired: 17.npz, 18.npz, 19.npz"]
     assert report.ok
@@ -210,10 +214,11 @@ from pathlib import Path
 from nncdbg.nan_watch.corpus.corpus import run_corpus
 from nncdbg.nan_watch.corpus.worker import Task
 from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.opening.configuration import RunConfiguration
 def progress(done, total):
     if done:
         Path({str(marker)!r}).touch()
-task = Task({path!r}, Gates.of("nan"), libraries=({library!r},))
+task = Task(RunConfiguration(program={path!r}, op_libraries=[{library!r}]), Gates.of("nan"))
 report = run_corpus(task, {str(cases)!r}, jobs=1, progress=progress)
 print(json.dumps(report.as_dict()))
 sys.exit(report.exit_code)
@@ -282,7 +287,7 @@ def test_given_inputs_serve_every_case_and_bounded_output(tmp_path: Path) -> Non
         ("nan", {"jobs": 0}, nncdbg.UsageError, "invalid number of jobs: 0"),
         ("nan", {"budget": -1.0}, nncdbg.UsageError, "budget"),
         ("nan", {"runs": 0}, nncdbg.UsageError, "invalid number of runs: 0"),
-        ("nan", {"libraries": ("missing.py",)}, nncdbg.LoadError, "op library"),
+        ("nan", {"op_libraries": ["missing.py"]}, nncdbg.LoadError, "op library"),
         ("nan", {"backend": "nunpy"}, nncdbg.UsageError, "nunpy"),
         ("nan", {"allocator": "none"}, nncdbg.UsageError, "none"),
     ],
@@ -412,8 +417,9 @@ import resource
 from nncdbg.nan_watch.corpus.corpus import run_corpus
 from nncdbg.nan_watch.corpus.worker import Task
 from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.opening.configuration import RunConfiguration
 import sys
-report = run_corpus(Task({model(tmp_path)!r}, Gates.of("nan")), sys.argv[1], jobs=1)
+report = run_corpus(Task(RunConfiguration(program={model(tmp_path)!r}), Gates.of("nan")), sys.argv[1], jobs=1)
 assert report.ok, report
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """

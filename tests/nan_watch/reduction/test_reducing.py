@@ -18,12 +18,13 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import LoadError, RunError, UsageError
-from nncdbg.nan_watch.bundles.bundle import open_bundle
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.case import Case
 from nncdbg.nan_watch.reduction.minimizing import minimized
 from nncdbg.nan_watch.reduction.reducing import Job, verify
-from nncdbg.nan_watch.reduction.sameness import Probe, Settings, Signature, found_first
+from nncdbg.nan_watch.reduction.sameness import Probe, Signature, found_first
 from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
+from nncdbg.opening.bundle import open_bundle
 from nncdbg.terminal.main import main
 
 HEAD = "#nncdbg 1\nopset 21\n"
@@ -166,7 +167,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, Any], str, list[str], int]] = {
 
 
 def job_of(text: str, inputs: dict[str, Any], state: Path | None = None, **fields: Any) -> Job:
-    program, settings = nncdbg.parse(text), Settings(**fields)
+    program, settings = nncdbg.parse(text), WatchConfiguration(**fields)
     return Job(program, settings.debugger(program, inputs).inputs, settings, state)
 
 
@@ -174,14 +175,14 @@ def job_of(text: str, inputs: dict[str, Any], state: Path | None = None, **field
 def test_the_smallest_program_and_data(tmp_path: Path, name: str) -> None:
     text, inputs, kind, ops, size = PROGRAMS[name]
     job = job_of(text, inputs)
-    before = found_first(job.program, job.inputs, job.settings)
+    before = found_first(job.program, job.inputs, job.configuration)
     reduced = job.run(tmp_path / "b")
     assert (before.kind, reduced.finding.kind) == (kind, kind)
     assert reduced.signature == Signature.of(before) == Signature.of(reduced.finding)
     opened = open_bundle(tmp_path / "b")
     assert [node.op for node in opened.program.graphs["main"].nodes] == ops
     assert reduced.case.bytes <= size
-    again = found_first(opened.program, opened.inputs, opened.settings)
+    again = found_first(opened.program, opened.inputs, opened.configuration(WatchConfiguration))
     assert Signature.of(again) == Signature.of(before)
 
 
@@ -189,7 +190,7 @@ def test_the_smallest_program_and_data(tmp_path: Path, name: str) -> None:
 def test_where_memory_is_used_again(tmp_path: Path, allocator: str) -> None:
     reduced = job_of(CHAIN, {"x": RANDOM}, allocator=allocator).run(tmp_path / "b")
     assert [node.op for node in reduced.case.nodes] == ["Log"]
-    assert open_bundle(tmp_path / "b").settings.allocator == allocator
+    assert open_bundle(tmp_path / "b").supplied["allocator"] == allocator
 
 
 def test_the_value_keeps_its_name(tmp_path: Path) -> None:
@@ -304,11 +305,11 @@ def test_another_safetensors_file_is_no_state(tmp_path: Path) -> None:
 
 def test_a_state_holds_the_whole_case(tmp_path: Path) -> None:
     job = job_of(LAYERS, {"x": np.array([0.6, 3, 3, 3], np.float32)})
-    finding = found_first(job.program, job.inputs, job.settings)
+    finding = found_first(job.program, job.inputs, job.configuration)
     weights = {"w": np.arange(100, dtype=np.float32)}
     program = nncdbg.parse(HEAD + "graph @main(%x: f32[100]) -> (%y) {\n  %y = Log(%x)\n  return %y\n}\n")
     case = Case(program.graphs["main"].nodes, ("y",), {}, {"x": weights["w"]}, program.opsets)
-    origin = origin_of(job.program, job.inputs, job.settings)
+    origin = origin_of(job.program, job.inputs, job.configuration)
     save_state(tmp_path / "s", origin, case, Signature.of(finding), 5)
     saved = load_state(tmp_path / "s", origin)
     assert (saved.signature, saved.runs, saved.done) == (Signature.of(finding), 5, False)
@@ -376,10 +377,10 @@ def test_wrong_use(command: Any, arguments: list[str], expected: int, says: str)
 def test_a_bundle_that_does_not_show_it_is_refused(tmp_path: Path) -> None:
     job = job_of(CHAIN, {"x": RANDOM})
     reduced = job.run(tmp_path / "b")
-    verify(tmp_path / "b", reduced.signature, job.settings)
+    verify(tmp_path / "b", reduced.signature, job.configuration)
     other = Signature("nan", "Sqrt", "square root of a negative number")
     with pytest.raises(RunError, match="does not reproduce the finding in a new process"):
-        verify(tmp_path / "b", other, job.settings)
+        verify(tmp_path / "b", other, job.configuration)
 
 
 SLOW = (
@@ -478,6 +479,6 @@ def test_minimized_ends_after_so_many_tests() -> None:
 
 def test_a_case_that_cannot_run_shows_nothing() -> None:
     program = nncdbg.parse(HEAD + "graph @main(%x: f32[2]) -> (%y) {\n  %y = Log(%x)\n  return %y\n}\n")
-    probe = Probe(Signature("inf", "Log", ""), Settings())
+    probe = Probe(Signature("inf", "Log", ""), WatchConfiguration())
     case = Case(program.graphs["main"].nodes, ("y",), {"x": np.ones(2, bool)}, {}, program.opsets)
     assert not probe(case)

@@ -18,7 +18,8 @@ from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import sizes_at
-from nncdbg.engine.ops.microsoft.composing import activation_lines, activation_of, formula, stated
+from nncdbg.engine.ops.gates import activation_lines
+from nncdbg.engine.ops.microsoft.composing import activation_of, formula, stated
 from nncdbg.engine.ops.microsoft.convolution import WINDOWS
 from nncdbg.engine.ops.pooling import pool_types
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, shape_at, shaped

@@ -1,11 +1,10 @@
-"""What the formulas of onnxruntime's ops share: named operands, and activations fused behind an op."""
+"""What the formulas of onnxruntime's ops share: named operands, attributes and orders of axes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.types import Types, at
 
@@ -57,56 +56,6 @@ def channels_first(rank: int) -> list[int]:
 def channels_last(rank: int) -> list[int]:
     """The order of the axes that brings the second one to the end."""
     return [0, *range(2, rank), 1]
-
-
-_ACTIVATIONS: dict[str, tuple[str, ...]] = {
-    "Relu": ("{y} = Relu({x})",),
-    "Tanh": ("{y} = Tanh({x})",),
-    "Sigmoid": ("{y} = Sigmoid({x})",),
-    "Softsign": ("{y} = Softsign({x})",),
-    "Softplus": ("{y} = Softplus({x})",),
-    "Elu": ("{y} = Elu({x}, alpha={alpha})",),
-    "LeakyRelu": ("{y} = LeakyRelu({x}, alpha={alpha})",),
-    "ThresholdedRelu": ("{y} = ThresholdedRelu({x}, alpha={alpha})",),
-    "HardSigmoid": ("{y} = HardSigmoid({x}, alpha={alpha}, beta={beta})",),
-    "HardSwish": ("{y} = HardSwish({x})",),
-    "Clip": ("{y} = Clip({x}, {alpha}, {beta})",),
-    "Affine": ("%slope = Mul({x}, {alpha})", "{y} = Add(%slope, {beta})"),
-    "ScaledTanh": ("%steep = Mul({x}, {beta})", "%tanh = Tanh(%steep)", "{y} = Mul(%tanh, {alpha})"),
-    "ParametricSoftplus": (
-        "%steep = Mul({x}, {beta})",
-        "%soft = Softplus(%steep)",
-        "{y} = Mul(%soft, {alpha})",
-    ),
-}
-"""The activations that onnxruntime fuses, by name; `alpha` and `beta` are their parameters in order."""
-
-_DEFAULTS: dict[str, tuple[float, float]] = {
-    "Elu": (1.0, 0.0),
-    "LeakyRelu": (0.01, 0.0),
-    "ThresholdedRelu": (1.0, 0.0),
-    "HardSigmoid": (0.2, 0.5),
-    "Affine": (1.0, 0.0),
-    "ScaledTanh": (1.0, 1.0),
-    "ParametricSoftplus": (1.0, 1.0),
-}
-
-
-def activation_lines(name: str | None, x: str, y: str, parameters: Sequence[float | None] = ()) -> list[str]:
-    """`y` from `x` by an activation that onnxruntime fuses; Identity without one.
-
-    Raises GraphError for an unknown activation.
-    """
-    if not name:
-        return [f"{y} = Identity({x})"]
-    if name not in _ACTIVATIONS:
-        raise GraphError(f"unknown fused activation {name!r}", hint=f"use one of: {', '.join(_ACTIVATIONS)}")
-    given = [*parameters, None, None][:2]
-    alpha, beta = (
-        default if stated is None else stated
-        for stated, default in zip(given, _DEFAULTS.get(name, (0.0, 0.0)), strict=True)
-    )
-    return [line.format(x=x, y=y, alpha=alpha, beta=beta) for line in _ACTIVATIONS[name]]
 
 
 def activation_of(attributes: Mapping[str, Any]) -> tuple[str | None, Sequence[float | None]]:

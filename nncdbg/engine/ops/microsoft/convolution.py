@@ -5,8 +5,8 @@ from __future__ import annotations
 from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import sizes_at
+from nncdbg.engine.ops.gates import activation_lines
 from nncdbg.engine.ops.microsoft.composing import (
-    activation_lines,
     activation_of,
     channels_first,
     channels_last,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import type_at
+from nncdbg.engine.ops.gates import activation_lines
 from nncdbg.engine.ops.matrix import gemm_types, matmul_shape, matmul_types
 from nncdbg.engine.ops.microsoft.composing import (
-    activation_lines,
     activation_of,
     formula,
     stated,

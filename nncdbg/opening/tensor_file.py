@@ -129,21 +129,34 @@ def _unpacked(name: str, entry: Entry, store: Any, path: Path) -> Any:
 
 def to_json(record: msgspec.Struct) -> str:
     """A record as a JSON document; numbers that JSON does not have are null."""
-    return json.dumps(_plain(msgspec.to_builtins(record)), indent=1, allow_nan=False) + "\n"
+    return json.dumps(_finite(msgspec.to_builtins(record)), indent=1, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def from_json(text: str | bytes, kind: type[T], title: str) -> T:
-    """The record in a JSON document.  Raises LoadError that begins with `title` if it is damaged."""
+    """Return the record in a JSON document.  Raises LoadError that begins with `title` if it is damaged."""
     try:
-        # Not msgspec's own decoder: half of a surrogate pair, which odd names have, is none to it.
-        return msgspec.convert(json.loads(text), kind)
-    except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        raise LoadError(f"{title} is damaged: {error}", hint="write it again") from None
+        # Not msgspec's own decoder, which rejects the lone surrogates of odd names.
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(title, error) from None
+    return from_builtins(content, kind, title)
+
+
+def from_builtins(content: Any, kind: type[T], title: str) -> T:
+    """Return the record in decoded JSON.  Raises LoadError that begins with `title` if it is damaged."""
+    try:
+        return msgspec.convert(content, kind)
+    except (RecursionError, msgspec.ValidationError) as error:
+        raise _damaged(title, error) from None
+
+
+def _damaged(title: str, error: Exception) -> LoadError:
+    return LoadError(f"{title} is damaged: {error}", hint="write it again")

@@ -1,11 +1,4 @@
-"""Repro bundles: a folder with a program, its data and a finding, which `nncdbg DIR` opens at the finding.
-
-program.nnc           the text of what the finding needs
-data.safetensors      the weights that it names, those only
-inputs.safetensors    what its inputs are
-nncdbg.json           the finding, where it is, how to run it, versions, where it came from
-README                how to open it
-"""
+"""Writing repro bundles (see `opening/bundle.py`): a case, its finding, and how it is run."""
 
 from __future__ import annotations
 
@@ -13,76 +6,27 @@ import importlib.metadata
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from nncdbg.engine.errors import LoadError, RunError, UsageError
-from nncdbg.engine.frontends import load
 from nncdbg.engine.graph import Graph, Program, TensorType, Value
 from nncdbg.engine.values.values import type_of
-from nncdbg.nan_watch.bundles.tensor_file import Entry, from_json, pack, to_json, unpack, write_tensors
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.reduction.case import STORE, ArrayStore, Case
-from nncdbg.nan_watch.reduction.sameness import Probe, Settings, Signature
+from nncdbg.nan_watch.reduction.case import ArrayStore, Case
+from nncdbg.nan_watch.reduction.sameness import Probe, Signature
 from nncdbg.nan_watch.reduction.tracing import Trace
+from nncdbg.opening.bundle import DOCUMENT, FORMAT, INPUTS, PROGRAM, README, STORE, Document
+from nncdbg.opening.tensor_file import pack, to_json, write_tensors
 from nncdbg.version import __version__
 
-PROGRAM, INPUTS, DOCUMENT, README = "program.nnc", "inputs.safetensors", "nncdbg.json", "README"
 FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, README)
-FORMAT = 1
-
-
-class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What `nncdbg.json` holds.
-
-    `statements` is the number of statements that run before the finding's; `finding` is as a watch
-    reports it, `model` where the program came from.
-    """
-
-    format: int
-    statements: int
-    settings: Settings
-    inputs: dict[str, Entry]
-    finding: dict[str, Any]
-    model: str = ""
-    versions: dict[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """A bundle that was opened.  `inputs` are by name; `statements` run before the finding's own."""
-
-    folder: Path
-    program: Program
-    inputs: Mapping[str, Any]
-    document: Document
-
-    @property
-    def statements(self) -> int:
-        return self.document.statements
-
-    @property
-    def settings(self) -> Settings:
-        return self.document.settings
-
-    def sentence(self) -> str:
-        """The finding in one line."""
-        found = self.document.finding
-        within = f" (its {found['within']['op']})" if found.get("within") else ""
-        what = f"{found.get('kind')} in %{found.get('value')}, {found.get('op') or 'input'}{within}"
-        said = ": ".join(part for part in (found.get("cause"), found.get("evidence")) if part)
-        return f"{what}: {said}" if said else what
-
-
-# -- writing -----------------------------------------------------------------------------------------
 
 
 def write_bundle(
-    folder: Path, case: Case, signature: Signature, settings: Settings, *, model: str = ""
+    folder: Path, case: Case, signature: Signature, configuration: WatchConfiguration, *, model: str = ""
 ) -> WatchFinding:
     """Write a bundle of a case that shows a finding, and give the finding as it is there.
 
@@ -91,7 +35,7 @@ def write_bundle(
     written, the disk being full for example.
     """
     check_folder(folder)
-    probe, program = Probe(signature, settings), case.program()
+    probe, program = Probe(signature, configuration), case.program()
     traced = probe.trace(program, case.inputs, _finding_in(program, case, probe))
     typed = _typed(program, traced)
     finding = _finding_in(typed, case, probe)
@@ -99,11 +43,11 @@ def write_bundle(
     document = Document(
         format=FORMAT,
         statements=traced.ticks,
-        settings=settings,
+        settings=configuration.kept,
         inputs=entries,
         finding=finding.as_dict(),
         model=model,
-        versions=versions(settings.backend),
+        versions=versions(configuration.backend),
     )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -205,34 +149,3 @@ def _readme(folder: Path, signature: Signature, finding: WatchFinding) -> str:
         f"nncdbg {name}          stopped at the statement; `next` executes it\n"
         f"nncdbg watch {name}    reports it again\n"
     )
-
-
-# -- opening -----------------------------------------------------------------------------------------
-
-
-def open_bundle(folder: Path) -> Bundle:
-    """The bundle in a folder.  Raises LoadError if it is none, or damaged; ParseError for its text."""
-    document = read_document(folder)
-    program = load(folder / PROGRAM)
-    inputs = unpack(folder / INPUTS, document.inputs)
-    return Bundle(folder, program, inputs, document)
-
-
-def read_document(folder: Path) -> Document:
-    """What `nncdbg.json` in a folder says.  Raises LoadError if there is none, or if it is damaged."""
-    path = folder / DOCUMENT
-    try:
-        document = from_json(path.read_bytes(), Document, str(path))
-    except FileNotFoundError:
-        raise LoadError(
-            f"{folder} is a folder, not a repro bundle: it contains no {DOCUMENT}",
-            hint="use a model file in the folder (.onnx or .nnc)",
-        ) from None
-    except OSError as error:
-        raise LoadError(f"cannot read {path}: {error.strerror or error}") from None
-    if document.format != FORMAT:
-        raise LoadError(
-            f"{path} has format {document.format}, but this nncdbg reads format {FORMAT}",
-            hint="update nncdbg, or write the bundle again",
-        )
-    return document

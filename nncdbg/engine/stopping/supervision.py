@@ -1,0 +1,51 @@
+"""How the debuggers that a script makes are moved: directly, or by an editor or a prompt in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, TypeAlias
+
+from nncdbg.engine.stopping.control import Stop
+
+Verb: TypeAlias = "Callable[[], Stop]"
+"""One way of moving a program, with its arguments bound."""
+
+Supervisor: TypeAlias = "Callable[[Any, Verb], Stop]"
+"""Moves a debugger by a verb of the user's code, and returns the stop that the code receives."""
+
+
+class Supervision:
+    """The debuggers that share one supervisor, those that are made later included."""
+
+    def __init__(self) -> None:
+        self.supervisor: Supervisor | None = None
+        self._moving: dict[int, Any] = {}
+
+    def __repr__(self) -> str:
+        supervisor = "none" if self.supervisor is None else self.supervisor.__qualname__
+        return f"<Supervision; supervisor: {supervisor}, {len(self._moving)} debuggers move>"
+
+    def moving(self) -> Any | None:
+        """Return the debugger that this thread moves; the outermost, if a kernel moves another one."""
+        return self._moving.get(get_ident())
+
+    def move(self, debugger: Any, verb: Verb) -> Stop:
+        """Move a debugger by a verb, through the supervisor if there is one."""
+        thread = get_ident()
+        nested = thread in self._moving
+        if not nested:
+            self._moving[thread] = debugger
+        try:
+            if self.supervisor is not None:
+                return self.supervisor(debugger, verb)
+            stop = verb()
+            # A kernel may have called `nncdbg.breakpoint`: then its prompt is due at this stop.
+            return stop if self.supervisor is None else self.supervisor(debugger, lambda: stop)
+        finally:
+            if not nested:
+                del self._moving[thread]
+
+
+PROCESS = Supervision()
+"""The supervision of every debugger that is not given another one."""

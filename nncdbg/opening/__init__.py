@@ -1,0 +1,1 @@
+"""Opening a program: from a `RunConfiguration` to a `Debugger` at its first statement."""

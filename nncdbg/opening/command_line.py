@@ -1,0 +1,184 @@
+"""Command lines: the parser, the options that commands share, and the run configuration that they give.
+
+Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING
+from typing import Any, NoReturn, TypeVar
+
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.process.address_space import check_address_space
+from nncdbg.opening.configuration import RunConfiguration, settings
+
+T = TypeVar("T")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors have the shape of all others."""
+
+    _json = False
+
+    def __init__(self, prog: str, description: str, **fields: object) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        arguments = sys.argv[1:] if args is None else args
+        self._json = "--json" in arguments and "--json" in self._option_string_actions
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        error = UsageError(message, hint=f"see `{self.prog} --help`")
+        if self._json:
+            print(_failure_document(error))
+        raise error
+
+
+# -- options ---------------------------------------------------------------------------------
+
+
+def add_model(parser: Parser) -> None:
+    """Add the model, and how it is opened."""
+    _, program = settings()["program"]
+    parser.add_argument("model", metavar=program.metavar, help=program.help)
+    add_opening(parser)
+
+
+def add_opening(parser: Parser) -> None:
+    """Add how a model is opened."""
+    _add(parser, "flat", "stores")
+
+
+def add_machine(parser: Parser) -> None:
+    """Add the inputs, and how the program runs."""
+    _add(parser, "inputs", "dims", "seed", "backend", "fallback", "op_libraries")
+    _add(parser, "allocator", "history", "max_ops")
+
+
+def add_check(parser: Parser) -> None:
+    """Add the comparison of kernels with their micro programs."""
+    _add(parser, "check", choices=["micro"])
+
+
+def _add(parser: Parser, *names: str, **more: Any) -> None:
+    """Add the flags of these fields; a flag that is not given is None."""
+    for name in names:
+        field, setting = settings()[name]
+        note = setting.shown_default or (f"{field.default}" if field.default else "")
+        details: dict[str, Any] = {"metavar": setting.metavar, **more}
+        if field.type == "bool":
+            details, note = {"action": "store_true"}, ""
+        elif field.type in ("int", "int | None"):
+            details["type"], note = int, note or ("0" if field.default == 0 else "")
+        elif field.default is MISSING:
+            details["action"], note = "append", ""
+        words = f"{setting.help} (default: {note})" if note else setting.help
+        if details.get("action") == "append":
+            words += " (repeatable)"
+        parser.add_argument(setting.flag, dest=name, default=None, help=words, **details)
+
+
+def add_verification(parser: Parser) -> None:
+    """Add the check that observing does not change the run."""
+    words = "verify first that observers change no bit of an output"
+    parser.add_argument("--verify-observers", action="store_true", help=words)
+
+
+def add_prompt(parser: Parser) -> None:
+    """Add where the prompt's commands come from and go to."""
+    add = parser.add_argument
+    add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")
+    add("-ex", "--command", action=_Script, dest="source", metavar="COMMAND", help="run COMMAND first")
+    add("--record", metavar="FILE", help="record the setup and the typed commands in FILE")
+    add("--force", action="store_true", help="overwrite an existing recording")
+    add("--replay", metavar="FILE", help="replay a recorded session with its inputs, then exit")
+    add("--allow-python", action="store_true", help="allow recordings to run Python (`py`)")
+
+
+class _Script(argparse.Action):
+    """Keep `-x FILE` and `-ex COMMAND` in the order of the command line: (is a file, text) each."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, *_: Any
+    ) -> None:
+        given = getattr(options, self.dest)
+        setattr(options, self.dest, [*given, (self.metavar == "FILE", value)])
+
+
+# -- the configuration -----------------------------------------------------------------------
+
+
+def configuration_of(options: argparse.Namespace) -> RunConfiguration:
+    """Return the run configuration of these options.
+
+    Raises UsageError for an input or size that is malformed or set twice, and for a folder that is not one;
+    RunError if the process may use too little memory.
+    """
+    check_address_space()
+    from nncdbg.engine.inputs.binding import parse_dim, parse_spec
+
+    given = {name: value for name in settings() if (value := getattr(options, name, None)) is not None}
+    for folder in given.get("stores", ()):
+        if not os.path.isdir(folder):
+            raise UsageError(
+                f"--allow-store {folder}: "
+                + ("not a folder" if os.path.exists(folder) else "no such folder"),
+                hint=f"searched {os.getcwd()}" if not os.path.isabs(folder) else None,
+            )
+    if "inputs" in given:
+        given["inputs"] = _each_once(map(parse_spec, given["inputs"]), "input")
+    if "dims" in given:
+        given["dims"] = _each_once(map(parse_dim, given["dims"]), "dim")
+    return RunConfiguration(program=options.model, **given, given=frozenset(given))
+
+
+def _each_once(pairs: Iterable[tuple[str, T]], option: str) -> dict[str, T]:
+    given: dict[str, T] = {}
+    for name, value in pairs:
+        if name in given:
+            raise UsageError(f'--{option} sets "{name}" twice')
+        given[name] = value
+    return given
+
+
+# -- failures --------------------------------------------------------------------------------
+
+
+def error_document(error: NncdbgError) -> dict[str, Any]:
+    """Return an error as `--json` prints it."""
+    return {
+        "message": error.message,
+        "line": error.excerpt.line if error.excerpt else None,
+        "source": error.source,
+        "operands": list(error.operands),
+        "hint": error.hint,
+    }
+
+
+def _failure_document(error: NncdbgError) -> str:
+    """Return the JSON document of a command that failed before it had a result."""
+    return json.dumps({"status": "failed", "error": error_document(error)})
+
+
+@contextmanager
+def errors_in_json(options: argparse.Namespace) -> Iterator[None]:
+    """Print an error of the body as a JSON document on standard output if `--json` is given; raise it."""
+    try:
+        yield
+    except NncdbgError as error:
+        if options.json:
+            print(_failure_document(error))
+        raise

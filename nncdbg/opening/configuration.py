@@ -1,0 +1,152 @@
+"""The run configuration: one record with a field for each setting of a run.
+
+The flags of the command line, the keys of a launch configuration and the parameters of `Debugger` are views
+of this record.  `nncdbg --help` reads it, so it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, NamedTuple, TypeVar
+
+INPUT_FORMS = (
+    "FILE.npy, FILE.npz:KEY, FILE.png:STEPS, a number or list, or zeros|ones|normal|uniform|arange[SIZES]"
+)
+
+T = TypeVar("T", bound="RunConfiguration")
+
+
+class Setting(NamedTuple):
+    """How a field of the run configuration is spelled and described.
+
+    `help` describes the flag, and the key of a launch configuration unless there is a `description`.
+    `parameter` is the function that takes the field in Python.
+    """
+
+    help: str
+    flag: str = ""
+    metavar: str | None = None
+    shown_default: str = ""
+    """The default, where the value in the record does not show it."""
+    key: str = ""
+    """The key of a launch configuration; "" for the field's name."""
+    description: str = ""
+    values: tuple[str, ...] = ()
+    parameter: str = "Debugger"
+
+
+def _setting(default: Any, help: str, flag: str = "", metavar: str | None = None, **more: Any) -> Any:
+    metadata = {"setting": Setting(help, flag, metavar, **more)}
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfiguration:
+    """How a program is opened and run.
+
+    `given` has the names of the fields that the user set; a recording or a repro bundle supplies the others.
+    """
+
+    program: str = _setting(
+        "",
+        "a graph: FILE.onnx, FILE.nnc (graph text), or a repro bundle",
+        metavar="MODEL",
+        description="Path of the model: an .onnx file, graph text (.nnc), or the folder of a repro bundle.",
+    )
+    inputs: dict[str, Any] = _setting(
+        dict,
+        INPUT_FORMS,
+        "--input",
+        "NAME=DATA",
+        description=(
+            "Inputs by name. A value can be a file (x.npy, batch.npz:key, photo.png:/255,resize), a number, "
+            "a list or a generator (zeros, ones, normal, uniform, arange). "
+            "nncdbg chooses missing inputs at random from the seed."
+        ),
+    )
+    dims: dict[str, int] = _setting(
+        dict, "set a symbolic size", "--dim", "NAME=SIZE", description="Symbolic sizes, by name."
+    )
+    seed: int = _setting(0, "seed for random inputs and random ops", "--seed")
+    backend: str = _setting(
+        "numpy",
+        "numpy, onnxruntime or cupy",
+        "--backend",
+        description="The backend that runs the ops.",
+        values=("numpy", "onnxruntime", "cupy"),
+    )
+    fallback: bool = _setting(False, "use NumPy for ops without a kernel in the backend", "--fallback")
+    op_libraries: list[str] = _setting(
+        list,
+        "Python file with custom kernels",
+        "--op-library",
+        "FILE.py",
+        key="opLibrary",
+        description="Python files that register kernels of custom ops.",
+        parameter="load_op_library",
+    )
+    allocator: str | None = _setting(
+        None,
+        "debug, arena, poison or plain",
+        "--allocator",
+        shown_default="debug; plain on a device",
+        description="debug fills memory with NaN and never reuses it. arena reuses memory, as in production.",
+        values=("debug", "arena", "poison", "plain"),
+    )
+    history: str | int | None = _setting(
+        None, "memory for old values, such as 4GiB", "--history", "BYTES", shown_default="a quarter of RAM"
+    )
+    max_ops: int | None = _setting(
+        None,
+        "stop after N statements",
+        "--max-ops",
+        "N",
+        key="maxOps",
+        description="End the run after this many statements.",
+    )
+    check: str | None = _setting(
+        None,
+        "micro: compare each kernel with its micro program (slow)",
+        "--check",
+        description="micro compares each kernel with its micro program.",
+        values=("micro",),
+    )
+    flat: bool = _setting(False, "show one graph instead of layers", "--flat", parameter="load")
+    stores: list[str] = _setting(
+        list,
+        "additional folder for the weights of graph text",
+        "--allow-store",
+        "DIR",
+        key="allowStores",
+        description="More folders from which graph text may read weights.",
+        parameter="load",
+    )
+    folder: str | None = _setting(
+        None,
+        "folder for listings, and base of relative paths",
+        key="cwd",
+    )
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+
+    def completed(self: T, base: Mapping[str, Any]) -> T:
+        """Return the configuration with the values in `base` of fields that are not given.
+
+        `inputs` and `dims` are completed by name.
+        """
+        missing = {name: value for name, value in base.items() if name not in self.given}
+        for name in {"inputs", "dims"} & base.keys():
+            own = {key.removeprefix("%"): value for key, value in getattr(self, name).items()}
+            missing[name] = {**base[name], **own}
+        return replace(self, **missing, given=self.given | missing.keys())
+
+
+def settings() -> dict[str, tuple[Field[Any], Setting]]:
+    """Return each field of the run configuration, by name, with its spellings."""
+    return {
+        each.name: (each, each.metadata["setting"])
+        for each in fields(RunConfiguration)
+        if "setting" in each.metadata
+    }

@@ -1,0 +1,74 @@
+"""The path from a run configuration to a program, and to a debugger at its first statement."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.errors import LoadError
+from nncdbg.engine.frontends import load
+from nncdbg.engine.ops.library import load_op_library
+from nncdbg.engine.process.black_box import BlackBox
+from nncdbg.opening.bundle import Bundle, is_bundle, open_bundle
+from nncdbg.opening.configuration import RunConfiguration, settings
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Program
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedProgram:
+    """A program with its run configuration; `bundle` is the repro bundle that it is from."""
+
+    program: Program
+    configuration: RunConfiguration
+    bundle: Bundle | None = None
+
+    def debugger(self, *, boxes: Path | None = None, **changes: Any) -> Debugger:
+        """Return a debugger at the first statement; `changes` override the configuration.
+
+        `boxes` is the folder of the black box.  Raises the errors of Debugger.
+        """
+        black_box = BlackBox(self.configuration.program, boxes)
+        return start(self.program, self.configuration, black_box=black_box, **changes)
+
+
+def start(program: Program, configuration: RunConfiguration, **changes: Any) -> Debugger:
+    """Return a debugger of a program at its first statement; `changes` override the configuration."""
+    arguments = {
+        name: getattr(configuration, name)
+        for name, (_, setting) in settings().items()
+        if setting.parameter == "Debugger" and name != "program"
+    }
+    folder = configuration.folder
+    return Debugger(program, **{**arguments, "folder": folder and Path(folder), **changes})
+
+
+def open_program(
+    configuration: RunConfiguration, between: Callable[[], None] = lambda: None
+) -> OpenedProgram:
+    """Load the op libraries and the program of a configuration.
+
+    A repro bundle supplies the fields that are not given.  `between` is called between the parts of the work;
+    an exception from it ends the work.
+
+    Raises LoadError, GraphError, ParseError or UsageError.
+    """
+    path = configuration.program
+    if not os.path.exists(path):
+        raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
+    bundle = open_bundle(Path(path)) if is_bundle(path) else None
+    if bundle is not None:
+        bundle.check_libraries(configuration.op_libraries)
+        configuration = configuration.completed(bundle.supplied)
+        between()
+    for library in configuration.op_libraries:
+        load_op_library(library)
+        between()
+    if bundle is not None:
+        return OpenedProgram(bundle.program, configuration, bundle)
+    return OpenedProgram(load(path, flat=configuration.flat, stores=configuration.stores), configuration)
