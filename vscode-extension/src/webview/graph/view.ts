@@ -71,8 +71,6 @@ export class GraphView {
     });
   }
 
-  // -- content -----------------------------------------------------------------------------------
-
   show(graph: Graph): void {
     const selected = this.layout?.graph.nodes[this.selected]?.id;
     const middle = this.layout && this.nodeInMiddle();
@@ -138,8 +136,6 @@ export class GraphView {
     this.executed = state && layout ? executedBy(state, layout.graph) : () => false;
   }
 
-  // -- layout ------------------------------------------------------------------------------------
-
   /** Lays out the next chunk; each result starts the next one. */
   private layOut(): void {
     const chunk = this.layout?.nextChunk(this.wanted, this.viewport.middle.y) ?? -1;
@@ -165,8 +161,6 @@ export class GraphView {
     this.layOut();
     this.draw();
   }
-
-  // -- viewport ----------------------------------------------------------------------------------
 
   private center(node: number): void {
     const { layout } = this;
@@ -218,8 +212,6 @@ export class GraphView {
       });
     }
   }
-
-  // -- pointer and keys --------------------------------------------------------------------------
 
   private point(node: number): void {
     if (node !== this.pointed) {

@@ -58,8 +58,6 @@ export class TensorView {
     root.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // -- the session -------------------------------------------------------------------------------
-
   receive(message: Extract<ToTensor, { kind: "answer" | "failed" }>): void {
     this.requests.receive(message);
   }
@@ -94,8 +92,6 @@ export class TensorView {
       void this.refresh();
     }
   }
-
-  // -- loading -----------------------------------------------------------------------------------
 
   private choose(options: DisplayOptions): void {
     if (this.tensor) {
@@ -191,8 +187,6 @@ export class TensorView {
     return this.tensor;
   }
 
-  // -- showing -----------------------------------------------------------------------------------
-
   private clear(reason: string): void {
     this.content = undefined;
     this.stage.clear();
@@ -227,8 +221,6 @@ export class TensorView {
     });
     await this.table.show(table, content.options.cursor, (error) => error instanceof Canceled || this.showMessage(error.message));
   }
-
-  // -- navigation and files ----------------------------------------------------------------------
 
   /** Goes to the next NaN or Inf after the cursor, in C order. */
   private async goToNonfinite(): Promise<void> {
