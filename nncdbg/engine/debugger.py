@@ -90,6 +90,7 @@ class Debugger(RichOutput):
     notes: list[Note]
     """The choices made for sizes and inputs that were not given."""
 
+    @collector_paused()
     def __init__(
         self,
         program: ProgramSource,
@@ -138,8 +139,7 @@ class Debugger(RichOutput):
             linker.record = lambda kernels, op, code, pc: black_box.cover(
                 kernels, op, code, pc, self.loaded.line(code, pc), self._running
             )
-        with collector_paused():
-            self._entry = self.loaded.entry(list(self.inputs.values()))
+        self._entry = self.loaded.entry(list(self.inputs.values()))
         self._types = [*map(type_of, self.inputs.values())]
         self._limits = parse_bytes(history), max_ops
         self._program_names = frozenset(candidates(program, "value") | constant_names(program))

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nncdbg.engine.escaping import printable
 
@@ -71,6 +72,12 @@ class NncdbgError(Exception):
     """
 
     exit_code = 4
+    operand: int | None = None
+    """The index of the wrong operand of the statement."""
+    output: int | None = None
+    """The index of the wrong output of the statement."""
+    attribute: str | None = None
+    """The name of the wrong attribute of the statement."""
 
     def __init__(
         self,
@@ -87,6 +94,16 @@ class NncdbgError(Exception):
         self.source = source
         self.operands = tuple(operands)
         self.hint = hint
+
+    @property
+    def line(self) -> int | None:
+        """The 1-based line of the statement, None if no place in a text is known."""
+        return self.excerpt.line if self.excerpt is not None else None
+
+    @property
+    def column(self) -> int | None:
+        """The 1-based column of what is underlined."""
+        return self.excerpt.column if self.excerpt is not None else None
 
     def __str__(self) -> str:
         parts = [self.message]
@@ -111,9 +128,28 @@ class UnsupportedOp(LoadError):
 
 
 class GraphError(NncdbgError):
-    """The graph is wrong: a cycle, an undefined or twice defined value, a bad type."""
+    """The graph is wrong: a cycle, an undefined or twice defined value, a bad type.
+
+    `code` is the kind of error: ``type``, ``arity`` or ``attribute``.
+    """
 
     exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operand: int | None = None,
+        attribute: str | None = None,
+        output: int | None = None,
+        code: str = "type",
+        **fields: Any,
+    ) -> None:
+        super().__init__(message, **fields)
+        self.operand = operand
+        self.attribute = attribute
+        self.output = output
+        self.code = code
 
 
 class ParseError(GraphError):

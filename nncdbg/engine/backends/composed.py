@@ -8,18 +8,11 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends import Call, Kernels
-from nncdbg.engine.compilation.code import (
-    CONTROL,
-    Code,
-    Compiler,
-    Instruction,
-    gatherer,
-    initial_data,
-    type_of_array,
-)
+from nncdbg.engine.compilation.code import CONTROL, Code, Compiler, Instruction, gatherer, initial_data
 from nncdbg.engine.compilation.formula import formula_of
 from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.inference.types import type_of_array
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete, split, version_of
 

@@ -16,7 +16,6 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from nncdbg.engine.building.statements import Statements
-from nncdbg.engine.compilation.code import common_type
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import Excerpt, GraphError, NncdbgError
 from nncdbg.engine.graph import (
@@ -36,6 +35,7 @@ from nncdbg.engine.graph import (
     Value,
     tensor_only,
 )
+from nncdbg.engine.inference.types import common_type
 from nncdbg.engine.text.lexemes import Flaw
 from nncdbg.engine.text.types import parse_type
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from nncdbg.engine.compilation.inference import literal_dtype, output_types
 from nncdbg.engine.graph import (
     Constant,
     Graph,
-    Literal,
     Location,
     Node,
     Operand,
@@ -19,6 +15,7 @@ from nncdbg.engine.graph import (
     Type,
     tensor_only,
 )
+from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops.schema import version_of
 
 
@@ -38,6 +35,7 @@ class Statements:
         self.opsets = opsets
         self.graphs = graphs
         self.types = dict(types)
+        self.rules = TypeRules(opsets, graphs)
         self.nodes: list[Node] = []
         self.constants: list[Constant] = []
         self.location: Location | None = None
@@ -53,26 +51,18 @@ class Statements:
         """Return the type of a value, None where it is not known, or for data in place."""
         return tensor_only(self.types.get(operand)) if isinstance(operand, str) else None
 
-    def types_at(self, node: Node) -> list[Type | None]:
+    def types_at(self, node: Node) -> tuple[Type | None, ...]:
         """Return the types of a statement's operands."""
-        types = [self.types.get(operand) if isinstance(operand, str) else None for operand in node.inputs]
-        for index, operand in enumerate(node.inputs):
-            if isinstance(operand, Literal):
-                dtype = literal_dtype(operand, node, index, types, self.opsets)
-                types[index] = TensorType(dtype, np.shape(operand.data))
-        return types
+        return self.rules.operand_types(node, self.types.get)
 
     def inferred(self, node: Node) -> Sequence[Type | None]:
         """Return the types of a statement's outputs, as far as they are known.
 
         Raises GraphError if the operands or attributes do not fit the op.
         """
-        if node.op.startswith("@"):
-            called = self.graphs.get(node.op[1:])
-            return [value.type for value in called.outputs] if called else [None] * len(node.outputs)
         if node.subgraphs or node.op == "break":
             return [None] * len(node.outputs)
-        return output_types(node, self.types_at(node), self.opsets)
+        return self.rules.results(node, self.types_at(node))
 
     def append(self, node: Node) -> None:
         """Append a statement as it is."""

@@ -15,6 +15,7 @@ import numpy as np
 from nncdbg.engine.diagnosis.recomputed import recomputed
 from nncdbg.engine.dtypes import FLOATS, integer_range, name_of
 from nncdbg.engine.graph import Array
+from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Maker, rule_of
 from nncdbg.engine.ops.causes.numbers import exact, is_float
@@ -79,11 +80,7 @@ def _is_complex(birth: Birth) -> bool:
 
 def _plain(birth: Birth) -> Birth:
     """The birth with arrays throughout: a scalar that came as an element is one of no axes."""
-    return replace(birth, inputs=[_array(value) for value in birth.inputs], output=np.asarray(birth.output))
-
-
-def _array(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, np.generic) else value
+    return replace(birth, inputs=[*map(array_of, birth.inputs)], output=np.asarray(birth.output))
 
 
 def _unknown(birth: Birth) -> Cause:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nncdbg.engine.compilation.formula import formula_of
-from nncdbg.engine.compilation.inference import output_types
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.dtypes import COMPLEX, FLOATS
 from nncdbg.engine.errors import GraphError, UnsupportedOp
@@ -203,7 +202,7 @@ class _Backward:
         if any(each is not None and each.dtype in COMPLEX for each in known):
             raise UnsupportedOp("its rule is for real numbers")
         # Rules are written for statements whose operands and attributes fit.
-        output_types(node, self._emit.types_at(node), self._emit.opsets)
+        self._emit.rules.inferred(node, self._emit.types_at(node))
         applied = Applied(
             node.inputs,
             tuple(value.name for value in node.outputs),

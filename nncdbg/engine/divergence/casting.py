@@ -7,7 +7,7 @@ before a DynamicQuantizeLinear.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,7 +108,7 @@ def _kept(program: Program) -> _Kept:
         constants = {each.value.name: each.data for block in inside for each in block.constants}
         sources = {*constants, *(value.name for value in graph.inputs if name == program.entry)}
         for node in (node for block in inside for node in block.nodes):
-            if _TYPE_ATTRIBUTES & {*node.attributes, *_defaults(node, program.opsets)}:
+            if _TYPE_ATTRIBUTES & {*node.attributes, *_type_defaults(node, program.opsets)}:
                 sources.update(value.name for value in node.outputs)
         fixed, free = _uses(inside, program.opsets)
         names[name] = frozenset(sources & fixed - free)
@@ -128,7 +128,7 @@ def _uses(inside: Sequence[Graph], opsets: Mapping[str, int]) -> tuple[set[str],
     return fixed, free
 
 
-def _defaults(node: Node, opsets: Mapping[str, int]) -> dict[str, Attribute]:
+def _type_defaults(node: Node, opsets: Mapping[str, int]) -> dict[str, Attribute]:
     """The attributes left out that stand for f32."""
     if node.op == "ConstantOfShape":
         return {"value": Inline(np.zeros(1, np.float32))}
@@ -218,12 +218,12 @@ class _Caster:
             elif operand in narrow:
                 inputs.append(operand)
             else:
-                inputs.append(self._fresh(f"{operand}.{wanted}"))
+                inputs.append(fresh_name(self.taken, f"{operand}.{wanted}"))
                 before.append(_cast(operand, str(inputs[-1]), wanted))
         after = []
         for value, wanted in zip(node.outputs, self._result_floats(node), strict=True):
             if value.name and wanted not in (None, self.dtype) and value.name not in self.kept:
-                narrow[value.name] = self._fresh(f"{value.name}.{self.dtype}")
+                narrow[value.name] = fresh_name(self.taken, f"{value.name}.{self.dtype}")
                 after.append(_cast(value.name, narrow[value.name], self.dtype))
         made = replace(
             node,
@@ -243,26 +243,36 @@ class _Caster:
         last = len(known.outputs) - 1
         return [known.outputs[min(index, last)].only_float for index in range(len(node.outputs))]
 
-    def _fresh(self, name: str) -> str:
-        found, number = name, 1
-        while found in self.taken:
-            number += 1
-            found = f"{name}.{number}"
-        self.taken.add(found)
-        return found
-
     def _attributes(self, node: Node) -> Mapping[str, Attribute]:
         if any(value.name in self.kept for value in node.outputs):
             return node.attributes
-        given = {**_defaults(node, self.opsets), **node.attributes}
-        return {key: self._attribute(key, value) for key, value in given.items()}
+        return cast_attributes(node, self.dtype, self.opsets)
 
-    def _attribute(self, key: str, value: Attribute) -> Attribute:
-        if isinstance(value, Inline):
-            return Inline(cast_array(value.array, self.dtype))
-        if key in _TYPE_ATTRIBUTES and isinstance(value, int) and FROM_ONNX.get(value) in WIDTHS:
-            return ONNX[self.dtype]
-        return value
+
+def cast_attributes(
+    node: Node, dtype: str, opsets: Mapping[str, int], widths: Collection[str] = WIDTHS
+) -> Mapping[str, Attribute]:
+    """The attributes of a statement whose tensors and element types of `widths` become `dtype`."""
+    given = {**_type_defaults(node, opsets), **node.attributes}
+    return {key: _cast_attribute(key, value, dtype, widths) for key, value in given.items()}
+
+
+def _cast_attribute(key: str, value: Attribute, dtype: str, widths: Collection[str]) -> Attribute:
+    if isinstance(value, Inline) and name_of(value.array.dtype) in widths:
+        return Inline(cast_array(value.array, dtype))
+    if key in _TYPE_ATTRIBUTES and isinstance(value, int) and FROM_ONNX.get(value) in widths:
+        return ONNX[dtype]
+    return value
+
+
+def fresh_name(taken: set[str], name: str) -> str:
+    """A value name that is not `taken`, which it is then: `name`, or ``name.2`` and so on."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}.{number}"
+    taken.add(found)
+    return found
 
 
 def _cast(name: str, result: str, dtype: str) -> Node:

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Path
-from nncdbg.engine.compilation.inference import literal_dtype, output_types
-from nncdbg.engine.dtypes import FROM_ONNX, ONNX
+from nncdbg.engine.divergence.casting import cast_attributes, fresh_name
+from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import (
-    Attribute,
     Graph,
-    Inline,
-    Literal,
     Node,
     Operand,
     Program,
@@ -29,7 +24,8 @@ from nncdbg.engine.graph import (
     Type,
     Value,
 )
-from nncdbg.engine.ops.schema import only_float, schema, version_of
+from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.ops.schema import only_float
 from nncdbg.engine.stopping.search import blocks
 
 Place: TypeAlias = "tuple[Path, int]"
@@ -41,8 +37,6 @@ NARROW = ("f16", "bf16")
 
 Types: TypeAlias = "Mapping[Path, Mapping[str, Type | None]]"
 """Per block the types that its values have in the program as it was."""
-
-_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype"})
 
 
 def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types: Types) -> Program:
@@ -63,7 +57,7 @@ def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types
 
 def narrow_node(node: Node, dtype: str, opsets: Mapping[str, int]) -> Node:
     """A statement whose attributes say `dtype` where they said a wider float type."""
-    return replace(node, attributes=_attributes(node, dtype, opsets))
+    return replace(node, attributes=cast_attributes(node, dtype, opsets, WIDE))
 
 
 def fixed(node: Node, index: int, opsets: Mapping[str, int]) -> bool:
@@ -162,7 +156,7 @@ class _Mixer:
                 assert isinstance(before, TensorType)
                 name, declared = value.name, value.type
                 if name in given:
-                    name = scope.casts[name, self.dtype] = self._fresh(f"{name}.{self.dtype}")
+                    name = scope.casts[name, self.dtype] = fresh_name(self.taken, f"{name}.{self.dtype}")
                     after.append(Node("Cast", (name,), (value,), {"to": ONNX[before.dtype]}))
                 else:
                     scope.narrow.add(name)
@@ -175,14 +169,11 @@ class _Mixer:
 
     def _inferred(self, node: Node, was: Node, path: Path, scope: _Scope) -> Sequence[Type | None]:
         types = [self._type(new, old, path, scope) for new, old in zip(node.inputs, was.inputs, strict=True)]
-        for index, operand in enumerate(node.inputs):
-            if isinstance(operand, Literal):
-                dtype = literal_dtype(operand, node, index, types, self.opsets)
-                types[index] = TensorType(dtype, np.shape(operand.data))
         try:
-            return output_types(node, types, self.opsets)
+            rules = TypeRules(self.opsets, {})
+            return rules.inferred(node, rules.literal_types(node, tuple(types)))
         except GraphError:
-            # The op takes no such type; running it will say so.
+            # The op does not accept such a type; running it reports the error.
             return [None] * len(node.outputs)
 
     def _type(self, new: Operand, old: Operand, path: Path, scope: _Scope) -> Type | None:
@@ -219,40 +210,9 @@ class _Mixer:
         known = scope.casts.get((name, dtype))
         if known is not None:
             return [], known
-        result = scope.casts[name, dtype] = self._fresh(f"{name}.{dtype}")
+        result = scope.casts[name, dtype] = fresh_name(self.taken, f"{name}.{dtype}")
         return [Node("Cast", (name,), (Value(result),), {"to": ONNX[dtype]})], result
-
-    def _fresh(self, name: str) -> str:
-        found, number = name, 1
-        while found in self.taken:
-            number += 1
-            found = f"{name}.{number}"
-        self.taken.add(found)
-        return found
 
 
 def _dtype(known: Type) -> str | None:
     return known.dtype if isinstance(known, TensorType) else None
-
-
-def _attributes(node: Node, dtype: str, opsets: Mapping[str, int]) -> Mapping[str, Attribute]:
-    given: dict[str, Any] = dict(node.attributes)
-    if node.op == "ConstantOfShape":
-        given.setdefault("value", Inline(np.zeros(1, np.float32)))
-    known = schema(node.op, version_of(node.op, opsets))
-    for key in _TYPE_ATTRIBUTES & set(known.attributes if known is not None else ()):
-        default = known.attributes[key] if known is not None else None
-        if isinstance(default, int):
-            given.setdefault(key, default)
-    return {key: _attribute(key, value, dtype) for key, value in given.items()}
-
-
-def _attribute(key: str, value: Any, dtype: str) -> Attribute:
-    from nncdbg.engine.divergence.casting import cast_array
-    from nncdbg.engine.dtypes import name_of
-
-    if isinstance(value, Inline) and name_of(value.array.dtype) in WIDE:
-        return Inline(cast_array(value.array, dtype))
-    if key in _TYPE_ATTRIBUTES and isinstance(value, int) and FROM_ONNX.get(value) in WIDE:
-        return ONNX[dtype]
-    return value  # type: ignore[no-any-return]

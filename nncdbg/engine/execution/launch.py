@@ -178,16 +178,18 @@ def _mark_formula(code: Code, program: Program) -> None:
 def _placed(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
     """The error with its statement underlined and source position in the user's model."""
     error.excerpt = excerpt(text, path, pc)
-    location = _node_at(program, path, pc).location
+    node = _node_at(program, path, pc)
+    location = node.location if node is not None else None
     error.source = str(location) if location is not None else None
     return error
 
 
-def _node_at(program: Program, path: Path, pc: int) -> Any:
+def _node_at(program: Program, path: Path, pc: int) -> Node | None:
+    """The statement at a place; None for the last line of a block."""
     graph = program.graphs[str(path[0])]
     for node, body in zip(path[1::2], path[2::2], strict=True):
         graph = graph.nodes[int(node)].subgraphs[int(body)]
-    return graph.nodes[pc]
+    return graph.nodes[pc] if pc < len(graph.nodes) else None
 
 
 def generator_of(running: Running, seed: int) -> Callable[[Path, int], np.random.Generator]:

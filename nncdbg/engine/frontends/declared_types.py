@@ -8,26 +8,25 @@ shape that cannot be right is replaced before the graph becomes a program.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import numpy as np
-
-from nncdbg.engine.compilation.code import Compiler, Path, agreed, common_type
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import (
-    Array,
     Constant,
     Dim,
     Graph,
     Node,
-    Program,
     Type,
     Value,
     tensor_only,
     without_sizes,
 )
+from nncdbg.engine.inference.graphs import Answers, GraphInference
+from nncdbg.engine.inference.statements import Types
+from nncdbg.engine.inference.types import common_type
+from nncdbg.engine.text.listing import Path
 
 Key: TypeAlias = tuple[Path, str]
 """A value: the path of its block, and its name."""
@@ -75,40 +74,53 @@ def with_inferred_types(graph: Graph, opsets: Mapping[str, int]) -> tuple[Graph,
     confirmed: set[Key] = set()
     distrusted: set[Key] = set()
     last: Node | None = None
+    answers: Answers = {}
     while True:
-        typing = _LenientDeclarations(distrusted, symbols)
-        failed = _failing_node(graph, opsets, typing)
+        inference = _LenientInference(opsets, distrusted, symbols, answers)
+        failed = _failing_node(graph, inference)
         if failed is None:
             break
         if failed is not last:
             confirmed, last = set(distrusted), failed
-        suspects = _nearest(graph, failed, typing.trusted)
+        suspects = _nearest(graph, failed, inference.trusted)
         if not suspects:
-            typing = _LenientDeclarations(confirmed, symbols)
-            _failing_node(graph, opsets, typing)
+            inference = _LenientInference(opsets, confirmed, symbols, answers)
+            _failing_node(graph, inference)
             break
         distrusted |= suspects
-    if not typing.replaced:
+    if not inference.replaced:
         return graph, []
     found: list[StaleShape] = []
-    return _retyped(graph, (graph.name,), typing.replaced, found), found
+    return _retyped(graph, (graph.name,), inference.replaced, found), found
 
 
-@dataclass(slots=True)
-class _LenientDeclarations:
-    """Declared types give way to inferred ones; the sizes of `distrusted` values are ignored."""
+class _LenientInference(GraphInference):
+    """Declared types give way to inferred ones; the sizes of `distrusted` values are ignored.
 
-    distrusted: set[Key]
-    symbols: frozenset[str]
-    """Symbolic sizes of the graph's inputs: any number is possible."""
-    trusted: set[Key] = field(default_factory=set)
-    """Values with sizes that only their declaration gives."""
-    replaced: dict[Key, Type] = field(default_factory=dict)
+    `symbols` are the symbolic sizes of the graph's inputs: any number is possible.
+    """
 
-    def agreed(self, path: Path, name: str, declared: Type | None, inferred: Type | None) -> Type | None:
+    def __init__(
+        self, opsets: Mapping[str, int], distrusted: set[Key], symbols: frozenset[str], answers: Answers
+    ) -> None:
+        super().__init__(opsets, {}, _declared, self._note, answers)
+        self.distrusted = distrusted
+        self.symbols = symbols
+        self.trusted: set[Key] = set()
+        """Values with sizes that only their declaration gives."""
+        self.replaced: dict[Key, Type] = {}
+        self.failures: list[tuple[Path, int]] = []
+
+    def _note(self, path: Path, pc: int, error: NncdbgError) -> NncdbgError:
+        self.failures.append((path, pc))
+        return error
+
+    def agreed(
+        self, value: Value, inferred: Type | None, output: int | None = None, source: str = "the op returns"
+    ) -> Type | None:
+        declared, key = value.type, (self.path, value.name)
         if declared is None:
             return inferred
-        key = (path, name)
         if key in self.distrusted:
             self.replaced[key] = inferred or without_sizes(declared)
             return self.replaced[key]
@@ -117,7 +129,7 @@ class _LenientDeclarations:
             return declared
         found = common_type(declared, inferred)
         if found is None and without_sizes(declared) != without_sizes(inferred):
-            return agreed(name, declared, inferred)
+            return super().agreed(value, inferred, output, source)
         if found is None or self._fixes_symbol(declared, inferred):
             self.replaced[key] = inferred
             return inferred
@@ -135,17 +147,27 @@ class _LenientDeclarations:
             for number, size in zip(stated.shape, known.shape, strict=True)
         )
 
-    def carried(self, path: Path, name: str, declared: Type | None, initial: Type | None) -> Type | None:
+    def carried(self, value: Value, initial: Type | None, index: int) -> Type | None:
+        declared, key = value.type, (self.path, value.name)
         loose = without_sizes(initial) if initial is not None else None
         if declared is None:
             return loose
-        key = (path, name)
         contradicts = initial is not None and common_type(declared, initial) is None
         if key in self.distrusted or (contradicts and loose == without_sizes(declared)):
             self.replaced[key] = without_sizes(declared)
             return self.replaced[key]
         self.trusted.add(key)
         return declared
+
+    def check_ends(
+        self, wanted: Sequence[Value], names: Sequence[str], found: Types, where: str = ""
+    ) -> None:
+        """Replace declared types of results and carried values that contradict what is returned."""
+        for value, known in zip(wanted, found, strict=False):
+            if value.type is None or known is None or common_type(value.type, known) is not None:
+                continue
+            if without_sizes(value.type) == without_sizes(known):
+                self.replaced[self.path, value.name] = known if where else without_sizes(known)
 
 
 def _symbols(graph: Graph) -> frozenset[str]:
@@ -154,27 +176,21 @@ def _symbols(graph: Graph) -> frozenset[str]:
     return frozenset(dim for dim in dims if isinstance(dim, str))
 
 
-def _failing_node(graph: Graph, opsets: Mapping[str, int], typing: _LenientDeclarations) -> Node | None:
-    """Type the graph; the statement at which that fails, None if it does not."""
-    places: list[tuple[Path, int]] = []
+def _declared(constant: Constant) -> Type:
+    assert constant.value.type is not None  # A constant of a model has the type of its tensor.
+    return constant.value.type
 
-    def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
-        places.append((path, pc))
-        return error
 
-    def unread(constant: Constant) -> Array:
-        return np.empty(0)  # Its type is declared, and no kernel runs here.
-
-    program = Program({graph.name: graph}, graph.name, opsets=opsets)
+def _failing_node(graph: Graph, inference: _LenientInference) -> Node | None:
+    """Infer the types of the graph; the statement at which that fails, None if it does not."""
     try:
-        Compiler(program, unread, complain, typing).compile(graph, [None] * len(graph.inputs))
+        inference.infer(graph, [None] * len(graph.inputs))
     except NncdbgError:
-        if not places:
-            return None  # Wrong outside of any statement: reported when the program is compiled.
-        (_, *inner), pc = places[0]
+        (_, *inner), pc = inference.failures[0]
         block = graph
         for node, body in zip(inner[::2], inner[1::2], strict=True):
             block = block.nodes[int(node)].subgraphs[int(body)]
+        # An error in the last line is reported when the program is compiled.
         return block.nodes[pc] if pc < len(block.nodes) else None
     return None
 

@@ -13,11 +13,13 @@ from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import domain_of
 from nncdbg.engine.frontends.onnx_store import OnnxStore, subgraphs_of
 from nncdbg.engine.graph import Program
+from nncdbg.engine.process.collector import collector_paused
 
 MEMORY = "<memory>"
 """The store of a model that has no file."""
 
 
+@collector_paused()
 def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
     """Return the program in an .onnx file; its weights stay there and are read when they are needed.
 
@@ -29,6 +31,7 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
     return program_of(read_model(path), path, flat=flat)
 
 
+@collector_paused()
 def from_model(model: Any, *, flat: bool = False) -> Program:
     """The program in an `onnx.ModelProto`, which must not change while the program is used."""
     check_model(model, "the onnx.ModelProto")

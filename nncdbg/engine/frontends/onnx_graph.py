@@ -236,30 +236,29 @@ class Conversion:
     def nodes(self, node: Any, index: int, scope: Scope) -> list[Node]:
         """A NodeProto as statements; `index` is its position in its graph."""
         location, comment = onnx_node.location_of(node), onnx_node.comment_of(node)
-        made = self._statements(node, index, scope)
-        return [replace(statement, location=location, comment=comment) for statement in made]
-
-    def _statements(self, node: Any, index: int, scope: Scope) -> list[Node]:
         attributes = self.attributes(node, scope)
         domain = onnx_node.domain_of(node.domain)
         key = (domain, node.op_type, getattr(node, "overload", ""))
-        if key in self.functions:
-            return [self._call(node, self.functions[key], attributes, scope)]
-        if domain or node.op_type not in ("If", "Loop", "Scan"):
-            return [self._plain(node, attributes, scope)]
-        if node.op_type == "If":
-            return [self._if(node, index, scope)]
-        body = self._subgraphs(node, index, scope).get("body")
         inputs, outputs = inputs_of(node, scope), outputs_of(node, scope)
-        if node.op_type == "Loop":
-            return [loop_node(node, body, inputs, outputs, scope.true)]
-        return self._scan_nodes(node, body, inputs, outputs, self._values(node, attributes), scope.outer)
-
-    def _plain(self, node: Any, attributes: Mapping[str, Any], scope: Scope) -> Node:
-        values = self._values(node, attributes)
-        return Node(onnx_node.op_name(node), inputs_of(node, scope), outputs_of(node, scope), values)
+        if key in self.functions:
+            made = [self._call(node, self.functions[key], attributes, scope)]
+        elif domain or node.op_type not in ("If", "Loop", "Scan"):
+            op, values = onnx_node.op_name(node), self._values(node, attributes)
+            return [Node(op, inputs, outputs, values, location=location, comment=comment)]
+        elif node.op_type == "If":
+            made = [self._if(node, index, scope)]
+        else:
+            body = self._subgraphs(node, index, scope).get("body")
+            if node.op_type == "Loop":
+                made = [loop_node(node, body, inputs, outputs, scope.true)]
+            else:
+                values = self._values(node, attributes)
+                made = self._scan_nodes(node, body, inputs, outputs, values, scope.outer)
+        return [replace(statement, location=location, comment=comment) for statement in made]
 
     def _values(self, node: Any, attributes: Mapping[str, Any]) -> dict[str, Attribute]:
+        if not attributes:
+            return {}
         title = onnx_node.node_title(node)
         return {
             name: onnx_node.attribute_value(attribute, title, self._external)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from nncdbg.engine.errors import GraphError
@@ -137,8 +138,8 @@ def location_of(node: Any) -> Location | None:
 
     The innermost line outside of torch itself counts, with its callers.
     """
-    metadata = metadata_of(node)
-    frames = _frames(metadata.get(_STACK_TRACE, ""), node.doc_string)
+    trace, doc = metadata_of(node).get(_STACK_TRACE, ""), node.doc_string
+    frames = _frames(trace, doc) if trace or doc else []
     if not frames:
         return Location(name=node.name) if node.name else None
     own = [place for place, (file, _) in enumerate(frames) if not _TORCH_ITSELF.search(file)]
@@ -155,8 +156,8 @@ def _frames(trace: str, doc: str) -> list[tuple[str, int]]:
 
 def comment_of(node: Any) -> str:
     """The doc_string as a comment, unless it is a stack trace, which `location_of` reads."""
-    doc = str(node.doc_string)
-    return "" if _TORCHSCRIPT_LINE.search(doc) else comment_text(doc)
+    doc = node.doc_string
+    return "" if not doc or _TORCHSCRIPT_LINE.search(doc) else comment_text(doc)
 
 
 def comment_text(doc: str) -> str:
@@ -166,7 +167,8 @@ def comment_text(doc: str) -> str:
 
 def metadata_of(node: Any) -> dict[str, str]:
     """metadata_props of a NodeProto, empty before ONNX 1.16."""
-    return {entry.key: entry.value for entry in getattr(node, "metadata_props", ())}
+    entries = getattr(node, "metadata_props", ())
+    return {entry.key: entry.value for entry in entries} if entries else {}
 
 
 def modules_of(node: Any) -> Modules | None:
@@ -177,17 +179,22 @@ def modules_of(node: Any) -> Modules | None:
     output.
     """
     metadata = metadata_of(node)
-    scopes = _listed(metadata.get(_NAME_SCOPES, ""))
-    if scopes:
+    if metadata and (scopes := _listed(metadata.get(_NAME_SCOPES, ""))):
         classes = _listed(metadata.get(_CLASS_HIERARCHY, ""))
         return _inside(scopes, classes if len(classes) == len(scopes) else [""] * len(scopes))
-    if metadata.get(_NAMESPACE):
+    if metadata and metadata.get(_NAMESPACE):
         parts = [part.partition(":") for part in metadata[_NAMESPACE].split("/")]
         return _inside([name.strip() for name, _, _ in parts], [kind.strip() for _, _, kind in parts])
     name = node.name or next((output for output in node.output if output), "")
     if "/" not in name:
         return None
-    words = [word for word in name.split("/")[:-1] if word]
+    return _modules_in(name.rpartition("/")[0])
+
+
+@lru_cache(maxsize=4096)
+def _modules_in(folder: str) -> Modules:
+    """The modules that a path of names is inside of."""
+    words = [word for word in folder.split("/") if word]
     return tuple(("/".join(words[: depth + 1]), "") for depth in range(min(len(words), _DEEPEST)))
 
 

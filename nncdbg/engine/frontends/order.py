@@ -10,13 +10,12 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Graph, Node
 
 
-def reads(node: Node) -> Iterator[str]:
+def reads(node: Node) -> list[str]:
     """Names of the values that a node reads, those that its subgraphs read from around them included."""
-    for operand in node.inputs:
-        if isinstance(operand, str):
-            yield operand
+    names = [operand for operand in node.inputs if isinstance(operand, str)]
     for graph in node.subgraphs:
-        yield from free_names(graph)
+        names.extend(free_names(graph))
+    return names
 
 
 def free_names(graph: Graph) -> Iterator[str]:

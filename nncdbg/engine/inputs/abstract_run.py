@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Code, Path, initial_data, literal_array, type_of_array
-from nncdbg.engine.compilation.inference import literal_dtype, output_types
+from nncdbg.engine.compilation.code import Code, Path, initial_data
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import (
@@ -33,6 +32,9 @@ from nncdbg.engine.graph import (
     tensor_only,
     without_sizes,
 )
+from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.inference.types import joined_type, literal_array, stacked_type, type_of_array
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import Content
@@ -136,6 +138,10 @@ class AbstractRun:
     """True if the budget was spent before the end."""
     steps: int = 0
     _depth: int = 0
+    _rules: TypeRules = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rules = TypeRules(self.program.opsets, self.program.graphs)
 
     def run(self, inputs: Mapping[str, Fact]) -> AbstractRun:
         """Run from these facts about the inputs; the results are in `uses`, `failure` and `steps`."""
@@ -259,7 +265,7 @@ class AbstractRun:
         op = lookup(node.op, version)
         types = [fact.type for fact in operands]
         try:
-            results = list(output_types(node, types, self.program.opsets))
+            results = list(self._rules.inferred(node, tuple(types)))
             if op is None:
                 return [Fact(type_) for type_ in results]
             attributes = complete(node.op, version, node.attributes)
@@ -433,28 +439,11 @@ def _numbers(node: Node, operands: Sequence[Fact]) -> frozenset[int]:
 
 def _joined(facts: Sequence[Fact]) -> Fact:
     """What holds of a value that is one of several."""
-    first, *others = facts
-    types = {fact.type for fact in facts}
     origins = frozenset().union(*(fact.origins for fact in facts))
-    if len(types) == 1:
-        return Fact(first.type, None if others else first.data, origins)
-    tensors = [tensor_only(fact.type) for fact in facts]
-    if any(known is None for known in tensors):
-        return Fact(None, None, origins)
-    known = [each for each in tensors if each is not None]
-    if len({each.dtype for each in known}) > 1:
-        return Fact(None, None, origins)
-    if any(each.shape is None for each in known) or len({len(each.shape or ()) for each in known}) > 1:
-        return Fact(without_sizes(known[0]), None, origins)
-    sizes: list[Dim] = [
-        column[0] if len(set(column)) == 1 else None
-        for column in zip(*(each.shape or () for each in known), strict=True)
-    ]
-    return Fact(TensorType(known[0].dtype, tuple(sizes)), None, origins)
+    return Fact(
+        joined_type([fact.type for fact in facts]), None if len(facts) > 1 else facts[0].data, origins
+    )
 
 
 def _stacked(fact: Fact, count: int | None) -> Fact:
-    known = tensor_only(fact.type)
-    if known is None or known.shape is None:
-        return Fact(known and without_sizes(known), None, fact.origins)
-    return Fact(TensorType(known.dtype, (count, *known.shape)), None, fact.origins)
+    return Fact(stacked_type(fact.type, count), None, fact.origins)

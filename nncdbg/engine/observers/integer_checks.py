@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.compilation.linking import Binding, Execute
 from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.integer_faults import IntegerFault
 from nncdbg.engine.ops.schema import complete, version_of
@@ -25,11 +24,7 @@ def fault_of(statement: Statement, inputs: Sequence[Any]) -> IntegerFault | None
     op = lookup(node.op, version)
     if op is None or op.integer_fault is None:
         return None
-    return op.integer_fault(complete(node.op, version, node.attributes), [*map(_array, inputs)])
-
-
-def _array(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, np.generic) else value
+    return op.integer_fault(complete(node.op, version, node.attributes), [*map(array_of, inputs)])
 
 
 def finding_of(statement: Statement, fault: IntegerFault, inputs: Sequence[Any], result: Any) -> Finding:

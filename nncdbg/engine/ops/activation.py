@@ -79,7 +79,7 @@ def prelu_types(attributes: Attributes, inputs: Types) -> Types:
     """The slope broadcasts to x, never the other way."""
     x, slope = shape_at(inputs, 0), shape_at(inputs, 1)
     if x is not None and slope is not None and len(slope) > len(x):
-        raise GraphError(f"slope has {len(slope)} axes, but x has {len(x)}")
+        raise GraphError(f"slope has {len(slope)} axes, but x has {len(x)}", operand=1)
     broadcast_shapes([x, slope])
     return [at(inputs, 0)]
 

@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from nncdbg.engine.graph import Dim
-from nncdbg.engine.ops.types import Types, agree, at, need_rank, shape_at
+from nncdbg.engine.ops.types import Types, agree, need_rank, shape_at
 
 
 def need_channels(inputs: Types, names: Sequence[str]) -> Dim:
     """The number of channels; GraphError if a parameter (inputs 1 and on) has another number."""
-    need_rank(at(inputs, 0), "input", 2)
+    need_rank(inputs, 0, "input", 2)
     x = shape_at(inputs, 0)
     channels = None if x is None else x[1]
     for index, name in enumerate(names, 1):
-        need_rank(at(inputs, index), name, 1, 1)
+        need_rank(inputs, index, name, 1, 1)
         given = shape_at(inputs, index)
         if given is not None:
-            channels = agree(
-                channels, given[0], f"{name} has {given[0]} elements, but input has {channels} channels"
-            )
+            fact = f"{name} has {given[0]} elements, but input has {channels} channels"
+            channels = agree(channels, given[0], fact, index)
     return channels
 
 

@@ -32,7 +32,8 @@ def kernel_sizes(attributes: Attributes, weight: Sequence[Dim]) -> list[int] | N
     given = attributes["kernel_shape"] or [None] * (len(weight) - 2)
     if len(given) != len(weight) - 2:
         raise GraphError(
-            f"kernel_shape has {len(given)} sizes, but the weight has {len(weight) - 2} spatial axes"
+            f"kernel_shape has {len(given)} sizes, but the weight has {len(weight) - 2} spatial axes",
+            attribute="kernel_shape",
         )
     fact = f"kernel_shape is {list(given)}, the weight has {list(weight[2:])}"
     sizes = [agree(size, wanted, fact) for size, wanted in zip(weight[2:], given, strict=True)]
@@ -45,14 +46,14 @@ def _known_shapes(inputs: Types, least: int) -> tuple[Sequence[Dim], Sequence[Di
 
     Raises GraphError for ranks that do not fit, the bias's too.
     """
-    need_rank(at(inputs, 0), "input", least)
-    need_rank(at(inputs, 1), "weight", least)
-    need_rank(at(inputs, 2), "bias", 1, 1)
+    need_rank(inputs, 0, "input", least)
+    need_rank(inputs, 1, "weight", least)
+    need_rank(inputs, 2, "bias", 1, 1)
     x, weight = shape_at(inputs, 0), shape_at(inputs, 1)
     if x is None or weight is None:
         return None
     if len(x) != len(weight):
-        raise GraphError(f"input has {len(x)} axes, but weight has {len(weight)}")
+        raise GraphError(f"input has {len(x)} axes, but weight has {len(weight)}", operand=1)
     return x, weight
 
 
@@ -61,7 +62,7 @@ def _agreed_features(features: Dim, inputs: Types) -> Dim:
     bias = shape_at(inputs, 2)
     if bias is None:
         return features
-    return agree(features, bias[0], f"bias has {bias[0]} elements, weight has {features} output channels")
+    return agree(features, bias[0], f"bias has {bias[0]} elements, weight has {features} output channels", 2)
 
 
 def conv_types(attributes: Attributes, inputs: Types) -> Types:
@@ -73,10 +74,14 @@ def conv_types(attributes: Attributes, inputs: Types) -> Types:
     group = attributes["group"]
     if isinstance(weight[1], int) and isinstance(x[1], int) and weight[1] * group != x[1]:
         groups = f" in {group} groups" if group > 1 else ""
-        raise GraphError(f"weight needs {weight[1] * group} channels{groups}, but input has {x[1]}")
+        raise GraphError(
+            f"weight needs {weight[1] * group} channels{groups}, but input has {x[1]}", operand=1
+        )
     features = weight[0]
     if isinstance(features, int) and features % group:
-        raise GraphError(f"{features} output channels cannot be split evenly into {group} groups")
+        raise GraphError(
+            f"{features} output channels cannot be split evenly into {group} groups", attribute="group"
+        )
     features = _agreed_features(features, inputs)
     kernel = kernel_sizes(attributes, weight)
     if kernel is None:
@@ -253,7 +258,7 @@ def conv_transpose_types(attributes: Attributes, inputs: Types) -> Types:
     if known is None:
         return [typed(at(inputs, 0), None)]
     x, weight = known
-    agree(x[1], weight[0], f"weight needs {weight[0]} channels, but input has {x[1]}")
+    agree(x[1], weight[0], f"weight needs {weight[0]} channels, but input has {x[1]}", 1)
     features = weight[1] * attributes["group"] if isinstance(weight[1], int) else None
     features = _agreed_features(features, inputs)
     kernel = kernel_sizes(attributes, weight)

@@ -106,7 +106,10 @@ def gates_of(attributes: Attributes, defaults: Sequence[str], directions: int) -
     if len(names) != len(defaults) * directions:
         # The default of the schema of RNN names both directions.
         if tuple(names[: len(defaults)]) != tuple(names[len(defaults) :]):
-            raise GraphError(f"expected {len(defaults) * directions} activations, got {len(names)}")
+            raise GraphError(
+                f"expected {len(defaults) * directions} activations, got {len(names)}",
+                attribute="activations",
+            )
         names = [*names[: len(defaults)]] * directions
     alphas, betas = iter(attributes["activation_alpha"] or ()), iter(attributes["activation_beta"] or ())
     gates = [_gate(name, alphas, betas, attributes["clip"]) for name in names]

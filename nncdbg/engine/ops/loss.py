@@ -34,7 +34,7 @@ def _loss(xp: Any, log_prob: Any, target: Any, weight: Any, ignore_index: int | 
         return losses.sum()
     if reduction == "mean":
         return losses.sum() / each.sum()
-    raise GraphError(f"unknown reduction {reduction!r}", hint="use none, sum or mean")
+    raise GraphError(f"unknown reduction {reduction!r}", hint="use none, sum or mean", attribute="reduction")
 
 
 @op(

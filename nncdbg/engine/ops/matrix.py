@@ -35,7 +35,7 @@ def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim,
     if not a or not b:
         raise GraphError("matrix multiplication does not accept a scalar", hint="use Mul")
     inner = b[-2] if len(b) > 1 else b[0]
-    agree(a[-1], inner, f"a has {a[-1]} columns, but b has {inner} rows")
+    agree(a[-1], inner, f"a has {a[-1]} columns, but b has {inner} rows", 1)
     batch = broadcast_shapes([tuple(a[:-2]), tuple(b[:-2])])
     assert batch is not None
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
@@ -162,17 +162,17 @@ def _as_i32(given: TensorType | None) -> TensorType:
 def gemm_types(attributes: Attributes, inputs: Types) -> Types:
     """[M, N]; C broadcasts to it."""
     a, b, c = shape_at(inputs, 0), shape_at(inputs, 1), shape_at(inputs, 2)
-    need_rank(at(inputs, 0), "A", 2, 2)
-    need_rank(at(inputs, 1), "B", 2, 2)
-    need_rank(at(inputs, 2), "C", 0, 2)
+    need_rank(inputs, 0, "A", 2, 2)
+    need_rank(inputs, 1, "B", 2, 2)
+    need_rank(inputs, 2, "C", 0, 2)
     rows, inner = (None, None) if a is None else reversed(a) if attributes["transA"] else a
     depth, columns = (None, None) if b is None else reversed(b) if attributes["transB"] else b
-    agree(inner, depth, f"A has {inner} columns, B has {depth} rows")
+    agree(inner, depth, f"A has {inner} columns, B has {depth} rows", 1)
     if c is not None:
         padded = (1,) * (2 - len(c)) + c
         for axis, (size, wanted) in enumerate(zip(padded, (rows, columns), strict=True)):
             if size != 1:
-                agree(wanted, size, f"C has {size} {('rows', 'columns')[axis]}, the product has {wanted}")
+                agree(wanted, size, f"C has {size} {('rows', 'columns')[axis]}, the product has {wanted}", 2)
     return [typed(at(inputs, 0), (rows, columns))]
 
 
@@ -273,17 +273,24 @@ def einsum_terms(equation: str, count: int) -> tuple[list[str], str]:
     left, arrow, right = equation.replace(" ", "").replace("...", ".").partition("->")
     terms = left.split(",")
     if len(terms) != count:
-        raise GraphError(f"the equation {equation!r} has {len(terms)} terms, but the op has {count} inputs")
+        raise GraphError(
+            f"the equation {equation!r} has {len(terms)} terms, but the op has {count} inputs",
+            attribute="equation",
+        )
     letters = left.replace(",", "").replace(".", "")
     if not all(c.isascii() and c.isalpha() for c in letters):
-        raise GraphError(f"the equation {equation!r} contains a character that is not a letter")
+        raise GraphError(
+            f"the equation {equation!r} contains a character that is not a letter", attribute="equation"
+        )
     if not arrow:
         # Without an arrow: what stands once, in the order of the alphabet.
         single = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
         right = ("." if "." in left else "") + single
     unknown = [c for c in right if c != "." and c not in letters]
     if unknown:
-        raise GraphError(f"the output letter {unknown[0]!r} of {equation!r} is not in any input")
+        raise GraphError(
+            f"the output letter {unknown[0]!r} of {equation!r} is not in any input", attribute="equation"
+        )
     return terms, right
 
 
@@ -351,7 +358,7 @@ _MATRIX = Influence("the result of the matrix that contains the element", _matri
 
 def det_types(attributes: Attributes, inputs: Types) -> Types:
     """The leading axes of x; the last two are square."""
-    need_rank(at(inputs, 0), "input", 2)
+    need_rank(inputs, 0, "input", 2)
     x = shape_at(inputs, 0)
     if x is not None:
         agree(x[-2], x[-1], f"a matrix of {x[-2]} rows and {x[-1]} columns has no determinant")

@@ -25,9 +25,13 @@ _INITS = ("nan", "none", "zeros", "ones")
 def _empty_types(attributes: Attributes, types: Types) -> Types:
     dtype, init = attributes["dtype"], attributes["init"]
     if dtype not in NUMPY:
-        raise GraphError(f"{dtype!r} is not an element type", hint="use a type such as f32, i64 or bool")
+        raise GraphError(
+            f"{dtype!r} is not an element type", hint="use a type such as f32, i64 or bool", attribute="dtype"
+        )
     if init not in _INITS:
-        raise GraphError(f"init cannot be {init!r}", hint=f"use one of: {', '.join(_INITS)}")
+        raise GraphError(
+            f"init cannot be {init!r}", hint=f"use one of: {', '.join(_INITS)}", attribute="init"
+        )
     return (TensorType(dtype, sizes_of(attributes["shape"])),)
 
 

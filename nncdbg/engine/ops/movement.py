@@ -22,6 +22,7 @@ from nncdbg.engine.ops.types import (
     normal_axis,
     product,
     same_as,
+    same_rank,
     shape_at,
     shaped,
     total,
@@ -72,7 +73,8 @@ def _cut(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
     """Views of `x`, one after the other along `axis`."""
     if sum(sizes) != x.shape[axis]:
         raise GraphError(
-            f"the sizes of split {list(sizes)} do not add up to {x.shape[axis]}, the size of axis {axis}"
+            f"the sizes of split {list(sizes)} do not add up to {x.shape[axis]}, the size of axis {axis}",
+            attribute="split",
         )
     before, parts, start = (slice(None),) * axis, [], 0
     for size in sizes:
@@ -95,7 +97,7 @@ def _split(x: Any, axis: int | None, sizes: Sequence[int] | None, count: int) ->
 
 def _split_types(attributes: Attributes, types: Types) -> Types:
     """As many types as the attributes or the type of `split` tell; none if only the statement does."""
-    need_rank(at(types, 1), "split", 1, 1)
+    need_rank(types, 1, "split", 1, 1)
     given, shape, listed = at(types, 0), shape_at(types, 0), shape_at(types, 1)
     sizes: Sequence[Dim] = attributes.get("split") or ()
     count = len(sizes) or attributes.get("num_outputs") or 0
@@ -179,15 +181,10 @@ def slice_by_attributes(
     return x[tuple(_slices(x.ndim, starts, ends, axes, None))]
 
 
-def _same_rank(attributes: Attributes, types: Types) -> Shape | None:
-    shape = shape_at(types, 0)
-    return None if shape is None else (None,) * len(shape)
-
-
 @op(
     "Slice",
     since=10,
-    infer=shaped(_same_rank),
+    infer=shaped(same_rank),
     view=True,
     vjp=gradients.moved("Slice"),
     integers=valid.slices,
@@ -257,7 +254,7 @@ def pad_by_attribute(xp: Any, x: Any, *, pads: Sequence[int], mode: str, value: 
     return _pad(xp, x, pads, value, mode, None)
 
 
-@op("Pad", since=11, infer=shaped(_same_rank), integers=valid.pads, influence=moved(0, 2))
+@op("Pad", since=11, infer=shaped(same_rank), integers=valid.pads, influence=moved(0, 2))
 def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Any:
     """`x` with `pads` along `axes`; a negative one cuts.  ONNX Pad since 11, wrap since 19."""
     listed = None if axes is None else axes.tolist()

@@ -32,7 +32,7 @@ from nncdbg.engine.ops.types import (
 
 def instance_types(attributes: Attributes, inputs: Types) -> Types:
     """As the input."""
-    need_rank(at(inputs, 0), "input", 3)
+    need_rank(inputs, 0, "input", 3)
     need_channels(inputs, ("scale", "bias"))
     return [at(inputs, 0)]
 
@@ -75,10 +75,12 @@ def instance_normalization(xp: ModuleType, x: Any, scale: Any, bias: Any, *, eps
 
 def group_types(attributes: Attributes, inputs: Types) -> Types:
     """As the input; the groups divide the channels."""
-    need_rank(at(inputs, 0), "input", 2)
+    need_rank(inputs, 0, "input", 2)
     x, groups = shape_at(inputs, 0), attributes["num_groups"]
     if x is not None and isinstance(x[1], int) and x[1] % groups:
-        raise GraphError(f"{x[1]} channels cannot be split evenly into {groups} groups")
+        raise GraphError(
+            f"{x[1]} channels cannot be split evenly into {groups} groups", attribute="num_groups"
+        )
     return [at(inputs, 0)]
 
 

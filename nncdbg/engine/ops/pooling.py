@@ -24,7 +24,16 @@ from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.squares import Squares
-from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, same_as, shape_at, typed
+from nncdbg.engine.ops.types import (
+    Attributes,
+    Types,
+    at,
+    one_per_plane,
+    same_as,
+    shape_at,
+    shaped,
+    typed,
+)
 from nncdbg.engine.ops.windows import Axis, axes_of, padded, window_view
 
 
@@ -241,13 +250,6 @@ def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **at
 # Whole planes ---------------------------------------------------------------------------------
 
 
-def plane_types(attributes: Attributes, inputs: Types) -> Types:
-    """[N, C, 1, ...]."""
-    need_rank(at(inputs, 0), "input", 2)
-    x = shape_at(inputs, 0)
-    return [typed(at(inputs, 0), None if x is None else (*x[:2], *[1] * (len(x) - 2)))]
-
-
 def plane_formula(name: str) -> Any:
     """One reduction over the spatial axes."""
 
@@ -268,7 +270,7 @@ def over_planes(xp: ModuleType, x: Any, reduce: Callable[..., Any]) -> Any:
 @op(
     "GlobalAveragePool",
     since=1,
-    infer=plane_types,
+    infer=shaped(one_per_plane),
     formula=plane_formula("ReduceMean"),
     influence=probed(0),
     unit_axis=1,
@@ -282,7 +284,7 @@ def global_average_pool(xp: ModuleType, x: Any) -> Any:
 @op(
     "GlobalMaxPool",
     since=1,
-    infer=plane_types,
+    infer=shaped(one_per_plane),
     formula=plane_formula("ReduceMax"),
     influence=probed(0),
     content=Content.BOUNDED,
@@ -293,7 +295,7 @@ def global_max_pool(xp: ModuleType, x: Any) -> Any:
     return over_planes(xp, x, xp.max)
 
 
-@op("GlobalLpPool", since=2, infer=plane_types, influence=probed(0), cause="pooling.plane")
+@op("GlobalLpPool", since=2, infer=shaped(one_per_plane), influence=probed(0), cause="pooling.plane")
 def global_lp_pool(xp: ModuleType, x: Any, *, p: int) -> Any:
     """The p-norm over all axes after the second."""
     wide = widened(xp, x)

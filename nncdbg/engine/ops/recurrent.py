@@ -33,14 +33,14 @@ def recurrent_types(gates: int, outputs: int) -> Callable[[Attributes, Types], T
 
     def infer(attributes: Attributes, inputs: Types) -> Types:
         for index, (name, rank) in enumerate((("X", 3), ("W", 3), ("R", 3), ("B", 2), ("sequence_lens", 1))):
-            need_rank(at(inputs, index), name, rank, rank)
+            need_rank(inputs, index, name, rank, rank)
         x, weight, again = (shape_at(inputs, index) for index in range(3))
         directions = len(directions_of(attributes["direction"]))
         hidden = _hidden_size(attributes["hidden_size"], weight, again, gates, directions)
         if x is None:
             return [typed(at(inputs, 0), None)] * outputs
         if weight is not None:
-            agree(x[2], weight[2], f"W needs {weight[2]} features, but X has {x[2]}")
+            agree(x[2], weight[2], f"W needs {weight[2]} features, but X has {x[2]}", 1)
         batch_first = attributes.get("layout", 0)
         batch, time = x[:2] if batch_first else (x[1], x[0])
         whole = (batch, time, directions, hidden) if batch_first else (time, directions, batch, hidden)
@@ -56,13 +56,14 @@ def _hidden_size(
     """The size of the state, from the attribute or from R; GraphError if W or R does not fit it."""
     hidden = given
     if again is not None:
-        hidden = agree(hidden, again[2], f"hidden_size is {hidden}, R has {again[2]}")
-    for name, shape in (("W", weight), ("R", again)):
+        hidden = agree(hidden, again[2], f"hidden_size is {hidden}, R has {again[2]}", 2)
+    for index, (name, shape) in enumerate((("W", weight), ("R", again)), 1):
         if shape is not None:
-            agree(shape[0], directions, f"{name} has {shape[0]} directions, expected {directions}")
+            agree(shape[0], directions, f"{name} has {shape[0]} directions, expected {directions}", index)
             if isinstance(hidden, int):
                 rows = gates * hidden
-                agree(shape[1], rows, f"{name} has {shape[1]} rows, {gates} gates of {hidden} need {rows}")
+                fact = f"{name} has {shape[1]} rows, {gates} gates of {hidden} need {rows}"
+                agree(shape[1], rows, fact, index)
     return hidden
 
 

@@ -17,11 +17,15 @@ from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, 
 
 def _region_types(attributes: Attributes, types: Types) -> Types:
     """[regions, C, *pooled_shape] from x [N, C, H, W] and rois [regions, 5]."""
-    need_rank(at(types, 0), "X", 4, 4)
-    need_rank(at(types, 1), "rois", 2, 2)
+    need_rank(types, 0, "X", 4, 4)
+    need_rank(types, 1, "rois", 2, 2)
     pooled = tuple(attributes["pooled_shape"])
     if len(pooled) != 2 or min(pooled) < 1:
-        raise GraphError(f"pooled_shape cannot be {list(pooled)}", hint="use two sizes of 1 or more")
+        raise GraphError(
+            f"pooled_shape cannot be {list(pooled)}",
+            hint="use two sizes of 1 or more",
+            attribute="pooled_shape",
+        )
     image, regions = shape_at(types, 0), shape_at(types, 1)
     if regions is not None and isinstance(regions[1], int) and regions[1] != 5:
         raise GraphError(f"rois has {regions[1]} numbers per region, expected 5: batch, x1, y1, x2, y2")

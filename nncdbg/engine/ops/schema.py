@@ -8,7 +8,7 @@ domain ``nncdbg`` from the kernels.  `register_schemas` adds others.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
@@ -219,22 +219,29 @@ def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str
     found = schema(name, version)
     if found is None:
         return given
-    unknown = [key for key in given if key not in found.attributes]
-    if unknown:
-        known = ", ".join(found.attributes) or "none"
-        raise GraphError(
-            f"{name} has no attribute {unknown[0]!r} in opset {version}",
-            hint=f"use these attributes: {known}",
-        )
+    for error in attribute_errors(found, version, given):
+        raise error
+    return {**found.attributes, **given}
+
+
+def attribute_errors(found: Schema, version: int, given: Mapping[str, Any]) -> Iterator[GraphError]:
+    """Each attribute that the op does not have, that is of another type, or that is missing.
+
+    `given` has tensors as arrays.
+    """
     for key, value in given.items():
-        check_kind(name, key, value, found.kinds.get(key, ""))
-    merged = {**found.attributes, **given}
-    missing = [key for key, value in merged.items() if value is REQUIRED]
-    if missing:
-        raise GraphError(
-            f"{name} needs the attribute {missing[0]!r}", hint=f"write {missing[0]}=... in the call"
-        )
-    return merged
+        if key not in found.attributes:
+            known = ", ".join(found.attributes) or "none"
+            message = f"{found.name} has no attribute {key!r} in opset {version}"
+            hint = f"use these attributes: {known}"
+            yield GraphError(message, hint=hint, attribute=key, code="attribute")
+        elif (wrong := _wrong_kind(value, found.kinds.get(key, ""))) is not None:
+            message = f"{found.name}: the attribute {key!r} is {_said(value)}, not {wrong}"
+            yield GraphError(message, attribute=key, code="attribute")
+    for key, default in found.attributes.items():
+        if default is REQUIRED and key not in given:
+            message = f"{found.name} needs the attribute {key!r}"
+            yield GraphError(message, hint=f"write {key}=... in the call", code="attribute")
 
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -246,18 +253,15 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 """ONNX's word for the type of an attribute to the types of its value, and how a person says it."""
 
 
-def check_kind(name: str, key: str, value: Any, kind: str) -> None:
-    """GraphError if an attribute is of another type than the schema says."""
+def _wrong_kind(value: Any, kind: str) -> str | None:
+    """What the schema expects, if an attribute is of another type."""
     several = kind in ("INTS", "FLOATS", "STRINGS")
     types, words = _KINDS.get(kind[:-1] if several else kind, ((object,), ""))
     listed = isinstance(value, (list, tuple))
     items = value if listed else (value,)
-    if listed == several and all(isinstance(item, types) for item in items):
-        return
-    if not words:
-        return
-    wanted = f"a list, each item {words}" if several else words
-    raise GraphError(f"{name}: the attribute {key!r} is {_said(value)}, not {wanted}")
+    if not words or (listed == several and all(isinstance(item, types) for item in items)):
+        return None
+    return f"a list, each item {words}" if several else words
 
 
 def _said(value: Any) -> str:

@@ -129,7 +129,7 @@ def _flatten_shape(attributes: Attributes, types: Types) -> Shape | None:
     if shape is None:
         return (None, None)
     if not -len(shape) <= axis <= len(shape):
-        raise GraphError(f"axis {axis} is out of range for {len(shape)} axes")
+        raise GraphError(f"axis {axis} is out of range for {len(shape)} axes", attribute="axis")
     axis = axis + len(shape) if axis < 0 else axis
     return (product(shape[:axis]), product(shape[axis:]))
 
@@ -148,7 +148,7 @@ def _transpose_shape(attributes: Attributes, types: Types) -> Shape | None:
     if order is None:
         return shape[::-1]
     if sorted(order) != list(range(len(shape))):
-        raise GraphError(f"perm {list(order)} is not a permutation of {len(shape)} axes")
+        raise GraphError(f"perm {list(order)} is not a permutation of {len(shape)} axes", attribute="perm")
     return tuple(shape[i] for i in order)
 
 

@@ -115,7 +115,7 @@ def broadcast(dtype: str | None = None, like: int = 0, start: int = 0) -> Infer:
 def normal_axis(axis: int, rank: int) -> int:
     """`axis` counted from the front; raises GraphError outside ``[-rank, rank)``."""
     if not -rank <= axis < rank:
-        raise GraphError(f"axis {axis} is out of range for {rank} axes")
+        raise GraphError(f"axis {axis} is out of range for {rank} axes", attribute="axis")
     return axis % rank
 
 
@@ -123,8 +123,21 @@ def normal_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
     """`axes` counted from the front, in the order given; raises GraphError if one stands twice."""
     result = tuple(normal_axis(int(axis), rank) for axis in axes)
     if len(set(result)) != len(result):
-        raise GraphError(f"axes {list(result)} contain an axis twice")
+        raise GraphError(f"axes {list(result)} contain an axis twice", attribute="axes")
     return result
+
+
+def same_rank(attributes: Attributes, types: Types) -> Shape | None:
+    """Unknown sizes, as many as input 0 has axes."""
+    shape = shape_at(types, 0)
+    return None if shape is None else (None,) * len(shape)
+
+
+def one_per_plane(attributes: Attributes, types: Types) -> Shape | None:
+    """The shape of one number for each plane of input 0, which has the axes batch, channels and others."""
+    need_rank(types, 0, "input", 2)
+    shape = shape_at(types, 0)
+    return None if shape is None else (*shape[:2], *[1] * (len(shape) - 2))
 
 
 def reduced_shape(shape: Shape | None, axes: Iterable[int] | None, keepdims: bool) -> Shape | None:
@@ -171,8 +184,9 @@ def element_type(number: int) -> str:
         raise GraphError(message, hint="use a number such as 1 (f32), 7 (i64) or 9 (bool)") from None
 
 
-def need_rank(given: TensorType | None, what: str, least: int, most: int | None = None) -> None:
-    """GraphError if the rank is known and outside `least`..`most` (no upper bound if None)."""
+def need_rank(types: Types, index: int, what: str, least: int, most: int | None = None) -> None:
+    """GraphError if the rank of operand `index` is known and outside `least`..`most` (None: no bound)."""
+    given = at(types, index)
     if given is None or given.shape is None:
         return
     rank = len(given.shape)
@@ -180,13 +194,13 @@ def need_rank(given: TensorType | None, what: str, least: int, most: int | None 
         wanted = (
             f"at least {least}" if most is None else f"{least}" if most == least else f"{least} to {most}"
         )
-        raise GraphError(f"{what} has {rank} axes, expected {wanted}")
+        raise GraphError(f"{what} has {rank} axes, expected {wanted}", operand=index)
 
 
-def agree(a: Dim, b: Dim, fact: str) -> Dim:
-    """The size that both describe, a number rather than a symbol; GraphError(fact) if two numbers differ."""
+def agree(a: Dim, b: Dim, fact: str, operand: int | None = None) -> Dim:
+    """The size that both describe, rather a number; GraphError(fact) for `operand` if two numbers differ."""
     if isinstance(a, int) and isinstance(b, int) and a != b:
-        raise GraphError(fact)
+        raise GraphError(fact, operand=operand)
     if isinstance(a, int) or b is None:
         return a
     return b if isinstance(b, int) or a is None else a

@@ -95,7 +95,9 @@ def axes_of(attributes: Attributes, kernel: Sequence[int]) -> list[Axis]:
     auto_pad = attributes.get("auto_pad") or "NOTSET"
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise GraphError(
-            f"auto_pad cannot be {auto_pad!r}", hint="use NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+            f"auto_pad cannot be {auto_pad!r}",
+            hint="use NOTSET, VALID, SAME_UPPER or SAME_LOWER",
+            attribute="auto_pad",
         )
     ceil = bool(attributes.get("ceil_mode"))
     rows = zip(kernel, strides, dilations, pads[:count], pads[count:], strict=True)
@@ -107,7 +109,7 @@ def _numbers(attributes: Attributes, name: str, count: int, default: int) -> Seq
     if not given:
         return (default,) * count
     if len(given) != count:
-        raise GraphError(f"{name} has {len(given)} numbers, expected {count}")
+        raise GraphError(f"{name} has {len(given)} numbers, expected {count}", attribute=name)
     return tuple(int(number) for number in given)
 
 

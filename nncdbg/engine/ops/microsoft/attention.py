@@ -34,7 +34,7 @@ def _widths(attributes: Attributes, columns: int) -> list[int]:
 def _attention_types(attributes: Attributes, types: Types, past: int, like: int) -> Types:
     """[batch, sequence, hidden of value], and the keys and values [2, batch, heads, total, size]."""
     x, weights, before = shape_at(types, 0), shape_at(types, 1), shape_at(types, past)
-    need_rank(at(types, 0), "input", 3, 3)
+    need_rank(types, 0, "input", 3, 3)
     element = at(types, like)
     if x is None or weights is None or not isinstance(weights[1], int):
         return [typed(element, None), typed(element, None)]

@@ -22,7 +22,7 @@ from nncdbg.engine.ops.gates import activation_lines
 from nncdbg.engine.ops.microsoft.composing import activation_of, formula, stated
 from nncdbg.engine.ops.microsoft.convolution import WINDOWS
 from nncdbg.engine.ops.pooling import pool_types
-from nncdbg.engine.ops.types import Attributes, Shape, Types, at, shape_at, shaped
+from nncdbg.engine.ops.types import Attributes, Shape, Types, at, one_per_plane, shape_at, shaped
 
 _NCHW = [0, 1, 4, 2, 3]
 """From [N, C / b, H, W, b] to [N, C / b, b, H, W]."""
@@ -202,23 +202,18 @@ def average_pool(attributes: Attributes, types: Types) -> str:
     return _pooled("AveragePool", attributes, types, line, _pool_result(attributes, types))
 
 
-def _one_per_plane(attributes: Attributes, types: Types) -> Shape | None:
-    x = shape_at(types, 0)
-    return None if x is None else (*x[:2], *[1] * (len(x) - 2))
-
-
-@composite("com.microsoft.nchwc.GlobalAveragePool", infer=shaped(_one_per_plane))
+@composite("com.microsoft.nchwc.GlobalAveragePool", infer=shaped(one_per_plane))
 def global_average_pool(attributes: Attributes, types: Types) -> str:
     """GlobalAveragePool over channels in blocks."""
     line = "%planes = GlobalAveragePool(%image)"
-    return _pooled("GlobalAveragePool", attributes, types, line, _one_per_plane(attributes, types))
+    return _pooled("GlobalAveragePool", attributes, types, line, one_per_plane(attributes, types))
 
 
-@composite("com.microsoft.nchwc.GlobalMaxPool", infer=shaped(_one_per_plane))
+@composite("com.microsoft.nchwc.GlobalMaxPool", infer=shaped(one_per_plane))
 def global_max_pool(attributes: Attributes, types: Types) -> str:
     """GlobalMaxPool over channels in blocks."""
     line = "%planes = GlobalMaxPool(%image)"
-    return _pooled("GlobalMaxPool", attributes, types, line, _one_per_plane(attributes, types))
+    return _pooled("GlobalMaxPool", attributes, types, line, one_per_plane(attributes, types))
 
 
 def _upsampled(attributes: Attributes, types: Types) -> Shape | None:

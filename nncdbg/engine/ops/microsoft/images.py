@@ -31,8 +31,8 @@ def _sampled_shape(types: Types) -> Shape | None:
 
 def _cropped_types(attributes: Attributes, types: Types) -> Types:
     """[regions, C, height, width]: two sizes that only the run knows."""
-    need_rank(at(types, 0), "X", 4, 4)
-    need_rank(at(types, 1), "rois", 2, 2)
+    need_rank(types, 0, "X", 4, 4)
+    need_rank(types, 1, "rois", 2, 2)
     image, regions = shape_at(types, 0), shape_at(types, 1)
     count = None if regions is None else regions[0]
     return [typed(at(types, 0), (count, None if image is None else image[1], None, None))]

@@ -19,7 +19,7 @@ from nncdbg.engine.ops.microsoft.quantizing import (
     shifted,
 )
 from nncdbg.engine.ops.pooling import divisors, paddings, pool_shape, window_numbers
-from nncdbg.engine.ops.types import Attributes, Shape, Types, at, shape_at, shaped, typed
+from nncdbg.engine.ops.types import Attributes, Shape, Types, at, one_per_plane, shape_at, shaped, typed
 from nncdbg.engine.ops.windows import axes_of
 
 _OPERANDS = ["x", "x_scale", "x_zero", "y_scale", "y_zero"]
@@ -41,14 +41,9 @@ def in_channels_first(
     return shape
 
 
-def _one_per_plane(attributes: Attributes, types: Types) -> Shape | None:
-    x = shape_at(types, 0)
-    return None if x is None else (*x[:2], *[1] * (len(x) - 2))
-
-
 @composite(
     "com.microsoft.QLinearGlobalAveragePool",
-    infer=shaped(in_channels_first(_one_per_plane)),
+    infer=shaped(in_channels_first(one_per_plane)),
     integer_fault=divides_by_scale(3),
 )
 def qlinear_global_average_pool(attributes: Attributes, types: Types) -> str:

@@ -18,7 +18,9 @@ from nncdbg.engine.ops.types import (
     broadcast_shapes,
     normal_axis,
     same_as,
+    same_rank,
     shape_at,
+    shaped,
     typed,
 )
 
@@ -44,7 +46,7 @@ def gather_nd(attributes: Attributes, types: Types) -> str:
     return formula("GatherND", ["x", "indices"], types, lines)
 
 
-@composite("com.microsoft.Pad", infer=lambda attributes, types: [typed(at(types, 0), _rank(types))])
+@composite("com.microsoft.Pad", infer=shaped(same_rank))
 def pad(attributes: Attributes, types: Types) -> str:
     """Pad of ONNX; `pads` may be a row, `value` a vector of one element."""
     lines, value = ["%flat = Reshape(%pads, [-1])"], "_"
@@ -54,11 +56,6 @@ def pad(attributes: Attributes, types: Types) -> str:
         value = "%one"
     lines.append(f'%y = Pad(%x, %flat, {value}, mode="{attributes["mode"]}")')
     return formula("Pad", ["x", "pads", "value"], types, lines)
-
-
-def _rank(types: Types) -> tuple[None, ...] | None:
-    shape = shape_at(types, 0)
-    return None if shape is None else (None,) * len(shape)
 
 
 @composite("com.microsoft.Range", infer=lambda attributes, types: [typed(at(types, 0), (None,))])
@@ -111,7 +108,9 @@ def distances(attributes: Attributes, types: Types) -> str:
     """The distance of each row of a to each row of b: euclidean, or its square (`sqeuclidean`)."""
     metric = attributes["metric"]
     if metric not in ("euclidean", "sqeuclidean"):
-        raise GraphError(f"unknown metric {metric!r}", hint="use euclidean or sqeuclidean")
+        raise GraphError(
+            f"unknown metric {metric!r}", hint="use euclidean or sqeuclidean", attribute="metric"
+        )
     root = metric == "euclidean"
     lines = [
         "%rows = Unsqueeze(%a.wide, [1])",
@@ -150,7 +149,7 @@ def unfold(attributes: Attributes, types: Types) -> str:
     return formula("UnfoldTensor", ["x"], types, lines)
 
 
-@composite("DynamicSlice", infer=lambda attributes, types: [typed(at(types, 0), _rank(types))])
+@composite("DynamicSlice", infer=shaped(same_rank))
 def dynamic_slice(attributes: Attributes, types: Types) -> str:
     """Slice of ONNX with the starts, ends and axes as operands."""
     names = ["x", "starts", "ends", "axes"]

@@ -11,9 +11,6 @@ from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.document.records import Problem
 from nncdbg.textual_repr.statements import Mark, Names
 
-Answers: TypeAlias = "dict[tuple[Type | None, ...], Sequence[Type | None]]"
-"""Types of the operands to those of the outputs."""
-
 
 @dataclass(slots=True, eq=False)
 class Entry:
@@ -30,8 +27,6 @@ class Entry:
     asked: tuple[Type | None, ...] | None = None
     results: Sequence[Type | None] = ()
     problems: tuple[Problem, ...] = ()
-    answers: Answers | None = None
-    """What they say where nothing is wrong; shared by the lines that differ in names only."""
     uses: tuple[str, ...] = field(init=False)
     defines: tuple[str, ...] = field(init=False)
     plain: bool = field(init=False)

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 
 from lsprotocol import types
 
-from nncdbg.engine.compilation.code import literal_array, type_of_array
-from nncdbg.engine.compilation.inference import literal_dtype
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Literal, Node, Type
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.inference.types import bind_symbols, literal_array, type_of_array, with_symbols
 from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.types import parse_type, print_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
-from nncdbg.textual_repr.language_server.analysis.inferring import bind, bound
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.line_edits import remove_lines, replace_lines
 from nncdbg.textual_repr.language_server.document.records import Definition, Mention, Token
@@ -131,7 +130,7 @@ class _Flattening:
                 assert isinstance(operand, Literal)
                 given = self.constant(value.name, operand)
             if value.type is not None and given is not None:
-                bind(value.type, given, self.sizes)
+                bind_symbols(value.type, given, self.sizes)
 
     def constant(self, name: str, literal: Literal) -> Type:
         """A literal that the call gives becomes a constant."""
@@ -217,7 +216,7 @@ class _Flattening:
             known = parse_type(text[token.start : token.end])
         except Flaw as flaw:
             raise CannotMove from flaw
-        return print_type(bound(known, self.sizes))
+        return print_type(with_symbols(known, self.sizes))
 
 
 def _typed(pieces: tuple[Token, ...], at: int) -> bool:

@@ -37,7 +37,7 @@ TABLE = [
     ("⟦Frob⟧(%x)", "unknown-op", "ONNX has no op Frob"),
     ("⟦Reluu⟧(%x)", "unknown-op", "ONNX has no op Reluu"),
     ("⟦my.Frob⟧(%x)", "unknown-op", "my.Frob has an unknown domain"),
-    ("⟦MatMul⟧(%x, %x)", "type", "a has 3 columns, but b has 2 rows"),
+    ("MatMul(%x, ⟦%x⟧)", "type", "a has 3 columns, but b has 2 rows"),
     ("⟦%y⟧: ⟦f32[5]⟧ = Relu(%x)", "unused type", ""),
     ("⟦%y⟧ = ⟦@layr⟧(%x)", "unused unknown-graph", ""),
     ("⟦%y⟧ = ⟦@layer⟧(%x, %x)", "unused arity", ""),

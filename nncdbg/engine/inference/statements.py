@@ -1,0 +1,146 @@
+"""One statement against its op's schema and type rule: the types of its results, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from nncdbg.engine.errors import GraphError, NncdbgError
+from nncdbg.engine.graph import Inline, Literal, Node, TensorType, Type, tensor_only
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import Schema, attribute_errors, complete, schema, version_of
+
+Types: TypeAlias = "Sequence[Type | None]"
+
+
+def output_types(node: Node, types: Types, opsets: Mapping[str, int]) -> Types:
+    """The types of a statement's outputs, None where its operands' types do not decide.
+
+    Raises the first GraphError of `check_statement`.
+    """
+    results, errors = check_statement(node, types, opsets)
+    for error in errors:
+        raise error
+    return results
+
+
+def check_statement(
+    node: Node, types: Types, opsets: Mapping[str, int]
+) -> tuple[Types, Sequence[NncdbgError]]:
+    """The types of a statement's outputs for operands of these types, and all errors of the statement.
+
+    Errors are wrong counts of operands and outputs, wrong attributes, and types that do not fit.
+    """
+    version = version_of(node.op, opsets)
+    unknown: list[Type | None] = [None] * len(node.outputs)
+    found = schema(node.op, version)
+    if found is not None:
+        errors = [*_count_errors(node, found), *_tensor_errors(node, found, types)]
+        given = {
+            key: data.array if isinstance(data, Inline) else data for key, data in node.attributes.items()
+        }
+        errors += attribute_errors(found, version, given)
+        if errors:
+            return unknown, errors
+    declared = lookup(node.op, version)
+    if declared is None or declared.infer is None:
+        return unknown, ()
+    if declared.reference and any(
+        operand is not None and known is None for operand, known in zip(node.inputs, types, strict=True)
+    ):
+        return unknown, ()
+    completed = complete(node.op, version, node.attributes)
+    if declared.outputs_count:
+        completed["outputs_count"] = len(node.outputs)
+    try:
+        result = list(declared.infer(completed, types))[: len(node.outputs)]
+    except NncdbgError as error:
+        return unknown, [error]
+    return result + unknown[len(result) :], ()
+
+
+def _tensor_errors(node: Node, found: Schema, types: Types) -> Iterator[GraphError]:
+    """Sequences and optionals where the op takes a tensor."""
+    for index, known in enumerate(types if found.inputs else ()):
+        parameter = found.inputs[min(index, len(found.inputs) - 1)]
+        if parameter.tensor and known is not None and not isinstance(known, TensorType):
+            yield GraphError(
+                f"operand {parameter.name} of {node.op} must be a tensor, not {known}",
+                hint="extract the tensor with SequenceAt or OptionalGetElement",
+                operand=index,
+            )
+
+
+def _count_errors(node: Node, found: Schema) -> Iterator[GraphError]:
+    """Numbers of operands and outputs that do not fit the schema."""
+    needed = sum(1 for parameter in found.inputs if not parameter.optional and not parameter.variadic)
+    most, variadic = len(found.inputs), bool(found.inputs) and found.inputs[-1].variadic
+    if len(node.inputs) < needed or (len(node.inputs) > most and not variadic):
+        formal = ", ".join(parameter.name for parameter in found.inputs) or "none"
+        yield GraphError(
+            f"{node.op} takes {_count(needed, most, variadic)}, not {len(node.inputs)}",
+            hint=f"use these operands: {formal}",
+            operand=most if len(node.inputs) > most else None,
+            code="arity",
+        )
+    for index, (parameter, operand) in enumerate(zip(found.inputs, node.inputs, strict=False)):
+        if operand is None and not parameter.optional and not parameter.variadic:
+            yield GraphError(
+                f"{node.op} needs its operand {parameter.name}",
+                hint="write a value instead of _",
+                operand=index,
+                code="arity",
+            )
+    many = bool(found.outputs) and found.outputs[-1].variadic
+    if len(node.outputs) > len(found.outputs) and not many:
+        count = f"{len(found.outputs)} output{'s' * (len(found.outputs) != 1)}"
+        message = f"{node.op} has {count}, not {len(node.outputs)}"
+        yield GraphError(message, output=len(found.outputs), code="arity")
+
+
+def _count(least: int, most: int, variadic: bool) -> str:
+    if variadic:
+        return f"{least} or more operands"
+    if least == most:
+        return f"{least} operand{'s' * (least != 1)}"
+    return f"{least} to {most} operands"
+
+
+def literal_dtype(
+    literal: Literal,
+    node: Node | None,
+    index: int,
+    types: Sequence[Type | None],
+    opsets: Mapping[str, int],
+) -> str:
+    """The element type of a literal: that of its neighbors under the same type variable of the schema."""
+    kind = _kind(literal.data)
+    found = schema(node.op, version_of(node.op, opsets)) if node and not node.op.startswith("@") else None
+    if found is None or not found.inputs:
+        return kind
+
+    def variable(position: int) -> str:
+        return found.inputs[min(position, len(found.inputs) - 1)].type
+
+    for position, other in enumerate(map(tensor_only, types)):
+        if other is not None and position != index and variable(position) == variable(index):
+            return other.dtype
+    fixed = variable(index)
+    if fixed.startswith("tensor(") and (exact := _FIXED.get(fixed[7:-1])):
+        return exact
+    return kind
+
+
+_FIXED = {"int64": "i64", "int32": "i32", "float": "f32", "double": "f64", "bool": "bool", "string": "str"}
+
+
+def _kind(data: object) -> str:
+    while isinstance(data, tuple) and data:
+        # A list with one float in it is a list of floats.
+        kinds = {_kind(item) for item in data}
+        return "f32" if kinds == {"i64", "f32"} else sorted(kinds)[0]
+    if isinstance(data, bool):
+        return "bool"
+    if isinstance(data, int):
+        return "i64"
+    return "str" if isinstance(data, str) else "f32"
