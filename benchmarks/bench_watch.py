@@ -73,11 +73,11 @@ def against_plain(backend: str, runs: int) -> Iterator[dict[str, Any]]:
 STARTING = """
 import sys
 from time import perf_counter
-import nncdbg.terminal.one_shot.watch, nncdbg.engine.debugger, nncdbg.nan_watch.runs
+import nncdbg.nan_watch.commands.watch, nncdbg.engine.debugger, nncdbg.nan_watch.runs
 import nncdbg.nan_watch.reports.text, nncdbg.engine.frontends, rich.console
 before = perf_counter()
 sys.stdout = open("/dev/null", "w")
-code = nncdbg.terminal.one_shot.watch.main([sys.argv[1], "--fail-on", sys.argv[2]])
+code = nncdbg.nan_watch.commands.watch.main([sys.argv[1], "--fail-on", sys.argv[2]])
 print(perf_counter() - before, file=sys.stderr)
 """
 

@@ -88,7 +88,7 @@ def test_the_targets_of_the_readme_exist() -> None:
 def test_the_page_of_the_protocol_names_every_request_and_key() -> None:
     from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
     from nncdbg.dap_server.attach.relay import AttachArguments
-    from nncdbg.dap_server.launching import LaunchArguments
+    from nncdbg.dap_server.launch_arguments import LaunchArguments
     from nncdbg.dap_server.registry import HANDLERS
     from nncdbg.opening.configuration import RunConfiguration
 

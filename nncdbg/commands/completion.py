@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.command_lines import split_command
 from nncdbg.commands.table import TABLE, find
+from nncdbg.engine import extensions
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import HOSTILE
 from nncdbg.engine.expression import spelled
@@ -91,7 +92,7 @@ def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> lis
 
 
 def _commands(session: CommandSession) -> list[str]:
-    return list(TABLE)
+    return list(dict.fromkeys((*TABLE, *extensions.names(extensions.COMMANDS))))
 
 
 def _values(session: CommandSession, word: str) -> list[str]:

@@ -25,7 +25,7 @@ from nncdbg.presentation.tensor_text import described
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
     from nncdbg.engine.graph import Array
-    from nncdbg.engine.values.values import Place
+    from nncdbg.engine.values.values import ValueLocation
 
 
 @command("print", "p", group="looking", arguments="EXPR[, EXPR...]", completes=("value", "function"))
@@ -73,7 +73,7 @@ def _type_here(session: CommandSession, name: str) -> str:
         return f"{known or 'unknown type'}, not computed yet ({error.hint})"
 
 
-def _role(session: CommandSession, place: Place) -> str:
+def _role(session: CommandSession, place: ValueLocation) -> str:
     """Return what defines a value: a statement, the frame's caller, or the program text."""
     code = place.code
     pc = code.definition[place.slot]

@@ -19,6 +19,7 @@ import numpy as np
 from nncdbg.commands.recording import SETUP
 from nncdbg.engine.divergence.observers import digest
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.extensions import BACKENDS, BUILT_IN
 from nncdbg.version import __version__
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _LONGEST = 64
 _LARGEST = 1 << 28
 """Bytes of a file of which a digest is taken; of a larger one the size is kept."""
 
-_LIBRARIES = ("numpy", "onnx", "onnxruntime", "cupy")
+_LIBRARIES = ("onnx", *BUILT_IN[BACKENDS])
 
 
 class RecordedInput(msgspec.Struct, frozen=True):

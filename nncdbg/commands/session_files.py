@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nncdbg.commands import expression_help
 from nncdbg.commands.shortcuts import SHORTCUTS
-from nncdbg.commands.table import GROUPS, TABLE, Command, command, find, needs, no_arguments
+from nncdbg.commands.table import GROUPS, TABLE, Command, command, find, load_extensions, needs, no_arguments
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def note(session: CommandSession, text: str) -> None:
 )
 def help_(session: CommandSession, text: str) -> None:
     """List the commands, or explain one; `help all` also describes each."""
+    for error in load_extensions():
+        session.screen.note(str(error))
     if not text:
         _overview(session)
     elif text == "all":

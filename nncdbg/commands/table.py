@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine import extensions
+from nncdbg.engine.errors import NncdbgError, UsageError
 
 Run: TypeAlias = Callable[[Any, str], None]
 """``run(session, arguments)``: `session` is a CommandSession."""
@@ -112,7 +113,18 @@ def resolve(word: str, arguments: str) -> tuple[Command, str]:
     if matches:
         names = ", ".join(entry.name for entry in matches)
         raise UsageError(f'"{word}" is a prefix of several commands', hint=f"use one of: {names}")
+    if extensions.find(extensions.COMMANDS, word) is not None:
+        return TABLE[word], arguments
     raise UsageError(f'there is no command "{word}"', hint=_suggestion(word, arguments))
+
+
+def load_extensions() -> Iterator[NncdbgError]:
+    """Enter the commands of installed packages into the table; the errors of those that fail."""
+    for name in extensions.names(extensions.COMMANDS):
+        try:
+            extensions.find(extensions.COMMANDS, name)
+        except NncdbgError as error:
+            yield error
 
 
 def _suggestion(word: str, arguments: str) -> str:

@@ -54,10 +54,10 @@ def stand_by(session: Session) -> None:
     """Watch over the session's program if a kernel of it may crash."""
     end_watch(session)
     box = session.program.debugger.black_box
-    session.connection.black_box = box
-    if box is None or box.file is None or session.connection.descriptor is None:
+    session.client.connection.black_box = box
+    if box is None or box.file is None or session.client.connection.descriptor is None:
         return
-    session.watchdog = Watchdog(box.file, session.connection.descriptor)
+    session.watchdog = Watchdog(box.file, session.client.connection.descriptor)
     if end_watch not in session.at_end:
         session.at_end.append(end_watch)
 

@@ -39,7 +39,7 @@ class Console(Terminal):
 
     def __init__(self, session: Session) -> None:
         self._written = StringIO()
-        color = session.client is not None and bool(session.client.supports_ansi_styling)
+        color = bool(session.client.arguments.supports_ansi_styling)
         screen = Screen(self._written, self._written, width=WIDTH, color=color)
         super().__init__(session.program.debugger, session.program.sources.name, screen)
         self.session = session
@@ -192,7 +192,7 @@ class Console(Terminal):
     def _say(self) -> None:
         text = self.take()
         if text:
-            self.session.say(text)
+            self.session.client.say(text)
             if self.session.window is not None:
                 self.session.window.show(text)
 
@@ -211,13 +211,15 @@ class Console(Terminal):
 
 def console_of(session: Session) -> Console:
     """The console of a session, made anew for a program that is another one than before."""
-    if session.console is None or session.console.debugger is not session.program.debugger:
-        if session.console is not None:
-            session.console.close()
-        else:
-            session.at_end.append(_close)
-        session.console = Console(session)
-    return session.console
+    console = session.console
+    if isinstance(console, Console) and console.debugger is session.program.debugger:
+        return console
+    if console is not None:
+        console.close()
+    else:
+        session.at_end.append(_close)
+    session.console = console = Console(session)
+    return console
 
 
 def _close(session: Session) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from nncdbg.dap_server.child import trace_kernels
 from nncdbg.dap_server.events import report_continued, report_end, report_start, report_stop
+from nncdbg.dap_server.kernel_debugger import trace_kernels
 from nncdbg.dap_server.presentation.glance import Shown
 from nncdbg.dap_server.presentation.results_of_run import (
     RunFinding,
@@ -59,7 +59,7 @@ class Debuggee:
         self.sources = sources
         self.stop_on_exit = stop_on_exit
         self.shown = Shown(debugger)
-        self.modules = Modules()
+        self.modules = Modules(debugger, sources)
         self.no_debug = no_debug
         self.at_finding = at_finding
         self.files: dict[Path, tuple[int, int]] = {}
@@ -85,8 +85,8 @@ class Debuggee:
 
     def _pause_moving(self, session: Session) -> None:
         """Pause, unless the program has come to a stop meanwhile."""
-        with session.turn:
-            if session.moving:
+        with session.queue.turn:
+            if session.queue.moving:
                 self.pause()
 
     def start(self, session: Session, *, stop_on_entry: bool) -> None:
@@ -135,10 +135,10 @@ class Debuggee:
 
         That is before the answer, so that a `pause` that follows on it at once is not lost.
         """
-        with session.turn:
-            session.moving = True
+        with session.queue.turn:
+            session.queue.moving = True
             session.state = State.RUNNING
-            if session.waiting:
+            if session.queue.waiting:
                 self.between_statements(session.serve_waiting)
 
     def _perform(self, session: Session, verb: Verb) -> None:
@@ -154,19 +154,19 @@ class Debuggee:
                     if self.debugger.stop is not before:
                         stop = self.debugger.stop
         except NncdbgError as refusal:
-            session.say(str(refusal), "important")
+            session.client.say(str(refusal), "important")
         except MemoryError:
             error = RunError("out of memory", hint="use smaller inputs, or reduce `history`")
-            session.say(str(error), "important")
+            session.client.say(str(error), "important")
         except Exception as bug:  # noqa: BLE001  it must not take the user's session with it
-            session.say(report_crash(bug), "important")
+            session.client.say(report_crash(bug), "important")
         except BaseException as leaving:  # noqa: BLE001  a kernel may raise anything
             self.left_by(session, leaving)
         self.arrived(session, stop)
 
     def left_by(self, session: Session, leaving: BaseException) -> None:
         """A kernel wants to leave (`SystemExit` and the like); the session does not."""
-        session.say(f"a kernel raised {type(leaving).__name__}: {leaving}", "important")
+        session.client.say(f"a kernel raised {type(leaving).__name__}: {leaving}", "important")
 
     # -- arriving ----------------------------------------------------------------------------
 
@@ -176,24 +176,24 @@ class Debuggee:
         Nothing is told of a program in whose place another one was started meanwhile.
         """
         session.flush_output()
-        with session.turn:
+        with session.queue.turn:
             if session.debuggee is not self:
                 return
             self.say_remarks(session)
             if session.state is not State.ENDED:
                 self._stand(session, stop)
             self.debugger.control.forget_pause()
-            session.moving = False
-            session.turn.notify_all()
+            session.queue.moving = False
+            session.queue.turn.notify_all()
 
     def _stand(self, session: Session, stop: Stop) -> None:
         before, self._failed_at = self._failed_at, None
         if stop.error is not None:
             self._failed_at = self.debugger.timeline.tick, self.debugger.timeline.branch, str(stop.error)
             if self._failed_at != before:
-                session.say(str(stop.error), "stderr")
+                session.client.say(str(stop.error), "stderr")
         if stop.finding is not None:
-            self._findings.append(finding_of(session, stop))
+            self._findings.append(finding_of(stop, self.sources, session.client))
         if stop.reason == "end" and not self.stop_on_exit:
             self._report_summary(session)
             self.end(session, 0)
@@ -208,10 +208,10 @@ class Debuggee:
 
     def _report_summary(self, session: Session) -> None:
         """Send the summary of the run: its lines to the console, and the event."""
-        summary = summary_of_run(session, self._findings)
+        summary = summary_of_run(self.shown, self.sources.name, self._findings)
         for line in console_lines(summary):
-            session.say(line)
-        session.send_event("nncdbg/summary", summary)
+            session.client.say(line)
+        session.client.send_event("nncdbg/summary", summary)
 
     def say_remarks(self, session: Session) -> None:
         """What the engine says beside the program: NumPy stood in for the backend, a listener failed."""
@@ -219,17 +219,19 @@ class Debuggee:
         for line, op in debugger.fallbacks:
             if op not in self._fallen:
                 self._fallen.add(op)
-                session.say(f"{op} has no kernel on {debugger.backend.name}, and runs on numpy (line {line})")
+                session.client.say(
+                    f"{op} has no kernel on {debugger.backend.name}, and runs on numpy (line {line})"
+                )
         for problem in debugger.problems[self._told :]:
-            session.say(problem, "important")
+            session.client.say(problem, "important")
         self._told = len(debugger.problems)
 
     # -- ending ------------------------------------------------------------------------------
 
     def terminate(self, session: Session) -> None:
         """End the program: at once where it stands, before its next statement where it runs."""
-        with session.turn:
-            if session.moving:
+        with session.queue.turn:
+            if session.queue.moving:
                 self._terminating = True
                 self.debugger.pause()
             elif session.state is not State.ENDED:
@@ -237,7 +239,7 @@ class Debuggee:
 
     def end(self, session: Session, exit_code: int) -> None:
         """Tell the client, once, that the program has ended."""
-        with session.turn:
+        with session.queue.turn:
             if session.state is not State.ENDED:
                 started, session.state = session.state is not State.CONFIGURING, State.ENDED
                 report_end(session, exit_code, started=started)

@@ -18,7 +18,6 @@ from nncdbg.dap_server.protocol.events import (
     TerminatedEventBody,
     ThreadEventBody,
 )
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.escaping import printable
 
@@ -51,7 +50,7 @@ KINDS = {
 
 def report_stop(session: Session, stop: Stop) -> None:
     """Tell the client where and why the program stands."""
-    session.program.modules.announce(session)
+    session.program.modules.announce(session.client)
     if session.window is not None:
         session.window.arrived(stop)
     hit = session.breakpoints.kept(stop.breakpoints)
@@ -64,7 +63,7 @@ def report_stop(session: Session, stop: Stop) -> None:
     elif stop.error is not None:
         description = "The statement failed"
         text = stop.error.message if isinstance(stop.error, NncdbgError) else text
-    session.send_event(
+    session.client.send_event(
         "stopped",
         StoppedEventBody(
             reason=reason,
@@ -79,31 +78,31 @@ def report_stop(session: Session, stop: Stop) -> None:
 
 def report_message(session: Session, message: LogMessage) -> None:
     """Print what a logpoint says in the client's console, with its place."""
-    line = line_for_client(session, message.line) if message.line is not None else None
+    line = session.client.outgoing_line(message.line) if message.line is not None else None
     body = OutputEventBody(
         category="console",
         output=f"{printable(message.text)}\n",
         source=session.program.sources.of_frame(message.frame),
         line=line,
     )
-    session.send_event("output", body)
+    session.client.send_event("output", body)
 
 
 def report_continued(session: Session) -> None:
     """Tell the client that the program goes on, where no request of its own says so."""
     body = ContinuedEventBody(thread_id=MAIN_THREAD, all_threads_continued=True)
-    session.send_event("continued", body)
+    session.client.send_event("continued", body)
 
 
 def report_change(session: Session) -> None:
     """Tell the client that values were set, and all that it shows of values is to be asked for again."""
-    client = session.client
-    if client is not None and client.supports_invalidated_event:
-        session.send_event("invalidated", InvalidatedEventBody(areas=["variables"]))
-    if client is not None and client.supports_memory_event:
+    client = session.client.arguments
+    if client.supports_invalidated_event:
+        session.client.send_event("invalidated", InvalidatedEventBody(areas=["variables"]))
+    if client.supports_memory_event:
         for reference, count in session.read_memory.items():
             body = MemoryEventBody(memory_reference=reference, offset=0, count=count)
-            session.send_event("memory", body)
+            session.client.send_event("memory", body)
 
 
 def report_process(session: Session, name: str, start_method: Literal["launch", "attach"]) -> None:
@@ -115,19 +114,19 @@ def report_process(session: Session, name: str, start_method: Literal["launch", 
         start_method=start_method,
         pointer_size=8 * calcsize("P"),
     )
-    session.send_event("process", body)
+    session.client.send_event("process", body)
 
 
 def report_start(session: Session) -> None:
     """Tell the client that the program begins."""
-    session.send_event("thread", ThreadEventBody(reason="started", thread_id=MAIN_THREAD))
+    session.client.send_event("thread", ThreadEventBody(reason="started", thread_id=MAIN_THREAD))
 
 
 def report_end(session: Session, exit_code: int, *, started: bool = True) -> None:
     """Tell the client that there is nothing more to debug; `started` says whether there was."""
     if started:
-        session.send_event("thread", ThreadEventBody(reason="exited", thread_id=MAIN_THREAD))
+        session.client.send_event("thread", ThreadEventBody(reason="exited", thread_id=MAIN_THREAD))
         if session.window is not None:
             session.window.show(f"the program has ended with exit code {exit_code}")
-    session.send_event("exited", ExitedEventBody(exit_code=exit_code))
-    session.send_event("terminated", TerminatedEventBody())
+    session.client.send_event("exited", ExitedEventBody(exit_code=exit_code))
+    session.client.send_event("terminated", TerminatedEventBody())

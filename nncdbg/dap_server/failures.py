@@ -33,6 +33,9 @@ SHOWN = frozenset({"launch", "attach", "restart"})
 """Requests whose failure leaves nothing to look at, so that a person is told of it in a dialog."""
 
 
+PENDING = "the program is not loaded yet"
+"""Why a breakpoint is not verified before there is a program."""
+
 _FIRST = 3
 """Errors of one text that a dialog has room for."""
 
@@ -42,8 +45,12 @@ def told(error: NncdbgError, *, show: bool = False) -> dict[str, Any]:
     number = next((number for kind, number in _NUMBERS if isinstance(error, kind)), _OTHER)
     # `{...}` in a format names a variable, so the text itself goes in as one.
     body = {"id": number, "format": "{text}", "variables": {"text": _words(error)}, "showUser": show}
-    hint = f" ({error.hint})" if error.hint else ""
-    return {"message": error.message + hint, "body": {"error": body}}
+    return {"message": reason(error), "body": {"error": body}}
+
+
+def reason(error: NncdbgError) -> str:
+    """Return why something is not verified, in a line: what is wrong, and what to do."""
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _words(error: NncdbgError) -> str:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from nncdbg.dap_server.client import Client
 from nncdbg.dap_server.protocol.events import (
     ProgressEndEventBody,
     ProgressStartEventBody,
@@ -22,7 +23,6 @@ from nncdbg.dap_server.protocol.events import (
 from nncdbg.engine.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
 
 PATIENCE = 0.5
@@ -71,8 +71,8 @@ def _nothing_known() -> tuple[str | None, float | None]:
 class Progress:
     """Tells one client of what is under way; it hears nothing unless it said that it can show it."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._lock = threading.Lock()
         """Guards what follows, and keeps the events of one work in order."""
         self._works: list[Work] = []
@@ -95,8 +95,7 @@ class Progress:
 
         `request` is the number of the request that is answered only when it is done.
         """
-        client = self._session.client
-        if client is None or not client.supports_progress_reporting:
+        if not self._client.arguments.supports_progress_reporting:
             yield
             return
         work = Work(title, look, cancel, request, time.monotonic())
@@ -172,17 +171,17 @@ class Progress:
                 message=message,
                 percentage=percentage,
             )
-            self._session.send_event("progressStart", start)
+            self._client.send_event("progressStart", start)
             return
         told = message, percentage = work.look()
         if told != work.told:
             work.told = told
             update = ProgressUpdateEventBody(progress_id=work.number, message=message, percentage=percentage)
-            self._session.send_event("progressUpdate", update)
+            self._client.send_event("progressUpdate", update)
 
     def _end(self, work: Work) -> None:
         if work.number is not None:
-            self._session.send_event("progressEnd", ProgressEndEventBody(progress_id=work.number))
+            self._client.send_event("progressEnd", ProgressEndEventBody(progress_id=work.number))
 
 
 _FEWEST = 20

@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from nncdbg.dap_server.session import Session
-
-Handle: TypeAlias = "Callable[[Session, Any], Any]"
+Handle: TypeAlias = Callable[[Any, Any], Any]
 """``handle(session, arguments) -> body``; the body is a record, a mapping, or None for none."""
 
 Reads: TypeAlias = "bool | Callable[[bytes | None], bool]"
@@ -105,11 +102,11 @@ def capabilities() -> dict[str, Any]:
     return {name: value for each in HANDLERS.values() for name, value in each.capabilities.items()}
 
 
-EACH_PROGRAM: list[Callable[[Session], None]] = []
+EACH_PROGRAM: list[Callable[[Any], None]] = []
 """Called with each program that becomes the session's: by launch, by restart, or where it is attached to."""
 
 
-def each_program(hook: Callable[[Session], None]) -> Callable[[Session], None]:
+def each_program(hook: Callable[[Any], None]) -> Callable[[Any], None]:
     """Call the decorated function with the session whenever `session.program` is another one than before.
 
     It sets on the new program what the client asked for earlier: breakpoints, what to catch.

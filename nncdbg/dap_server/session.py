@@ -16,15 +16,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.breakpoints.asked import Breakpoints
+from nncdbg.dap_server.breakpoints.client_breakpoints import Breakpoints
 from nncdbg.dap_server.breakpoints.exception_filters import ExceptionFilters
+from nncdbg.dap_server.client import Client
 from nncdbg.dap_server.messages import (
     Answer,
     MessageError,
     Request,
     decode_arguments,
-    event,
-    output,
     parse_message,
     quoted,
     response,
@@ -33,8 +32,15 @@ from nncdbg.dap_server.presentation.handles import Handles
 from nncdbg.dap_server.progress import TITLES, Progress
 from nncdbg.dap_server.protocol import REQUESTS
 from nncdbg.dap_server.registry import CONFIGURABLE, EACH_PROGRAM, HANDLERS, Handler, State
-from nncdbg.dap_server.sources.instructions import Blocks
-from nncdbg.dap_server.transport.backlog import Backlog
+from nncdbg.dap_server.request_queue import Cancelled, RequestQueue
+from nncdbg.dap_server.session_parts import (
+    CrashReporter,
+    RequestFilter,
+    RequestForwarder,
+    StopCommands,
+    StopDisplay,
+)
+from nncdbg.dap_server.sources.blocks import Blocks
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
@@ -43,34 +49,23 @@ from nncdbg.presentation.crash_report import report_crash
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.attach.process import Attachment
-    from nncdbg.dap_server.attach.relay import Relay
-    from nncdbg.dap_server.black_box import Watchdog
-    from nncdbg.dap_server.console import Console
     from nncdbg.dap_server.debuggee import Debuggee
-    from nncdbg.dap_server.launching import LaunchArguments
-    from nncdbg.dap_server.protocol.requests import InitializeRequestArguments
+    from nncdbg.dap_server.launch_arguments import LaunchArguments
     from nncdbg.dap_server.runner import Runner
-    from nncdbg.dap_server.terminal_window import TerminalWindow
-    from nncdbg.dap_server.transport.admission import Admission
-
-
-class Cancelled(NncdbgError):
-    """The request at hand is wanted no more."""
 
 
 class Session:
-    """`debuggee` is what is debugged, None before `launch`.  `closing` is set when all is over.
+    """`debuggee` is what is debugged, None before `launch`.
 
     `runner` moves what is debugged.  `attachment` is the process that clients attach to where it is
     a user's own, None where programs are launched.
     """
 
     def __init__(self, connection: Connection, runner: Runner, attachment: Attachment | None = None) -> None:
-        self.connection = connection
+        self.client = Client(connection)
         self.runner = runner
         self.attachment = attachment
         self.state = State.NEW
-        self.client: InitializeRequestArguments | None = None
         self.launched: LaunchArguments | None = None
         self.debuggee: Debuggee | None = None
         self.unbound = False
@@ -79,34 +74,25 @@ class Session:
         self.exception_filters = ExceptionFilters()
         self.handles = Handles()
         self.blocks = Blocks()
-        self.console: Console | None = None
+        self.console: StopCommands | None = None
         """The terminal's commands for this client; None before the first."""
         self.read_memory: dict[str, int] = {}
         """The memory references that the client has read, and how many bytes were there."""
-        self.turn = threading.Condition()
-        """Guards `waiting`, `moving`, `reading`, `serving` and `closing`."""
-        self.waiting = Backlog(self.turn)
-        self.moving = False
-        self.reading = False
-        self.serving = False
-        self.closing = False
-        self.at_hand: Request | None = None
+        self.queue = RequestQueue()
         self.flush_output: Callable[[], None] = lambda: None
         """Come back when all that the program has printed until now has been told."""
-        self.admission: Admission | None = None
+        self.admission: RequestFilter | None = None
         """What the client has to do before it is served; None once it has, and over stdio."""
-        self.relay: Relay | None = None
+        self.relay: RequestForwarder | None = None
         """What the client's requests go to in place of the handlers, where it is attached through us."""
-        self.progress = Progress(self)
-        self.window: TerminalWindow | None = None
+        self.progress = Progress(self.client)
+        self.window: StopDisplay | None = None
         """The terminal beside the client, where one was asked for."""
-        self.watchdog: Watchdog | None = None
-        """What speaks to the client when this process cannot."""
+        self.watchdog: CrashReporter | None = None
         self.at_end: list[Callable[[Session], None]] = []
         """What is to be done when the session ends, beside what it knows itself."""
         self._own = threading.local()
         """Of each thread: what it is to do once the request at hand is answered."""
-        self._asked: dict[int, Callable[[Answer], None]] = {}
         self._threads: list[threading.Thread] = []
 
     @property
@@ -131,15 +117,10 @@ class Session:
             self._threads.append(thread)
             thread.start()
 
-    def ended(self, timeout: float | None) -> bool:
-        """Whether the session has ended, or is within so many seconds; None waits for it."""
-        with self.turn:
-            return self.turn.wait_for(lambda: self.closing, timeout)
-
     def admitted(self, timeout: float) -> bool:
         """Return whether the client is admitted, or the session over, within so many seconds."""
-        with self.turn:
-            return self.turn.wait_for(lambda: self.admission is None or self.closing, timeout)
+        with self.queue.turn:
+            return self.queue.turn.wait_for(lambda: self.admission is None or self.queue.closing, timeout)
 
     def join(self) -> None:
         """Wait for the threads of a session that is closing."""
@@ -150,54 +131,35 @@ class Session:
     def _attend(self) -> None:
         """Take whichever role (reader or server) is free, until the session has ended."""
         while True:
-            with self.turn:
-                self.turn.wait_for(lambda: self.closing or self._due() or not self.reading)
-                if self.closing:
+            with self.queue.turn:
+                self.queue.turn.wait_for(
+                    lambda: self.queue.closing or self.queue.due() or not self.queue.reading
+                )
+                if self.queue.closing:
                     return
-                request = self._next_due()
+                request = self.queue.next_due()
                 if request is None:
-                    self.reading = True
+                    self.queue.reading = True
             if request is None:
                 request = self._read()
             while request is not None:
                 request = self._serve(request)
 
-    def _due(self) -> bool:
-        """Whether a request is to be served now by who finds it."""
-        return bool(self.waiting) and not self.moving and not self.serving
-
-    def _next_due(self) -> Request | None:
-        """The request that is due, taken off the row; whoever calls holds `turn`, and is the server then."""
-        if not self._due():
-            return None
-        self.serving = True
-        return self._taken()
-
-    def _taken(self) -> Request:
-        """The next request off the row; from then on, without a gap, `cancel` finds it at hand."""
-        self.at_hand = self.waiting.popleft()
-        return self.at_hand
-
-    def _put_down(self, request: Request) -> None:
-        """It is served; another thread may have taken the next one by now."""
-        if self.at_hand is request:
-            self.at_hand = None
-
     def _read(self) -> Request | None:
         """Read until there is something to serve; None at the end of the session."""
-        while not self.closing:
+        while not self.queue.closing:
             try:
-                body = self.connection.read()
+                body = self.client.connection.read()
             except FrameError as error:
-                self.say(f"the connection is closed: {error.message}", "important")
+                self.client.say(f"the connection is closed: {error.message}", "important")
                 body = None
             if body is None:
                 break
             self.receive(body)
-            with self.turn:
-                if self._due():
-                    self.reading = False
-                    return self._next_due()
+            with self.queue.turn:
+                if self.queue.due():
+                    self.queue.reading = False
+                    return self.queue.next_due()
         self.vanished()
         return None
 
@@ -206,7 +168,7 @@ class Session:
         try:
             message = parse_message(body)
             if isinstance(message, Answer):
-                self._hear(message)
+                self.client.hear(message)
             elif self.admission is None or self.admission.admits(self, message):
                 self._accept(message)
         except MessageError as error:
@@ -214,13 +176,7 @@ class Session:
                 self.fail(Request(error.request_seq, error.command, None), error)
             else:
                 # There is no number that an answer could be to.
-                self.say(error.message, "important")
-
-    def _hear(self, answer: Answer) -> None:
-        with self.turn:
-            asked = self._asked.pop(answer.request_seq, None)
-        if asked is not None:
-            asked(answer)
+                self.client.say(error.message, "important")
 
     def submit(self, request: Request) -> None:
         """Serve a request that did not come from the client, in turn with its own."""
@@ -231,11 +187,11 @@ class Session:
         if self.relay is None and self._fits_now(handler):
             self._handle(request)
         else:
-            with self.turn:
+            with self.queue.turn:
                 if handler is not None and handler.moves:
-                    self._cancel_reads()
-                room = self.waiting.append(request)
-                debuggee = self.debuggee if self.moving else None
+                    self.queue.cancel_reads()
+                room = self.queue.waiting.append(request)
+                debuggee = self.debuggee if self.queue.moving else None
             if not room:
                 hint = "wait for their responses, or pause the program"
                 self.fail(request, NncdbgError("too many requests are waiting", hint=hint))
@@ -246,22 +202,12 @@ class Session:
         """Whether it is served at once: it may be, and nothing waits that would make the state fit."""
         if handler is None or not handler.anytime:
             return handler is None
-        with self.turn:
-            return self.state in handler.when or not (self.waiting or self.serving)
-
-    def _cancel_reads(self) -> None:
-        """Who moves on is not waiting for values of the old place."""
-        for each in (*self.waiting, *filter(None, [self.at_hand])):
-            handler = HANDLERS.get(each.command)
-            if handler is not None and handler.is_read(each.arguments):
-                each.cancelled = True
+        with self.queue.turn:
+            return self.state in handler.when or not (self.queue.waiting or self.queue.serving)
 
     def cancel(self, number: int) -> None:
         """A request is wanted no more: one that waits is answered at once, one at hand when it notices."""
-        with self.turn:
-            waiting = self.waiting.take(number)
-            if waiting is None and self.at_hand is not None and self.at_hand.seq == number:
-                self.at_hand.cancelled = True
+        waiting = self.queue.cancel(number)
         if waiting is not None:
             self.fail(waiting, Cancelled("cancelled"))
 
@@ -275,25 +221,16 @@ class Session:
             if relay is None or not relay.forward(request):
                 self._handle(request)
         finally:
-            with self.turn:
-                self.serving = False
-                self._put_down(request)
-                self.turn.notify_all()
-                following = None if self.closing else self._next_due()
+            following = self.queue.next_after(request)
         return following
 
     def serve_waiting(self) -> None:
         """Serve what waits, between two statements of a program that moves; on the runner's thread."""
-        while True:
-            with self.turn:
-                if not self.waiting or self.closing:
-                    return
-                request = self._taken()
+        while (request := self.queue.take_waiting()) is not None:
             try:
                 self._handle(request)
             finally:
-                with self.turn:
-                    self._put_down(request)
+                self.queue.put_down(request)
 
     def _handle(self, request: Request) -> None:
         handler = HANDLERS.get(request.command)
@@ -302,7 +239,7 @@ class Session:
             return
         deferred = self._own.deferred = []
         try:
-            self.check_cancelled(request)
+            self.queue.check_cancelled(request)
             with self._under_way(handler, request):
                 body = self._run(handler, request)
             self._respond(request, body=body)
@@ -346,12 +283,6 @@ class Session:
         """Do this once the request at hand is answered."""
         self._own.deferred.append(action)
 
-    def check_cancelled(self, request: Request | None = None) -> None:
-        """Raise Cancelled if the request at hand is wanted no more.  Long reads ask now and then."""
-        request = request or self.at_hand
-        if request is not None and request.cancelled:
-            raise Cancelled("cancelled")
-
     def check_settled(self) -> None:
         """Raise UsageError while the program goes to another moment: its values are not of one moment."""
         if self.state is State.RUNNING and not self.program.debugger.control.settled:
@@ -370,26 +301,7 @@ class Session:
         if request.answered is not None:
             request.answered(body, error)
         else:
-            self.connection.send(response(request, body=body, error=error))
-
-    def send_event(self, name: str, body: Any = None) -> None:
-        """Send an event, in the order of the calls."""
-        self.connection.send(event(name, body))
-
-    def told_by_program(self, text: str, category: str) -> None:
-        """What the program has printed; `category` is stdout or stderr."""
-        self.send_event("output", {"category": category, "output": text})
-
-    def say(self, text: str, category: str = "console") -> None:
-        """A line in the client's console."""
-        self.connection.send(output(text, category))
-
-    def ask(self, command: str, arguments: Any, answered: Callable[[Answer], None]) -> None:
-        """Send a request of ours; `answered` hears the client's response, on the reader's thread."""
-        # The answer cannot come before the lock of `send` is free, but may before `ask` returns.
-        with self.turn:
-            seq = self.connection.send({"type": "request", "command": command, "arguments": arguments})
-            self._asked[seq] = answered
+            self.client.connection.send(response(request, body=body, error=error))
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -411,15 +323,9 @@ class Session:
     def close(self) -> bool:
         """Serve no more; False if that was so already."""
         # First, as who holds `turn` may be waiting for a client that takes nothing.
-        self.connection.close()
-        with self.turn:
-            if self.closing:
-                return False
-            self.closing = True
-            self.waiting.clear()
-            if self.at_hand is not None:
-                self.at_hand.cancelled = True
-            self.turn.notify_all()
+        self.client.connection.close()
+        if not self.queue.close():
+            return False
         self.progress.close()
         for each in self.at_end:
             each(self)

@@ -94,7 +94,7 @@ class TerminalWindow:
         program = self._session.debuggee
         self._send({"title": program.sources.name if program is not None else ""})
         # Where it stands already, the terminal begins with that.
-        if program is not None and not self._session.moving:
+        if program is not None and not self._session.queue.moving:
             self._submit({"expression": "list", "context": "repl"}, self._shown_first)
         with contextlib.suppress(OSError), connected.makefile("rb") as lines:
             for line in lines:
@@ -118,14 +118,12 @@ class TerminalWindow:
 
     def _pause(self) -> None:
         session = self._session
-        with session.turn:
-            if session.moving:
+        with session.queue.turn:
+            if session.queue.moving:
                 session.program.pause()
 
     def _complete(self, text: str) -> None:
-        client = self._session.client
-        first = 0 if client is not None and client.columns_start_at1 is False else 1
-        column = len(text.encode("utf-16-le")) // 2 + first
+        column = self._session.client.outgoing_column(len(text.encode("utf-16-le")) // 2 + 1)
 
         def answered(body: Any, error: NncdbgError | None) -> None:
             targets = body.targets if error is None else []
@@ -207,15 +205,15 @@ def open_window(session: Session) -> None:
     kind = _KINDS.get(launched.console) if launched is not None else None
     if launched is None or kind is None or session.window is not None:
         return
-    if session.client is None or not session.client.supports_run_in_terminal_request:
-        session.say(
+    if not session.client.arguments.supports_run_in_terminal_request:
+        session.client.say(
             f"cannot open a terminal: this client does not support it (`console` is {launched.console})"
         )
         return
     try:
         window = TerminalWindow(session)
     except NncdbgError as error:
-        session.say(f"cannot open a terminal: {error}", "important")
+        session.client.say(f"cannot open a terminal: {error}", "important")
         return
     session.window = window
     session.at_end.append(lambda session: window.close())
@@ -229,9 +227,9 @@ def open_window(session: Session) -> None:
 
     def answered(answer: Answer) -> None:
         if not answer.success:
-            session.say(
+            session.client.say(
                 f"cannot open a terminal: {answer.message or 'the client refused the request'}", "important"
             )
             window.close()
 
-    session.defer(lambda: session.ask("runInTerminal", arguments, answered))
+    session.defer(lambda: session.client.ask("runInTerminal", arguments, answered))

@@ -46,7 +46,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class FindingSite:
     """A statement: where the program text and the user's model have it.
 
     `line` counts from 1 in the program's text; `graph` is the graph or layer, `node` the name that the
@@ -72,9 +72,9 @@ class Site:
 class Use:
     """One visit of a statement: in which iterations and calls, outermost first."""
 
-    site: Site
+    site: FindingSite
     iteration: tuple[int, ...] = ()
-    calls: tuple[Site, ...] = ()
+    calls: tuple[FindingSite, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Fit for JSON."""
@@ -98,7 +98,7 @@ class WatchFinding:
 
     kind: str
     role: str
-    site: Site
+    site: FindingSite
     first: bool = False
     iteration: tuple[int, ...] = ()
     inputs: tuple[Operand, ...] = ()
@@ -107,9 +107,9 @@ class WatchFinding:
     cause: str = ""
     evidence: str = ""
     hint: str = ""
-    within: Site | None = None
-    other: Site | None = None
-    calls: tuple[Site, ...] = ()
+    within: FindingSite | None = None
+    other: FindingSite | None = None
+    calls: tuple[FindingSite, ...] = ()
     used: Use | None = None
     actual: float | None = None
     threshold: float | None = None
@@ -174,7 +174,7 @@ class WatchFinding:
         }
 
 
-def _place(site: Site | None) -> dict[str, Any] | None:
+def _place(site: FindingSite | None) -> dict[str, Any] | None:
     if site is None:
         return None
     return {"line": site.line, "graph": site.graph, "op": site.op, "value": site.value}

@@ -17,7 +17,7 @@ from nncdbg.engine.findings import NUMERIC
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.training import judge_loop
-from nncdbg.nan_watch.records import Operand, Report, Site, Use, WatchFinding
+from nncdbg.nan_watch.records import FindingSite, Operand, Report, Use, WatchFinding
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -135,14 +135,14 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFindi
     )
 
 
-def _within(sighting: Sighting, debugger: Debugger) -> Site | None:
+def _within(sighting: Sighting, debugger: Debugger) -> FindingSite | None:
     if sighting.within is None:
         return None
     code, pc = sighting.within.code, sighting.within.pc
     return site_of(code, pc, code.nodes[pc].outputs[0].name, debugger)
 
 
-def _calls(calls: Sequence[Statement], debugger: Debugger) -> tuple[Site, ...]:
+def _calls(calls: Sequence[Statement], debugger: Debugger) -> tuple[FindingSite, ...]:
     return tuple(site_of(each.code, each.pc, _first_output(each), debugger) for each in calls)
 
 
@@ -161,24 +161,24 @@ def _used(sighting: Sighting, debugger: Debugger) -> Use | None:
     return Use(site, visit.iteration, _calls(visit.calls, debugger))
 
 
-def _other(sighting: Sighting, debugger: Debugger) -> Site | None:
+def _other(sighting: Sighting, debugger: Debugger) -> FindingSite | None:
     if sighting.other is None:
         return None
     at = sighting.other
     return site_of(at.code, at.pc, _first_output(at), debugger)
 
 
-def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> Site:
+def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> FindingSite:
     """A statement as reports name it; with the pc ENTRANCE, the line where a block says what it is given."""
     graph = code.graph.name or str(code.path[0])
     if pc == ENTRANCE:
-        return Site(debugger.loaded.listing_of(code).header_line(code.path), graph, "", "", value)
+        return FindingSite(debugger.loaded.listing_of(code).header_line(code.path), graph, "", "", value)
     line = debugger.loaded.line(code, pc)
     text = debugger.loaded.listing_of(code).lines[line - 1].strip() if line is not None else ""
     if pc >= len(code.nodes):
-        return Site(line, graph, "", "return", value, text=text)
+        return FindingSite(line, graph, "", "return", value, text=text)
     node = code.nodes[pc]
     place = node.location
     if place is None:
-        return Site(line, graph, "", node.op, value, text=text)
-    return Site(line, graph, place.name or "", node.op, value, place.file, place.line, text)
+        return FindingSite(line, graph, "", node.op, value, text=text)
+    return FindingSite(line, graph, place.name or "", node.op, value, place.file, place.line, text)

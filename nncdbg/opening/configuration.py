@@ -10,11 +10,16 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
+from nncdbg.engine.extensions import BACKENDS, BUILT_IN
+
 INPUT_FORMS = (
     "FILE.npy, FILE.npz:KEY, FILE.png:STEPS, a number or list, or zeros|ones|normal|uniform|arange[SIZES]"
 )
 
 T = TypeVar("T", bound="RunConfiguration")
+
+
+_BACKENDS = tuple(BUILT_IN[BACKENDS])
 
 
 class Setting(NamedTuple):
@@ -73,10 +78,10 @@ class RunConfiguration:
     seed: int = _setting(0, "seed for random inputs and random ops", "--seed")
     backend: str = _setting(
         "numpy",
-        "numpy, onnxruntime or cupy",
+        f"{', '.join(_BACKENDS[:-1])} or {_BACKENDS[-1]}",
         "--backend",
         description="The backend that runs the ops.",
-        values=("numpy", "onnxruntime", "cupy"),
+        values=_BACKENDS,
     )
     fallback: bool = _setting(False, "use NumPy for ops without a kernel in the backend", "--fallback")
     op_libraries: list[str] = _setting(

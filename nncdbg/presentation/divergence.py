@@ -13,7 +13,7 @@ from nncdbg.engine.values.short_names import ShortNames
 from nncdbg.presentation.elements import element, short_name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.divergence.report import DiffReport, Growth, Match, Site
+    from nncdbg.engine.divergence.report import DiffReport, Growth, Match, ValueSite
     from nncdbg.presentation.screen import Screen
 
 _ROWS = 40
@@ -146,7 +146,7 @@ def _divergence(screen: Screen, names: _Names, rank: str, match: Match, text: st
         screen.put(f"  {line}")
 
 
-def _site(site: Site, names: _Names) -> Text:
+def _site(site: ValueSite, names: _Names) -> Text:
     """`%h f32[2,3] = Conv, line 12 of @main, iteration 3`."""
     words = f"{names(site.value)} {site.type}"
     if site.op:
@@ -155,7 +155,7 @@ def _site(site: Site, names: _Names) -> Text:
     return Text(f"{words}, {place}" if place else words)
 
 
-def _place(site: Site) -> str:
+def _place(site: ValueSite) -> str:
     words = [] if site.line is None else [f"line {site.line} of @{site.graph}"]
     if site.iteration:
         words.append(f"iteration {' '.join(map(str, site.iteration))}")

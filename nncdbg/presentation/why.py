@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.graph import Node
     from nncdbg.engine.values.slicing import Origin
-    from nncdbg.engine.values.values import Place
+    from nncdbg.engine.values.values import ValueLocation
     from nncdbg.presentation.screen import Screen
 
 _FAR = 100_000
@@ -82,7 +82,9 @@ def abnormal(debugger: Debugger, screen: Screen, names: Sequence[str]) -> tuple[
     showing = InLines(debugger, screen)
     found: list[tuple[str, list[str]]] = []
     for name in names:
-        place: Place | None = next((each for each in debugger.values.places(name) if each.computed), None)
+        place: ValueLocation | None = next(
+            (each for each in debugger.values.places(name) if each.computed), None
+        )
         content = UNSET if place is None else place.slots[place.slot]
         if place is not None and content is not UNSET:
             found.append((name, sorted(troubles_of(debugger.value(name), place.code, place.slot, showing))))

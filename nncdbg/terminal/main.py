@@ -21,9 +21,9 @@ from nncdbg.version import __version__
 COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
     "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, allocators or dtypes"),
-    "watch": ("nncdbg.terminal.one_shot.watch", "for CI: find the op where the first NaN originates"),
-    "reduce": ("nncdbg.terminal.one_shot.reduce", "find the smallest program with the same finding"),
-    "bisect": ("nncdbg.terminal.one_shot.bisect", "find the ops that must stay f32 in half precision"),
+    "watch": ("nncdbg.nan_watch.commands.watch", "for CI: find the op where the first NaN originates"),
+    "reduce": ("nncdbg.nan_watch.commands.reduce", "find the smallest program with the same finding"),
+    "bisect": ("nncdbg.nan_watch.commands.bisect", "find the ops that must stay f32 in half precision"),
     "print": ("nncdbg.terminal.one_shot.text", "print the program text"),
     "listing": ("nncdbg.dap_server.sources.command", "write the listing of a model, as editors show it"),
     "dap": ("nncdbg.dap_server.command", "serve the Debug Adapter Protocol, for editors"),

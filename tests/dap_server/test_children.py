@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from nncdbg.dap_server.handlers.variables import scopes, variables
-from nncdbg.dap_server.launching import LaunchArguments, launch
+from nncdbg.dap_server.launch_arguments import LaunchArguments
+from nncdbg.dap_server.launching import launch
 from nncdbg.dap_server.presentation import handles
 from nncdbg.dap_server.presentation.places import child_place, content_at, frame_place
 from nncdbg.dap_server.protocol.requests import (
@@ -33,7 +34,7 @@ def session(tmp_path: Path) -> Session:
     """A session with a program in it, without a client at the other end."""
     runner = Runner()
     found = Session(Connection(nothing, nothing, nothing), runner)  # type: ignore[arg-type]
-    found.client = InitializeRequestArguments(adapter_id="nncdbg", supports_memory_references=True)
+    found.client.arguments = InitializeRequestArguments(adapter_id="nncdbg", supports_memory_references=True)
     arguments = msgspec.convert(
         {"program": str(EXAMPLES / "attention.nnc"), "cwd": str(tmp_path)}, LaunchArguments
     )

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import nncdbg
-from nncdbg.dap_server.launching import LaunchArguments
+from nncdbg.dap_server.launch_arguments import LaunchArguments
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import (
     Parser,

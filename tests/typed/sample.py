@@ -32,6 +32,14 @@ def describe(program: Program) -> str:
     return f"{names} {[kind.dtype for kind in types]} {program!r} {program}"
 
 
+def build() -> Program:
+    b = nncdbg.Builder(opset=18)
+    with b.graph("main"):
+        x = b.input("x", "f32[3]")
+        b.returns(b.Softmax(x * 2.0, axis=0, name="y"))
+    return b.program()
+
+
 def drive(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     debugger = Debugger(
         path, {"x": np.ones(3, np.float32), "n": 3, "t": "zeros"}, dims={"N": 4}, history="1GiB"

@@ -64,7 +64,16 @@ async function onTheScreen({ page, open, host, settings }, theme, result) {
   });
 }
 
-await withEditor({ ...plan, settings: { "nncdbg.python": plan.python } }, async (editor) => {
+/** Without what takes time in each new window and concerns no test. */
+const SETTINGS = {
+  "nncdbg.python": plan.python,
+  "chat.disableAIFeatures": true,
+  "extensions.autoCheckUpdates": false,
+  "git.enabled": false,
+  "workbench.reduceMotion": "on",
+};
+
+await withEditor({ ...plan, settings: SETTINGS }, async (editor) => {
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const { theme, result } = JSON.parse(line);
     await editor.forget();

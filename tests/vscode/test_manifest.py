@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import nncdbg
-from nncdbg.dap_server.launching import LaunchArguments
+from nncdbg.dap_server.launch_arguments import LaunchArguments
 
 EXTENSION = Path(__file__).parents[2] / "vscode-extension"
 MANIFEST: dict[str, Any] = json.loads((EXTENSION / "package.json").read_text(encoding="utf-8"))

@@ -24,7 +24,7 @@ class Attached(Debuggee):
 
     def __init__(self, debugger: Debugger, session: Session, before: Attached | None) -> None:
         sources = sources_of_running(debugger, Path.cwd())
-        sources.uris = session.client is not None and session.client.path_format == "uri"
+        sources.uris = session.client.arguments.path_format == "uri"
         super().__init__(debugger, session.runner, sources)
         self.session = session
         self.numbers: set[int] = set()
@@ -114,14 +114,14 @@ class Attached(Debuggee):
             self.runner.stop()
             return
         self._branch = self.debugger.timeline.branch
-        with session.turn:
+        with session.queue.turn:
             self.say_remarks(session)
             if stop.error is not None:
-                session.say(str(stop.error), "stderr")
+                session.client.say(str(stop.error), "stderr")
             session.state = State.STOPPED
             report_stop(session, stop)
-            session.moving = False
-            session.turn.notify_all()
+            session.queue.moving = False
+            session.queue.turn.notify_all()
 
     def left_by(self, session: Session, leaving: BaseException) -> None:
         """Ctrl-C, and what else a kernel may raise to leave, goes on to the user's code."""

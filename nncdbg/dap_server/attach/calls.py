@@ -97,23 +97,11 @@ def is_client_connected() -> bool:
     return _attachment is not None and _attachment.session is not None
 
 
-def breakpoint() -> None:  # noqa: A001  as debugpy has it
-    """Stop before the next statement of a graph that this thread runs.
-
-    Without `listen`, the prompt opens there, as pdb's does; `continue` returns to the script.  After
-    `listen`, the editor stops there; without an attached editor nothing happens.  In a kernel, the next
-    statement is the one after the kernel's own.  ``PYTHONBREAKPOINT=nncdbg.breakpoint`` makes Python's
-    own `breakpoint()` call this function.
-
-    Raises UsageError if the prompt cannot read standard input.
-    """
+def stop_here() -> bool:
+    """Stop this thread in the attached editor, if one is; return whether this process listens."""
     if _attachment is not None:
         _attachment.stop_here()
-        return
-    from nncdbg.terminal.script_prompt import break_here
-
-    caller = sys._getframe(1)
-    break_here(f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}")
+    return _attachment is not None
 
 
 def _ended() -> None:

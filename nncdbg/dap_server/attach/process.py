@@ -97,9 +97,9 @@ class Attachment:
         session = self.session
         if session is None or self._seen != threading.get_ident() or session.debuggee is not None:
             return
-        with session.turn:
-            session.turn.wait_for(lambda: not session.serving or session.closing)
-            session.moving = True
+        with session.queue.turn:
+            session.queue.turn.wait_for(lambda: not session.queue.serving or session.queue.closing)
+            session.queue.moving = True
         debuggee = self._debuggee
         known = debuggee is not None and debuggee.debugger is debugger and debuggee.session is session
         if debuggee is not None and known and not session.unbound:
@@ -118,7 +118,7 @@ class Attachment:
         with debuggee.requested():
             session.adopt(debuggee)
         for note in debuggee.sources.notes:
-            session.say(note)
+            session.client.say(note)
 
     def _stop_before(self, debugger: Debugger) -> Stop | None:
         """The stop that is due before the verb: asked for, or a breakpoint at the very first statement."""
@@ -177,10 +177,10 @@ class Attachment:
                 debuggee.release()
                 return
             debuggee.leave()
-        with session.turn:
+        with session.queue.turn:
             stopped = session.state is State.STOPPED
-            session.debuggee, session.moving, session.state = None, False, State.RUNNING
-            session.turn.notify_all()
+            session.debuggee, session.queue.moving, session.state = None, False, State.RUNNING
+            session.queue.turn.notify_all()
         if stopped:
             # Ctrl-C, which the client has not asked for.
             report_continued(session)
@@ -222,7 +222,7 @@ class Attachment:
             self._turn.notify_all()
         if moving is not None:
             moving.control.between_statements(lambda: self._look_into(moving))
-        if session.closing:
+        if session.queue.closing:
             self.detach(session)
 
     def pause_next(self) -> None:

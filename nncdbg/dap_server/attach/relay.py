@@ -77,7 +77,7 @@ class Relay:
     """
 
     def __init__(self, session: Session, address: Address, token: str | None) -> None:
-        request = session.at_hand
+        request = session.queue.at_hand
         assert request is not None
         self.place = words(address)
         self._session = session
@@ -107,7 +107,7 @@ class Relay:
         deadline = time.monotonic() + PATIENCE
         try:
             while not self._settled.wait(PACE):
-                self._session.check_cancelled()
+                self._session.queue.check_cancelled()
                 if time.monotonic() > deadline:
                     raise UsageError(
                         f"{self.place} did not answer within {PATIENCE:.0f} s",
@@ -212,7 +212,7 @@ class Relay:
 
     def _introduce(self, far: Connection) -> None:
         """Greet the process, and attach to it."""
-        self._capabilities = self._asked(far, self._number - 1, "initialize", self._session.client)
+        self._capabilities = self._asked(far, self._number - 1, "initialize", self._session.client.arguments)
         self._asked(far, self._number, "attach", AttachArguments(token=self._token))
 
     def _asked(self, far: Connection, number: int, command: str, arguments: Any) -> Message:
@@ -243,13 +243,15 @@ class Relay:
         number, kind, command = message.pop("seq", 0), message["type"], str(message.get("command"))
         if kind == "request":
             arguments = message.get("arguments")
-            self._session.ask(command, arguments, lambda answer: _send_answer(far, number, command, answer))
+            self._session.client.ask(
+                command, arguments, lambda answer: _send_answer(far, number, command, answer)
+            )
             return
         self._terminated |= kind == "event" and message.get("event") == "terminated"
         if kind == "response":
             with self._lock:
                 self._unanswered.pop(message.get("request_seq", 0), None)
-        self._session.connection.send(message)
+        self._session.client.connection.send(message)
         if kind == "response" and command == "disconnect" and message.get("success"):
             self._session.vanished()
 
@@ -269,8 +271,8 @@ class Relay:
                 hint = "attach again, or disconnect"
                 session.fail(request, UsageError(f"{self.place} closed the connection{why}", hint=hint))
         if not self._terminated:
-            session.say(f"the connection to {self.place} has ended{why}", "important")
-            session.send_event("terminated")
+            session.client.say(f"the connection to {self.place} has ended{why}", "important")
+            session.client.send_event("terminated")
         _tell(session, self._capabilities, _ours())
 
 
@@ -295,7 +297,7 @@ def _tell(session: Session, before: Message, now: Message) -> None:
         if before.get(name) != now.get(name)
     }
     if changed:
-        session.send_event("capabilities", {"capabilities": changed})
+        session.client.send_event("capabilities", {"capabilities": changed})
 
 
 def _read(far: Connection) -> Message | None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.breakpoints.asked import Terms, Wish
-from nncdbg.dap_server.breakpoints.wishes import DataWish, FunctionWish, LineWish, data_id
+from nncdbg.dap_server.breakpoints.breakpoint_requests import (
+    DataRequest,
+    FunctionRequest,
+    LineRequest,
+    data_id,
+)
+from nncdbg.dap_server.breakpoints.client_breakpoints import BreakpointRequest, Terms
 from nncdbg.dap_server.protocol.events import BreakpointEventBody
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.text.lexemes import name_text
@@ -26,7 +31,7 @@ def tell_breakpoints(session: Session, before: set[int]) -> None:
     """
     table = session.breakpoints
     for kept in table.take_deleted(session):
-        session.send_event("breakpoint", BreakpointEventBody(reason="removed", breakpoint=kept.told))
+        session.client.send_event("breakpoint", BreakpointEventBody(reason="removed", breakpoint=kept.told))
     for found in session.program.debugger.breakpoints:
         if found.number in before or found.temporary:
             continue
@@ -34,9 +39,9 @@ def tell_breakpoints(session: Session, before: set[int]) -> None:
         if found.kind == "line" and path is not None:
             told = _enter_line(session, found, str(path))
         else:
-            kind, wish = _wish(found)
-            told = table.enter(session, "console", kind, wish, found, {"message": str(found)})
-        session.send_event("breakpoint", BreakpointEventBody(reason="new", breakpoint=told))
+            kind, requested = _request_of(found)
+            told = table.enter(session, "console", kind, requested, found, {"message": str(found)})
+        session.client.send_event("breakpoint", BreakpointEventBody(reason="new", breakpoint=told))
 
 
 def _terms(found: engine.Breakpoint) -> Terms:
@@ -45,14 +50,16 @@ def _terms(found: engine.Breakpoint) -> Terms:
 
 
 def _enter_line(session: Session, found: engine.Breakpoint, path: str) -> Breakpoint:
-    wish = LineWish(path, 0, found.lines[0], False, _terms(found))
-    where = wish.asked(session) | ({"message": found.note} if found.note else {})
-    return session.breakpoints.enter(session, ("line", os.path.realpath(path)), "line", wish, found, where)
+    requested = LineRequest(path, 0, found.lines[0], False, _terms(found))
+    where = requested.asked(session) | ({"message": found.note} if found.note else {})
+    return session.breakpoints.enter(
+        session, ("line", os.path.realpath(path)), "line", requested, found, where
+    )
 
 
-def _wish(found: engine.Breakpoint) -> tuple[str, Wish]:
-    """(kind, wish) that would have made the engine's breakpoint."""
+def _request_of(found: engine.Breakpoint) -> tuple[str, BreakpointRequest]:
+    """(kind, request) that would have made the engine's breakpoint."""
     if found.kind == "data":
-        return "data", DataWish(data_id(spelled(found.target)), None, _terms(found))
+        return "data", DataRequest(data_id(spelled(found.target)), None, _terms(found))
     names = {"graph": f"@{name_text(found.target)}", "value": spelled(found.target)}
-    return "function", FunctionWish(names.get(found.kind, found.target), _terms(found))
+    return "function", FunctionRequest(names.get(found.kind, found.target), _terms(found))

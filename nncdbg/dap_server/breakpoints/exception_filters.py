@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.breakpoints.asked import PENDING, reason
+from nncdbg.dap_server.failures import PENDING, reason
 from nncdbg.dap_server.protocol.events import BreakpointEventBody, CapabilitiesEventBody
 from nncdbg.dap_server.protocol.types import Breakpoint, Capabilities, ExceptionBreakpointsFilter
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.findings import KINDS
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.session import Session
+    from nncdbg.dap_server.client import Client
     from nncdbg.engine.debugger import Debugger
 
 _CONDITION = "an expression, such as $iter > 3 or max(abs(%h)) > 100"
@@ -74,7 +74,7 @@ NEVER = {
 
 
 @dataclass(frozen=True, slots=True)
-class FilterWish:
+class FilterRequest:
     """One filter of `setExceptionBreakpoints`, with its condition."""
 
     kind: str
@@ -85,47 +85,55 @@ class FilterWish:
 class ExceptionFilters:
     """What the client asked to stop at; before it has said anything (None) the engine's own choice holds."""
 
-    wishes: list[FilterWish] | None = None
+    requests: list[FilterRequest] | None = None
+    always: Sequence[str] = ()
+    """Kinds that the launch configuration catches."""
     told: list[Breakpoint] = field(default_factory=list)
-    _ids: dict[FilterWish, int] = field(default_factory=dict)
+    _ids: dict[FilterRequest, int] = field(default_factory=dict)
     _left_out: frozenset[str] = _BEYOND
     """The kinds of which the client was told no filter."""
 
-    def replace(self, session: Session, wishes: Sequence[FilterWish]) -> list[Breakpoint]:
-        """Stop at these and no others; what is told of each, in order."""
-        self.wishes = list(wishes)
-        for wish in wishes:
-            self._ids.setdefault(wish, session.breakpoints.new_id())
-        self.told = self._applied(session)
+    def replace(
+        self, requests: Sequence[FilterRequest], debugger: Debugger | None, new_id: Callable[[], int]
+    ) -> list[Breakpoint]:
+        """Stop at these and no others; return what the client is told of each, in order."""
+        self.requests = list(requests)
+        for requested in requests:
+            self._ids.setdefault(requested, new_id())
+        self.told = self._applied(debugger)
         return self.told
 
-    def bind(self, session: Session) -> None:
-        """Apply them to a new program, and tell what changed."""
-        self._offer(session)
-        if self.wishes is None:
+    def bind(self, debugger: Debugger, client: Client) -> None:
+        """Apply them to a new program, and tell the client what changed."""
+        self._offer(debugger, client)
+        if self.requests is None:
             return
-        before, self.told = self.told, self._applied(session)
+        before, self.told = self.told, self._applied(debugger)
         for now, then in zip(self.told, before, strict=True):
             if now != then:
-                session.send_event("breakpoint", BreakpointEventBody(reason="changed", breakpoint=now))
+                client.send_event("breakpoint", BreakpointEventBody(reason="changed", breakpoint=now))
 
-    def _offer(self, session: Session) -> None:
+    def _offer(self, debugger: Debugger, client: Client) -> None:
         """Tell the client where a program can find other kinds than were offered before."""
-        left_out = frozenset(session.program.debugger.observers.beyond())
+        left_out = frozenset(debugger.observers.beyond())
         if left_out != self._left_out:
             self._left_out = left_out
             offered = Capabilities(exception_breakpoint_filters=_filters(left_out))
-            session.send_event("capabilities", CapabilitiesEventBody(capabilities=offered))
+            client.send_event("capabilities", CapabilitiesEventBody(capabilities=offered))
 
-    def _applied(self, session: Session) -> list[Breakpoint]:
-        wishes = self.wishes or []
-        ids = [self._ids[wish] for wish in wishes]
-        if session.debuggee is None:
+    def _applied(self, debugger: Debugger | None) -> list[Breakpoint]:
+        requests = self.requests or []
+        ids = [self._ids[requested] for requested in requests]
+        if debugger is None:
             return [Breakpoint(id=id, verified=False, message=PENDING, reason="pending") for id in ids]
-        debugger = session.debuggee.debugger
-        refused = [_refusal(debugger, wish) for wish in wishes]
-        always = [] if session.launched is None else [FilterWish(kind) for kind in session.launched.catch]
-        _catch(debugger, always + [wish for wish, why in zip(wishes, refused, strict=True) if why is None])
+        refused = [_refusal(debugger, requested) for requested in requests]
+        _catch(
+            debugger,
+            [
+                *map(FilterRequest, self.always),
+                *(requested for requested, why in zip(requests, refused, strict=True) if why is None),
+            ],
+        )
         return [
             Breakpoint(id=id, verified=True)
             if why is None
@@ -137,31 +145,33 @@ class ExceptionFilters:
         """The ids of what stops at findings of a kind."""
         verified = {told.id for told in self.told if told.verified}
         return [
-            self._ids[wish] for wish in self.wishes or () if wish.kind == kind and self._ids[wish] in verified
+            self._ids[requested]
+            for requested in self.requests or ()
+            if requested.kind == kind and self._ids[requested] in verified
         ]
 
 
-def _refusal(debugger: Debugger, wish: FilterWish) -> str | None:
+def _refusal(debugger: Debugger, requested: FilterRequest) -> str | None:
     """Why a filter cannot be, None if it can: it is tried."""
     try:
-        if wish.kind not in LABELS:
+        if requested.kind not in LABELS:
             raise UsageError(
-                f"unknown exception filter {wish.kind!r}", hint=f"use one of: {', '.join(LABELS)}"
+                f"unknown exception filter {requested.kind!r}", hint=f"use one of: {', '.join(LABELS)}"
             )
-        if wish.kind in NEVER:
-            return NEVER[wish.kind]
-        debugger.catch(wish.kind, when=wish.condition)
+        if requested.kind in NEVER:
+            return NEVER[requested.kind]
+        debugger.catch(requested.kind, when=requested.condition)
     except NncdbgError as error:
         return reason(error)
     return None
 
 
-def _catch(debugger: Debugger, wishes: Sequence[FilterWish]) -> None:
+def _catch(debugger: Debugger, requests: Sequence[FilterRequest]) -> None:
     """Catch these kinds; one asked for twice stops when either condition holds."""
     offered = [kind for kind in LABELS if kind in KINDS]
     debugger.uncatch(*offered)
     for kind in offered:
-        conditions = [wish.condition for wish in wishes if wish.kind == kind]
+        conditions = [requested.condition for requested in requests if requested.kind == kind]
         if not conditions:
             continue
         either = " or ".join(f"({each})" for each in conditions)

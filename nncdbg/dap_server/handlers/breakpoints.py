@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from nncdbg.dap_server.breakpoints.asked import Terms
-from nncdbg.dap_server.breakpoints.wishes import FunctionWish, InstructionWish, LineWish, columns
+from nncdbg.dap_server.breakpoints.breakpoint_requests import (
+    FunctionRequest,
+    InstructionRequest,
+    LineRequest,
+    columns,
+)
+from nncdbg.dap_server.breakpoints.client_breakpoints import Terms
 from nncdbg.dap_server.events import report_message
 from nncdbg.dap_server.protocol.requests import (
     BreakpointLocationsBody,
@@ -18,7 +23,6 @@ from nncdbg.dap_server.protocol.requests import (
 )
 from nncdbg.dap_server.protocol.types import Breakpoint, BreakpointLocation, SourceBreakpoint
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, each_program, request
-from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
 from nncdbg.dap_server.sources.shown import path_in
 from nncdbg.engine.errors import UsageError
 
@@ -42,7 +46,7 @@ def bind(session: Session) -> None:
     """Set on a new program what the client asked for, and tell the client what its logpoints say."""
     session.program.debugger.said = lambda message: report_message(session, message)
     session.breakpoints.bind(session)
-    session.exception_filters.bind(session)
+    session.exception_filters.bind(session.program.debugger, session.client)
 
 
 @request(
@@ -66,18 +70,18 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
             f"there is no source with reference {reference}",
             hint=f"use a reference from 1 to {MAX_REFERENCE}",
         )
-    wishes = [
-        LineWish(
+    requests = [
+        LineRequest(
             None if reference else path,
             reference,
-            line_of_client(session, each.line),
+            session.client.incoming_line(each.line),
             each.column is not None,
             Terms(each.condition or None, each.hit_condition or None, each.log_message or None),
         )
         for each in wanted
     ]
     group = ("line", reference or (os.path.realpath(path) if path else None))
-    told = session.breakpoints.replace(session, "line", group, wishes)
+    told = session.breakpoints.replace(session, "line", group, requests)
     if arguments.source_modified and path is not None:
         told = [_with_note(each, "the program keeps the text that was loaded") for each in told]
     return SetBreakpointsBody(breakpoints=told)
@@ -91,11 +95,11 @@ def _with_note(told: Breakpoint, note: str) -> Breakpoint:
 def set_function_breakpoints(
     session: Session, arguments: SetFunctionBreakpointsArguments
 ) -> SetFunctionBreakpointsBody:
-    wishes = [
-        FunctionWish(each.name, Terms(each.condition or None, each.hit_condition or None))
+    requests = [
+        FunctionRequest(each.name, Terms(each.condition or None, each.hit_condition or None))
         for each in arguments.breakpoints
     ]
-    told = session.breakpoints.replace(session, "function", "function", wishes)
+    told = session.breakpoints.replace(session, "function", "function", requests)
     return SetFunctionBreakpointsBody(breakpoints=told)
 
 
@@ -103,15 +107,15 @@ def set_function_breakpoints(
 def set_instruction_breakpoints(
     session: Session, arguments: SetInstructionBreakpointsArguments
 ) -> SetInstructionBreakpointsBody:
-    wishes = [
-        InstructionWish(
+    requests = [
+        InstructionRequest(
             each.instruction_reference,
             each.offset or 0,
             Terms(each.condition or None, each.hit_condition or None),
         )
         for each in arguments.breakpoints
     ]
-    told = session.breakpoints.replace(session, "instruction", "instruction", wishes)
+    told = session.breakpoints.replace(session, "instruction", "instruction", requests)
     return SetInstructionBreakpointsBody(breakpoints=told)
 
 
@@ -119,17 +123,17 @@ def set_instruction_breakpoints(
 def breakpoint_locations(
     session: Session, arguments: BreakpointLocationsArguments
 ) -> BreakpointLocationsBody:
-    first = line_of_client(session, arguments.line)
-    last = line_of_client(session, arguments.end_line) if arguments.end_line is not None else first
+    first = session.client.incoming_line(arguments.line)
+    last = session.client.incoming_line(arguments.end_line) if arguments.end_line is not None else first
     listing = session.program.sources.listing(arguments.source)
     if listing is not None:
         lines = [line for line in listing.statement_lines if first <= line <= last]
         found = [
-            BreakpointLocation(line=line_for_client(session, line), **columns(session, listing, line))
+            BreakpointLocation(line=session.client.outgoing_line(line), **columns(session, listing, line))
             for line in lines
         ]
     else:
         origin = session.program.debugger.breakpoints.origin(path_in(arguments.source.path or ""))
         lines = sorted(line for line in origin if first <= line <= last)
-        found = [BreakpointLocation(line=line_for_client(session, line)) for line in lines]
+        found = [BreakpointLocation(line=session.client.outgoing_line(line)) for line in lines]
     return BreakpointLocationsBody(breakpoints=found)

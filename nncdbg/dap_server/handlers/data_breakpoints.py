@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.breakpoints.asked import Terms
-from nncdbg.dap_server.breakpoints.wishes import DataWish, data_id
+from nncdbg.dap_server.breakpoints.breakpoint_requests import DataRequest, data_id
+from nncdbg.dap_server.breakpoints.client_breakpoints import Terms
 from nncdbg.dap_server.presentation.places import child_place, values_from
 from nncdbg.dap_server.protocol.requests import DataBreakpointInfoBody, SetDataBreakpointsBody
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, request
@@ -69,8 +69,8 @@ def _refused(why: str) -> DataBreakpointInfoBody:
 
 @request("setDataBreakpoints", when=CONFIGURABLE)
 def set_data_breakpoints(session: Session, arguments: SetDataBreakpointsArguments) -> SetDataBreakpointsBody:
-    wishes = [
-        DataWish(each.data_id, each.access_type, Terms(each.condition or None, each.hit_condition or None))
+    requests = [
+        DataRequest(each.data_id, each.access_type, Terms(each.condition or None, each.hit_condition or None))
         for each in arguments.breakpoints
     ]
-    return SetDataBreakpointsBody(breakpoints=session.breakpoints.replace(session, "data", "data", wishes))
+    return SetDataBreakpointsBody(breakpoints=session.breakpoints.replace(session, "data", "data", requests))

@@ -9,7 +9,6 @@ from nncdbg.dap_server.protocol.requests import DisassembleBody
 from nncdbg.dap_server.protocol.types import DisassembledInstruction
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import parse_reference, statement_at_address
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.compilation.code import CONTROL
 from nncdbg.engine.compilation.formula import formula_of
 from nncdbg.engine.errors import NncdbgError, UsageError
@@ -43,7 +42,7 @@ def disassemble(session: Session, arguments: DisassembleArguments) -> Disassembl
         raise UsageError(f"the address {start} is below 0", hint="use a larger offset")
     found = []
     for address in range(start, start + arguments.instruction_count):
-        session.check_cancelled()
+        session.queue.check_cancelled()
         found.append(_instruction(session, address))
     return DisassembleBody(instructions=found)
 
@@ -69,7 +68,7 @@ def _instruction(session: Session, address: int) -> DisassembledInstruction:
         instruction=f"{text}  ## {', '.join(ops)}" if ops else text,
         symbol=_kernel(session, code, pc),
         location=session.program.sources.of_code(code),
-        line=line_for_client(session, line),
+        line=session.client.outgoing_line(line),
     )
 
 

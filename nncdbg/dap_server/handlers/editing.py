@@ -114,7 +114,7 @@ def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> N
     sentences = [] if awaited else late_decisions(debugger.values)
     session.defer(lambda: report_change(session))
     for sentence in sentences:
-        session.say(sentence, "important")
+        session.client.say(sentence, "important")
 
 
 def _given(session: Session, scope: Values, name: str, index: Any, text: str) -> Any:

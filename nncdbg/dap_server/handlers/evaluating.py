@@ -15,7 +15,6 @@ from nncdbg.dap_server.presentation.results import result_of
 from nncdbg.dap_server.protocol.requests import CompletionsBody, EvaluateBody
 from nncdbg.dap_server.protocol.types import CompletionItem, CompletionItemType
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import column_for_client, line_of_client
 from nncdbg.engine.expression import evaluate as value_of
 from nncdbg.engine.expression import split_definition
 
@@ -88,9 +87,9 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
 )
 def completions(session: Session, arguments: CompletionsArguments) -> CompletionsBody:
     lines = arguments.text.split("\n")
-    row = 0 if arguments.line is None else line_of_client(session, arguments.line) - 1
+    row = 0 if arguments.line is None else session.client.incoming_line(arguments.line) - 1
     line = lines[min(max(0, row), len(lines) - 1)]
-    first = column_for_client(session, 1)
+    first = session.client.outgoing_column(1)
     before = _first_units(line, arguments.column - first)
     word, names = candidates(console_of(session), before)
     start = _units(before) - _units(word) + first

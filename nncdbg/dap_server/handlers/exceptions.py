@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.breakpoints.exception_filters import FILTERS, FilterWish
+from nncdbg.dap_server.breakpoints.exception_filters import FILTERS, FilterRequest
 from nncdbg.dap_server.protocol.requests import ExceptionInfoBody, SetExceptionBreakpointsBody
 from nncdbg.dap_server.protocol.types import ExceptionDetails
 from nncdbg.dap_server.registry import CONFIGURABLE, STOPPED, request
@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 def set_exception_breakpoints(
     session: Session, arguments: SetExceptionBreakpointsArguments
 ) -> SetExceptionBreakpointsBody:
-    wishes = [FilterWish(kind) for kind in arguments.filters]
-    wishes += [FilterWish(each.filter_id, each.condition or None) for each in arguments.filter_options or ()]
-    return SetExceptionBreakpointsBody(breakpoints=session.exception_filters.replace(session, wishes))
+    requests = [FilterRequest(kind) for kind in arguments.filters]
+    requests += [
+        FilterRequest(each.filter_id, each.condition or None) for each in arguments.filter_options or ()
+    ]
+    debugger = session.debuggee.debugger if session.debuggee is not None else None
+    told = session.exception_filters.replace(requests, debugger, session.breakpoints.new_id)
+    return SetExceptionBreakpointsBody(breakpoints=told)
 
 
 @request("exceptionInfo", when=STOPPED, capability="supportsExceptionInfoRequest", reads=True)

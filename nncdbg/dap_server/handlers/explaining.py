@@ -14,7 +14,6 @@ from nncdbg.dap_server.presentation.origin_slice import Glancing
 from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.presentation.samples import packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.frame import Frame
@@ -88,13 +87,13 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
 
 def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str, Any]:
     """A statement with those of its values that count; without a statement, what a block was given."""
-    session.check_cancelled()
+    session.queue.check_cancelled()
     visit, pc = origins[0].visit, origins[0].pc
     frame = Frame(visit.code, visit.slots)
     listing = session.program.debugger.loaded.listing_of(frame.code)
     line = listing.line(visit.code.path, pc) if pc >= 0 else listing.header_line(visit.code.path)
     return {
-        "line": line_for_client(session, line),
+        "line": session.client.outgoing_line(line),
         "text": listing.lines[line - 1].strip() if pc >= 0 else "",
         "op": visit.code.nodes[pc].op if pc >= 0 else None,
         "graph": _title(visit),
@@ -150,7 +149,7 @@ def _picture(session: Session, content: Any) -> dict[str, Any] | None:
     plane = plane[None] if len(plane.shape) == 1 else plane
     coarse = tuple(slice(None, None, step) for step in sampling(plane.shape, PLANE))
     array = np.asarray(session.program.debugger.backend.to_host(plane[coarse]))
-    blocks = reduce_blocks(array, sampling(array.shape, PICTURE), "absmax", session.check_cancelled)
+    blocks = reduce_blocks(array, sampling(array.shape, PICTURE), "absmax", session.queue.check_cancelled)
     elements, data = packed(blocks.data)
     _, flags = packed(blocks.flags)
     return {

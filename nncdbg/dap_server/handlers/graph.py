@@ -11,7 +11,6 @@ from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.dap_server.presentation.neighbourhood import Block, on_the_stack, sources, whole
 from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
@@ -106,7 +105,7 @@ def _node(session: Session, block: Block, pc: int) -> dict[str, Any]:
         "label": op if node is None else _label(node),
         "values": [] if node is None else [spelled(each.name) for each in node.outputs[:4] if each.name],
         "type": "" if node is None else _type(block, node),
-        "line": line_for_client(session, line),
+        "line": session.client.outgoing_line(line),
     }
 
 
@@ -128,7 +127,7 @@ def _edges(
     session: Session, places: Sequence[tuple[Block, int]], number: dict[tuple[Block, int], int]
 ) -> Iterator[list[Any]]:
     for to, (block, pc) in enumerate(places):
-        session.check_cancelled()
+        session.queue.check_cancelled()
         found = (each for name in block.reads(pc) for each in sources(block, name))
         for source in dict.fromkeys(found):
             given = -1 if source.pc < 0 else number.get((source.block, source.pc))
@@ -144,7 +143,7 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     part of zeros].  They are those that were logged: no large tensor is read for them.
     """
     blocks = on_the_stack(session, (), len(session.program.debugger.stack))
-    glance = Glance(session.program.shown, False, session.check_cancelled)
+    glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     flags: dict[str, str] = {}
     statistics: dict[str, list[float | None]] = {}
     for block in blocks:

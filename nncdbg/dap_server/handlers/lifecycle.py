@@ -14,7 +14,8 @@ import msgspec
 
 from nncdbg.dap_server.attach.relay import AttachArguments, Connect, Relay, end_relay
 from nncdbg.dap_server.events import MAIN_THREAD, report_process
-from nncdbg.dap_server.launching import LaunchArguments, launch, stamps, words_of
+from nncdbg.dap_server.launch_arguments import LaunchArguments
+from nncdbg.dap_server.launching import launch, stamps, words_of
 from nncdbg.dap_server.protocol.events import ContinuedEventBody
 from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, request
 from nncdbg.engine.errors import UsageError
@@ -36,7 +37,7 @@ def initialize(session: Session, arguments: InitializeRequestArguments) -> dict[
         raise UsageError(
             "`initialize` is allowed only once, as the first request", hint="start another session"
         )
-    session.client = arguments
+    session.client.arguments = arguments
     session.state = State.INITIALIZED
     return capabilities()
 
@@ -48,7 +49,7 @@ def launch_program(session: Session, arguments: LaunchArguments) -> None:
         raise UsageError("this process already runs a program", hint="send attach")
     _load(session, arguments)
     session.state = State.CONFIGURING
-    session.defer(lambda: session.send_event("initialized"))
+    session.defer(lambda: session.client.send_event("initialized"))
 
 
 @request("attach", when=LIVE | {State.INITIALIZED}, arguments=AttachArguments)
@@ -58,7 +59,7 @@ def attach(session: Session, arguments: AttachArguments) -> None:
         _attach_elsewhere(session, arguments.connect)
         return
     session.state = State.CONFIGURING
-    session.defer(lambda: session.send_event("initialized"))
+    session.defer(lambda: session.client.send_event("initialized"))
 
 
 def _attach_elsewhere(session: Session, there: Connect | None) -> None:
@@ -84,14 +85,14 @@ def _begins_once(session: Session) -> None:
 
 def _load(session: Session, arguments: LaunchArguments) -> None:
     """Debug the program of this configuration; if it cannot be, what is debugged now stays."""
-    debuggee = launch(arguments, session.runner, session.check_cancelled)
-    if session.client is not None:
-        debuggee.sources.uris = session.client.path_format == "uri"
+    debuggee = launch(arguments, session.runner, session.queue.check_cancelled)
+    debuggee.sources.uris = session.client.arguments.path_format == "uri"
     session.launched = arguments
+    session.exception_filters.always = arguments.catch
     session.adopt(debuggee)
     report_process(session, debuggee.sources.name, "launch")
     for note in (*map(words_of, debuggee.debugger.notes), *debuggee.sources.notes):
-        session.say(note)
+        session.client.say(note)
 
 
 @request(
@@ -147,17 +148,19 @@ def restart(session: Session, arguments: RestartArguments) -> None:
     if len(timeline.branches) > 1:
         lost = _why_edits_are_lost(session, wanted)
         if lost is None:
-            session.say(f"restart on branch {timeline.branch} ({timeline.branches[timeline.branch].title})")
+            session.client.say(
+                f"restart on branch {timeline.branch} ({timeline.branches[timeline.branch].title})"
+            )
             before.start_again(session, stop_on_entry=_stops_on_entry(session, wanted))
             return
-        session.say(f"restart discards edited values: {lost}")
+        session.client.say(f"restart discards edited values: {lost}")
     _load(session, wanted)
     before.abandoned()
     if session.state is State.CONFIGURING:
         return
     if stopped:
         body = ContinuedEventBody(thread_id=MAIN_THREAD, all_threads_continued=True)
-        session.defer(lambda: session.send_event("continued", body))
+        session.defer(lambda: session.client.send_event("continued", body))
     _start(session)
 
 

@@ -17,7 +17,6 @@ from nncdbg.dap_server.presentation.places import (
     value_title,
 )
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.time.timeline import EVICTED
 
@@ -48,7 +47,7 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
     Of all blocks on the stack from this frame outwards whose statements stand in its text.  Statistics
     are those that a glance gives, see `Glance`; the type, which the line says already, is left out.
     """
-    first, last = (line_of_client(session, each) for each in (arguments.start, arguments.end))
+    first, last = (session.client.incoming_line(each) for each in (arguments.start, arguments.end))
     if last - first >= MAX_LINES:
         raise UsageError(
             f"{last - first + 1} lines are too many for one response",
@@ -65,7 +64,7 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
     return {
         "frameId": session.handles.number(frame_place(session, depth)),
         "lines": [
-            {"line": line_for_client(session, line), "text": _text(found[line])} for line in sorted(found)
+            {"line": session.client.outgoing_line(line), "text": _text(found[line])} for line in sorted(found)
         ],
     }
 
@@ -85,7 +84,7 @@ def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> I
     frame = debugger.stack[depth]
     place = frame_place(view.session, depth)
     for line, slot in _slots(frame.code, listing, first, last):
-        view.session.check_cancelled()
+        view.session.queue.check_cancelled()
         name = frame.code.names[slot]
         if not computed(frame, slot, debugger.ended) or frame.slots[slot] is EVICTED:
             continue

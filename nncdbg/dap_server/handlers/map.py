@@ -13,7 +13,6 @@ from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.dap_server.presentation.neighbourhood import Block, Source, neighbourhood, sources
 from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
@@ -98,7 +97,7 @@ class Drawing:
             "kind": kind,
             "label": self._label(block, pc, op),
             "values": [spelled(value.name) for value in outputs[:4] if value.name],
-            "line": line_for_client(self.session, listing.line(block.path, pc)),
+            "line": self.session.client.outgoing_line(listing.line(block.path, pc)),
             "source": self.blocks.index(origin),
             "state": self._state(block, pc),
         }
@@ -133,7 +132,7 @@ class Drawing:
         """From the statement that gives a value to each one shown that reads it."""
         shown = {(block, pc) for block in self.blocks for pc in block.shown if pc not in block.inside}
         for block in self.blocks:
-            self.session.check_cancelled()
+            self.session.queue.check_cancelled()
             for pc in block.shown:
                 if (block, pc) in shown:
                     found = (each for name in block.reads(pc) for each in sources(block, name))
@@ -160,7 +159,7 @@ class Drawing:
         found = (Source(first, -1, value.name) for value in first.graph.inputs if value.name)
         assert first.origin.frame is not None
         listing = self.session.program.debugger.loaded.listing_of(first.origin.frame.code)
-        line = line_for_client(self.session, listing.header_line(first.path))
+        line = self.session.client.outgoing_line(listing.header_line(first.path))
         nodes = []
         for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):
             told: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}
@@ -183,7 +182,7 @@ def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
             hint=f"open or close at most {MOST_TOGGLED} nodes",
         )
     blocks = neighbourhood(session, frozenset(arguments.open), frozenset(arguments.closed))
-    drawing = Drawing(session, Glance(session.program.shown, False, session.check_cancelled), blocks)
+    drawing = Drawing(session, Glance(session.program.shown, False, session.queue.check_cancelled), blocks)
     edges = list(drawing.edges())
     inputs = drawing.inputs(edges)
     nodes = [drawing.node(block, pc) for block in blocks for pc in block.shown if pc not in block.inside]

@@ -162,8 +162,8 @@ def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
 @request("pause", when=LIVE, anytime=True)
 def pause(session: Session, arguments: PauseArguments) -> None:
     def hold() -> None:
-        with session.turn:
-            if session.moving and session.debuggee is not None:
+        with session.queue.turn:
+            if session.queue.moving and session.debuggee is not None:
                 session.debuggee.pause()
             elif session.attachment is not None and session.state is State.RUNNING:
                 session.attachment.pause_next()

@@ -8,8 +8,7 @@ from nncdbg.dap_server.presentation.definitions import definition_at
 from nncdbg.dap_server.protocol.requests import LoadedSourcesBody, LocationsBody, ModulesBody, SourceBody
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.modules import COLUMNS, loaded_sources, modules
-from nncdbg.dap_server.sources.positions import line_for_client
+from nncdbg.dap_server.sources.modules import COLUMNS
 from nncdbg.dap_server.sources.shown import MIME_TYPE
 from nncdbg.engine.errors import UsageError
 
@@ -32,7 +31,7 @@ def source_text(session: Session, arguments: SourceArguments) -> SourceBody:
 
 @request("loadedSources", when=LIVE, capability="supportsLoadedSourcesRequest", reads=True)
 def sources(session: Session, arguments: LoadedSourcesArguments) -> LoadedSourcesBody:
-    return LoadedSourcesBody(sources=loaded_sources(session))
+    return LoadedSourcesBody(sources=session.program.modules.loaded_sources())
 
 
 @request(
@@ -42,7 +41,7 @@ def sources(session: Session, arguments: LoadedSourcesArguments) -> LoadedSource
     reads=True,
 )
 def listed_modules(session: Session, arguments: ModulesArguments) -> ModulesBody:
-    found = modules(session)
+    found = session.program.modules.all()
     start = arguments.start_module or 0
     count = arguments.module_count or 0
     if start < 0 or count < 0:
@@ -57,4 +56,4 @@ def locations(session: Session, arguments: LocationsArguments) -> LocationsBody:
     if found is None:
         raise UsageError("unknown or expired location reference", hint="request the variables again")
     source, line = found
-    return LocationsBody(source=source, line=line_for_client(session, line))
+    return LocationsBody(source=source, line=session.client.outgoing_line(line))

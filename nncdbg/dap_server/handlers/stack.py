@@ -13,8 +13,6 @@ from nncdbg.dap_server.protocol.requests import StackTraceBody
 from nncdbg.dap_server.protocol.types import StackFrame
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import reference_of
-from nncdbg.dap_server.sources.modules import module_of
-from nncdbg.dap_server.sources.positions import column_for_client, line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.presentation.frame_titles import frame_title
@@ -103,10 +101,10 @@ def _machine_frame(
         id=session.handles.number(place),
         name=_formatted(session, name, frame, line, format),
         source=session.program.sources.of_frame(frame),
-        line=line_for_client(session, line),
-        column=column_for_client(session, 1),
+        line=session.client.outgoing_line(line),
+        column=session.client.outgoing_column(1),
         instruction_pointer_reference=reference_of(session, frame.code, pc),
-        module_id=module_of(session, frame.code),
+        module_id=session.program.modules.id_of(frame.code),
         presentation_hint="normal",
     )
 
@@ -119,7 +117,7 @@ def _formatted(session: Session, name: str, frame: Frame, line: int, format: Sta
         name += f"({', '.join(_parameters(session, frame, format))})"
     if format.module:
         name = f"{session.program.debugger.program.entry}!{name}"
-    return f"{name}, line {line_for_client(session, line)}" if format.line else name
+    return f"{name}, line {session.client.outgoing_line(line)}" if format.line else name
 
 
 def _parameters(session: Session, frame: Frame, format: StackFrameFormat) -> Iterator[str]:
@@ -138,8 +136,8 @@ def _source_frame(session: Session, entry: Entry, origin: tuple[str, int]) -> St
         id=session.handles.number(SourcePlace(frame_place(session, entry.depth), entry.number)),
         name=f"{os.path.basename(file)}:{line}",
         source=session.program.sources.of_model(file),
-        line=line_for_client(session, line),
-        column=column_for_client(session, 1),
+        line=session.client.outgoing_line(line),
+        column=session.client.outgoing_column(1),
         can_restart=False,
         presentation_hint="subtle",
     )

@@ -14,7 +14,6 @@ import msgspec
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
 from nncdbg.dap_server.presentation.places import computed, frame_place, value_title
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -73,7 +72,7 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
             f"cannot return {arguments.count} values in one response",
             hint=f"request 1 to {MOST_VALUES} values",
         )
-    glance = Glance(session.program.shown, False, session.check_cancelled)
+    glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     found = _ranked(session, glance)
     chosen = found[: arguments.count]
     depths = sorted({near.depth for near in chosen}, reverse=True)
@@ -92,7 +91,9 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
 
 def most_abnormal(session: Session) -> Near | None:
     """The first value that `nncdbg/nearby` lists; None before any is computed."""
-    return next(iter(_ranked(session, Glance(session.program.shown, False, session.check_cancelled))), None)
+    return next(
+        iter(_ranked(session, Glance(session.program.shown, False, session.queue.check_cancelled))), None
+    )
 
 
 def _ranked(session: Session, glance: Glance) -> list[Near]:
@@ -112,7 +113,7 @@ def _newest(session: Session) -> Iterator[tuple[int, int, Any]]:
     """(depth, slot, content) of tensors on the stack: of each frame the newest, then what it was given."""
     debugger, seen = session.program.debugger, set()
     for depth in range(len(debugger.stack) - 1, -1, -1):
-        session.check_cancelled()
+        session.queue.check_cancelled()
         frame = debugger.stack[depth]
         for slot in _slots(session, frame):
             content = frame.slots[slot]
@@ -179,7 +180,7 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
         "shortName": value_title(session, code, code.names[near.slot]),
         "type": type_text(near.content),
         "op": code.nodes[pc].op if pc >= 0 else None,
-        "line": line_for_client(session, line),
+        "line": session.client.outgoing_line(line),
         "rank": near.rank,
         "why": near.why,
     }

@@ -13,7 +13,6 @@ from nncdbg.dap_server.protocol.requests import GotoTargetsBody, StepInTargetsBo
 from nncdbg.dap_server.protocol.types import GotoTarget, StepInTarget
 from nncdbg.dap_server.registry import STILL, STOPPED, request
 from nncdbg.dap_server.sources.instructions import address_of, reference_of
-from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> Step
     frame = frames[-1]
     address = address_of(session, frame.code, frame.pc)
     listing = session.program.debugger.loaded.listing_of(frame.code)
-    line = line_for_client(session, listing.line(frame.code.path, frame.pc))
+    line = session.client.outgoing_line(listing.line(frame.code.path, frame.pc))
     return StepInTargetsBody(
         targets=[
             StepInTarget(id=session.handles.number(IntoPlace(address, what)), label=label, line=line)
@@ -110,7 +109,7 @@ def goto_targets(session: Session, arguments: GotoTargetsArguments) -> GotoTarge
         raise UsageError(
             "this source is not part of the program", hint="request the sources with `loadedSources`"
         )
-    found = listing.next_site(line_of_client(session, arguments.line))
+    found = listing.next_site(session.client.incoming_line(arguments.line))
     if found is None:
         return GotoTargetsBody(targets=[])
     line, site = found
@@ -121,7 +120,7 @@ def goto_targets(session: Session, arguments: GotoTargetsArguments) -> GotoTarge
             GotoTarget(
                 id=session.handles.number(place),
                 label=_label(line, place, listing),
-                line=line_for_client(session, line),
+                line=session.client.outgoing_line(line),
                 instruction_pointer_reference=_reference(session, listing, site),
             )
             for place in ways

@@ -201,7 +201,7 @@ def _slice(session: Session, arguments: SliceArguments, scope: Values, whole: An
         def reduced() -> SliceBody:
             here = np.asarray(scope.to_host(chosen))
             other = None if minus is None else np.asarray(scope.to_host(minus))
-            blocks = reduce_blocks(here, steps, reduction, session.check_cancelled, other)
+            blocks = reduce_blocks(here, steps, reduction, session.queue.check_cancelled, other)
             return _body(arguments, whole, chosen, steps, blocks.data, blocks)
 
         if arguments.against is not None:
@@ -335,7 +335,7 @@ def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]
 
     def counted() -> Histogram:
         array = np.asarray(scope.to_host(content))
-        return histogram_by_pieces(array, arguments.bins, arguments.range, session.check_cancelled)
+        return histogram_by_pieces(array, arguments.bins, arguments.range, session.queue.check_cancelled)
 
     question = "histogram", arguments.bins, arguments.range
     found = session.program.shown.answers.once(content, question, counted)
@@ -350,14 +350,16 @@ def statistics(session: Session, arguments: StatisticsArguments) -> dict[str, An
 
 
 def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
-    session.check_cancelled()
+    session.queue.check_cancelled()
     start = time.perf_counter()
     try:
         content = standing_tensor(scope, text)
     except NncdbgError as error:
         return {"expression": text, "error": error.message}
     shown = session.program.shown
-    summary = shown.noted(content) or Glance(shown, False, session.check_cancelled).full_summary(content)
+    summary = shown.noted(content) or Glance(shown, False, session.queue.check_cancelled).full_summary(
+        content
+    )
     seconds = time.perf_counter() - start
     return {"expression": text, "type": type_text(content), "stats": summary.as_dict(), "seconds": seconds}
 
@@ -372,7 +374,7 @@ def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]
             f"no element at position {arguments.start}: {type_text(array)} has {array.size} elements",
             hint="count from 0",
         )
-    found = next_nonfinite(array, arguments.start, session.check_cancelled)
+    found = next_nonfinite(array, arguments.start, session.queue.check_cancelled)
     if found is None:
         return {"index": None}
     return {"index": [int(each) for each in np.unravel_index(found, array.shape)]}
@@ -385,5 +387,5 @@ def comparison(session: Session, arguments: CompareArguments) -> dict[str, Any]:
     start = time.perf_counter()
     here = tensor_of(scope, arguments.expression)
     there = _against(session, scope, arguments.expression, arguments.against)
-    found = compare(here, there, session.check_cancelled).as_dict()
+    found = compare(here, there, session.queue.check_cancelled).as_dict()
     return {"types": [type_text(here), type_text(there)], **found, "seconds": time.perf_counter() - start}

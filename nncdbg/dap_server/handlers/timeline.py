@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.deviations import Edit, edits_of
@@ -127,7 +126,7 @@ def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
     numbers = [known.branch, *(each for each in sorted(known.branches, reverse=True) if each != known.branch)]
     room, branches = MOST_MOMENTS, []
     for number in numbers[:MOST_BRANCHES]:
-        session.check_cancelled()
+        session.queue.check_cancelled()
         branch = known.branches[number]
         found = sorted(_moments(session, branch), key=lambda each: (each.tick, _ORDER.index(each.kind)))
         kept = _latest(found, room)
@@ -191,7 +190,7 @@ def _told(session: Session, moment: Moment) -> dict[str, Any]:
         debugger, code, pc = session.program.debugger, moment.at.code, moment.at.pc
         listing = debugger.loaded.listing_of(code)
         line = listing.line(code.path, pc)
-        told["line"] = line_for_client(session, line)
+        told["line"] = session.client.outgoing_line(line)
         told["text"] = _shortened(listing.lines[line - 1].strip())
         told["graph"] = _shortened(code.graph.name)
     return told

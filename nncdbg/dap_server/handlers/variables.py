@@ -128,7 +128,7 @@ def _chosen(view: View, place: Any, kind: str | None) -> tuple[int, Make]:
 
 def _watched(session: Session, made: Iterator[Listed]) -> Iterator[Listed]:
     for each in made:
-        session.check_cancelled()
+        session.queue.check_cancelled()
         yield each
 
 

@@ -76,9 +76,10 @@ class View:
 
     def __post_init__(self) -> None:
         base16 = self.format is not None and bool(self.format.hex)
-        self.typed = self._client("supports_variable_type")
-        self.addressed = self._client("supports_memory_references")
-        self.glance = Glance(self.session.program.shown, base16, self.session.check_cancelled)
+        client = self.session.client.arguments
+        self.typed = bool(client.supports_variable_type)
+        self.addressed = bool(client.supports_memory_references)
+        self.glance = Glance(self.session.program.shown, base16, self.session.queue.check_cancelled)
 
     # -- variables -----------------------------------------------------------------------------
 
@@ -111,9 +112,6 @@ class View:
             declaration_location_reference=defined[0],
             value_location_reference=defined[1],
         )
-
-    def _client(self, flag: str) -> bool:
-        return bool(getattr(self.session.client, flag, False))
 
     def in_slot(self, frame: Frame, slot: int, place: ContentPlace, name: str) -> Variable:
         """The value in a slot of a frame on the stack."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,6 @@ from nncdbg.stats.inspection import summary_of
 from nncdbg.stats.piecewise import summarize_by_pieces
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.presentation.places import FramePlace
-    from nncdbg.dap_server.presentation.sent import Known
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.graph import Array
@@ -88,8 +86,8 @@ class Shown:
     debugger: Debugger
     _slots: dict[Code, Slots] = field(default_factory=dict)
     _summaries: dict[int, tuple[weakref.ref[Any], Summary]] = field(default_factory=dict)
-    sent: dict[FramePlace, dict[int, Known]] = field(default_factory=dict)
-    """Per frame and slot how a value was shown."""
+    sent: dict[Hashable, dict[int, Any]] = field(default_factory=dict)
+    """Per frame and slot how a value was shown, as `Sent` keeps it."""
     answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:

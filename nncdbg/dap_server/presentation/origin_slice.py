@@ -42,7 +42,7 @@ class Glancing:
 
     def __init__(self, session: Session) -> None:
         self.debugger = session.program.debugger
-        self.glance = Glance(session.program.shown, hex=False, between=session.check_cancelled)
+        self.glance = Glance(session.program.shown, hex=False, between=session.queue.check_cancelled)
 
     def statement(self, code: Code, line: int, head: str) -> str:
         return head + self.debugger.loaded.listing_of(code).lines[line - 1].strip()

@@ -222,4 +222,4 @@ def values_from(session: Session, frame_number: int | None) -> Values:
         if found is None:
             raise UsageError("the frame no longer exists", hint="request the stack again")
         depth = found
-    return replace(debugger.values_at(depth), between=session.check_cancelled)
+    return replace(debugger.values_at(depth), between=session.queue.check_cancelled)

@@ -54,8 +54,7 @@ def result_of(
 
 
 def _memory(session: Session, frame: Any, name: str | None, content: Any) -> str | None:
-    client = session.client
-    if name is None or client is None or not client.supports_memory_references:
+    if name is None or not session.client.arguments.supports_memory_references:
         return None
     return memory_reference(session, session.handles.number(frame), name, content)
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.dap_server.breakpoints.exception_filters import LABELS
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor, plain_text, statistics_text, type_text
 from nncdbg.dap_server.protocol.record import Record
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.expression import spelled
 from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:
+    from nncdbg.dap_server.client import Client
+    from nncdbg.dap_server.presentation.glance import Shown
     from nncdbg.dap_server.protocol.types import Source
-    from nncdbg.dap_server.session import Session
+    from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.engine.stopping.control import Stop
     from nncdbg.stats import Summary
 
@@ -46,26 +47,26 @@ class RunSummaryBody(Record, frozen=True, kw_only=True):
     findings: list[RunFinding]
 
 
-def finding_of(session: Session, stop: Stop) -> RunFinding:
+def finding_of(stop: Stop, sources: Sources, client: Client) -> RunFinding:
     """Return the finding of a stop, for the summary at the end of the run."""
     assert stop.finding is not None
-    source = session.program.sources.of_frame(stop.frame) if stop.frame is not None else None
-    line = line_for_client(session, stop.line) if stop.line is not None else None
+    source = sources.of_frame(stop.frame) if stop.frame is not None else None
+    line = client.outgoing_line(stop.line) if stop.line is not None else None
     kind = stop.finding.kind
     return RunFinding(
         kind=kind, label=LABELS.get(kind, kind), text=stop.detail or "", line=line, source=source
     )
 
 
-def summary_of_run(session: Session, findings: list[RunFinding]) -> RunSummaryBody:
-    """The summary of a program that has run to its end."""
-    debugger = session.program.debugger
-    glance = Glance(session.program.shown, hex=False, between=lambda: None)
+def summary_of_run(shown: Shown, name: str, findings: list[RunFinding]) -> RunSummaryBody:
+    """The summary of the program called `name`, which has run to its end."""
+    debugger = shown.debugger
+    glance = Glance(shown, hex=False, between=lambda: None)
     slots = debugger.stack[0].slots[1 : 1 + len(debugger.inputs)]
     inputs = [_value(glance, name, content) for name, content in zip(debugger.inputs, slots, strict=True)]
     outputs = [_value(glance, name, content) for name, content in (debugger.outputs or {}).items()]
     return RunSummaryBody(
-        program=session.program.sources.name,
+        program=name,
         outputs=outputs,
         inputs=[each for each in inputs if each.kinds],
         findings=findings,

@@ -1,93 +1,14 @@
-"""Addresses of statements: a number for each block of a program, and the statement's place in it.
-
-A block is a graph, a branch or a loop, of the program or of a micro program.  Its statements are
-what the protocol calls instructions, with the block's last line as the last of them.
-"""
+"""References to statements, as clients write them: hexadecimal addresses of `Blocks`."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from nncdbg.engine.compilation.code import Code, Path
+from nncdbg.dap_server.sources.blocks import BITS
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.debugger import Debugger
-
-BITS = 20
-"""Of an address, those that say which statement of the block; a longer block takes several numbers."""
-
-FIRST = 1 << 12
-"""The first block's number: high enough that no offset of 31 bits leads below 0."""
-
-Key: TypeAlias = "tuple[int, Path, int]"
-"""(run of the program, or 0 for all of them; path; which of the blocks there)."""
-
-
-@dataclass(eq=False)
-class Blocks:
-    """The blocks that were asked about, numbered one after the other.
-
-    A block of the program has the same number when the program is started anew.  One of a micro
-    program has not: which statement it was entered from is not to be seen in it.
-    """
-
-    micro_ops: dict[tuple[Code, int], tuple[str, ...]] = field(default_factory=dict)
-    """The ops in the micro programs of this program's statements, as far as they were asked for."""
-    _numbers: dict[Key, int] = field(default_factory=dict)
-    _firsts: list[int] = field(default_factory=list)
-    _keys: list[Key] = field(default_factory=list)
-    _next: int = FIRST
-    _runs: int = 0
-    _debugger: Debugger | None = None
-    _key_of: dict[Code, Key] = field(default_factory=dict)
-    _code_of: dict[Key, Code] = field(default_factory=dict)
-    _alike: Counter[Path] = field(default_factory=Counter)
-
-    def number(self, debugger: Debugger, code: Code) -> int:
-        """The number of a block of the program that `debugger` runs."""
-        self._look(debugger)
-        key = self._key_of[code]
-        if key not in self._numbers:
-            self._numbers[key] = self._next
-            self._firsts.append(self._next)
-            self._keys.append(key)
-            self._next += 1 + (len(code.nodes) >> BITS)
-        return self._numbers[key]
-
-    def at(self, debugger: Debugger, address: int) -> tuple[Code, int] | None:
-        """The block and the pc of an address; None where this program has no statement, or not yet."""
-        self._look(debugger)
-        place = bisect_right(self._firsts, address >> BITS) - 1
-        code = self._code_of.get(self._keys[place]) if place >= 0 else None
-        if code is None:
-            return None
-        pc = address - (self._firsts[place] << BITS)
-        return (code, pc) if pc <= len(code.nodes) else None
-
-    def _look(self, debugger: Debugger) -> None:
-        """Take in the blocks that have been compiled since the last look."""
-        if debugger is not self._debugger:
-            self._debugger = debugger
-            self._runs += 1
-            self._key_of.clear()
-            self._code_of.clear()
-            self._alike.clear()
-            self.micro_ops.clear()
-        codes = debugger.loaded.codes
-        for at in range(len(self._key_of), len(codes)):
-            code = codes[at]
-            if code.formula is None:
-                # A graph has a code for each combination of element types that it is called with.
-                key: Key = (0, code.path, self._alike[code.path])
-                self._alike[code.path] += 1
-            else:
-                key = (self._runs, code.path, at)
-            self._key_of[code] = key
-            self._code_of[key] = code
+    from nncdbg.engine.compilation.code import Code
 
 
 def address_of(session: Session, code: Code, pc: int) -> int:

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.protocol.events import LoadedSourceEventBody, ModuleEventBody
 from nncdbg.dap_server.protocol.types import ColumnDescriptor, Module
+from nncdbg.engine.extensions import BACKENDS, BUILT_IN
 
 if TYPE_CHECKING:
+    from nncdbg.dap_server.client import Client
     from nncdbg.dap_server.protocol.types import Source
-    from nncdbg.dap_server.session import Session
+    from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.graph import Program
 
 ENTERED, NOT_ENTERED = "compiled", "not entered yet"
 
@@ -25,7 +29,7 @@ COLUMNS = [
 ]
 """What our modules tell beside the protocol's own properties."""
 
-_LIBRARIES = ("numpy", "onnx", "onnxruntime", "cupy")
+_LIBRARIES = ("onnx", *BUILT_IN[BACKENDS])
 
 
 class ProgramModule(Module, frozen=True, kw_only=True):
@@ -37,92 +41,88 @@ class ProgramModule(Module, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Modules:
-    """What a client has been told of one program's modules and sources."""
+    """The modules and sources of one program, and what the client has been told of them."""
 
+    debugger: Debugger
+    sources: Sources
     _codes: int = 0
     _entered: set[str] = field(default_factory=set)
     _told: bool = False
     _sources: list[Source] = field(default_factory=list)
 
-    def announce(self, session: Session) -> None:
+    def announce(self, client: Client) -> None:
         """Tell the client what is new since the last time; cheap where nothing is."""
         if not self._told:
             self._told = True
-            self._look(session)
-            for module in modules(session):
-                session.send_event("module", ModuleEventBody(reason="new", module=module))
-            for source in loaded_sources(session):
-                session.send_event("loadedSource", LoadedSourceEventBody(reason="new", source=source))
-            self._sources = session.program.sources.micro_programs()
+            self._newly_entered()
+            for module in self.all():
+                client.send_event("module", ModuleEventBody(reason="new", module=module))
+            for source in self.loaded_sources():
+                client.send_event("loadedSource", LoadedSourceEventBody(reason="new", source=source))
+            self._sources = self.sources.micro_programs()
             return
-        self._announce_graphs(session)
-        self._announce_micro_program(session)
+        fresh = self._newly_entered()
+        for module in self._graphs() if fresh else ():
+            if module.name.removeprefix("@") in fresh:
+                client.send_event("module", ModuleEventBody(reason="changed", module=module))
+        self._announce_micro_program(client)
 
-    def _look(self, session: Session) -> set[str]:
-        """The graphs entered for the first time since the last look."""
-        codes = session.program.debugger.loaded.codes
+    def _newly_entered(self) -> set[str]:
+        """The graphs entered for the first time since the last call."""
+        codes = self.debugger.loaded.codes
         arrived = {str(code.path[0]) for code in codes[self._codes :] if code.formula is None}
         self._codes = len(codes)
         fresh = arrived - self._entered
         self._entered |= fresh
         return fresh
 
-    def _announce_graphs(self, session: Session) -> None:
-        fresh = self._look(session)
-        for module in _graphs(session) if fresh else ():
-            if module.name.removeprefix("@") in fresh:
-                session.send_event("module", ModuleEventBody(reason="changed", module=module))
-
-    def _announce_micro_program(self, session: Session) -> None:
-        frames = session.program.debugger.stack
+    def _announce_micro_program(self, client: Client) -> None:
+        frames = self.debugger.stack
         if not frames or frames[-1].code.formula is None:
             return
-        source = session.program.sources.of_frame(frames[-1])
+        source = self.sources.of_frame(frames[-1])
         if source not in self._sources:
             self._sources.append(source)
-            session.send_event("loadedSource", LoadedSourceEventBody(reason="new", source=source))
-            session.send_event("module", ModuleEventBody(reason="new", module=_micro_program(source)))
+            client.send_event("loadedSource", LoadedSourceEventBody(reason="new", source=source))
+            client.send_event("module", ModuleEventBody(reason="new", module=_micro_program(source)))
 
+    def loaded_sources(self) -> list[Source]:
+        """Return the program's text, micro programs shown so far, and the files of the user's model."""
+        sources = self.sources
+        return [sources.of_program, *sources.micro_programs(), *sources.of_models]
 
-def loaded_sources(session: Session) -> list[Source]:
-    """The texts there are: the program's, micro programs shown so far, and the files of the user's model."""
-    sources = session.program.sources
-    return [sources.of_program, *sources.micro_programs(), *sources.of_models]
+    def all(self) -> list[Module]:
+        """Return all modules, graphs first."""
+        debugger = self.debugger
+        micro_programs = map(_micro_program, self.sources.micro_programs())
+        return [
+            *self._graphs(),
+            *micro_programs,
+            *_stores(debugger.program),
+            *_libraries(debugger.backend.name),
+        ]
 
+    def id_of(self, code: Code) -> str:
+        """Return the id of the module that a block belongs to."""
+        if code.formula is None:
+            return f"graph:{code.path[0]}"
+        return f"micro:{self.sources.of_code(code).source_reference}"
 
-def modules(session: Session) -> list[Module]:
-    """All modules, graphs first."""
-    sources = session.program.sources
-    return [
-        *_graphs(session),
-        *map(_micro_program, sources.micro_programs()),
-        *_stores(session),
-        *_libraries(session),
-    ]
-
-
-def module_of(session: Session, code: Code) -> str:
-    """The id of the module that a block belongs to."""
-    if code.formula is None:
-        return f"graph:{code.path[0]}"
-    return f"micro:{session.program.sources.of_code(code).source_reference}"
-
-
-def _graphs(session: Session) -> Iterator[ProgramModule]:
-    debugger = session.program.debugger
-    entered = {code.path[0] for code in debugger.loaded.codes if code.formula is None}
-    path = session.program.sources.of_program.path
-    for name, graph in debugger.program.graphs.items():
-        yield ProgramModule(
-            id=f"graph:{name}",
-            name=f"@{name}",
-            path=path,
-            is_user_code=True,
-            symbol_status=ENTERED if name in entered else NOT_ENTERED,
-            symbol_file_path=debugger.program.source,
-            nncdbg_kind="entry graph" if name == debugger.program.entry else "graph",
-            nncdbg_statements=len(graph.nodes) + 1,
-        )
+    def _graphs(self) -> Iterator[ProgramModule]:
+        debugger = self.debugger
+        entered = {code.path[0] for code in debugger.loaded.codes if code.formula is None}
+        path = self.sources.of_program.path
+        for name, graph in debugger.program.graphs.items():
+            yield ProgramModule(
+                id=f"graph:{name}",
+                name=f"@{name}",
+                path=path,
+                is_user_code=True,
+                symbol_status=ENTERED if name in entered else NOT_ENTERED,
+                symbol_file_path=debugger.program.source,
+                nncdbg_kind="entry graph" if name == debugger.program.entry else "graph",
+                nncdbg_statements=len(graph.nodes) + 1,
+            )
 
 
 def _micro_program(source: Source) -> ProgramModule:
@@ -135,8 +135,7 @@ def _micro_program(source: Source) -> ProgramModule:
     )
 
 
-def _stores(session: Session) -> Iterator[ProgramModule]:
-    program = session.program.debugger.program
+def _stores(program: Program) -> Iterator[ProgramModule]:
     for number, path in enumerate(program.stores):
         opened = number < len(program.readers)
         yield ProgramModule(
@@ -149,8 +148,8 @@ def _stores(session: Session) -> Iterator[ProgramModule]:
         )
 
 
-def _libraries(session: Session) -> Iterator[ProgramModule]:
-    chosen = session.program.debugger.backend.name
+def _libraries(chosen: str) -> Iterator[ProgramModule]:
+    """The package itself, and the array libraries that are imported; `chosen` is the backend."""
     yield ProgramModule(
         id="library:nncdbg",
         name="nncdbg",

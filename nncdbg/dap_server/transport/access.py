@@ -15,7 +15,7 @@ import socket
 import stat
 from pathlib import Path
 
-from nncdbg.dap_server.transport.addresses import Place, words
+from nncdbg.dap_server.transport.addresses import BoundSocket, words
 from nncdbg.dap_server.transport.peers import kernel_names_tcp_peers, peer_user
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.state_folder import state_folder
@@ -28,7 +28,7 @@ class Access:
     can be read.  Raises UsageError if that file cannot be written.
     """
 
-    def __init__(self, place: Place, token: str | None) -> None:
+    def __init__(self, place: BoundSocket, token: str | None) -> None:
         self.token = token
         self.file: Path | None = None
         self._same_user = token is None

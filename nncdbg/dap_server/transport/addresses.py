@@ -28,7 +28,7 @@ _PROBE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BoundSocket:
     """A bound address: the socket that listens there, and how the address is given up."""
 
     socket: socket.socket
@@ -67,7 +67,7 @@ def prepare(connected: socket.socket) -> None:
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def bind(address: Address, *, guarded: bool) -> Place:
+def bind(address: Address, *, guarded: bool) -> BoundSocket:
     """Listen at an address; a place that other machines can reach must be `guarded` by a token.
 
     Raises UsageError if it cannot be.
@@ -79,7 +79,7 @@ def bind(address: Address, *, guarded: bool) -> Place:
         raise UsageError(f"cannot listen on {words(address)}: {reason}") from None
 
 
-def _bind_tcp(host: str, port: int, guarded: bool) -> Place:
+def _bind_tcp(host: str, port: int, guarded: bool) -> BoundSocket:
     # The address that is checked is the one that is bound: a name is resolved once.
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if not guarded and not ipaddress.ip_address(str(target[0]).partition("%")[0]).is_loopback:
@@ -89,10 +89,10 @@ def _bind_tcp(host: str, port: int, guarded: bool) -> Place:
         )
     listening = socket.create_server(target[:2], family=family, backlog=_WAITING)
     bound = listening.getsockname()
-    return Place(listening, (bound[0], bound[1]), listening.close)
+    return BoundSocket(listening, (bound[0], bound[1]), listening.close)
 
 
-def _bind_unix(path: str) -> Place:
+def _bind_unix(path: str) -> BoundSocket:
     if not path:
         raise UsageError("a Unix socket needs a path")
     _clear(path)
@@ -121,7 +121,7 @@ def _bind_unix(path: str) -> Place:
             if os.path.samestat(os.lstat(path), made):
                 os.unlink(path)
 
-    return Place(listening, path, close)
+    return BoundSocket(listening, path, close)
 
 
 def _clear(path: str) -> None:

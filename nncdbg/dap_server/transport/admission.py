@@ -56,7 +56,7 @@ class Admission:
         if request.command == "initialize":
             return True
         if request.command == "disconnect":
-            session.connection.send(response(request))
+            session.client.connection.send(response(request))
             session.vanished()
             return False
         if self._token is not None and not self._shows(session, request, self._token):
@@ -65,9 +65,9 @@ class Admission:
             session.fail(request, occupied())
             session.vanished()
             return False
-        with session.turn:
+        with session.queue.turn:
             session.admission = None
-            session.turn.notify_all()
+            session.queue.turn.notify_all()
         return True
 
     def _shows(self, session: Session, request: Request, token: str) -> bool:
@@ -79,7 +79,7 @@ class Admission:
         # In a time that does not depend on how much of it is right.
         if not hmac.compare_digest(shown.encode(), token.encode()):
             session.fail(request, UsageError("the token is wrong"))
-            session.say("the connection is closed: the token is wrong", "important")
+            session.client.say("the connection is closed: the token is wrong", "important")
             session.vanished()
             return False
         return True

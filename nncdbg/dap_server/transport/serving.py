@@ -266,7 +266,9 @@ class Listener:
                 session.vanished()
             if not session.admitted(PATIENCE):
                 missing = "launch or attach" if self.access.token is None else "token"
-                session.say(f"the connection is closed: no {missing} within {PATIENCE:.0f} s", "important")
+                session.client.say(
+                    f"the connection is closed: no {missing} within {PATIENCE:.0f} s", "important"
+                )
                 session.vanished()
             session.join()
         finally:

@@ -45,6 +45,6 @@ def serve_clients(address: Address, token: str | None) -> int:
 
 def _move_program(session: Session) -> None:
     """Move the program of a session until that is over; what it prints is told to the client."""
-    with Capture(session.told_by_program) as capture:
+    with Capture(session.client.print_output) as capture:
         session.flush_output = capture.flush
         session.runner.run()

@@ -41,7 +41,7 @@ def serve_stdio() -> int:
     connection = Connection(reader, writer.write, writer.end)
     connection.descriptor = descriptor
     session = Session(connection, Runner())
-    with told_to_end(session.interrupted) as caught, Capture(session.told_by_program) as capture:
+    with told_to_end(session.interrupted) as caught, Capture(session.client.print_output) as capture:
         session.flush_output = capture.flush
         session.start()
         over = threading.Event()
@@ -54,7 +54,7 @@ def serve_stdio() -> int:
 
 def _end_with_client(session: Session, over: threading.Event) -> None:
     """A client that has gone leaves no process behind, whatever its program does."""
-    session.ended(None)
+    session.queue.ended(None)
     if not over.wait(GRACE):
         os._exit(ABANDONED)
 

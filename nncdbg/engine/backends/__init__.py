@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol, TypeAlias
 
+from nncdbg.engine import extensions
 from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.graph import Node, tensor_only
 from nncdbg.engine.ops import Op
@@ -73,15 +73,6 @@ class Backend(Protocol):
         """
 
 
-_MODULES = {
-    "numpy": ("nncdbg.engine.backends.numpy", "NumPy"),
-    "onnxruntime": ("nncdbg.engine.backends.onnxruntime", "OnnxRuntime"),
-    "cupy": ("nncdbg.engine.backends.cupy", "CuPy"),
-}
-
-BACKENDS = tuple(_MODULES)
-
-
 def backend(chosen: str | Backend) -> Backend:
     """The backend called `chosen`, or the one given.
 
@@ -89,10 +80,11 @@ def backend(chosen: str | Backend) -> Backend:
     """
     if not isinstance(chosen, str):
         return chosen
-    if chosen not in _MODULES:
-        raise UsageError(f"unknown backend {chosen!r}", hint=f"use one of: {', '.join(BACKENDS)}")
-    module, name = _MODULES[chosen]
-    made: Backend = getattr(import_module(module), name)()
+    found = extensions.find(extensions.BACKENDS, chosen)
+    if found is None:
+        known = ", ".join(extensions.names(extensions.BACKENDS))
+        raise UsageError(f"unknown backend {chosen!r}", hint=f"use one of: {known}")
+    made: Backend = found()
     return made
 
 

@@ -99,6 +99,12 @@ class Code:
     dying: tuple[tuple[int, ...], ...] | None = None
     """What `liveness` has found, once it was asked."""
 
+    is_loop: bool = field(init=False)
+    """Whether this is the body of a loop."""
+
+    def __post_init__(self) -> None:
+        self.is_loop = bool(self.graph.inputs) and isinstance(self.path[-1], int)
+
     @property
     def nodes(self) -> tuple[Node, ...]:
         return self.graph.nodes
@@ -140,11 +146,6 @@ class Code:
         for pc in self.traps:
             armed[pc] = TRAP
         self.patched[:] = armed
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether this is the body of a loop."""
-        return bool(self.graph.inputs) and isinstance(self.path[-1], int)
 
     def runs_kernel(self, pc: int) -> bool:
         """Return whether the statement at `pc` runs a kernel: no control flow, and not the block's end."""

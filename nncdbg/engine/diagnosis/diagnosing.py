@@ -27,7 +27,7 @@ Diagnosis: TypeAlias = "tuple[Cause, Within | None]"
 """Why a value was born bad, and where in the op's micro program."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diagnosing:
     """Explains births in a program; `loaded` has the micro programs of its ops."""
 
@@ -35,6 +35,9 @@ class Diagnosing:
     to_host: Callable[[Any], Any]
     backend: str = "numpy"
     """Whose kernels run; those of others are compared with ours."""
+
+    def __repr__(self) -> str:
+        return f"<Diagnosing on {self.backend}: {self.loaded!r}>"
 
     def __call__(self, finding: Finding, slots: Sequence[Any]) -> Diagnosis | None:
         """The cause, as `cause` has it; None for an infinity that is legal by definition (see `is_legal`)."""

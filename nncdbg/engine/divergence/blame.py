@@ -16,7 +16,7 @@ import numpy as np
 from nncdbg.engine.divergence.declared import constant_operand, declared_differences, operand_name
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.report import NOWHERE, Cause, Match, Site
+from nncdbg.engine.divergence.report import NOWHERE, Cause, Match, ValueSite
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.trace import Trace
@@ -208,7 +208,7 @@ class Blame:
             return match.detail or "other elements"
         return f"max {match.comparison.max_abs:.3g}, {match.comparison.mismatched} of {np.size(x)} elements"
 
-    def _site(self, trace: Trace, written: Written) -> Site:
+    def _site(self, trace: Trace, written: Written) -> ValueSite:
         return site_of(trace.side.debugger, written, 0)
 
 

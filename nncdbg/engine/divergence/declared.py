@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.divergence.report import Difference, Site
+from nncdbg.engine.divergence.report import Difference, ValueSite
 from nncdbg.engine.divergence.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.dtypes import FROM_ONNX, name_of
@@ -16,7 +16,7 @@ from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Inline
 from nncdbg.engine.ops.schema import complete, schema, version_of
 
-SiteOf = Callable[[], Site]
+SiteOf = Callable[[], ValueSite]
 
 _TYPES = frozenset({"to", "dtype", "output_datatype"})
 """Attributes that hold the number of an element type."""

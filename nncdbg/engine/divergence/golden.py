@@ -12,7 +12,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import PROPAGATED, Verdict
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.report import NOWHERE, Cause, DiffReport, Match, Site
+from nncdbg.engine.divergence.report import NOWHERE, Cause, DiffReport, Match, ValueSite
 from nncdbg.engine.divergence.sequence import common_subsequence
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
@@ -240,5 +240,5 @@ class _Comparison:
         return Verdict(Cause("between" if before else "kernel", match.a, match.b, text, match))
 
 
-_NOT_RUN = Site("", "", "", None, "golden file", (), "", 0)
+_NOT_RUN = ValueSite("", "", "", None, "golden file", (), "", 0)
 """A golden value: no statement of a program."""

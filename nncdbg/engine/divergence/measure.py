@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.divergence.report import Match, Site
+from nncdbg.engine.divergence.report import Match, ValueSite
 from nncdbg.engine.divergence.tolerance import DEFAULTS, SAME, Excess, Tolerance, excess
 from nncdbg.engine.dtypes import COMPLEX, NUMPY, name_of
 from nncdbg.engine.values.values import type_of
@@ -14,7 +14,9 @@ from nncdbg.stats import Comparison, compare
 from nncdbg.stats.comparison import ulps_between
 
 
-def measure(a: Site, b: Site, way: str, pair: tuple[Any, Any], tolerance: Tolerance, terms: int = 1) -> Match:
+def measure(
+    a: ValueSite, b: ValueSite, way: str, pair: tuple[Any, Any], tolerance: Tolerance, terms: int = 1
+) -> Match:
     """The distance of two contents of slots; `terms` is how many numbers the op adds up per element."""
     x, y = pair
     if _is_tensor(x) and _is_tensor(y):
@@ -27,7 +29,7 @@ def measure(a: Site, b: Site, way: str, pair: tuple[Any, Any], tolerance: Tolera
     return _apart(a, b, way, f"{_kind(x)} against {_kind(y)}")
 
 
-def _tensors(a: Site, b: Site, way: str, x: Any, y: Any, tolerance: Tolerance, terms: int) -> Match:
+def _tensors(a: ValueSite, b: ValueSite, way: str, x: Any, y: Any, tolerance: Tolerance, terms: int) -> Match:
     if x.shape != y.shape:
         return _apart(a, b, way, f"shape {list(x.shape)} against {list(y.shape)}", x.size)
     if (x.dtype.kind in "OUS") != (y.dtype.kind in "OUS"):
@@ -52,11 +54,11 @@ def _ulps(x: Any, y: Any) -> int | None:
     return int(ulps_between(pair[0], pair[1])[0])
 
 
-def _equal(a: Site, b: Site, way: str) -> Match:
+def _equal(a: ValueSite, b: ValueSite, way: str) -> Match:
     return Match(a, b, way, SAME, None, "")
 
 
-def _apart(a: Site, b: Site, way: str, detail: str, count: int = 1) -> Match:
+def _apart(a: ValueSite, b: ValueSite, way: str, detail: str, count: int = 1) -> Match:
     return Match(a, b, way, Excess(count, float("inf"), None), None, detail)
 
 

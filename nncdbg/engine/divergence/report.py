@@ -24,7 +24,7 @@ WAYS = ("place", "structure", "value", "name", "position")
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ValueSite:
     """Where a value was written: `tick` statements had run by then.  An input has no line and tick 0."""
 
     value: str
@@ -50,7 +50,7 @@ class Site:
         }
 
 
-NOWHERE = Site("", "", "", None, "", (), "", 0)
+NOWHERE = ValueSite("", "", "", None, "", (), "", 0)
 """For a measurement of which only the distance is of interest."""
 
 
@@ -63,8 +63,8 @@ class Match:
     B's at the worst index, `ulps` the representable numbers between these two.
     """
 
-    a: Site
-    b: Site
+    a: ValueSite
+    b: ValueSite
     way: str
     excess: Excess
     comparison: Comparison | None
@@ -127,8 +127,8 @@ class Difference:
     `times_tolerance` is how far two parameters are apart, None for attributes and other shapes.
     """
 
-    a: Site
-    b: Site
+    a: ValueSite
+    b: ValueSite
     kind: str
     name: str
     text: str
@@ -157,13 +157,13 @@ class Cause:
     """
 
     kind: str
-    a: Site | None
-    b: Site | None
+    a: ValueSite | None
+    b: ValueSite | None
     text: str
     match: Match
 
     @property
-    def site(self) -> Site:
+    def site(self) -> ValueSite:
         """The statement: side A's, or side B's if only that has it."""
         found = self.a or self.b
         assert found is not None

@@ -10,7 +10,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Verdict
 from nncdbg.engine.divergence.growth import GrowthTable
 from nncdbg.engine.divergence.measure import measure
-from nncdbg.engine.divergence.report import DiffReport, Match, Place, Site
+from nncdbg.engine.divergence.report import DiffReport, Match, Place, ValueSite
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.written import Written
@@ -112,6 +112,6 @@ class Tally:
         report.ops = (self._a.debugger.machine.tick, self._b.debugger.machine.tick)
 
 
-def _output(debugger: Debugger, name: str, content: Any) -> Site:
+def _output(debugger: Debugger, name: str, content: Any) -> ValueSite:
     kind = str(type_of(content) or type(content).__name__)
-    return Site(name, "", kind, None, debugger.program.entry, (), "", debugger.machine.tick)
+    return ValueSite(name, "", kind, None, debugger.program.entry, (), "", debugger.machine.tick)

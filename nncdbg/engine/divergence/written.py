@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.divergence.report import Key, Place, Site, Visit
+from nncdbg.engine.divergence.report import Key, Place, ValueSite, Visit
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Node
 from nncdbg.engine.values.values import type_of
@@ -102,11 +102,11 @@ class Written:
         return tuple(value.name for value in self.node.outputs if value.name)
 
 
-def site_of(debugger: Debugger, written: Written, index: int, key: Key | None = None) -> Site:
+def site_of(debugger: Debugger, written: Written, index: int, key: Key | None = None) -> ValueSite:
     """Where a result was written; `key` is the statement's own, if a comparison uses another."""
     node, location = written.node, written.node.location
     content = written.contents[index] if written.contents else None
-    return Site(
+    return ValueSite(
         written.names[index] if written.names else "",
         node.op,
         str(type_of(content) or type(content).__name__),

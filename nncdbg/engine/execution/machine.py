@@ -19,6 +19,7 @@ import numpy as np
 from nncdbg.engine.compilation.code import TRAP, Code, Statement
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.events import (
     Ended,
     Event,
@@ -85,6 +86,11 @@ class Machine:
         self.problems: list[str] = []
         """What listeners raised."""
         self.frames: list[Frame] = [self._frame(entry, inputs)]
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"@{frame.code.graph.name}" for frame in self.frames)
+        state = "ended" if self.ended else f"in {names}"
+        return printable(f"<Machine {state} after {self.tick} statements>")
 
     # -- running -------------------------------------------------------------------------
 
@@ -212,7 +218,7 @@ class Machine:
         return outcome
 
     def _operands(self, frame: Frame) -> Sequence[Any]:
-        return frame.code.operands_of(frame.pc, frame.slots)
+        return frame.code.instructions[frame.pc][1](frame.slots)
 
     def _frame(self, code: Code, inputs: Sequence[Any], times: int | None = None) -> Frame:
         slots = code.template.copy()
@@ -275,7 +281,7 @@ class Machine:
 
     def _leave(self, frame: Frame) -> Outcome | None:
         values = list(self._operands(frame))
-        if frame.is_loop:
+        if frame.code.is_loop:
             self._next(frame, values)
             return None
         if len(self.frames) > 1:
@@ -323,9 +329,13 @@ class Machine:
 
     def _store(self, frame: Frame, values: list[Any]) -> None:
         """Write the results of a block or call to the statement's outputs, and advance past the statement."""
-        for slot, value in zip(frame.code.result_slots(frame.pc), values, strict=False):
-            frame.slots[slot] = value
-        self._advance(frame, 1)
+        target = frame.code.targets[frame.pc]
+        if isinstance(target, slice):
+            frame.slots[target] = values[: target.stop - target.start]
+        elif target is not None:
+            frame.slots[target] = values[0]
+        frame.pc += 1
+        self.tick += 1
 
     def emit(self, event: Event) -> None:
         """Tell every listener; one that raises is reported in `problems` and told no more."""

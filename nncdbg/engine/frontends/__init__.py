@@ -9,18 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
+from nncdbg.engine import extensions
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.confinement import path_inside
 from nncdbg.engine.frontends.stores import Store
 from nncdbg.engine.graph import Program
-
-_FRONTENDS = {
-    ".onnx": "nncdbg.engine.frontends.onnx:load",
-    ".nnc": "nncdbg.engine.frontends.text:load",
-}
-"""Suffix to ``module:function`` of `(path, *, flat, stores) -> Program`."""
 
 _STORES = {
     ".onnx": "nncdbg.engine.frontends.onnx:open_store",
@@ -59,7 +54,7 @@ def load(
         return source
     if isinstance(source, (str, os.PathLike)):
         path = _path_of(source)
-        program: Program = _find(_FRONTENDS, path, "model")(path, flat=flat, stores=tuple(map(Path, stores)))
+        program: Program = _frontend(path)(path, flat=flat, stores=tuple(map(Path, stores)))
         return program
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(source, onnx.ModelProto):
@@ -87,7 +82,7 @@ def _type_name(source: object) -> str:
 def _hint_for(source: object) -> str:
     if any(each.__module__.startswith("torch.nn.") for each in type(source).__mro__):
         return _EXPORT
-    return f"pass a path to a file ({', '.join(_FRONTENDS)}) or an onnx.ModelProto"
+    return f"pass a path to a file ({', '.join(_suffixes())}) or an onnx.ModelProto"
 
 
 def open_stores(names: Sequence[str], folder: Path, allowed: Sequence[Path] = ()) -> tuple[Store, ...]:
@@ -126,25 +121,33 @@ def confined(name: str, folder: Path, allowed: Sequence[Path], kind: str = "stor
     return folder / name
 
 
+def _suffixes() -> list[str]:
+    return [f".{name}" for name in extensions.names(extensions.FRONTENDS)]
+
+
+def _frontend(path: Path) -> Callable[..., Any]:
+    found: Callable[..., Any] | None = extensions.find(extensions.FRONTENDS, path.suffix.lower()[1:])
+    return found or _unknown(path, "model", _suffixes())
+
+
 def _open(path: Path) -> Store:
-    store: Store = _find(_STORES, path, "store")(path)
+    target = _STORES.get(path.suffix.lower())
+    if target is None:
+        _unknown(path, "store", list(_STORES))
+    module, _, function = target.partition(":")
+    store: Store = getattr(importlib.import_module(module), function)(path)
     return store
 
 
-def _find(table: dict[str, str], path: Path, kind: str) -> Callable[..., Any]:
-    target = table.get(path.suffix.lower())
-    if target is None and path.is_dir():
+def _unknown(path: Path, kind: str, suffixes: Sequence[str]) -> NoReturn:
+    known = ", ".join(suffixes)
+    if path.is_dir():
         raise LoadError(
             f"{path} is a directory",
-            hint=f"use a file with one of these suffixes: {', '.join(table)}",
+            hint=f"use a file with one of these suffixes: {known}",
         )
-    if target is None:
-        known = ", ".join(table)
-        raise LoadError(
-            f'{path} has the suffix "{path.suffix}", which is not a known {kind}',
-            hint=(_EXPORT if kind == "model" and path.suffix.lower() in _OF_TORCH else f"use one of: {known}")
-            + ("" if path.exists() else f" (there is no file {path})"),
-        )
-    module, _, function = target.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return found
+    raise LoadError(
+        f'{path} has the suffix "{path.suffix}", which is not a known {kind}',
+        hint=(_EXPORT if kind == "model" and path.suffix.lower() in _OF_TORCH else f"use one of: {known}")
+        + ("" if path.exists() else f" (there is no file {path})"),
+    )

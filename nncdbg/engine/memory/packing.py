@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.linking import LineOf, walk
 from nncdbg.engine.memory.live_ranges import LiveRange, Times, lines_of
-from nncdbg.engine.memory.plan_file import Place, PlacedPlan, Site
+from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import version_of
 
@@ -50,7 +50,7 @@ def pack(
     """
     roots = [code for code in codes if code.parent is None and code.formula is None]
     bases = _order(roots)
-    places: dict[Site, Place] = {}
+    places: dict[Site, PlannedBuffer] = {}
     ends: dict[str, int] = {}
     for name, callers in bases.items():
         base = max((ends[caller] for caller in callers), default=0)
@@ -163,8 +163,8 @@ def _rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _places(buffers: Iterable[Buffer], line: LineOf) -> dict[Site, Place]:
-    found: dict[Site, Place] = {}
+def _places(buffers: Iterable[Buffer], line: LineOf) -> dict[Site, PlannedBuffer]:
+    found: dict[Site, PlannedBuffer] = {}
     for buffer in buffers:
         root: Site | None = None
         for (code, slot), view in zip(buffer.values, buffer.views, strict=True):
@@ -172,5 +172,5 @@ def _places(buffers: Iterable[Buffer], line: LineOf) -> dict[Site, Place]:
             root = root if view and root is not None else site
             first, last = lines_of(code, slot, line)
             lives = (first, last) if first is not None and last is not None else None
-            found[site] = Place(buffer.offset, buffer.size, root, lives)
+            found[site] = PlannedBuffer(buffer.offset, buffer.size, root, lives)
     return found

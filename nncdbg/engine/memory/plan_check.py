@@ -11,7 +11,7 @@ from nncdbg.engine.compilation.linking import LineOf, walk
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.memory.live_ranges import LiveRange, Times, lines_of
-from nncdbg.engine.memory.plan_file import Place, PlacedPlan, Site
+from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 
@@ -37,7 +37,7 @@ class Placed:
 
     code: Code
     slot: int
-    place: Place
+    place: PlannedBuffer
     size: int
     live: LiveRange
 
@@ -94,7 +94,7 @@ def _placed(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) -> Iterato
                 yield Placed(code, slot, place, size, times.range_of(code, slot))
 
 
-def _declared_size(code: Code, name: str, place: Place) -> int:
+def _declared_size(code: Code, name: str, place: PlannedBuffer) -> int:
     """What the type of a value that was not computed says; the plan's word where that says nothing."""
     known = code.types.get(name)
     if not isinstance(known, TensorType) or not known.concrete:

@@ -60,7 +60,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlannedBuffer:
     """Bytes `offset` to `offset + size` of the arena.
 
     `root` is the value whose bytes these are, the value itself if it is no alias; `lives` the lines at
@@ -81,7 +81,7 @@ class Place:
 class PlacedPlan:
     """Where each value of a program stands; `alignment` is what the planner says that it kept to."""
 
-    places: Mapping[Site, Place]
+    places: Mapping[Site, PlannedBuffer]
     alignment: int = 1
     source: str = "the plan"
     extent: int = field(init=False)
@@ -235,7 +235,7 @@ def _near(word: str, known: Any, sigil: str) -> str:
     return f"did you mean {sigil}{near[0]}?" if near else ""
 
 
-def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> Place:
+def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> PlannedBuffer:
     """The bytes of a value, through the values that it is an alias of."""
     entry, root, seen = entries[site], site, {site}
     offset, size = entry.offset, entry.size
@@ -257,7 +257,7 @@ def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> Place:
         size = entries[root].size if size is None else size
     assert offset is not None
     assert size is not None
-    return Place(offset, size, root, entry.lives)
+    return PlannedBuffer(offset, size, root, entry.lives)
 
 
 def _visible(path: Path, name: str, entries: Mapping[Site, Entry]) -> Site | None:

@@ -26,7 +26,7 @@ MOST_STEPS = 200_000
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class BufferStretch:
     """Where a block stands: the segment, where its buffer starts, and what its guards are to hold."""
 
     number: int
@@ -38,10 +38,10 @@ class Place:
 
 
 @lru_cache(maxsize=1 << 14)
-def place_of(number: int, start: int, size: int, span: int) -> Place:
+def place_of(number: int, start: int, size: int, span: int) -> BufferStretch:
     """The place of a block.  Few places serve many statements, and what is shared stays in the cache."""
     before, end, limit = start - GUARD, start + size, start + span
-    return Place(
+    return BufferStretch(
         number,
         start,
         slice(before, start),
@@ -63,7 +63,7 @@ class Step:
     dtype: Any = None
     size: int = 0
     span: int = 0
-    place: Place | None = None
+    place: BufferStretch | None = None
     freed: tuple[Bytes, ...] = ()
     """What dies after the statement."""
     after: Step | None = None

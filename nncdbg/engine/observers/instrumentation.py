@@ -48,6 +48,11 @@ class Instrumentation:
         linker.allocation.connect(report, self.log)
         self._link()
 
+    def __repr__(self) -> str:
+        caught = ", ".join(self.catches.conditions) or "nothing"
+        logged = "not logged" if self.log is None else "logged"
+        return f"<Instrumentation: statistics {logged}, catches {caught}>"
+
     def check(self, name: str, program: Program, text: Listing, quiet: Callable[[], bool]) -> None:
         """Run micro programs beside the kernels; `quiet` says when nothing is to be checked.
 

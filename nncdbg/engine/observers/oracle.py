@@ -17,7 +17,7 @@ from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker, walk
 from nncdbg.engine.divergence.measure import measure
-from nncdbg.engine.divergence.report import Match, Site
+from nncdbg.engine.divergence.report import Match, ValueSite
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended, Failed
@@ -148,7 +148,7 @@ class MicroCheck:
             if not value.name:
                 continue
             host = self.to_host(given)
-            site = Site(value.name, binding.node.op, str(type_of(host)), None, "", (), "", 0)
+            site = ValueSite(value.name, binding.node.op, str(type_of(host)), None, "", (), "", 0)
             match = measure(site, site, "place", (host, wanted), Tolerance())
             if match.diverges:
                 detail = _words(match)

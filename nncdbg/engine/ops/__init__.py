@@ -18,6 +18,7 @@ import nncdbg.engine.ops.microsoft.quantized_products
 import nncdbg.engine.ops.microsoft.recurrent
 import nncdbg.engine.ops.microsoft.rotary
 import nncdbg.engine.ops.microsoft.tensors  # noqa: F401
+from nncdbg.engine import extensions
 from nncdbg.engine.graph import DEFAULT_DOMAIN
 from nncdbg.engine.ops import (  # noqa: F401
     activation,
@@ -54,7 +55,7 @@ from nncdbg.engine.ops import (  # noqa: F401
 from nncdbg.engine.ops.declaration import Op, declared, names
 from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
-from nncdbg.engine.ops.schema import register_schemas
+from nncdbg.engine.ops.schema import register_schemas, split
 
 register_schemas(OnnxSchemas())
 register_schemas(OnnxSchemas(), DEFAULT_DOMAIN, "ai.onnx.ml")
@@ -68,6 +69,9 @@ def lookup(name: str, version: int) -> Op | None:
 
     One without a declaration for that version runs through `onnx.reference`, if that has it.
     """
+    domain = split(name)[0]
+    if domain and not declared(name):
+        extensions.find(extensions.OPS, domain)
     found = [entry for entry in declared(name) if entry.since <= version]
     if found:
         return found[-1]

@@ -12,7 +12,7 @@ from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type
 from nncdbg.engine.ops.gradient import Applied, Emit, nothing, shape_of
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, of_first, probed
 from nncdbg.engine.ops.precision import settled, widened
-from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, shaped
 
 
 @op(
@@ -26,10 +26,6 @@ from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, ty
 def full_like(xp: Any, x: Any, *, value: float) -> Any:
     """A tensor of the shape and element type of `x`, full of `value`."""
     return xp.full(x.shape, value, dtype=x.dtype)
-
-
-def _sum_like_types(attributes: Attributes, types: Types) -> Types:
-    return (typed(at(types, 0), shape_at(types, 1)),)
 
 
 def _axes(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
@@ -55,7 +51,7 @@ def _sum_like_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 @op(
     "nncdbg.SumLike",
-    infer=_sum_like_types,
+    infer=shaped(lambda attributes, types: shape_at(types, 1)),
     formula=_sum_like_formula,
     vjp=_sum_like_vjp,
     influence=of_first(probed(0)),

@@ -60,14 +60,10 @@ def gather(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     return xp.asarray(xp.take(x, indices, axis=axis))
 
 
-def _gather_elements_types(attributes: Attributes, types: Types) -> Types:
-    return (typed(at(types, 0), shape_at(types, 1)),)
-
-
 @op(
     "GatherElements",
     since=11,
-    infer=_gather_elements_types,
+    infer=shaped(lambda attributes, types: shape_at(types, 1)),
     vjp=gradients.gathered_elements,
     integers=valid.indices(1),
     influence=GATHERED_ELEMENTS,

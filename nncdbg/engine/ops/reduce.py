@@ -165,7 +165,7 @@ def _reduced_over(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int
     return math.prod(shapes[0]) // max(1, math.prod(result))
 
 
-def _declare(name: str, reduction: Reduction, by_input: int, what: str, **fields: Any) -> None:
+def _declare(name: str, reduction: Reduction, what: str, by_input: int = 18, **fields: Any) -> None:
     def kernel_by_attribute(xp: Any, x: Any, *, axes: Any, keepdims: int) -> Any:
         return _reduced(xp, reduction, x, axes or None, keepdims)
 
@@ -185,47 +185,29 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str, **fields
     enter(since=by_input, infer=_types_by_input, integers=valid.axes())(kernel_by_input)
 
 
-_declare("ReduceSum", _sum, 13, "The sum", vjp=gradients.reduced_sum, cause="reductions.total")
-_declare("ReduceMean", _mean, 18, "The mean", formula=_mean_formula, cause="reductions.mean")
+_EMPTY: dict[str, Any] = {"legal": "reductions.of_nothing"}
+_EXTREME: dict[str, Any] = {"vjp": gradients.reduced_extreme, **_EMPTY}
+
+_declare("ReduceSum", _sum, "The sum", 13, vjp=gradients.reduced_sum, cause="reductions.total")
+_declare("ReduceMean", _mean, "The mean", formula=_mean_formula, cause="reductions.mean")
+_words = "The greatest element, NaN if one is NaN,"
 _declare(
-    "ReduceMax",
-    _greatest,
-    18,
-    "The greatest element, NaN if one is NaN,",
-    vjp=gradients.reduced_extreme,
-    influence=REDUCED_TO_GREATEST,
-    cause="reductions.greatest",
-    legal="reductions.of_nothing",
+    "ReduceMax", _greatest, _words, influence=REDUCED_TO_GREATEST, cause="reductions.greatest", **_EXTREME
 )
-_declare(
-    "ReduceMin",
-    _least,
-    18,
-    "The least element, NaN if one is NaN,",
-    vjp=gradients.reduced_extreme,
-    influence=REDUCED_TO_LEAST,
-    cause="reductions.least",
-    legal="reductions.of_nothing",
-)
-_declare("ReduceProd", _product, 18, "The product", cause="reductions.reduced_product")
-_declare("ReduceL1", _l1, 18, "The sum of absolute values", cause="reductions.total_of_sizes")
-_declare("ReduceL2", _l2, 18, "The root of the sum of squares", cause="reductions.total_of_squares")
-_declare(
-    "ReduceLogSum",
-    _log_sum,
-    18,
-    "The logarithm of the sum",
-    cause="reductions.logarithm_of_sum",
-    legal="reductions.of_nothing",
-)
+_words = "The least element, NaN if one is NaN,"
+_declare("ReduceMin", _least, _words, influence=REDUCED_TO_LEAST, cause="reductions.least", **_EXTREME)
+_declare("ReduceProd", _product, "The product", cause="reductions.reduced_product")
+_declare("ReduceL1", _l1, "The sum of absolute values", cause="reductions.total_of_sizes")
+_declare("ReduceL2", _l2, "The root of the sum of squares", cause="reductions.total_of_squares")
+_words = "The logarithm of the sum"
+_declare("ReduceLogSum", _log_sum, _words, cause="reductions.logarithm_of_sum", **_EMPTY)
 _declare(
     "ReduceLogSumExp",
     _log_sum_exp,
-    18,
     "The logarithm of the sum of exponentials",
     vjp=gradients.reduced_log_sum_exp,
     influence=REDUCED.taking(Infinities.ABSORBED),
     cause="reductions.logarithm_of_exponentials",
-    legal="reductions.of_nothing",
+    **_EMPTY,
 )
-_declare("ReduceSumSquare", _sum_square, 18, "The sum of squares", cause="reductions.total_of_squares")
+_declare("ReduceSumSquare", _sum_square, "The sum of squares", cause="reductions.total_of_squares")

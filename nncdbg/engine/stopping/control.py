@@ -118,6 +118,9 @@ class Control:
         self.journey: Journey | None = None
         """What is left of the latest way forward if something broke it off."""
 
+    def __repr__(self) -> str:
+        return f"<Control of {self.machine!r}; {len(self.traps.breakpoints)} breakpoints>"
+
     # -- forward ---------------------------------------------------------------------------
 
     def resume(self, *, heed: bool = True) -> Stop:

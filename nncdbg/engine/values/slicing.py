@@ -16,7 +16,7 @@ from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped, IterationEnded
 from nncdbg.engine.time.timeline import EVICTED, Timeline
-from nncdbg.engine.values.values import Place
+from nncdbg.engine.values.values import ValueLocation
 
 FinishedKind = TypeVar("FinishedKind", FramePopped, IterationEnded)
 
@@ -78,7 +78,7 @@ class Slicing:
         assert found is not None
         return found
 
-    def visit_of(self, place: Place) -> Visit:
+    def visit_of(self, place: ValueLocation) -> Visit:
         """The frame that a place is in."""
         return Visit(place.code, place.slots, None) if place.depth is None else self.visit(place.depth)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import FramePopped
@@ -28,7 +29,7 @@ _VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValueLocation:
     """A slot that a name leads to.  `depth` is None for a frame that has been left."""
 
     slots: list[Any]
@@ -54,7 +55,7 @@ class Outputs(dict[str, Array], RichOutput):
     """The results of a program: read-only arrays by name, without the `%`."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Values:
     """The values of a machine as seen from the frame at `depth` (-1: the innermost).
 
@@ -83,7 +84,12 @@ class Values:
     current: Current | None = None
     """What `$in0` and `$out` are about; the next and the last statement of the frame if None."""
 
-    def places(self, name: str) -> Iterator[Place]:
+    def __repr__(self) -> str:
+        frame = self.machine.frames[self.depth]
+        count = len(self.names_in(frame.code).names)
+        return printable(f"<Values seen from @{frame.code.graph.name}: {count} names>")
+
+    def places(self, name: str) -> Iterator[ValueLocation]:
         frames = self.machine.frames
         start = len(frames) - 1 if self.depth < 0 else min(self.depth, len(frames) - 1)
         for depth in range(start, -1, -1):
@@ -93,17 +99,17 @@ class Values:
                 done = frame.code.definition[slot] < frame.pc or self.machine.ended
                 supplied = UNSET if done else self.supplied(frame, slot)
                 if supplied is not UNSET:
-                    yield Place([supplied], 0, frame.code, depth, True)
-                yield Place(frame.slots, slot, frame.code, depth, done)
+                    yield ValueLocation([supplied], 0, frame.code, depth, True)
+                yield ValueLocation(frame.slots, slot, frame.code, depth, done)
         edited = self.timeline.last_edit
         for each in self.machine.finished():
             if each.tick <= edited:
                 # What these frames hold may be what they would not have computed after the edit.
                 break
             if isinstance(each, FramePopped) and (slot := each.code.slot_of.get(name)) is not None:
-                yield Place(each.slots, slot, each.code, None, True)
+                yield ValueLocation(each.slots, slot, each.code, None, True)
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> ValueLocation:
         """Where `name` is computed now; raises NotComputed or ExpressionError."""
         waiting = None
         for place in self.places(name):
@@ -165,7 +171,7 @@ class Values:
             hint=f"did you mean %{near}?" if near else "list the available values with `info values`",
         )
 
-    def _where(self, place: Place) -> str:
+    def _where(self, place: ValueLocation) -> str:
         pc = place.code.definition[place.slot]
         return f" ({place.code.nodes[pc].op})" if pc >= 0 else ""
 
@@ -212,7 +218,7 @@ class Values:
         self.between()
         return self._content(self.place(name), name)
 
-    def _content(self, place: Place, name: str) -> Any:
+    def _content(self, place: ValueLocation, name: str) -> Any:
         content = place.slots[place.slot]
         if content is EVICTED:
             content = UNSET
@@ -327,7 +333,7 @@ class Values:
             )
         self.between()
         depth = self.machine.frames.index(frame) if frame in self.machine.frames else None
-        place = Place(frame.slots, slot, frame.code, depth, True)
+        place = ValueLocation(frame.slots, slot, frame.code, depth, True)
         name = frame.code.names[slot]
         return name, self._kept(self._content(place, name))
 

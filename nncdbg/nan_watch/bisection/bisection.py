@@ -29,7 +29,7 @@ from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
 from nncdbg.nan_watch.configuration import WatchConfiguration
-from nncdbg.nan_watch.records import Site
+from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.minimizing import minimized
 from nncdbg.nan_watch.watching import site_of
 
@@ -56,7 +56,7 @@ class Bisection:
     """The text of the program, whose lines the sites have."""
     _types: dict[Any, dict[str, Type | None]] = field(default_factory=dict)
     _wanted: dict[str, Any] = field(default_factory=dict)
-    _sites: dict[Place, Site] = field(default_factory=dict)
+    _sites: dict[Place, FindingSite] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.dtype not in NARROW:

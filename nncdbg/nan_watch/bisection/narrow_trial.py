@@ -23,7 +23,7 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Node, Value
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
-from nncdbg.nan_watch.records import Site
+from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.case import Case
 from nncdbg.stats import summarize
 
@@ -38,7 +38,7 @@ class Kept:
     """
 
     place: Place
-    site: Site
+    site: FindingSite
     reason: str
     detail: str
     hint: str

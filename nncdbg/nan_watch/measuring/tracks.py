@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nncdbg.nan_watch.measuring.gates import Threshold
-from nncdbg.nan_watch.records import Operand, Site
+from nncdbg.nan_watch.records import FindingSite, Operand
 from nncdbg.stats.plain import combine
 from nncdbg.stats.summary import Summary
 
@@ -64,7 +64,7 @@ class Track:
     """All results of one statement in a run, its iterations and calls together; in the order of `order`."""
 
     graph: str
-    site: Site
+    site: FindingSite
     dtype: str
     order: int
     summary: Summary | None = None

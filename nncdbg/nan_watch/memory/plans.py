@@ -11,7 +11,7 @@ from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.engine.memory.plan_check import Placed, PlanProblem, problems
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of
 from nncdbg.nan_watch.memory.wording import lines
-from nncdbg.nan_watch.records import Site as Line
+from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.watching import site_of
 

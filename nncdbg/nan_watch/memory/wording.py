@@ -14,8 +14,8 @@ from nncdbg.engine.memory.blocks import Block, Owner
 from nncdbg.engine.memory.live_ranges import lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.memory.reusing import Misread, verb
+from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.nan_watch.records import Site as Line
 from nncdbg.nan_watch.watching import site_of
 
 CAUSES = (

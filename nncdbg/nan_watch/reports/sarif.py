@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.nan_watch.fingerprint import fingerprint
-from nncdbg.nan_watch.records import FAILED, Report, Site, WatchFinding
+from nncdbg.nan_watch.records import FAILED, FindingSite, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import FINDINGS, NOTES, STATEMENT, first, sentence, visible
 from nncdbg.nan_watch.reports.json import strict
 from nncdbg.nan_watch.reports.places import is_text, uri
@@ -146,7 +146,7 @@ class _Run:
 
     # -- places ------------------------------------------------------------------------------------
 
-    def _location(self, site: Site, snippet: str) -> dict[str, Any]:
+    def _location(self, site: FindingSite, snippet: str) -> dict[str, Any]:
         if site.file is not None:
             physical = self._physical(site.file, site.source_line or 1)
         elif self._is_primary(site):
@@ -156,11 +156,11 @@ class _Run:
             physical = self._physical(self._model(), 1)
         return {"physicalLocation": physical, "logicalLocations": self._logical(site)}
 
-    def _is_primary(self, site: Site) -> bool:
+    def _is_primary(self, site: FindingSite) -> bool:
         """Whether the line of the program's text is where the result stands."""
         return site.file is None and is_text(self._model())
 
-    def _in_text(self, site: Site) -> dict[str, Any]:
+    def _in_text(self, site: FindingSite) -> dict[str, Any]:
         return {"physicalLocation": self._physical(self._text(), site.line or 1)}
 
     def _physical(self, file: str, line: int, snippet: str = "") -> dict[str, Any]:
@@ -180,7 +180,7 @@ class _Run:
         words = f"the text of {subject(self.report)}; `nncdbg listing` prints it"
         return [model, {"location": self._artifact(self._text()), "description": {"text": words}}]
 
-    def _logical(self, site: Site) -> list[dict[str, Any]]:
+    def _logical(self, site: FindingSite) -> list[dict[str, Any]]:
         name = visible(site.value or site.op)
         return [
             {

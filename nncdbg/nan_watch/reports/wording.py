@@ -7,13 +7,13 @@ from pathlib import Path
 
 from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.expression import spelled
-from nncdbg.nan_watch.records import FAILED, OK, Operand, Report, Site, Use, WatchFinding
+from nncdbg.nan_watch.records import FAILED, OK, FindingSite, Operand, Report, Use, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
 from nncdbg.nan_watch.reports.rules import kind_words
 from nncdbg.nan_watch.watched import Watched
 
 
-def value_of(site: Site) -> str:
+def value_of(site: FindingSite) -> str:
     """`%logq`, or `its result` where it has no name."""
     return visible(spelled(site.value)) if site.value else "its result"
 
@@ -96,14 +96,14 @@ def excerpt(finding: WatchFinding, report: Report, watched: Watched) -> str:
     return str(Excerpt(words, line, indent + 1, len(words.strip()), model))
 
 
-def place(site: Site) -> str:
+def place(site: FindingSite) -> str:
     """`line 21 of @entropy, node "/Log", net.py:12`: where a statement is."""
     parts = [f"line {site.line} of @{visible(site.graph)}" if site.line else f"@{visible(site.graph)}"]
     parts += [f'node "{visible(site.node)}"'] if site.node else []
     return ", ".join([*parts, *source(site)])
 
 
-def source(site: Site) -> list[str]:
+def source(site: FindingSite) -> list[str]:
     """`["net.py:12"]`: the place in the user's own source; empty if the model does not name it."""
     if site.file is None:
         return []
@@ -142,7 +142,7 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
         yield f"  hint: {sentence(finding.hint)}"
 
 
-def _origin(site: Site) -> list[str]:
+def _origin(site: FindingSite) -> list[str]:
     parts = [*source(site), *([f'node "{visible(site.node)}"'] if site.node else [])]
     return [", ".join(parts)] if parts else []
 
@@ -151,7 +151,7 @@ def _loops(iteration: Sequence[int]) -> list[str]:
     return [f"iteration {', '.join(map(str, iteration[:OPERANDS]))}"] if iteration else []
 
 
-def _called(calls: Sequence[Site]) -> list[str]:
+def _called(calls: Sequence[FindingSite]) -> list[str]:
     """`called at line 12 of @main`, the innermost call first."""
     return [f"called at {place(call)}" for call in reversed(calls[-OPERANDS:])]
 

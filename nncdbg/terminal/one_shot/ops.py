@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine import extensions
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.escaping import printable
 from nncdbg.opening.command_line import Parser
 
 if TYPE_CHECKING:
@@ -80,6 +83,11 @@ def all_names() -> list[str]:
     from nncdbg.engine.ops import names
     from nncdbg.engine.ops.schema import listed_domains, schema_names
 
+    for domain in extensions.names(extensions.OPS):
+        try:
+            extensions.find(extensions.OPS, domain)
+        except NncdbgError as error:
+            print(printable(f"warning: {error}"), file=sys.stderr)
     return sorted({*names(), *schema_names(listed_domains())})
 
 
@@ -124,7 +132,7 @@ def _schema_of(name: str) -> Schema | None:
 
 def _print_one(name: str, *, as_json: bool) -> None:
     from nncdbg.engine.ops.schema import schema, version_of
-    from nncdbg.textual_repr.language_server.features.signatures import label, op_signature
+    from nncdbg.engine.ops.signatures import label, op_signature
 
     if name not in all_names():
         near = difflib.get_close_matches(name, all_names(), 1)

@@ -17,7 +17,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.printed import forget_printed, note_printed
 from nncdbg.engine.inputs.binding import symbolic_sizes
 from nncdbg.opening.command_line import Parser, add_model, configuration_of
-from nncdbg.presentation.atomic_file import new_file
+from nncdbg.presentation.program_text import stores_from, write_text
 from nncdbg.presentation.screen import Screen
 
 if TYPE_CHECKING:
@@ -113,21 +113,3 @@ def _file_of_output() -> Path | None:
         return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     except OSError:
         return None
-
-
-def stores_from(program: Program, folder: Path | None) -> Program:
-    """The program with the paths of its stores as seen from `folder`; absolute if that is not known."""
-    source = Path(program.source).parent if program.source else Path()
-    stores = [
-        (source / store).resolve().as_posix()
-        if folder is None
-        else Path(os.path.relpath(source / store, folder)).as_posix()
-        for store in program.stores
-    ]
-    return replace(program, stores=tuple(stores))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write the file whole or not at all.  Raises UsageError if it cannot be written."""
-    with new_file(path) as file:
-        file.write(text.encode("utf-8", "surrogateescape"))

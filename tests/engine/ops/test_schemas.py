@@ -10,8 +10,8 @@ import pytest
 import nncdbg
 from nncdbg.engine.ops import schema as schemas
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, register_schemas
+from nncdbg.engine.ops.signatures import label, op_signature
 from nncdbg.terminal.main import main
-from nncdbg.textual_repr.language_server.features.signatures import label, op_signature
 
 DOMAIN = "org.example.sound"
 NAME = f"{DOMAIN}.Echo"

@@ -68,41 +68,6 @@ def test_past_the_journal_nothing_is_said_that_is_not_known(monkeypatch: pytest.
         assert debugger.timeline.last_visit(on(path), pc) == (last if last >= floor else None)
 
 
-def test_moving_there_heeds_nothing_on_the_way() -> None:
-    debugger = debugger_of("nan_softmax.nnc")
-    debugger.catch("nan")
-    stop = debugger.run()
-    assert stop.reason == "exception"
-    last = len(debugger.machine.frames[0].code.nodes)
-    debugger.restart()
-    for line in range(1, len(debugger.listing.lines)):
-        site = debugger.listing.site(line)
-        if site is not None and site.path == ("main",):
-            debugger.break_at(line=line)
-    stop = debugger.move(debugger.control.move_to, on(("main",)), last)
-    assert (stop.reason, here(debugger)) == ("goto", (("main",), last))
-    assert len(debugger.breakpoints) > 1
-    assert all(found.count == 0 for found in debugger.breakpoints)
-    debugger.restart()
-    assert debugger.run().reason == "breakpoint"  # from now on they count again
-
-
-def test_moving_where_nothing_leads_changes_nothing() -> None:
-    debugger = debugger_of("first_steps.nnc")
-    debugger.step_over()
-    before = debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()
-    with pytest.raises(nncdbg.NncdbgError, match="ends before it reaches this statement"):
-        debugger.move(debugger.control.move_to, on(("layer",)), 0)
-    assert (debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()) == before
-    assert debugger.run().reason == "end"
-
-
-def test_a_line_in_a_graph_that_is_not_compiled_yet_is_come_to() -> None:
-    debugger = debugger_of("first_steps.nnc")
-    stop = debugger.run_to(line=35)
-    assert (stop.reason, stop.line) == ("goto", 35)
-
-
 def test_back_into_the_micro_program_that_was_taken_and_no_other() -> None:
     debugger = debugger_of("first_steps.nnc")
     debugger.run_to(line=13)
@@ -116,21 +81,3 @@ def test_back_into_the_micro_program_that_was_taken_and_no_other() -> None:
     debugger.step_over()
     debugger.step_back(micro=True)
     assert debugger.stop.line == 13
-
-
-def test_what_is_to_be_done_between_statements_is_done_on_a_long_way_back() -> None:
-    debugger = debugger_of("refine_loop.nnc", allocator="arena")
-    debugger.run()
-    done: list[int] = []
-    debugger.control.between_statements(lambda: done.append(debugger.machine.tick))
-    debugger.reverse_continue()
-    assert len(done) == 1
-    assert done[0] > 0
-
-
-def test_a_pause_that_came_too_late_stops_nothing() -> None:
-    debugger = debugger_of("refine_loop.nnc")
-    debugger.step_over()
-    debugger.pause()
-    debugger.control.forget_pause()
-    assert debugger.run().reason == "end"

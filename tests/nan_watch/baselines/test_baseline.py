@@ -12,7 +12,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.nan_watch.baselines.baseline import Baseline, Comparison, compare, read_baseline, write_baseline
-from nncdbg.nan_watch.records import Case, Report, Site, WatchFinding
+from nncdbg.nan_watch.records import Case, FindingSite, Report, WatchFinding
 from nncdbg.nan_watch.reports import NotWritten
 from tests.nan_watch.reports.made_reports import INF_BORN, MASKED, NAN_BORN, failed, plain
 
@@ -65,7 +65,7 @@ def test_the_file_is_sorted_with_one_finding_a_line() -> None:
 
 
 def test_it_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    odd = replace(INF_BORN, site=Site(1, 'a"b', "", "Log", "x\ud800\n"))
+    odd = replace(INF_BORN, site=FindingSite(1, 'a"b', "", "Log", "x\ud800\n"))
     made = Baseline.of(replace(plain(), findings=[odd, NAN_BORN]), nncdbg.parse(NET))
     (tmp_path / "baseline.json").write_text(made.text())
     assert read_baseline(tmp_path / "baseline.json") == made

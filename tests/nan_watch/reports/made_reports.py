@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nncdbg.engine.errors import RunError
-from nncdbg.nan_watch.records import Case, Operand, Report, Site, WatchFinding
+from nncdbg.nan_watch.records import Case, FindingSite, Operand, Report, WatchFinding
 from nncdbg.nan_watch.watched import Watched
 from nncdbg.stats.summary import Summary
 
@@ -20,8 +20,8 @@ FINE = Summary(0.0, 1.0, 0.25, 0.4, 0, 0, 0, 5, 0, 12)
 INFINITE = Summary(-91.6, 0.0, -33.8, 37.3, 0, 0, 5, 2, 0, 12)
 ALL_NAN = Summary(None, None, None, None, 12, 0, 0, 0, 0, 12)
 
-LOG = Site(3, "main", "/probs/Log", "Log", "logq", "net.py", 7)
-MUL = Site(4, "main", "", "Mul", "e")
+LOG = FindingSite(3, "main", "/probs/Log", "Log", "logq", "net.py", 7)
+MUL = FindingSite(4, "main", "", "Mul", "e")
 
 INF_BORN = WatchFinding(
     "inf",
@@ -43,16 +43,16 @@ NAN_BORN = WatchFinding(
     stats=ALL_NAN,
     cause="zero times infinity",
     evidence="%q is 0 where %logq is -inf",
-    within=Site(2, "Mul", "", "Mul", "z"),
+    within=FindingSite(2, "Mul", "", "Mul", "z"),
     trips=True,
 )
-HANDED_ON = WatchFinding("nan", "propagated", Site(5, "main", "", "Neg", "f"))
-MASKED = WatchFinding("nan", "masked", Site(5, "main", "", "Where", "m"), reaches_output=False)
-HEALED = WatchFinding("nan", "healed", Site(5, "main", "", "Max", "r"), reaches_output=False)
+HANDED_ON = WatchFinding("nan", "propagated", FindingSite(5, "main", "", "Neg", "f"))
+MASKED = WatchFinding("nan", "masked", FindingSite(5, "main", "", "Where", "m"), reaches_output=False)
+HEALED = WatchFinding("nan", "healed", FindingSite(5, "main", "", "Max", "r"), reaches_output=False)
 BAD_INPUT = WatchFinding(
     "nan",
     "propagated",
-    Site(2, "main", "", "", "q"),
+    FindingSite(2, "main", "", "", "q"),
     cause="bad input",
     evidence="input %q has 1 NaN among 12 elements",
     trips=True,
@@ -90,7 +90,7 @@ HOSTILE_NAMES = (
 
 def hostile_finding(name: str) -> WatchFinding:
     """A finding in which everything that a file could name has this name."""
-    site = Site(3, name, name, name or "Log", name, name or None, 3)
+    site = FindingSite(3, name, name, name or "Log", name, name or None, 3)
     return WatchFinding(
         "nan",
         "birth",

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from nncdbg.nan_watch.fingerprint import fingerprint
-from nncdbg.nan_watch.records import Report, Site, WatchFinding
+from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
 from nncdbg.nan_watch.reports.sarif import render
 from tests.nan_watch.reports.made_reports import INF_BORN, NAN_BORN, REPORTS, WATCHED, failed, of_text, plain
 
@@ -86,7 +86,7 @@ def test_a_run_that_failed_says_so() -> None:
     assert [each["level"] for each in invocation["toolExecutionNotifications"]] == ["error", "warning"]
 
 
-def _moved(site: Site) -> Site:
+def _moved(site: FindingSite) -> FindingSite:
     return replace(site, line=99, source_line=70, node="renamed", file="other.py")
 
 

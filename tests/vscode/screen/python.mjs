@@ -51,10 +51,7 @@ async function breakIn(page, screen, name, text) {
   }
   await screen.click(text);
   const before = await page.locator(BREAKPOINT).count();
-  await screen.until(async () => {
-    await page.keyboard.press("F9");
-    return screen.until(async () => (await page.locator(BREAKPOINT).count()) > before, "a breakpoint", 5_000).catch(() => false);
-  }, `a breakpoint at ${text}`);
+  await screen.pressUntil("F9", `${BREAKPOINT} >> nth=${before}`, `a breakpoint at ${text}`);
 }
 
 const sessions = async (page, screen) => (await screen.texts(screen.rows("debug-call-stack"))).join(" | ");

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nncdbg.engine.graph import Graph, Value
+from nncdbg.engine.ops.signatures import op_names
 from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.prefixes import NO_PREFIXES
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
@@ -22,7 +23,6 @@ from nncdbg.textual_repr.language_server.analysis.reading import GraphReader, Gr
 from nncdbg.textual_repr.language_server.analysis.unused import unused_values
 from nncdbg.textual_repr.language_server.document.memory import Memory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
-from nncdbg.textual_repr.language_server.features.signatures import op_names
 from nncdbg.textual_repr.resolution import Suggestions, wrong_calls
 
 _begins_graph = re.compile(r"[ \t\r]*graph(?![A-Za-z0-9_])").match

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.signatures import Signature
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.document.records import Token
 from nncdbg.textual_repr.language_server.document.tokens import tokens
-from nncdbg.textual_repr.language_server.features.signatures import Signature
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from nncdbg.engine.graph import TensorType, Value
+from nncdbg.engine.ops.signatures import Formal
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.textual_repr.blocks import ENDS
 from nncdbg.textual_repr.language_server.analysis.calls import bound_variables, open_call
@@ -18,7 +19,7 @@ from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, to
 from nncdbg.textual_repr.language_server.features import completion_items as items
 from nncdbg.textual_repr.language_server.features.completion_items import Target
 from nncdbg.textual_repr.language_server.features.op_documentation import attribute_markdown, op_markdown
-from nncdbg.textual_repr.language_server.features.signatures import Formal, signature
+from nncdbg.textual_repr.language_server.features.signatures import signature
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer, Place

@@ -15,22 +15,14 @@ from nncdbg.engine.dtypes import NUMPY, ONNX
 from nncdbg.engine.expression.functions import FUNCTIONS
 from nncdbg.engine.graph import TensorType, Type
 from nncdbg.engine.ops.schema import split, version_of
+from nncdbg.engine.ops.signatures import AttributeFormal, Formal, Signature, label, op_names, op_signature
 from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
 from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.analysis.calls import OpenCall
 from nncdbg.textual_repr.language_server.document.records import Span
-from nncdbg.textual_repr.language_server.features.signatures import (
-    AttributeFormal,
-    Formal,
-    Signature,
-    fits,
-    label,
-    op_names,
-    op_signature,
-    signature,
-)
+from nncdbg.textual_repr.language_server.features.signatures import fits, signature
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import Place

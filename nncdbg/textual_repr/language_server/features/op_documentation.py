@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nncdbg.engine.ops.schema import schema, version_of
-from nncdbg.textual_repr.language_server.features.signatures import (
-    AttributeFormal,
-    label,
-    one_line,
-    op_signature,
-)
+from nncdbg.engine.ops.signatures import AttributeFormal, label, one_line, op_signature
 
 _LONGEST = 6000
 """Characters of a document: those of Loop and Scan go on for pages."""

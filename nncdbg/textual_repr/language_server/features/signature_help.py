@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from nncdbg.engine.ops.signatures import Signature, label, one_line
 from nncdbg.engine.text.lexemes import op_text
 from nncdbg.textual_repr.language_server.analysis.calls import OpenCall, open_call
 from nncdbg.textual_repr.language_server.document.positions import Units
-from nncdbg.textual_repr.language_server.features.signatures import Signature, label, one_line, signature
+from nncdbg.textual_repr.language_server.features.signatures import signature
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer, Place

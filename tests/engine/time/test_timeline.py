@@ -1,4 +1,4 @@
-"""History within a budget: memory stays bounded, and what was dropped is computed again."""
+"""The timeline: history within a memory budget, and replay of values that were dropped."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.nan_watch.commands.reduce import INTERRUPTED, terminable
 from nncdbg.opening.command_line import Parser, add_machine, add_model, configuration_of, errors_in_json
 from nncdbg.presentation.run_progress import print_notes
-from nncdbg.terminal.one_shot.reduce import INTERRUPTED, terminable
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.mixing import Place
@@ -93,7 +93,7 @@ def _searched(search: Bisection) -> tuple[list[Place], list[Kept], bool]:
 
 
 def _write_mixed(search: Bisection, places: Sequence[Place], path: Path) -> None:
-    from nncdbg.terminal.one_shot.text import stores_from, write_text
+    from nncdbg.presentation.program_text import stores_from, write_text
 
     write_text(path, stores_from(search.mixed(places), path.parent).text())
 

@@ -1,8 +1,7 @@
-"""What the client asked to stop at, kept for the session, and the engine's breakpoints that stand for it.
+"""The client's breakpoint requests, and the engine's breakpoints that implement them.
 
-A wish is a record of what was asked for.  It is put on the program that there is, on each later
-one again, and says what became of it.  As long as a client asks for the same, the breakpoint
-stays the same, with its number and its count of hits.
+A request is set on the current program, and again on each later one.  While a client repeats a request, the
+breakpoint stays the same, with its number and its count of hits.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nncdbg.dap_server.failures import PENDING, reason
 from nncdbg.dap_server.protocol.events import BreakpointEventBody
 from nncdbg.dap_server.protocol.types import Breakpoint
 from nncdbg.engine.errors import NncdbgError
@@ -20,8 +20,6 @@ from nncdbg.engine.errors import NncdbgError
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.stopping import breakpoints as engine
-
-PENDING = "the program is not loaded yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,8 @@ class Placed:
     where: dict[str, Any] = field(default_factory=dict)
 
 
-class Wish(Protocol):
-    """What was asked for; equal wishes are the same breakpoint."""
+class BreakpointRequest(Protocol):
+    """What was asked for; equal requests are the same breakpoint."""
 
     def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         """Set it on the session's program.  `before` stood for it on an earlier program.
@@ -55,12 +53,12 @@ class Wish(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class ClientBreakpoint:
     """One breakpoint of the client; `found` stands for it in the program, None if nothing does."""
 
     id: int
     kind: str
-    wish: Wish
+    requested: BreakpointRequest
     found: engine.Breakpoint | None = None
     told: Breakpoint = field(default_factory=lambda: Breakpoint(verified=False))
 
@@ -69,8 +67,8 @@ class Breakpoints:
     """The table.  A group is what one request replaces: a file's lines, the functions, the data ..."""
 
     def __init__(self) -> None:
-        self._groups: dict[Hashable, list[Kept]] = {}
-        self._by_number: dict[int, Kept] = {}
+        self._groups: dict[Hashable, list[ClientBreakpoint]] = {}
+        self._by_number: dict[int, ClientBreakpoint] = {}
         self._last_id = 0
 
     def new_id(self) -> int:
@@ -78,23 +76,26 @@ class Breakpoints:
         return self._last_id
 
     def replace(
-        self, session: Session, kind: str, group: Hashable, wishes: Sequence[Wish]
+        self, session: Session, kind: str, group: Hashable, requests: Sequence[BreakpointRequest]
     ) -> list[Breakpoint]:
         """Let these be the breakpoints of a group, which is of a `kind`; what is told of each, in order."""
-        spare: dict[Wish, list[Kept]] = defaultdict(list)
+        spare: dict[BreakpointRequest, list[ClientBreakpoint]] = defaultdict(list)
         for kept in self._groups.get(group, ()):
-            spare[kept.wish].append(kept)
-        stays = [spare[wish].pop(0) if spare[wish] else None for wish in wishes]
+            spare[kept.requested].append(kept)
+        stays = [spare[requested].pop(0) if spare[requested] else None for requested in requests]
         with _together(session):
             self._drop(session, (kept for rest in spare.values() for kept in rest))
-            now = [kept or Kept(self.new_id(), kind, wish) for kept, wish in zip(stays, wishes, strict=True)]
+            now = [
+                kept or ClientBreakpoint(self.new_id(), kind, requested)
+                for kept, requested in zip(stays, requests, strict=True)
+            ]
             for kept in now:
                 if not _stands(session, kept):
                     self._put(session, kept)
         self._groups[group] = now
         return [kept.told for kept in now]
 
-    def _drop(self, session: Session, dropped: Iterable[Kept]) -> None:
+    def _drop(self, session: Session, dropped: Iterable[ClientBreakpoint]) -> None:
         for kept in dropped:
             if kept.found is None:
                 continue
@@ -102,16 +103,16 @@ class Breakpoints:
             if _stands(session, kept):
                 session.program.debugger.delete(kept.found.number)
 
-    def _put(self, session: Session, kept: Kept) -> None:
+    def _put(self, session: Session, kept: ClientBreakpoint) -> None:
         before, kept.found = kept.found, None
         if session.debuggee is None:
-            asked = kept.wish.asked(session)
+            asked = kept.requested.asked(session)
             kept.told = Breakpoint(id=kept.id, verified=False, message=PENDING, reason="pending", **asked)
             return
         try:
-            placed = kept.wish.put(session, before)
+            placed = kept.requested.put(session, before)
         except NncdbgError as error:
-            asked = kept.wish.asked(session)
+            asked = kept.requested.asked(session)
             kept.told = Breakpoint(
                 id=kept.id, verified=False, message=reason(error), reason="failed", **asked
             )
@@ -129,25 +130,25 @@ class Breakpoints:
                 self._put(session, kept)
                 if kept.told != told:
                     changed = BreakpointEventBody(reason="changed", breakpoint=kept.told)
-                    session.send_event("breakpoint", changed)
+                    session.client.send_event("breakpoint", changed)
 
     def enter(
         self,
         session: Session,
         group: Hashable,
         kind: str,
-        wish: Wish,
+        requested: BreakpointRequest,
         found: engine.Breakpoint,
         where: dict[str, Any],
     ) -> Breakpoint:
         """Take in one that was set by a command of the client's console; what is told of it."""
-        kept = Kept(self.new_id(), kind, wish, found)
+        kept = ClientBreakpoint(self.new_id(), kind, requested, found)
         kept.told = Breakpoint(id=kept.id, verified=True, **where)
         self._by_number[found.number] = kept
         self._groups.setdefault(group, []).append(kept)
         return kept.told
 
-    def take_deleted(self, session: Session) -> list[Kept]:
+    def take_deleted(self, session: Session) -> list[ClientBreakpoint]:
         """Give up those that a command of the client's console has deleted."""
         gone = [kept for kept in self._by_number.values() if not _stands(session, kept)]
         for kept in gone:
@@ -158,17 +159,12 @@ class Breakpoints:
                     group.remove(kept)
         return gone
 
-    def kept(self, numbers: Iterable[int]) -> list[Kept]:
+    def kept(self, numbers: Iterable[int]) -> list[ClientBreakpoint]:
         """The client's breakpoints that the engine's `numbers` stand for; others are not the client's."""
         return [self._by_number[number] for number in numbers if number in self._by_number]
 
 
-def reason(error: NncdbgError) -> str:
-    """Why something is not verified, in a line: what is wrong, and what to do."""
-    return f"{error.message} ({error.hint})" if error.hint else error.message
-
-
-def _stands(session: Session, kept: Kept) -> bool:
+def _stands(session: Session, kept: ClientBreakpoint) -> bool:
     """Whether the engine has it: commands of the client's console delete breakpoints too."""
     if kept.found is None or session.debuggee is None:
         return False

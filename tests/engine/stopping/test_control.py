@@ -1,4 +1,4 @@
-"""What somebody needs who moves the debuggers of a user's own program for him."""
+"""Control of a run: verbs, supervision, interrupted steps, limits of what stops the program."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import nncdbg
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.control import Stop
 from nncdbg.engine.stopping.supervision import Supervision
+from tests.engine.time.test_visits import debugger_of, here, on
 
 PROGRAM = """#nncdbg 1
 
@@ -58,7 +59,7 @@ def test_every_verb_goes_through_the_supervisor() -> None:
     assert debugger.stop.reason == "pause"
 
 
-def test_a_step_that_was_broken_off_comes_to_its_end(debugger: Debugger) -> None:
+def test_proceed_completes_an_interrupted_step(debugger: Debugger) -> None:
     debugger.step_over()
     debugger.break_at(line=11)
     assert debugger.step_over().reason == "breakpoint"
@@ -70,7 +71,7 @@ def test_a_step_that_was_broken_off_comes_to_its_end(debugger: Debugger) -> None
     assert debugger.control.journey is None
 
 
-def test_one_who_is_there_already_has_arrived(debugger: Debugger) -> None:
+def test_proceed_at_the_destination_executes_nothing(debugger: Debugger) -> None:
     debugger.step_over()
     debugger.break_at(line=11)
     debugger.step_over()
@@ -82,7 +83,7 @@ def test_one_who_is_there_already_has_arrived(debugger: Debugger) -> None:
     assert debugger.machine.tick == tick
 
 
-def test_a_breakpoint_at_the_first_statement(debugger: Debugger) -> None:
+def test_stop_here_reports_a_breakpoint_at_the_first_statement(debugger: Debugger) -> None:
     mine, other = debugger.break_at(line=4), debugger.break_at(line=4)
     stop = debugger.stop_here({mine.number})
     assert stop is not None
@@ -92,7 +93,7 @@ def test_a_breakpoint_at_the_first_statement(debugger: Debugger) -> None:
     assert debugger.machine.tick == 0
 
 
-def test_a_run_that_heeds_nothing(debugger: Debugger) -> None:
+def test_run_without_heed_ignores_breakpoints_and_findings(debugger: Debugger) -> None:
     debugger.break_at(line=11)
     debugger.catch("nan")
     assert debugger.run(heed=False).reason == "end"
@@ -101,10 +102,63 @@ def test_a_run_that_heeds_nothing(debugger: Debugger) -> None:
     assert debugger.run().reason == "exception"
 
 
-def test_catching_exactly_these(debugger: Debugger) -> None:
+def test_catch_only_replaces_all_catches(debugger: Debugger) -> None:
     before = debugger.observers.catches.conditions
     debugger.observers.catch_only({"nan": None})
     assert debugger.run().reason == "exception"
     debugger.restart()
     debugger.observers.catch_only(before)
+    assert debugger.run().reason == "end"
+
+
+def test_move_to_ignores_breakpoints_and_findings() -> None:
+    debugger = debugger_of("nan_softmax.nnc")
+    debugger.catch("nan")
+    stop = debugger.run()
+    assert stop.reason == "exception"
+    last = len(debugger.machine.frames[0].code.nodes)
+    debugger.restart()
+    for line in range(1, len(debugger.listing.lines)):
+        site = debugger.listing.site(line)
+        if site is not None and site.path == ("main",):
+            debugger.break_at(line=line)
+    stop = debugger.move(debugger.control.move_to, on(("main",)), last)
+    assert (stop.reason, here(debugger)) == ("goto", (("main",), last))
+    assert len(debugger.breakpoints) > 1
+    assert all(found.count == 0 for found in debugger.breakpoints)
+    debugger.restart()
+    assert debugger.run().reason == "breakpoint"  # from now on they count again
+
+
+def test_move_to_an_unreachable_statement_leaves_the_program_unmoved() -> None:
+    debugger = debugger_of("first_steps.nnc")
+    debugger.step_over()
+    before = debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()
+    with pytest.raises(nncdbg.NncdbgError, match="ends before it reaches this statement"):
+        debugger.move(debugger.control.move_to, on(("layer",)), 0)
+    assert (debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()) == before
+    assert debugger.run().reason == "end"
+
+
+def test_run_to_reaches_a_graph_that_is_compiled_on_the_way() -> None:
+    debugger = debugger_of("first_steps.nnc")
+    stop = debugger.run_to(line=35)
+    assert (stop.reason, stop.line) == ("goto", 35)
+
+
+def test_actions_between_statements_run_during_a_replay() -> None:
+    debugger = debugger_of("refine_loop.nnc", allocator="arena")
+    debugger.run()
+    done: list[int] = []
+    debugger.control.between_statements(lambda: done.append(debugger.machine.tick))
+    debugger.reverse_continue()
+    assert len(done) == 1
+    assert done[0] > 0
+
+
+def test_a_forgotten_pause_does_not_stop_the_run() -> None:
+    debugger = debugger_of("refine_loop.nnc")
+    debugger.step_over()
+    debugger.pause()
+    debugger.control.forget_pause()
     assert debugger.run().reason == "end"

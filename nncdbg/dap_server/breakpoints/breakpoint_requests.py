@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.breakpoints.asked import Placed, Terms
+from nncdbg.dap_server.breakpoints.client_breakpoints import Placed, Terms
+from nncdbg.dap_server.client import MAX_NUMBER
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.instructions import reference_of, statement_at
-from nncdbg.dap_server.sources.positions import MAX_NUMBER, column_for_client, line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.stopping.search import candidates
 from nncdbg.engine.text.listing import Listing
@@ -28,7 +28,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class LineWish:
+class LineRequest:
     """A line, counted from 1, of a file, or of the numbered source `reference`.
 
     With `column` the client wants to know where in the line.
@@ -41,7 +41,7 @@ class LineWish:
     terms: Terms
 
     def asked(self, session: Session) -> dict[str, Any]:
-        line = line_for_client(session, self.line)
+        line = session.client.outgoing_line(self.line)
         where = {"line": line} if 0 <= line <= MAX_NUMBER else {}
         return {**where, "source": self._source()}
 
@@ -98,20 +98,20 @@ class LineWish:
         words = f"{many} from here: {lines_in_words(found.lines)} of {text.name}"
         note = f"{found.note}; {words}" if found.note else words
         return Placed(
-            found, {"line": line_for_client(session, there), "source": self._source(), "message": note}
+            found, {"line": session.client.outgoing_line(there), "source": self._source(), "message": note}
         )
 
     def _placed(
         self, session: Session, found: engine.Breakpoint, listing: Listing, line: int, note: str
     ) -> Placed:
-        where: dict[str, Any] = {"line": line_for_client(session, line), "source": self._source()}
+        where: dict[str, Any] = {"line": session.client.outgoing_line(line), "source": self._source()}
         if self.column:
             where |= columns(session, listing, line)
         return Placed(found, where | ({"message": note} if note else {}))
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionWish:
+class FunctionRequest:
     """An op (`Softmax`), a graph, layer or loop (`@layer1`), or a value (`%h`); sigils may be left out."""
 
     name: str
@@ -129,7 +129,7 @@ class FunctionWish:
 
 
 @dataclass(frozen=True, slots=True)
-class DataWish:
+class DataRequest:
     """A value that is written: `data_id` is ``%h`` or ``%h: CONDITION``, as `data_id` makes it."""
 
     data_id: str
@@ -156,7 +156,7 @@ class DataWish:
 def _placed_at_lines(session: Session, found: engine.Breakpoint, words: str) -> Placed:
     """Shown at the first line of the program that it stops at; if there are more, `words` precede them."""
     where: dict[str, Any] = {
-        "line": line_for_client(session, found.lines[0]),
+        "line": session.client.outgoing_line(found.lines[0]),
         "source": session.program.sources.of_program,
     }
     if len(found.lines) > 1:
@@ -182,7 +182,7 @@ def _parse_data_id(text: str) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class InstructionWish:
+class InstructionRequest:
     """A statement by its address, and so many statements on; micro programs have addresses too."""
 
     reference: str
@@ -213,7 +213,7 @@ class InstructionWish:
         line = session.program.debugger.loaded.line(code, pc)
         if code.formula is None and line is not None:
             where |= {
-                "line": line_for_client(session, line),
+                "line": session.client.outgoing_line(line),
                 "source": session.program.sources.of_program,
             }
         return where
@@ -258,6 +258,6 @@ def columns(session: Session, listing: Listing, line: int) -> dict[str, int]:
     text = listing.lines[line - 1]
     first = len(text) - len(text.lstrip()) + 1
     return {
-        "column": column_for_client(session, first),
-        "end_column": column_for_client(session, len(text.rstrip()) + 1),
+        "column": session.client.outgoing_column(first),
+        "end_column": session.client.outgoing_column(len(text.rstrip()) + 1),
     }

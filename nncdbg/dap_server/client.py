@@ -1,0 +1,66 @@
+"""The client of a session: what it supports, how it counts lines, and messages to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from nncdbg.dap_server.messages import Answer, event, output
+from nncdbg.dap_server.protocol.requests import InitializeRequestArguments
+from nncdbg.dap_server.transport.connection import Connection
+
+MAX_NUMBER = 2**53 - 1
+"""The largest number that the protocol can express."""
+
+
+class Client:
+    """`arguments` are those of `initialize`; before it, the client supports nothing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.arguments = InitializeRequestArguments(adapter_id="")
+        self._lock = threading.Lock()
+        self._asked: dict[int, Callable[[Answer], None]] = {}
+
+    # -- lines and columns -------------------------------------------------------------------
+
+    def incoming_line(self, line: int) -> int:
+        """Return the line, counted from 1, that the client means by `line`."""
+        return line + (self.arguments.lines_start_at1 is False)
+
+    def outgoing_line(self, line: int) -> int:
+        """Return a line counted from 1 as the client counts it."""
+        return line - (self.arguments.lines_start_at1 is False)
+
+    def outgoing_column(self, column: int) -> int:
+        """Return a column counted from 1 as the client counts it."""
+        return column - (self.arguments.columns_start_at1 is False)
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def send_event(self, name: str, body: Any = None) -> None:
+        """Send an event, in the order of the calls."""
+        self.connection.send(event(name, body))
+
+    def say(self, text: str, category: str = "console") -> None:
+        """Print a line in the client's console."""
+        self.connection.send(output(text, category))
+
+    def print_output(self, text: str, category: str) -> None:
+        """Pass on what the program has printed; `category` is stdout or stderr."""
+        self.send_event("output", {"category": category, "output": text})
+
+    def ask(self, command: str, arguments: Any, answered: Callable[[Answer], None]) -> None:
+        """Send a request to the client; the reader's thread calls `answered` with the response."""
+        # The answer cannot be read before the lock of `send` is free, but may be before `ask` returns.
+        with self._lock:
+            seq = self.connection.send({"type": "request", "command": command, "arguments": arguments})
+            self._asked[seq] = answered
+
+    def hear(self, answer: Answer) -> None:
+        """Pass the client's response to whoever sent the request."""
+        with self._lock:
+            answered = self._asked.pop(answer.request_seq, None)
+        if answered is not None:
+            answered(answer)

@@ -1,0 +1,132 @@
+"""debugpy in this process: it traces kernels, stops in them, and waits for its own client."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.process.threads import BackgroundThread
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+
+PATIENCE = 60.0
+"""Seconds in which the client's Python debugger has to attach."""
+
+PACE = 0.05
+"""Seconds between two looks at whether it has, or is wanted no more."""
+
+_listening: list[tuple[str, int]] = []
+"""Where debugpy listens in this process; it can be asked only once."""
+
+
+def kernel_at(debugger: Debugger) -> CodeType | None:
+    """The code of the Python function that runs the next statement; None where none does."""
+    frame = debugger.stack[-1]
+    if debugger.ended or frame.pc == len(frame.code.nodes):
+        return None
+    if debugger.backend.name not in _PYTHON or not frame.code.runs_kernel(frame.pc):
+        return None
+    name = frame.code.nodes[frame.pc].op
+    op = lookup(name, version_of(name, frame.code.opsets))
+    if op is None or op.kernel is None or op.ufunc is not None:
+        return None
+    # A decorator is not what the user wants to see.
+    code = getattr(inspect.unwrap(op.kernel), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+_PYTHON = ("numpy", "cupy")
+"""Backends that run the kernels of the ops, which are Python functions."""
+
+
+def imported_debugpy() -> Any:
+    # It would otherwise complain on standard error that it may miss breakpoints in Python's own modules.
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    try:
+        import debugpy
+    except ImportError:
+        raise UsageError(
+            "debugging Python kernels needs debugpy, which is not installed",
+            hint="pip install 'nncdbg[kernels]'",
+        ) from None
+    return debugpy
+
+
+@contextmanager
+def stopping_in(code: CodeType) -> Iterator[list[FrameType]]:
+    """The first call of `code` on this thread stops at its first line; it is then in the list given."""
+    import pydevd
+
+    called: list[FrameType] = []
+
+    def at_call(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code is code:
+            sys.setprofile(before)
+            called.append(frame)
+            pydevd.settrace(
+                suspend=True, trace_only_current_thread=True, patch_multiprocessing=False, stop_at_frame=frame
+            )
+
+    before = sys.getprofile()
+    # Not by tracing, which is debugpy's own.
+    sys.setprofile(at_call)
+    try:
+        yield called
+    finally:
+        sys.setprofile(before)
+
+
+def trace_kernels() -> None:
+    """Trace this thread as long as a Python debugger is attached, so that its breakpoints hold."""
+    debugpy = sys.modules.get("debugpy")
+    if debugpy is not None and _listening:
+        debugpy.trace_this_thread(debugpy.is_client_connected())
+
+
+def listen(debugpy: Any) -> tuple[str, int]:
+    if not _listening:
+        try:
+            _listening.append(debugpy.listen(("127.0.0.1", 0)))
+        except RuntimeError as error:
+            raise UsageError(
+                f"debugpy cannot listen: {error}",
+                hint="if debugpy is already listening, attach a Python debugger to it",
+            ) from None
+    return _listening[0]
+
+
+@contextmanager
+def cancelling(wait: Any, reason: Callable[[], str | None]) -> Iterator[list[str]]:
+    """While entered, `wait` is cancelled once there is a reason, or time is up; the list then has it."""
+    done = threading.Event()
+    reasons: list[str] = []
+
+    def look() -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not done.wait(PACE):
+            late = f"no Python debugger attached within {PATIENCE:.0f} s"
+            found = reason() or (late if time.monotonic() > deadline else None)
+            if found is not None:
+                reasons[:] = [found]
+                # Again if need be: it can be cancelled only once it has begun.
+                with suppress(RuntimeError):
+                    wait.cancel()
+
+    thread = BackgroundThread(target=look, name="nncdbg-dap-child-wait")
+    thread.start()
+    try:
+        yield reasons
+    finally:
+        done.set()
+        thread.join()

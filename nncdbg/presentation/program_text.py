@@ -1,0 +1,31 @@
+"""Program text in a file: the paths of the weights as seen from its folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nncdbg.presentation.atomic_file import new_file
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Program
+
+
+def stores_from(program: Program, folder: Path | None) -> Program:
+    """The program with the paths of its stores as seen from `folder`; absolute if that is not known."""
+    source = Path(program.source).parent if program.source else Path()
+    stores = [
+        (source / store).resolve().as_posix()
+        if folder is None
+        else Path(os.path.relpath(source / store, folder)).as_posix()
+        for store in program.stores
+    ]
+    return replace(program, stores=tuple(stores))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write the file whole or not at all.  Raises UsageError if it cannot be written."""
+    with new_file(path) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))
