@@ -1,8 +1,8 @@
 """Large programs: 100,000 nodes to the first stop, and a second `nncdbg.watch` of 5,000 nodes.
 
-Peer of the first stop and of its peak memory: a process in which onnxruntime creates a session of the same
-model.  Peer of the second watch: a plain run of the same compiled program, with nothing inspected.
-One thread; both begin without values of an earlier run.
+Peers of the first stop and of its peak memory: processes in which onnxruntime creates a session of the same
+model, with its default optimizations and without any.  Peer of the second watch: a plain run of the same
+compiled program, with nothing inspected.  One thread; both begin without values of an earlier run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ OPENED = 100_000
 WATCHED = 5_000
 BAR_TIME, BAR_MEMORY, BAR_WATCH = 1.5, 1.3, 1.3
 
-SESSION = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1])"
+SESSION = """import sys, onnxruntime
+options = onnxruntime.SessionOptions()
+options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, sys.argv[2])
+onnxruntime.InferenceSession(sys.argv[1], options)
+"""
+
+PEERS = {"onnxruntime": "ORT_ENABLE_ALL", "onnxruntime without optimizations": "ORT_DISABLE_ALL"}
+"""The sessions that opening a model is compared with, and their optimization levels."""
 
 
 def write_model(path: Path, count: int, channels: int, width: int) -> None:
@@ -96,15 +103,25 @@ def opening(folder: Path, runs: int) -> Iterator[dict[str, Any]]:
     writing = get_context("spawn").Process(target=write_model, args=(model, OPENED, 2, 8))
     writing.start()
     writing.join()
-    ours, peers = [], []
+    ours: list[tuple[float, float]] = []
+    peers: dict[str, list[tuple[float, float]]] = {name: [] for name in PEERS}
     for _ in range(runs):
         ours.append(process(["-m", "nncdbg", str(model)]))
-        peers.append(process(["-c", SESSION, str(model)]))
-    for index, (what, bar) in enumerate(
-        ((f"{OPENED:,} nodes to the first stop (s)", BAR_TIME), ("its peak memory (MiB)", BAR_MEMORY))
-    ):
-        mine, theirs = (statistics.median(one[index] for one in some) for some in (ours, peers))
-        yield {"figure": what, "ours": mine, "peer": theirs, "ratio": round(mine / theirs, 3), "bar": bar}
+        for name, level in PEERS.items():
+            peers[name].append(process(["-c", SESSION, str(model), level]))
+    for name, others in peers.items():
+        for index, (what, bar) in enumerate(
+            ((f"{OPENED:,} nodes to the first stop (s)", BAR_TIME), ("its peak memory (MiB)", BAR_MEMORY))
+        ):
+            mine, theirs = (statistics.median(one[index] for one in some) for some in (ours, others))
+            figure = f"{what} / {name}"
+            yield {
+                "figure": figure,
+                "ours": mine,
+                "peer": theirs,
+                "ratio": round(mine / theirs, 3),
+                "bar": bar,
+            }
 
 
 def watching(folder: Path, runs: int) -> dict[str, Any]:

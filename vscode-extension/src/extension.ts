@@ -17,10 +17,7 @@ import { Summaries } from "./session/summary";
 const TYPE = "nncdbg";
 const NNC = "nnc";
 /** Texts in files, and micro programs, which the debug server sends. */
-const TEXTS = [
-  { language: NNC, scheme: "file" },
-  { language: NNC, scheme: "debug" },
-];
+const TEXTS = [{ language: NNC, scheme: "file" }, { language: NNC, scheme: "debug" }];
 
 /** What other extensions can observe. */
 export interface Exports {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from nncdbg.engine.dtypes import FLOATS, INTEGERS
 from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.graph import Inline, Literal, Node, TensorType, Type, tensor_only
 from nncdbg.engine.ops import lookup
@@ -113,8 +114,15 @@ def literal_dtype(
     types: Sequence[Type | None],
     opsets: Mapping[str, int],
 ) -> str:
-    """The element type of a literal: that of its neighbors under the same type variable of the schema."""
+    """The element type of a literal: that of its neighbors under the same type variable of the schema.
+
+    The first value of a carried value of a loop has the declared type, if it can represent the literal.
+    """
     kind = _kind(literal.data)
+    if node is not None and node.op == "while" and index and node.subgraphs:
+        carried = tensor_only(node.subgraphs[0].inputs[index].type)
+        fits = (FLOATS if kind == "f32" else FLOATS | INTEGERS) if kind in ("f32", "i64") else {kind}
+        return carried.dtype if carried is not None and carried.dtype in fits else kind
     found = schema(node.op, version_of(node.op, opsets)) if node and not node.op.startswith("@") else None
     if found is None or not found.inputs:
         return kind

@@ -181,8 +181,6 @@ async function useOwnPython(): Promise<void> {
   }
 }
 
-// -- installing -----------------------------------------------------------------------------------------
-
 let installation: Promise<string | undefined> | undefined;
 
 /** Installs the own environment, or joins an installation in progress; undefined if the user cancels. */

@@ -10,10 +10,7 @@ import { editorDiagnostic } from "./conversion";
 import { synchronize } from "./documents";
 import { provide, type ServerCapabilities } from "./providers";
 
-export const SELECTOR: vscode.DocumentSelector = [
-  { language: "nnc", scheme: "file" },
-  { language: "nnc", scheme: "untitled" },
-];
+export const SELECTOR: vscode.DocumentSelector = [{ language: "nnc", scheme: "file" }, { language: "nnc", scheme: "untitled" }];
 /** ms in which the server may exit. */
 const EXIT_TIMEOUT = 2000;
 

@@ -7,7 +7,7 @@ import * as path from "node:path";
 import * as vscode from "vscode";
 import { asModel, currentModel, launchOf } from "../session/configurations";
 import { listingOf, modelOfListing } from "../model/listing";
-import { type Report, WatchError, runWatch } from "./command";
+import { type Finding, type Report, WatchError, runWatch } from "./command";
 import { type LaunchConfiguration, configurationFor, optionsOf } from "./configuration";
 import { ProgramText, diagnosticsOf, messageOf } from "./findings";
 import { ENVIRONMENT, NNCDBG } from "../environment/process";
@@ -104,7 +104,9 @@ export class NanWatch implements vscode.Disposable {
     try {
       const report = await this.watch(model, (text) => run.appendOutput(text.replace(/\r?\n/g, "\r\n"), undefined, item), cancel);
       const text = report.findings.length ? await this.showDiagnostics(model, report) : undefined;
-      const messages = report.findings.filter((each) => each.trips).map((each) => messageOf(each, text as ProgramText, model, this.existingBundleOf(model)));
+      const bundle = this.bundleOf(model);
+      const message = (each: Finding) => messageOf(each, text as ProgramText, model, existsSync(bundle) ? bundle : undefined);
+      const messages = report.findings.filter(({ trips }) => trips).map(message);
       if (report.status === "ok") {
         run.passed(item, duration());
       } else {
@@ -186,10 +188,6 @@ export class NanWatch implements vscode.Disposable {
     return path.join(this.storage.fsPath, "bundles", `${path.parse(model).name}-${key}`);
   }
 
-  private existingBundleOf(model: string): string | undefined {
-    const bundle = this.bundleOf(model);
-    return existsSync(bundle) ? bundle : undefined;
-  }
 
   dispose(): void {
     this.problems.dispose();

@@ -67,10 +67,7 @@ export class TensorRequests {
     const key = keyOf(picture);
     const answer = this.send(key, picture);
     this.early = { key, answer };
-    return answer.then(
-      (body) => [{ key, body }],
-      () => [],
-    );
+    return answer.then((body) => [{ key, body }], () => []);
   }
 
   /** The answer to a request of the page.  `kept`: if possible the one of an earlier moment. */

@@ -32,6 +32,7 @@ export class TensorPanel implements vscode.Disposable {
     readonly expression: string,
     frameId: number | undefined,
     column: vscode.ViewColumn,
+    private readonly onClosed: (panel: TensorPanel) => void,
   ) {
     this.requests = new TensorRequests(sessions, session, frameId);
     this.panel = vscode.window.createWebviewPanel(TensorPanel.type, titleOf(expression), { viewColumn: column, preserveFocus: false });
@@ -49,15 +50,7 @@ export class TensorPanel implements vscode.Disposable {
       useSelectedFrame: () => this.useSelectedFrame(),
     });
     this.listeners = [sessions.onEvent((event) => this.follow(event))];
-  }
-
-  onClosed(closed: () => void): void {
-    this.listeners.push(
-      this.panel.onDidDispose(() => {
-        this.dispose();
-        closed();
-      }),
-    );
+    this.panel.onDidDispose(() => this.dispose());
   }
 
   get column(): vscode.ViewColumn | undefined {
@@ -76,13 +69,12 @@ export class TensorPanel implements vscode.Disposable {
   }
 
   dispose(): void {
+    this.onClosed(this);
     clearTimeout(this.runningTimer);
     this.requests.cancelAll();
     this.listeners.forEach((each) => void each.dispose());
     this.panel.dispose();
   }
-
-  // -- the session -------------------------------------------------------------------------------
 
   private follow({ session, event }: SessionEvent): void {
     if (event === "stopped" && this.pinned && this.state === "ended") {
@@ -144,8 +136,6 @@ export class TensorPanel implements vscode.Disposable {
       this.sendSubject();
     }
   }
-
-  // -- the page ----------------------------------------------------------------------------------
 
   private async answer(id: number, request: TensorRequest, kept: boolean): Promise<void> {
     try {

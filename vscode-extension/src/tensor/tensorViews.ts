@@ -32,9 +32,8 @@ export class TensorViews implements vscode.Disposable {
       }
     }
     const column = [...this.panels].at(-1)?.column ?? vscode.ViewColumn.Beside;
-    const panel = new TensorPanel(this.extension, this.sessions, session, expression, frameId, column);
-    this.panels.add(panel);
-    panel.onClosed(() => this.panels.delete(panel));
+    const closed = (panel: TensorPanel) => this.panels.delete(panel);
+    this.panels.add(new TensorPanel(this.extension, this.sessions, session, expression, frameId, column, closed));
   }
 
   dispose(): void {

@@ -52,10 +52,7 @@ export class Follower {
     this.stale = false;
     const { body, cancel } = this.sessions.request<unknown>(session, view.request, view.arguments());
     this.pending = { cancel };
-    const show = await body.then(
-      (answer) => () => view.show(answer, session),
-      (error: Error) => () => view.showStatus(error.message),
-    );
+    const show = await body.then((answer) => () => view.show(answer, session), (error: Error) => () => view.showStatus(error.message));
     await this.sessions.valuesShown(session);
     this.pending = undefined;
     if (this.stale) {

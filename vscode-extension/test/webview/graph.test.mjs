@@ -92,6 +92,17 @@ test("before its layout, a chunk is visible with an estimated height", () => {
   assert.deepEqual(layout.between(second.y + 1, second.y + 2), [1]);
 });
 
+test("chunks are laid out from the wanted statement on, then by distance", () => {
+  const layout = new GraphLayout(chain(100), chunked(chain(100)));
+  assert.equal(layout.nextChunk(90, 0), 2);
+  layout.set(2, layOutChunk(layout.chunked.chunks[2].input));
+  assert.ok(layout.isLaidOut(90));
+  assert.equal(layout.nextChunk(90, 0), 0);
+  assert.equal(layout.nextChunk(-1, layout.corners[2].y), 1);
+  [0, 1].forEach((chunk) => layout.set(chunk, layOutChunk(layout.chunked.chunks[chunk].input)));
+  assert.equal(layout.nextChunk(-1, 0), -1);
+});
+
 test("zoom keeps the point at the pointer, within its limits", () => {
   const viewport = new Viewport({ clientWidth: 800, clientHeight: 600 });
   viewport.center({ x: 1000, y: 2000 });

@@ -4,9 +4,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bundled } from "../bundled.mjs";
 
-const { Canceled, Loader, PageRequests, cellOf, csvOf, defaultOptions, fitted, isSameContent, loadContent, modesOf, navigationOf, optionsShowing } = await bundled(
+const { Canceled, Loader, PageRequests, cellOf, csvOf, defaultOptions, elementOf, elementTable, fitted, indexOf, isSameContent, loadContent, modesOf, navigationOf, optionsShowing } = await bundled(
   "webview/tensor/content",
   "webview/tensor/displayOptions",
+  "webview/tensor/elementTable",
   "webview/tensor/files",
   "webview/tensor/loader",
   "webview/tensor/navigation",
@@ -76,6 +77,19 @@ test("an element that was found is shown at the cursor, in a cell of its own", (
   assert.deepEqual([found.at[0], found.cursor, found.window], [2, [500, 999], { rows: [468, 532], columns: [936, 1000] }]);
   assert.deepEqual(cellOf({ ...heat, ...found }, [1, 1, 1]), [32, 63]);
   assert.equal(optionsShowing([1, 2], f32([4, 4]).options, [4, 4]).window, undefined);
+});
+
+test("the first element of a cell is in that cell", () => {
+  const options = { ...f32([64, 64]).options, window: { rows: [8, 40], columns: [16, 48] } };
+  const cursor = elementOf(options, [4, 2], 3, 5);
+  assert.deepEqual(cursor, [20, 26]);
+  assert.deepEqual(cellOf({ ...options, cursor }, [4, 2]), [3, 5]);
+});
+
+test("an element of a line has the shown index of all other axes", () => {
+  const { options } = f32([3, 4, 5]);
+  assert.deepEqual(indexOf({ ...options, mode: "heat", at: [2, 0, 0] }, 3, 4), [2, 3, 4]);
+  assert.deepEqual(indexOf({ ...options, mode: "line", at: [2, 1, 0] }, 3, 4), [2, 1, 4]);
 });
 
 /** A page whose requests are answered by `answer`. */
@@ -157,4 +171,14 @@ test("a CSV file has one line for each row, of one axis for each element", async
   assert.equal(await read([3]), "0\n1\n2\n");
   assert.equal(await read([1, 3], "str", ["a,b", 'say "hi"', "two\nlines"]), '"a,b","say ""hi""","two\nlines"\n');
   await assert.rejects(read([5000, 5000]), /25,000,000 elements: a CSV file can contain at most 4,194,304/);
+});
+
+test("elements of the tensor can be edited, those of a comparison cannot", () => {
+  const edited = [];
+  const table = (dtype, more) => elementTable(undefined, { info: info([2, 3], dtype), options: { ...defaultOptions(dtype, [2, 3]), ...more } }, { pointed: () => {}, edited: (...change) => edited.push(change) });
+  assert.deepEqual([table("f32").rows, table("f32").columns], [2, 3]);
+  table("f32").edit(1, 2, "nan");
+  table("str").edit(0, 1, 'say "hi"');
+  assert.deepEqual(edited, [[[1, 2], "nan"], [[0, 1], '"say \\"hi\\""']]);
+  assert.equal(table("f32", { against: "previous", part: "there", mode: "table" }).edit, undefined);
 });

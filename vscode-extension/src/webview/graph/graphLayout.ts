@@ -85,6 +85,23 @@ export class GraphLayout {
     return found;
   }
 
+  isLaidOut(node: number): boolean {
+    return this.laid[this.chunked.chunkOf[node]] !== undefined;
+  }
+
+  /** The chunk to lay out next: that of the wanted statement, else the nearest to a height; -1 if all are laid out. */
+  nextChunk(wanted: number, height: number): number {
+    const wantedChunk = wanted >= 0 ? this.chunked.chunkOf[wanted] : -1;
+    let [next, least] = [-1, Infinity];
+    this.corners.forEach(({ y }, chunk) => {
+      const distance = chunk === wantedChunk ? -1 : Math.abs(y + this.heightOf(chunk) / 2 - height);
+      if (!this.laid[chunk] && distance < least) {
+        [next, least] = [chunk, distance];
+      }
+    });
+    return next;
+  }
+
   /** The index of the statement at a point; -1 if there is none. */
   nodeAt({ x, y }: Point): number {
     for (const chunk of this.between(y, y)) {

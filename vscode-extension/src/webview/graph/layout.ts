@@ -38,5 +38,5 @@ export function layOutChunk({ sizes, edges, enter, leave }: LayoutInput): ChunkL
 
 /** Only a worker has no document. */
 if (typeof document === "undefined" && typeof postMessage === "function") {
-  onmessage = ({ data }: MessageEvent<{ key: number; input: LayoutInput }>) => postMessage({ key: data.key, laid: layOutChunk(data.input) });
+  onmessage = ({ data }: MessageEvent<{ key: object; input: LayoutInput }>) => postMessage({ key: data.key, laid: layOutChunk(data.input) });
 }

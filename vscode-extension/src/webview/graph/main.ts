@@ -44,8 +44,6 @@ function drawScale(): void {
   }
 }
 
-// -- search -------------------------------------------------------------------------------------
-
 const input = element("input", { type: "search", placeholder: "Search op, value or shape", label: "Search" });
 const count = element("span", { className: "count", role: "status" });
 let found: number[] = [];
@@ -63,8 +61,6 @@ input.onkeydown = (event) => {
     view.select(found[shown]);
   }
 };
-
-// -- tools --------------------------------------------------------------------------------------
 
 const follow = button("Follow", "Keep the current statement in view", () => follow.setAttribute("aria-pressed", String(view.toggleFollowing())));
 follow.setAttribute("aria-pressed", "true");

@@ -3,6 +3,7 @@
 import type { FromGraph, Graph, GraphNode, GraphState } from "../../graph/messages";
 import type { Scale } from "../color/colors";
 import { element, onThemeChange } from "../page/elements";
+import { ChunkWorker } from "./chunkWorker";
 import { type ChunkLayout, type Point, chunked } from "./chunks";
 import { GraphLayout } from "./graphLayout";
 import { forgetColors, paint } from "./painting";
@@ -14,8 +15,6 @@ const ZOOM_STEP = 1.25;
 /** CSS pixels at the left of a statement in which a click sets a breakpoint, and then those of its triangle. */
 const BREAKPOINT = 18;
 const TRIANGLE = 22;
-/** The most chunks of one graph, in the keys of layouts. */
-const MOST_CHUNKS = 1e6;
 
 export interface GraphListener {
   /** The description of the selected statement, or of the one at the pointer. */
@@ -30,6 +29,7 @@ export interface GraphListener {
 export class GraphView {
   readonly canvas = element("canvas", { tabIndex: 0, role: "application", label: "Graph: arrow keys select a statement, Enter goes to its line" });
   private readonly viewport = new Viewport(this.canvas);
+  private readonly worker: ChunkWorker;
   private layout: GraphLayout | undefined;
   private state: GraphState | undefined;
   private indices = new Map<string, number>();
@@ -41,20 +41,16 @@ export class GraphView {
   private found: ReadonlySet<number> = new Set();
   private statistic = -1;
   private color: (node: GraphNode) => string | undefined = () => undefined;
-  private layingOut = false;
   private drawRequested = false;
   /** The statement that moves to the middle when it is laid out. */
   private wanted = -1;
-  /** The number of graphs until now. */
-  private version = 0;
   private following = true;
 
   constructor(
-    private readonly worker: Worker,
+    worker: Worker,
     private readonly listener: GraphListener,
   ) {
-    worker.onmessage = ({ data }: MessageEvent<{ key: number; laid: ChunkLayout }>) => this.laidOut(data.key, data.laid);
-    worker.onerror = ({ message }) => listener.described(`the layout failed: ${message}`);
+    this.worker = new ChunkWorker(worker, (chunk, laid) => this.laidOut(chunk, laid), (message) => listener.described(message));
     new ResizeObserver(() => {
       this.viewport.resize();
       this.moved();
@@ -75,13 +71,10 @@ export class GraphView {
     });
   }
 
-  // -- content -----------------------------------------------------------------------------------
-
   show(graph: Graph): void {
     const selected = this.layout?.graph.nodes[this.selected]?.id;
     const middle = this.layout && this.nodeInMiddle();
-    this.version++;
-    this.layingOut = false;
+    this.worker.startGraph();
     this.layout = new GraphLayout(graph, chunked(graph));
     this.indices = new Map(graph.nodes.map(({ id }, index) => [id, index]));
     this.selected = this.indices.get(selected ?? "") ?? -1;
@@ -143,49 +136,31 @@ export class GraphView {
     this.executed = state && layout ? executedBy(state, layout.graph) : () => false;
   }
 
-  // -- layout ------------------------------------------------------------------------------------
-
-  /** Lays out one chunk at a time: first the one of the wanted statement, then the nearest to the middle. */
+  /** Lays out the next chunk; each result starts the next one. */
   private layOut(): void {
-    const { layout, viewport } = this;
-    if (!layout || this.layingOut) {
-      return;
-    }
-    const wanted = this.wanted >= 0 ? layout.chunked.chunkOf[this.wanted] : -1;
-    let [best, least] = [-1, Infinity];
-    layout.corners.forEach(({ y }, chunk) => {
-      const distance = chunk === wanted ? -1 : Math.abs(y + layout.heightOf(chunk) / 2 - viewport.middle.y);
-      if (!layout.layoutOf(chunk) && distance < least) {
-        [best, least] = [chunk, distance];
-      }
-    });
-    const chunk = layout.chunked.chunks[best];
-    if (chunk) {
-      this.layingOut = true;
-      this.worker.postMessage({ key: this.version * MOST_CHUNKS + best, input: chunk.input });
+    const chunk = this.layout?.nextChunk(this.wanted, this.viewport.middle.y) ?? -1;
+    if (chunk >= 0) {
+      this.worker.layOut(chunk, (this.layout as GraphLayout).chunked.chunks[chunk].input);
     }
   }
 
-  private laidOut(key: number, laid: ChunkLayout): void {
+  private laidOut(chunk: number, laid: ChunkLayout): void {
     const { layout, viewport } = this;
-    if (!layout || Math.floor(key / MOST_CHUNKS) !== this.version) {
+    if (!layout) {
       return;
     }
-    this.layingOut = false;
     // The chunk in the middle stays in its place.
     const anchor = layout.between(viewport.middle.y, viewport.middle.y)[0] ?? 0;
     const before = layout.corners[anchor];
-    layout.set(key % MOST_CHUNKS, laid);
+    layout.set(chunk, laid);
     const after = layout.corners[anchor];
     viewport.origin = { x: viewport.origin.x + after.x - before.x, y: viewport.origin.y + after.y - before.y };
-    if (this.wanted >= 0 && layout.layoutOf(layout.chunked.chunkOf[this.wanted])) {
+    if (this.wanted >= 0 && layout.isLaidOut(this.wanted)) {
       this.center(this.wanted);
     }
     this.layOut();
     this.draw();
   }
-
-  // -- viewport ----------------------------------------------------------------------------------
 
   private center(node: number): void {
     const { layout } = this;
@@ -194,7 +169,7 @@ export class GraphView {
     }
     const shown = Math.max(0, node);
     this.viewport.center(layout.middleOf(shown));
-    this.wanted = layout.layoutOf(layout.chunked.chunkOf[shown]) ? -1 : shown;
+    this.wanted = layout.isLaidOut(shown) ? -1 : shown;
     this.canvas.ariaBusy = String(this.wanted >= 0);
     this.layOut();
     this.draw();
@@ -237,8 +212,6 @@ export class GraphView {
       });
     }
   }
-
-  // -- pointer and keys --------------------------------------------------------------------------
 
   private point(node: number): void {
     if (node !== this.pointed) {

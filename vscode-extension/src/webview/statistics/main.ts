@@ -38,10 +38,7 @@ function show({ frames, values, considered, rule }: NearbyValues): void {
     return;
   }
   const focused = (document.activeElement as HTMLElement | null)?.dataset.key;
-  rows.show(
-    values.map((value) => ({ value, frame: frames[value.frame] })),
-    ({ value, frame }) => row(value, frame),
-  );
+  rows.show(values.map((value) => ({ value, frame: frames[value.frame] })), ({ value, frame }) => row(value, frame));
   const title = considered > values.length ? `${values.length} of the ${considered} nearest values` : "Sorted";
   setText(summary, `${title}: abnormal values first`);
   setText(explanation, rule);

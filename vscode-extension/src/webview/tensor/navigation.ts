@@ -95,6 +95,16 @@ export function cellOf({ cursor, window, rows, columns }: DisplayOptions, steps:
   return [cell(cursor[0], window?.rows[0], rows), cell(cursor[1], window?.columns[0], columns)];
 }
 
+/** The first element of a cell, by its row and column in the whole tensor. */
+export function elementOf({ window, rows, columns }: DisplayOptions, steps: readonly number[], row: number, column: number): [number, number] {
+  return [(window?.rows[0] ?? 0) + row * (steps[rows] ?? 1), (window?.columns[0] ?? 0) + column * (steps[columns] ?? 1)];
+}
+
+/** The index of the element at a row and column. */
+export function indexOf({ at, rows, columns, mode }: DisplayOptions, row: number, column: number): number[] {
+  return at.map((place, axis) => (axis === rows && mode !== "line" ? row : axis === columns ? column : place));
+}
+
 function clamp(place: number, size: number): number {
   return Math.max(0, Math.min(size - 1, place));
 }

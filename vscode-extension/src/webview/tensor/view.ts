@@ -8,9 +8,10 @@ import { type Content, type DisplayedTensor, type Shown, isSameContent, loadCont
 import { Controls, isCompared, partShown } from "./controls";
 import { type DisplayOptions, defaultOptions, fitted } from "./displayOptions";
 import { csvOf, pngOf } from "./files";
+import { elementTable } from "./elementTable";
 import { ViewLayout } from "./layout";
 import { Loader } from "./loader";
-import { cellOf, navigationOf, optionsShowing } from "./navigation";
+import { cellOf, elementOf, indexOf, navigationOf, optionsShowing } from "./navigation";
 import type { PlotLibrary } from "./plotLibrary";
 import { readOut } from "./readout";
 import { Canceled, PageRequests } from "./requests";
@@ -57,8 +58,6 @@ export class TensorView {
     root.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // -- the session -------------------------------------------------------------------------------
-
   receive(message: Extract<ToTensor, { kind: "answer" | "failed" }>): void {
     this.requests.receive(message);
   }
@@ -93,8 +92,6 @@ export class TensorView {
       void this.refresh();
     }
   }
-
-  // -- loading -----------------------------------------------------------------------------------
 
   private choose(options: DisplayOptions): void {
     if (this.tensor) {
@@ -190,8 +187,6 @@ export class TensorView {
     return this.tensor;
   }
 
-  // -- showing -----------------------------------------------------------------------------------
-
   private clear(reason: string): void {
     this.content = undefined;
     this.stage.clear();
@@ -219,32 +214,13 @@ export class TensorView {
     }
   }
 
-  private async fillTable(loader: Loader, { info, options }: Content): Promise<void> {
-    const part = partShown(options);
-    const index = (row: number, column: number) =>
-      options.at.map((place, axis) => (axis === options.rows ? row : axis === options.columns ? column : place));
-    const set = (row: number, column: number, text: string) =>
-      this.host.send({ kind: "setElement", index: index(row, column), value: info.dtype === "str" ? JSON.stringify(text) : text });
-    await this.table.show(
-      {
-        rows: info.shape[options.rows] ?? 1,
-        columns: info.shape[options.columns] ?? 1,
-        page: async ({ rows, columns }) => {
-          const { cells } = await loader.page(options, part, info.dtype, rows, columns);
-          return { cells, grid: gridOf(cells.shape, options.rows, options.columns) };
-        },
-        pointed: (row, column) => {
-          options.cursor = [row, column];
-          this.layout.readout.textContent = `[${index(row, column).join(", ")}]`;
-        },
-        edit: part === "here" ? set : undefined,
-      },
-      options.cursor,
-      (error) => error instanceof Canceled || this.showMessage(error.message),
-    );
+  private async fillTable(loader: Loader, content: Content): Promise<void> {
+    const table = elementTable(loader, content, {
+      pointed: (index) => (this.layout.readout.textContent = `[${index.join(", ")}]`),
+      edited: (index, value) => this.host.send({ kind: "setElement", index, value }),
+    });
+    await this.table.show(table, content.options.cursor, (error) => error instanceof Canceled || this.showMessage(error.message));
   }
-
-  // -- navigation and files ----------------------------------------------------------------------
 
   /** Goes to the next NaN or Inf after the cursor, in C order. */
   private async goToNonfinite(): Promise<void> {
@@ -253,9 +229,7 @@ export class TensorView {
       return;
     }
     const { info, options } = tensor;
-    const { rows, columns, cursor, mode } = options;
-    const here = options.at.map((place, axis) => (axis === rows && mode !== "line" ? cursor[0] : axis === columns ? cursor[1] : place));
-    const position = positionOf(here, info.shape);
+    const position = positionOf(indexOf(options, ...options.cursor), info.shape);
     await this.attempt(async () => {
       const index = await loader.nonfinite((position + (this.found === position ? 1 : 0)) % Math.max(1, product(info.shape)));
       if (index === null) {
@@ -264,7 +238,7 @@ export class TensorView {
       }
       this.found = positionOf(index, info.shape);
       this.layout.readout.textContent = `[${index.join(", ")}]`;
-      const shown = { ...options, mode: mode === "histogram" ? ("table" as const) : mode };
+      const shown = { ...options, mode: options.mode === "histogram" ? ("table" as const) : options.mode };
       this.choose({ ...shown, ...optionsShowing(index, shown, info.shape) });
     });
   }
@@ -286,9 +260,7 @@ export class TensorView {
     }
     if (chosen) {
       const { options } = this.content;
-      const { rows, columns, window } = options;
-      const steps = shown.loaded.slice.stride;
-      options.cursor = [(window?.rows[0] ?? 0) + row * (steps[rows] ?? 1), (window?.columns[0] ?? 0) + column * (steps[columns] ?? 1)];
+      options.cursor = elementOf(options, shown.loaded.slice.stride, row, column);
       if (this.tensor) {
         // Newer options, whose content is being loaded, have the same cursor.
         this.tensor.options.cursor = options.cursor;
