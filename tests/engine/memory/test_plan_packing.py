@@ -31,7 +31,7 @@ def plan_of(program: nncdbg.Program, **options: Any) -> PlacedPlan:
 
 
 CHAIN = nncdbg.parse("""opset 18
-graph @main(%x: f32[3]) -> (%y: f32[3]) {
+graph @main(%x: f32[3]) -> (%y: f32[3,1]) {
   %h = Softmax(%x)
   %e = Exp(%h)
   %v = Reshape(%e, [3,1])
