@@ -1,0 +1,1 @@
+"""The engine: programs, ops, kernels, memory, time and diagnosis.  `debugger.py` has the public class."""

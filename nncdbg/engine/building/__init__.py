@@ -1,0 +1,1 @@
+"""Building programs in Python: `nncdbg.Builder`, and the core that gradients share."""

@@ -1,0 +1,1 @@
+"""The distance of two values, its tolerance, and the records of a comparison."""

@@ -1,0 +1,1 @@
+"""Graphs compiled to flat code with numbered slots."""

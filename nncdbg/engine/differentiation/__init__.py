@@ -1,0 +1,1 @@
+"""Gradients as graphs, from the rules and formulas of the ops."""

@@ -1,0 +1,1 @@
+"""Data for the inputs of a program: files, images, generated and random data."""

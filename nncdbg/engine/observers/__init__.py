@@ -1,0 +1,1 @@
+"""Observers of results while a program runs: checks, findings and statistics."""

@@ -1,0 +1,1 @@
+"""Running, stepping and stopping: breakpoints, their places, and decisions to stop."""

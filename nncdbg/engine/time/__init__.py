@@ -1,0 +1,1 @@
+"""Stepping back: undo, checkpoints, replay, branches and edits."""

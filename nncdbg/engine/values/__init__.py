@@ -1,0 +1,1 @@
+"""Reading and changing the values of a program at a stop."""
