@@ -22,6 +22,11 @@ export const BEGUN = [
   '.part.sidebar:has(.title-label:has-text("Run and Debug")) .monaco-progress-container.active:visible',
 ].join(", ");
 
+/** The pattern for the text of an editor line, which has non-breaking blanks. */
+function withAnyBlanks(pattern) {
+  return new RegExp(pattern.source.replaceAll(" ", "\\s"), pattern.flags);
+}
+
 export class Screen {
   constructor(page, pictures) {
     this.page = page;
@@ -147,9 +152,16 @@ export class Screen {
     return this.again(() => this.page.keyboard.press(key), seen, what, UNHEARD_ONCE);
   }
 
-  /** Acts again as long as nothing is seen of it: VS Code drops what the extension host is not up for. */
+  /** Presses a key that steps until a line of the editor is like `pattern`. */
+  stepUntil(key, pattern) {
+    const line = this.page.locator(".editor-instance .view-line", { hasText: withAnyBlanks(pattern) });
+    return this.again(() => this.page.keyboard.press(key), line, `a line like ${pattern}`, UNHEARD_ONCE);
+  }
+
+  /** Acts again as long as nothing is seen of it: VS Code drops what the extension host is not up for.
+   * `seen` is a selector or a locator. */
   async again(action, seen, what, patience = UNHEARD) {
-    const sight = this.page.locator(seen).first();
+    const sight = (typeof seen === "string" ? this.page.locator(seen) : seen).first();
     let found = (await sight.count()) > 0;
     for (let tries = 0; tries < 6 && !found; tries++) {
       await action();

@@ -43,10 +43,8 @@ export const tests = {
     await open();
     await screen.debug("prefixed.nnc", "Relu");
     await screen.stoppedAt("%rnn::hidden:");
-    await page.keyboard.press("F10");
-    await screen.line(/%rnn::hidden: .*Tanh.*\[/);
-    await page.keyboard.press("F10");
-    await screen.line(/%rnn::twice: .*Add.*\[/);
+    await screen.stepUntil("F10", /%rnn::hidden: .*Tanh.*\[/);
+    await screen.stepUntil("F10", /%rnn::twice: .*Add.*\[/);
     await screen.row("debug-variables", /twice/);
     await screen.enter("%rnn::twice / %rnn::hidden");
     await screen.said(/f32\[2\].*2/);
@@ -57,8 +55,7 @@ export const tests = {
   async "the toolbar steps back into a layer"({ page, screen, open }) {
     await open();
     await screen.debug("first_steps.nnc", "Greater");
-    await page.keyboard.press("F10");
-    await screen.line(/%h: .*@layer.*\[\[/);
+    await screen.stepUntil("F10", /%h: .*@layer.*\[\[/);
     await page.locator('.debug-toolbar [aria-label^="Step Back Into"]').hover();
     await screen.see(".workbench-hover");
     await screen.picture("toolbar");
