@@ -161,9 +161,7 @@ def _weighted(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
 
 
 def _spread(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
-    """Return an upper bound of products per element of a ConvTranspose with weight [C, M / group,
-    *kernel].
-    """
+    """Bound the number of products per element of a ConvTranspose with weight [C, M / group, *kernel]."""
     return math.prod(shapes[1]) // max(1, shapes[1][1])
 
 

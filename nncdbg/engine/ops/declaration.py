@@ -1,4 +1,4 @@
-"""How an op is declared: once, with everything that is known of it.
+"""Op declarations: one declaration per op contains all facts about it.
 
 A *primitive* has a kernel over the array namespace `xp` (NumPy or CuPy) and a rule for the
 types of its outputs.  A *composite* has a formula in graph text; stepping into the op pushes
@@ -159,9 +159,7 @@ class Op(Facts):
     doc: str = ""
 
     def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:
-        """Return the keywords of the kernel: the attributes, and `opset` and `outputs_count` if it takes
-        them.
-        """
+        """Return the keywords of the kernel: the attributes, plus `opset` and `outputs_count` if needed."""
         extra: dict[str, Any] = {"opset": version} if self.opset_version else {}
         if self.outputs_count:
             extra["outputs_count"] = outputs

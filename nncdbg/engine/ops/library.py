@@ -24,10 +24,10 @@ _LOADED: dict[Path, tuple[str, ...]] = {}
 
 
 def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Execute the Python file and enter the ops that it declares; their names, sorted.
+    """Execute the Python file, add the ops that it declares, and return their names, sorted.
 
-    A file is executed once per process.  Raises LoadError if it is missing, fails, declares no op,
-    or declares one of a domain that is not its own; then none of its ops is entered.
+    A file is executed once per process.  Raises LoadError if it is missing, fails, declares no op, or
+    declares one in a reserved domain; then none of its ops is added.
     """
     try:
         file = Path(path).resolve()
@@ -60,7 +60,7 @@ def _execute(file: Path) -> None:
 
 
 def _line_in(file: Path, error: Exception) -> str:
-    """Where in the library it failed, the innermost line of it."""
+    """Return the innermost line of the library in a traceback."""
     place = ""
     trace = error.__traceback__
     while trace is not None:

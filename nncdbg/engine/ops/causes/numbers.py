@@ -47,9 +47,7 @@ def ends(dtype: np.dtype[Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Format about four digits, and integers below a million in full: `0.5`, `65504`, `1.8e7`,
-    `-2.7e347`, `inf`.
-    """
+    """Format about four digits; integers below a million in full: `0.5`, `65504`, `1.8e7`, `inf`."""
     number = value if isinstance(value, Decimal) else Decimal(value)
     if not number.is_finite():
         return str(float(number))

@@ -126,9 +126,7 @@ def negative_log_likelihood(birth: Birth) -> Cause | None:
 
 
 def _picked(birth: Birth) -> tuple[Array, Any]:
-    """Return the scores [N, ...] at the targets, and their weights; no weights if a target is out of
-    range.
-    """
+    """Return the scores [N, ...] at the targets, and their weights; no weights if a target is invalid."""
     scores, targets = birth.inputs[:2]
     given = birth.inputs[2] if len(birth.inputs) > 2 else None
     ignored = targets == birth.attributes["ignore_index"]
