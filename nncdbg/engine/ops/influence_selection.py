@@ -56,9 +56,7 @@ EQUAL = Influence(
 
 
 def _deciding(application: Application, neutral: Sequence[Any]) -> Sequence[Marked]:
-    """Mark each operand except where the other alone decides; at `neutral` values an operand does not
-    decide.
-    """
+    """Mark each operand except where the other alone decides; `neutral` values never decide."""
     a, b = (_none(each) for each in aligned(application, application.marked))
     open_a, open_b = aligned(application, neutral)
     return _result(application, (a & (open_b | b)) | (b & (open_a | a)))

@@ -1,4 +1,4 @@
-"""Kernels that users bring: a Python file that declares ops of other domains than ONNX's.
+"""Op libraries: Python files of users that declare ops of custom domains.
 
 import numpy as np
 import nncdbg

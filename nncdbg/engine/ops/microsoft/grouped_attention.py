@@ -149,9 +149,7 @@ def _rotation_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list
 
 
 def _cache_lines(types: Types, sizes: _Sizes) -> list[str]:
-    """Compute `%k`, `%v` [batch, groups, places, size]: the cache, new ones at their positions, then
-    zeros.
-    """
+    """Compute `%k`, `%v` [batch, groups, places, size]: the cache with new ones inserted, then zeros."""
     lines = [
         f"%limit = Max(%count, {sizes.past})",
         "%limit_list = Unsqueeze(%limit, [0])",
