@@ -12,9 +12,7 @@ NARROW = FLOATS - {"f32", "f64"}
 
 
 def is_narrow(dtype: Any) -> bool:
-    """Return True for a float below 32 bits: f16, and the types of `ml_dtypes` with a kind other than i,
-    u, b.
-    """
+    """Return True for a float below 32 bits: f16, and `ml_dtypes` types of a kind other than i, u and b."""
     return bool(dtype.itemsize < 4 and dtype.kind not in "iub")
 
 

@@ -84,9 +84,7 @@ def _unique_types(attributes: Attributes, types: Types) -> Types:
 
 @composite("com.microsoft.Unique", infer=_unique_types)
 def unique(attributes: Attributes, types: Types) -> str:
-    """The values of a vector in order of first occurrence; the index of each element's value; their
-    counts.
-    """
+    """The values of a vector in order of first occurrence; the value index of each element; their counts."""
     line = "%y, %first, %which, %counts = Unique(%x, sorted=0)"
     return formula("Unique", ["x"], types, [line], ["y", "which", "counts"])
 
