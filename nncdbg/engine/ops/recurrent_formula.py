@@ -14,9 +14,7 @@ from nncdbg.engine.ops.types import Attributes, Types, at
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 CellLines = Callable[[str, Sequence[Gate]], "list[str]"]
-"""Returns lines from `%xw{d}` (products with the input), `%h{d}` and `%c{d}` to `%h{d}.next`,
-`%c{d}.next`.
-"""
+"""Return lines from `%xw{d}` (input products), `%h{d}`, `%c{d}` to `%h{d}.next`, `%c{d}.next`."""
 
 
 def recurrent_formula(

@@ -114,9 +114,7 @@ def _log_sum(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
 
 
 def _log_sum_exp(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    """Return log(sum(exp(x))), shifted by the greatest finite element so that large inputs do not
-    overflow.
-    """
+    """Return log(sum(exp(x))), shifted by the greatest finite element to avoid overflow."""
     wide = widened(xp, x)
     top = _greatest(xp, wide, axes, True)
     # An infinite maximum must not be subtracted from itself; NaN propagates.

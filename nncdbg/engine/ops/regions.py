@@ -67,8 +67,8 @@ def max_roi_pool(
 ) -> Any:
     """The maximum of each cell of a grid over each region of x [N, C, H, W].
 
-    `rois` [regions, 5] contains (image, x1, y1, x2, y2), both corners inclusive, in units of 1 /
-    `spatial_scale` elements.  A cell without elements is 0; NaN is the maximum of a cell that contains NaN.
+    `rois` [regions, 5] contains (image, x1, y1, x2, y2), both corners inclusive; `spatial_scale` converts the
+    coordinates to elements.  A cell without elements is 0; NaN is the maximum of a cell that contains NaN.
     Cell borders are computed as in ONNX Runtime, in the input's precision.  ONNX MaxRoiPool since 1.
     """
     wide = widened(xp, x)

@@ -27,7 +27,7 @@ class Axis:
     scale: float
     start: float = 0.0
     end: float = 1.0
-    """The end of the part of the axis that `tf_crop_and_resize` uses."""
+    """The part of the axis, from `start` to `end`, that `tf_crop_and_resize` uses."""
 
 
 def _half_pixel(axis: Axis, y: Array) -> Array:

@@ -51,9 +51,7 @@ class Schema:
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
-    """Name to default: `REQUIRED` for an attribute that must be given, None for an optional one without
-    default.
-    """
+    """Name to default: `REQUIRED` if it must be given, None for an optional attribute without default."""
     kinds: dict[str, str] = field(default_factory=dict)
     """Name of an attribute to ONNX's name for its type: ``INT``, ``FLOATS``, ``TENSOR`` ..."""
     attribute_docs: dict[str, str] = field(default_factory=dict)
