@@ -1,4 +1,4 @@
-"""BatchNormalization in three generations: training is set by a flag, the output count or an attribute."""
+"""BatchNormalization in three generations: a flag, the output count or an attribute sets training."""
 
 from __future__ import annotations
 

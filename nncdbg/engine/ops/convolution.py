@@ -24,7 +24,7 @@ from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, sha
 from nncdbg.engine.ops.windows import Axis, axes_of, padded, taps, window_view
 
 STRIP_ELEMENTS = 1 << 21
-"""Size of the im2col matrix of one strip: 8 MB of f32, the fastest of 2**18 ... 2**23 on VGG's layers."""
+"""Size of the im2col matrix of one strip: 8 MB of f32, the fastest of 2**18 ... 2**23 on VGG."""
 
 
 def kernel_sizes(attributes: Attributes, weight: Sequence[Dim]) -> list[int] | None:

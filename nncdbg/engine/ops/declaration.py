@@ -46,7 +46,7 @@ Measure: TypeAlias = Callable[..., Sequence[int]]
 """`measure(*inputs) -> sizes` of the single output."""
 
 Terms: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
-"""`terms(operand_shapes, result_shape)`: the number of terms that are added per element of the result."""
+"""`terms(operand_shapes, result_shape)`: the number of terms added per element of the result."""
 
 Formula: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], str]
 """`formula(attributes, input_types) -> graph text` of one graph; its inputs are the given inputs."""

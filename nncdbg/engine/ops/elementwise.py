@@ -180,7 +180,7 @@ def _power_of_integers(xp: Any, x: Any, y: Any) -> Any:
 
 
 def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return the types `Pow` computes in: NumPy's common type; at least f32 for narrow floats without one."""
+    """Return the types `Pow` computes in: NumPy's common type, or f32 for narrow floats without one."""
     if x.dtype == y.dtype:
         return x.dtype, y.dtype
     small = [np.dtype(np.float32) if is_narrow(d) else d for d in (x.dtype, y.dtype)]

@@ -107,7 +107,7 @@ def gather_nd(xp: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
 
 
 def _scattered(xp: Any, x: Any, where: tuple[Any, ...], updates: Any, reduction: str, out: Any) -> Any:
-    """Return a copy of `x` with `updates` at `where`; without a reduction, the last of equal indices wins."""
+    """Return a copy of `x` with `updates` at `where`; without a reduction, the last duplicate wins."""
     if out is None:
         out = x.copy()
     else:

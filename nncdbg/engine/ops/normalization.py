@@ -1,4 +1,4 @@
-"""Normalizations.  Statistics are computed in f32 at least (``stash_type``); the result is rounded once."""
+"""Normalizations.  Statistics use at least f32 (``stash_type``); the result is rounded once."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _order(xp: Any, rows: Any, largest: int) -> Any:
 
 
 def _candidates(xp: Any, rows: Any, k: int, largest: int) -> Any:
-    """Return the indices of the k extreme elements per row, ascending; None if ties or NaN blur the border.
+    """Return the indices of the k extreme elements per row, ascending; None for ties or NaN at the border.
 
     A partition is linear in the row, a sort is not.
     """

@@ -31,7 +31,7 @@ def measure_of(op: Op, attributes: Mapping[str, Any]) -> Measure | None:
 def result_of(
     op: Op, attributes: Mapping[str, Any], inputs: Sequence[Any]
 ) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return (shape, dtype) of the first output for these inputs; None if only the kernel determines them."""
+    """Return (shape, dtype) of the first output for these inputs; None if only the kernel gives them."""
     assert op.infer is not None
     types = [None if x is None else TensorType(name_of(x.dtype), tuple(x.shape)) for x in inputs]
     result = op.infer(attributes, types)[0]

@@ -147,7 +147,7 @@ def _dropout_types_before_10(attributes: Attributes, types: Types) -> Types:
 
 
 def _dropout_influence(application: Application) -> Sequence[Marked]:
-    """Mark values element by element; ratio and mode mark everything, since the mask depends only on them."""
+    """Mark values element by element; ratio and mode, the only inputs of the mask, mark everything."""
     if any(marks is not None for marks in application.marked[1:]):
         return everything_in(application.results)
     return [application.marked[0], *[None] * (len(application.results) - 1)]

@@ -34,7 +34,7 @@ from nncdbg.engine.ops.types import (
 
 Axes: TypeAlias = "tuple[int, ...]"
 Reduction: TypeAlias = Callable[[Any, Any, Axes, bool], Any]
-"""`reduction(xp, x, axes, keepdims)`: returns an array of `x`'s dtype or a wider one, cast back later."""
+"""`reduction(xp, x, axes, keepdims)`: returns an array of `x`'s dtype, or a wider one to cast back."""
 
 
 def _accumulator(dtype: Any) -> Any:

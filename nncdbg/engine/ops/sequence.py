@@ -1,4 +1,4 @@
-"""Sequences and optionals: a sequence is a Python list that is never modified; an absent value is None."""
+"""Sequences and optionals: a sequence is a Python list, never modified; an absent value is None."""
 
 from __future__ import annotations
 

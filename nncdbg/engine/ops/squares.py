@@ -18,7 +18,7 @@ _LIMITS = {
     "f32": float(np.finfo(np.float32).max) / 16,
     "f64": float(np.finfo(np.float64).max) / 16,
 }
-"""The largest safe sum of squares in the type that the op computes in.  In f16 and f8 no sum is too large."""
+"""The largest safe sum of squares per computing type; in f16 and f8 every sum is safe."""
 
 
 def _always(attributes: Mapping[str, Any]) -> bool:
@@ -26,7 +26,7 @@ def _always(attributes: Mapping[str, Any]) -> bool:
 
 
 Pick: TypeAlias = Callable[[Mapping[str, Any], Any, Any], tuple[Any, Any]]
-"""`pick(attributes, result, bias)`: up to four elements of each group of the result, and their biases.
+"""`pick(attributes, result, bias)`: up to four elements per group of the result, and their biases.
 
 A group, the elements that are divided by one sum, lies along the last axis of the picked array.
 """
@@ -74,8 +74,9 @@ class Squares:
     when: Callable[[Mapping[str, Any]], bool] = _always
 
     def suspicious(self, attributes: Mapping[str, Any], inputs: Sequence[Any], result: Any) -> bool:
-        """Return True if an overflow may explain the result; reads a few elements per group, False is
-        certain.
+        """Return True if the result may be that of an overflow.
+
+        False is certain, and usually costs only a few elements per group.
         """
         if not result.size:
             return False
@@ -89,14 +90,16 @@ class Squares:
         return self.may_overflow(inputs)
 
     def may_overflow(self, inputs: Sequence[Any]) -> bool:
-        """Return True if a sum of squares may round to Inf (False is certain), by a dot product per
-        operand.
+        """Return True if a sum of squares may round to Inf; False is certain.
+
+        Computes a dot product per operand.
         """
         return any(_may_overflow(inputs[index]) for index in self._given(inputs))
 
     def scaled(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the inputs (NumPy arrays) over a power of 2 that keeps sums of finite squares from
-        overflowing.
+        """Return the inputs (NumPy arrays) divided by a power of 2.
+
+        The sum of the squares of finite inputs then cannot overflow.
         """
         largest = max((_largest(inputs[index]) for index in self._given(inputs)), default=0.0)
         found = list(inputs)

@@ -38,9 +38,7 @@ class Axis:
         return (self.kernel - 1) * self.dilation + 1
 
     def output(self, size: Dim) -> Dim:
-        """Return the number of windows along an axis of `size`; a symbol is kept if the axis keeps its
-        size.
-        """
+        """Return the number of windows along an axis of `size`; keep a symbol if the size is kept."""
         if not isinstance(size, int):
             same = self.auto_pad.startswith("SAME") or self.begin + self.end == self.extent - 1
             return size if same and self.stride == 1 else None
@@ -143,7 +141,7 @@ def taps(axes: Sequence[Axis], counts: Sequence[int]) -> Iterator[tuple[tuple[in
 def window_view(
     xp: ModuleType, x: Any, axes: Sequence[Axis], counts: Sequence[int], *, taps_first: bool
 ) -> Any:
-    """Return a view of padded `x`: its leading axes, then windows and kernel; kernel first if `taps_first`.
+    """Return a view of padded `x`: leading axes, then windows and kernel; kernel first if `taps_first`.
 
     Its elements overlap in memory, so it must not be written to.
     """

@@ -78,10 +78,11 @@ def causal_lines(length: int, past: int) -> list[str]:
 
 
 def mask_lines(types: Types, index: int, total: int, value: float | None, batch: int) -> list[str]:
-    """Compute `%mask`, added to scores [batch, heads, sequence, total], from the i32 operand `mask_index`.
+    """Compute `%mask`, which is added to the scores, from the i32 operand `mask_index`.
 
-    [batch] or [2 batch] gives ends, then starts; [batch, total], [batch, sequence, total] and [batch, 1,
-    sequence, total] give 0 for masked keys.  Raises GraphError for another shape.
+    The scores are [batch, heads, sequence, total].  [batch] or [2 batch] gives ends, then starts; [batch,
+    total], [batch, sequence, total] and [batch, 1, sequence, total] give 0 for masked keys.  Raises
+    GraphError for another shape.
     """
     shape = sizes_at(types, index)
     lines = [f"%masked: f32[] = {MASK_VALUE if value is None else value}", "%unmasked: f32[] = 0.0"]
@@ -115,10 +116,10 @@ def _range_lines(starts: bool, total: int, batch: int) -> list[str]:
 
 
 def rotated(target: str, source: str, size: int, width: int, *, interleaved: bool) -> list[str]:
-    """Compute `%target` from `%source` [batch, sequence, heads, size] by rotating its first `width` elements.
+    """Compute `%target` from `%source` by rotating the first `width` elements of each head.
 
-    `%cos` and `%sin` are [batch, sequence, 1, width / 2].  Pairs are neighbors if `interleaved`, else one
-    element from each half.
+    `%source` is [batch, sequence, heads, size]; `%cos` and `%sin` are [batch, sequence, 1, width / 2].  Pairs
+    are neighbors if `interleaved`, else one element from each half.
     """
     half, head = width // 2, f"{target}_head"
     lines = [f"%{head} = Slice(%{source}, [0], [{width}], [3])"]

@@ -1,4 +1,4 @@
-"""Pointwise ops, selections, pools and Softmax over 8-bit integers with a scale and a zero point each.
+"""Pointwise ops, selections, pools and Softmax over 8-bit integers with scales and zero points.
 
 Every result is bit-equal to onnxruntime's CPU kernel, so formulas round at exactly the same points.
 """

@@ -66,9 +66,9 @@ def saturated(target: str, source: str, dtype: str) -> list[str]:
 def requantized(
     target: str, product: str, ratio: str, zero: str | None, dtype: str, *, zero_first: bool = False
 ) -> list[str]:
-    """Compute `%target` = round(product ratio) + zero, saturated; `zero_first` adds the zero before rounding.
+    """Compute `%target` = round(product ratio) + zero, saturated.
 
-    `product` is an i32, `ratio` an f32.
+    `product` is an i32, `ratio` an f32; `zero_first` adds the zero before rounding.
     """
     real, scaled, whole = f"{target}_real", f"{target}_scaled", f"{target}_whole"
     lines = [cast(real, product, "f32"), f"%{scaled} = Mul(%{real}, %{ratio})"]

@@ -1,4 +1,4 @@
-"""Signatures of the ops that onnxruntime adds to ONNX, from `schemas.json`; works without onnxruntime.
+"""Signatures of the ops that onnxruntime adds to ONNX, from `schemas.json`, without onnxruntime.
 
 `tools/generate_schemas.py` writes that file.
 """
