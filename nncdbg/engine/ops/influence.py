@@ -81,7 +81,7 @@ class Application:
     exact: bool = True
     """Whether infinities among the marked elements are exact, such as log(0), and may lose to a number.
 
-    An infinity that was rounded to, or was consumed as data, decides even where it loses.
+    A rounded infinity, or one consumed as data, decides even where it loses.
     """
 
     def run(self, operands: Sequence[Any], **attributes: Any) -> Sequence[Any]:

@@ -27,7 +27,7 @@ def _element(types: AnyTypes) -> Type | None:
 
 
 def _common(types: AnyTypes) -> Type | None:
-    """Return what all types have in common; None if that is unknown."""
+    """Return the common type, without sizes if these differ; None if a type is unknown."""
     first = types[0] if types else None
     if first is None or any(other is None for other in types):
         return None

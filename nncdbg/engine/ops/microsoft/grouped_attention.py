@@ -232,7 +232,7 @@ def _mask_lines(attributes: Attributes) -> list[str]:
 
 
 def _probability_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list[str]:
-    """Compute `%probabilities`, with an optional extra score per head without a value."""
+    """Compute `%probabilities`, optionally with one extra score per head that has no value."""
     smooth, sink = attributes["smooth_softmax"] == 1, at(types, 11) is not None
     if not smooth and not sink:
         return ["%probabilities = Softmax(%masked, axis=-1)"]
