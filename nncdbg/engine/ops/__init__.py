@@ -1,4 +1,4 @@
-"""The ops by family.  Importing this package declares them all, from one explicit list."""
+"""The ops by family.  Importing this package declares all of them, from one explicit list."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ __all__ = ["Op", "declared", "lookup", "names"]
 
 
 def lookup(name: str, version: int) -> Op | None:
-    """The op in opset `version` of its domain, or None.
+    """Return the op in opset `version` of its domain, or None.
 
-    One without a declaration for that version runs through `onnx.reference`, if that has it.
+    An op without a declaration for that version runs through `onnx.reference`, if available there.
     """
     domain = split(name)[0]
     if domain and not declared(name):

@@ -1,6 +1,6 @@
 """Activations: pointwise nonlinearities.
 
-Kernels keep NaN: a comparison that is false for NaN chooses the branch that holds `x`.  Narrow
+Kernels keep NaN: comparisons are arranged so that NaN takes the branch that returns `x`.  Narrow
 floats are computed in f32 and rounded once.  Formulas follow the ONNX operator documents.
 """
 
@@ -23,11 +23,11 @@ from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, same_as, shape_at
 
 CHUNK = 1 << 14
-"""Elements for each pass over an array: its temporaries stay in the cache."""
+"""Elements per pass over an array; the temporaries of a pass fit in the cache."""
 
 
 def pointwise(*lines: str) -> Formula:
-    """A formula from `%x.wide` to `%y.wide`; attributes stand in the lines in braces."""
+    """Return a formula from `%x.wide` to `%y.wide`; braces in the lines are replaced by attributes."""
 
     def formula(attributes: Attributes, inputs: Types) -> str:
         given = type_at(inputs, 0)
@@ -76,7 +76,7 @@ def leaky_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
 
 
 def prelu_types(attributes: Attributes, inputs: Types) -> Types:
-    """The slope broadcasts to x, never the other way."""
+    """Check that the slope broadcasts to x; x never broadcasts to the slope."""
     x, slope = shape_at(inputs, 0), shape_at(inputs, 1)
     if x is not None and slope is not None and len(slope) > len(x):
         raise GraphError(f"slope has {len(slope)} axes, but x has {len(x)}", operand=1)
@@ -110,7 +110,7 @@ def prelu(xp: ModuleType, x: Any, slope: Any) -> Any:
 
 @op("PRelu", since=6, infer=same_as(0), influence=probed(0, 1))
 def prelu_by_channel(xp: ModuleType, x: Any, slope: Any) -> Any:
-    """x, scaled by a slope below 0; one slope, or one for each channel of the second axis (opset 6)."""
+    """x, scaled below 0 by one slope, or by one slope per channel of the second axis (opset 6)."""
     if slope.size > 1:
         slope = slope.reshape((1, slope.size) + (1,) * (x.ndim - 2))
     return prelu(xp, x, slope)
@@ -206,7 +206,7 @@ def sigmoid(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
 
 
 def _sigmoid_of(xp: ModuleType, x: Any, target: Any) -> None:
-    """exp(min(x, 0)) / (1 + exp(-|x|)): neither exponent is above 0."""
+    """Write exp(min(x, 0)) / (1 + exp(-|x|)) to `target`; neither exponent is positive."""
     below = scratch(xp, "sigmoid", x.shape, x.dtype)
     xp.abs(x, out=below)
     xp.negative(below, out=below)
@@ -234,7 +234,7 @@ def _sigmoid_of(xp: ModuleType, x: Any, target: Any) -> None:
     zeros="zeros.no_positive_input",
 )
 def hard_sigmoid(xp: ModuleType, x: Any, *, alpha: float, beta: float) -> Any:
-    """alpha x + beta, held between 0 and 1."""
+    """alpha x + beta, clamped to [0, 1]."""
     return settled(xp, xp.maximum(xp.minimum(widened(xp, x) * alpha + beta, 1), 0), x.dtype)
 
 
@@ -254,7 +254,7 @@ def hard_sigmoid(xp: ModuleType, x: Any, *, alpha: float, beta: float) -> Any:
     cause="pointwise.gated",
 )
 def hard_swish(xp: ModuleType, x: Any) -> Any:
-    """x times HardSigmoid(x) of slope 1/6 and offset 1/2."""
+    """x times HardSigmoid(x) with slope 1/6 and offset 1/2."""
     wide = widened(xp, x)
     return settled(xp, wide * xp.maximum(xp.minimum(wide / 6 + 0.5, 1), 0), x.dtype)
 
@@ -351,12 +351,12 @@ def gelu_formula(attributes: Attributes, inputs: Types) -> str:
     cause="pointwise.gated",
 )
 def gelu(xp: ModuleType, x: Any, *, approximate: str, out: Any = None) -> Any:
-    """x times the normal distribution function of x, exactly or by its tanh approximation."""
+    """x times the normal distribution function of x, exact or in the tanh approximation."""
     wide = widened(xp, x)
     fits = out is not None and out.dtype == wide.dtype and out.flags.c_contiguous
     result = out if fits else xp.empty(wide.shape, wide.dtype)
     if approximate == "tanh":
-        # x (1 + 0.044715 x x), step by step in place.
+        # x (1 + 0.044715 x x), in place.
         xp.multiply(wide, wide, out=result)
         result *= 0.044715
         result += 1
@@ -407,7 +407,7 @@ def thresholded_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
 def shrink(xp: ModuleType, x: Any, *, bias: float, lambd: float) -> Any:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
     wide = widened(xp, x)
-    # The middle is x where x is NaN: x differs from itself.
+    # The middle branch keeps NaN: x differs from itself there.
     middle = xp.where(wide == wide, wide.dtype.type(0), wide)
     return settled(
         xp, xp.where(wide < -lambd, wide + bias, xp.where(wide > lambd, wide - bias, middle)), x.dtype

@@ -1,4 +1,4 @@
-"""BatchNormalization in its three generations: told by a flag, by the outputs asked for, by an attribute."""
+"""BatchNormalization in three generations: a flag, the output count or an attribute sets training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def old_batch_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def batch_formula(attributes: Attributes, inputs: Types) -> str:
-    """(x - mean) / sqrt(var + epsilon), scaled and offset; in training from the batch's own statistics."""
+    """(x - mean) / sqrt(var + epsilon), scaled and offset; training uses the statistics of the batch."""
     given, rank = type_at(inputs, 0), len(sizes_at(inputs, 0))
     column = f"[-1, {', '.join(['1'] * (rank - 2))}]" if rank > 2 else "[-1]"
     lines, outputs = [], ["y"]
@@ -70,7 +70,7 @@ def running_lines(momentum: float) -> list[str]:
 def batch_normalized(
     xp: ModuleType, x: Any, scale: Any, bias: Any, mean: Any, var: Any, epsilon: float, out: Any = None
 ) -> Any:
-    """Two passes over x: the factor and the offset are computed over the channels first."""
+    """Normalize in two passes over x, from a factor and an offset computed per channel first."""
     rank, wide = x.ndim, widened(xp, x)
     factor = widened(xp, scale) / xp.sqrt(widened(xp, var) + epsilon)
     offset = widened(xp, bias) - widened(xp, mean) * factor
@@ -83,7 +83,7 @@ def batch_normalized(
 def trained(
     xp: ModuleType, x: Any, mean: Any, var: Any, axes: tuple[int, ...], momentum: float
 ) -> tuple[Any, Any, Any, Any]:
-    """The batch's mean and (population) variance, and the running ones after it."""
+    """Return the batch's mean and population variance, then the updated running mean and variance."""
     wide = widened(xp, x)
     centre = mean_over(xp, wide, axes)
     own = [centre, wide.var(axis=axes) if wide.size else centre]
@@ -120,8 +120,8 @@ def batch_normalization(
 ) -> Any:
     """(x - mean) / sqrt(var + epsilon) scale + bias over the channels of x [N, C, ...].
 
-    In training by the batch's own mean and population variance; the running ones, moved by
-    `momentum`, are then the second and third output.
+    Training uses the batch's own mean and population variance; the running mean and variance, updated
+    with `momentum`, are the second and third output.
     """
     if not training_mode:
         result = batch_normalized(xp, x, scale, bias, mean, var, epsilon, out)
@@ -160,9 +160,9 @@ def batch_normalization_by_outputs(
     spatial: int = 1,
     out: Any = None,
 ) -> Any:
-    """BatchNormalization before opset 14: it trains if more than one output is asked for.
+    """BatchNormalization before opset 14: trains if the statement has more than one output.
 
-    `spatial` 0 (opset 7) keeps statistics for each place of a sample.
+    `spatial` 0 (opset 7) keeps separate statistics for each position within a sample.
     """
     if outputs_count == 1:
         return batch_normalized(xp, x, scale, bias, mean, var, epsilon, out)
@@ -191,7 +191,7 @@ def batch_normalization_by_outputs(
 def batch_normalization_by_flag(
     xp: ModuleType, *inputs: Any, is_test: int, outputs_count: int = 1, **attributes: Any
 ) -> Any:
-    """BatchNormalization of opset 6, which trains unless `is_test`."""
+    """BatchNormalization of opset 6: trains unless `is_test`."""
     wanted = 1 if is_test else max(outputs_count, 5)
     result = batch_normalization_by_outputs(xp, *inputs, outputs_count=wanted, **attributes)
     return result if is_test else result[:outputs_count] if outputs_count > 1 else result[0]

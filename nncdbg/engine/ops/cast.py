@@ -1,6 +1,6 @@
-"""Changes of element type: `Cast`, `CastLike`, `BitCast`, and `Identity`, which changes nothing.
+"""Element type conversions: `Cast`, `CastLike`, `BitCast`, and `Identity`, which changes nothing.
 
-The rules for saturation, float8, E8M0 rounding and strings are those of the ONNX Cast-25 document.
+Saturation, float8, E8M0 rounding and strings follow the ONNX Cast-25 document.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def identity(xp: Any, x: Any) -> Any:
 
 
 def _saturated(xp: Any, x: Any, dtype: Any) -> Any:
-    """`x` within the finite range of `dtype`; NaN stays."""
+    """Clamp `x` to the finite range of `dtype`; NaN is kept."""
     limits = ml_dtypes.finfo(dtype)
     wide = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
     return xp.asarray(xp.clip(wide, float(limits.min), float(limits.max))).astype(dtype)
 
 
 def _to_scale(xp: Any, x: Any, saturate: bool, round_mode: str) -> Any:
-    """E8M0: the exponent alone, from 2**-127 (code 0) to 2**127 (code 254); 255 is NaN."""
+    """Convert to E8M0: an exponent only, from 2**-127 (code 0) to 2**127 (code 254); code 255 is NaN."""
     mantissa, exponent = xp.frexp(x.astype(np.float64))
-    # frexp has the mantissa in [0.5, 1): the number is at least 2**(exponent - 1).
+    # frexp returns a mantissa in [0.5, 1): the number is at least 2**(exponent - 1).
     above = {"down": mantissa >= 1, "up": mantissa > 0.5, "nearest": mantissa >= 0.75}[round_mode]
     code = exponent - 1 + above + 127
     if saturate:
@@ -79,7 +79,7 @@ def _to_strings(x: Any) -> Any:
 
 
 def cast_to(xp: Any, x: Any, dtype: Any, saturate: int = 1, round_mode: str = "up") -> Any:
-    """`x` as the NumPy `dtype`, by the rules of ONNX Cast; `x` itself if it has that type."""
+    """Convert `x` to the NumPy `dtype` by the rules of ONNX Cast; return `x` itself if it has that type."""
     if x.dtype == dtype:
         return x
     if dtype.kind == "O":
@@ -159,5 +159,5 @@ def bit_cast(xp: Any, x: Any, *, to: int) -> Any:
     """The bits of `x` read as the type `to` of the same width.  ONNX BitCast since 26."""
     target = element_type(to)
     _check_width(name_of(x.dtype), target)
-    # A view needs contiguous memory only if the item size changes, which it never does here.
+    # A view needs contiguous memory only if the item size changes; here it never does.
     return x.view(NUMPY[target])

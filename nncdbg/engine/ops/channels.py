@@ -1,4 +1,4 @@
-"""What normalizations by channel share: type rules, broadcasting, and lines of their formulas."""
+"""Type rules, broadcasting and formula lines that normalizations by channel share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nncdbg.engine.ops.types import Types, agree, need_rank, shape_at
 
 
 def need_channels(inputs: Types, names: Sequence[str]) -> Dim:
-    """The number of channels; GraphError if a parameter (inputs 1 and on) has another number."""
+    """Return the number of channels; GraphError if a parameter (inputs 1 and on) has another size."""
     need_rank(inputs, 0, "input", 2)
     x = shape_at(inputs, 0)
     channels = None if x is None else x[1]
@@ -24,14 +24,14 @@ def need_channels(inputs: Types, names: Sequence[str]) -> Dim:
 
 
 def by_channel(parameter: Any, rank: int) -> Any:
-    """A vector over the channels, or over whole samples, shaped to broadcast to [N, C, ...]."""
+    """Reshape a vector over the channels, or over whole samples, to broadcast to [N, C, ...]."""
     if parameter.ndim > 1:
         return parameter
     return parameter.reshape(-1, *[1] * (rank - 2))
 
 
 def affine_lines(rank: int) -> list[str]:
-    """`%y.wide` from `%normal`, by `%scale.wide` and `%bias.wide` over the channels."""
+    """Compute `%y.wide` from `%normal`, with `%scale.wide` and `%bias.wide` over the channels."""
     column = f"[-1, {', '.join(['1'] * (rank - 2))}]" if rank > 2 else "[-1]"
     return [
         f"%factor = Reshape(%scale.wide, {column})",
@@ -42,7 +42,7 @@ def affine_lines(rank: int) -> list[str]:
 
 
 def moments_lines(axes: Sequence[int]) -> list[str]:
-    """`%mean_column`, `%centred` and `%var_column` over `axes` of `%x.wide`."""
+    """Compute `%mean_column`, `%centred` and `%var_column` over `axes` of `%x.wide`."""
     return [
         f"%mean_column = ReduceMean(%x.wide, {list(axes)})",
         "%centred = Sub(%x.wide, %mean_column)",

@@ -26,7 +26,7 @@ _FORMS = {
 
 
 def _constant_array(attributes: Attributes) -> Any:
-    """The one tensor that the attributes of `Constant` hold, as a NumPy array."""
+    """Return the one tensor in the attributes of `Constant`, as a NumPy array."""
     value = attributes.get("value")
     if value is not None:
         return value
@@ -60,7 +60,7 @@ def constant(xp: Any, **attributes: Any) -> Any:
 
 
 def _filler(value: Any) -> Any:
-    """The single element of the attribute `value`; 0.0 of f32 if it is left out."""
+    """Return the single element of the attribute `value`; 0.0 in f32 by default."""
     return np.zeros(1, np.float32) if value is None else value
 
 
@@ -84,7 +84,7 @@ def _constant_of_shape_types(attributes: Attributes, types: Types) -> Types:
     legal="constants.infinite",
 )
 def constant_of_shape(xp: Any, shape: Any, *, value: Any, out: Any = None) -> Any:
-    """A tensor of sizes `shape` full of `value`.  ONNX ConstantOfShape since 9."""
+    """A tensor of shape `shape`, filled with `value`.  ONNX ConstantOfShape since 9."""
     filler = _filler(value)
     result = xp.empty(sizes_of(shape.tolist()), filler.dtype) if out is None else out
     result[...] = filler.reshape(-1)[0]
@@ -136,7 +136,7 @@ def range_of(xp: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1
 
 
 def sizes_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """A `shape` attribute as sizes; raises GraphError for a negative one."""
+    """Return a `shape` attribute as sizes; raises GraphError for a negative size."""
     if any(size < 0 for size in shape):
         raise GraphError(f"shape {list(shape)} has a negative size")
     return tuple(int(size) for size in shape)

@@ -1,8 +1,8 @@
 """Conv and ConvTranspose over any number of spatial axes.
 
-A 1x1 kernel is a product of matrices.  Any other copies the windows into a matrix (im2col), by
-strips of rows that stay in the cache, and multiplies; for a depthwise kernel, too, that was 1.7 to
-2.5 times as fast as a multiply-add over the whole plane for each element of the kernel.
+A 1x1 kernel is a matrix product.  Other kernels copy the windows into a matrix (im2col), in strips of rows
+that fit in the cache, and multiply; for depthwise kernels, too, this was 1.7 to 2.5 times as fast as one
+multiply-add over the whole plane per kernel element.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, sha
 from nncdbg.engine.ops.windows import Axis, axes_of, padded, taps, window_view
 
 STRIP_ELEMENTS = 1 << 21
-"""The im2col matrix of one strip: 8 MB of f32, the fastest of 2**18 ... 2**23 on VGG's layers."""
+"""Size of the im2col matrix of one strip: 8 MB of f32, the fastest of 2**18 ... 2**23 on VGG."""
 
 
 def kernel_sizes(attributes: Attributes, weight: Sequence[Dim]) -> list[int] | None:
-    """The kernel's spatial sizes, from the weight or from `kernel_shape`; None where one is unknown."""
+    """Return the kernel's spatial sizes, from the weight or `kernel_shape`; None if a size is unknown."""
     given = attributes["kernel_shape"] or [None] * (len(weight) - 2)
     if len(given) != len(weight) - 2:
         raise GraphError(
@@ -42,9 +42,9 @@ def kernel_sizes(attributes: Attributes, weight: Sequence[Dim]) -> list[int] | N
 
 
 def _known_shapes(inputs: Types, least: int) -> tuple[Sequence[Dim], Sequence[Dim]] | None:
-    """The shapes of x and weight, of `least` axes or more; None where one is unknown.
+    """Return the shapes of x and weight, of `least` axes or more; None if one is unknown.
 
-    Raises GraphError for ranks that do not fit, the bias's too.
+    Raises GraphError for ranks that do not match, including that of the bias.
     """
     need_rank(inputs, 0, "input", least)
     need_rank(inputs, 1, "weight", least)
@@ -58,7 +58,7 @@ def _known_shapes(inputs: Types, least: int) -> tuple[Sequence[Dim], Sequence[Di
 
 
 def _agreed_features(features: Dim, inputs: Types) -> Dim:
-    """The output channels of the weight, which the bias has to agree with."""
+    """Return the output channels of the weight, checked against the bias."""
     bias = shape_at(inputs, 2)
     if bias is None:
         return features
@@ -91,7 +91,7 @@ def conv_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def conv_formula(attributes: Attributes, inputs: Types) -> str:
-    """Windows, a product with the weight, a sum over channels and kernel."""
+    """Windows, a product with the weight, and a sum over channels and kernel."""
     x, weight = sizes_at(inputs, 0), sizes_at(inputs, 1)
     group, given = attributes["group"], at(inputs, 2)
     axes = axes_of(attributes, weight[2:])
@@ -116,7 +116,7 @@ def conv_formula(attributes: Attributes, inputs: Types) -> str:
 def product_lines(
     x: tuple[int, ...], weight: tuple[int, ...], group: int, counts: Sequence[int]
 ) -> list[str]:
-    """`%sums` [N, G, M / G, *windows] from all products [N, G, M / G, C / G, *windows, *kernel]."""
+    """Compute `%sums` [N, G, M / G, *windows] from all products [N, G, M / G, C / G, *windows, *kernel]."""
     rank, ones = len(counts), [1] * len(counts)
     return [
         f"%grouped = Reshape(%windows, {[x[0], group, 1, weight[1], *counts, *weight[2:]]})",
@@ -127,7 +127,7 @@ def product_lines(
 
 
 def matrix_lines(x: tuple[int, ...], weight: tuple[int, ...], group: int, counts: Sequence[int]) -> list[str]:
-    """`%sums` [N, G, M / G, windows] as a product of matrices, where all products at once are too many."""
+    """Compute `%sums` [N, G, M / G, windows] as a matrix product, for too many products to hold at once."""
     rank, depth = len(counts), math.prod(weight[1:])
     order = [0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank)]
     return [
@@ -139,7 +139,7 @@ def matrix_lines(x: tuple[int, ...], weight: tuple[int, ...], group: int, counts
 
 
 def padding_lines(pads: Sequence[tuple[int, int]], value: str) -> list[str]:
-    """`%padded` from `%x.wide`; Identity where nothing is padded, so that the windows have one name."""
+    """Compute `%padded` from `%x.wide`; Identity without padding, so that the name always exists."""
     if not any(begin or end for begin, end in pads):
         return ["%padded = Identity(%x.wide)"]
     both = [0, 0, *(begin for begin, _ in pads), 0, 0, *(end for _, end in pads)]
@@ -147,7 +147,7 @@ def padding_lines(pads: Sequence[tuple[int, int]], value: str) -> list[str]:
 
 
 def windows_line(axes: Sequence[Axis]) -> str:
-    """`%windows` [N, C, *windows, *kernel] from `%padded`."""
+    """Compute `%windows` [N, C, *windows, *kernel] from `%padded`."""
     kernel, strides = [axis.kernel for axis in axes], [axis.stride for axis in axes]
     dilations = [axis.dilation for axis in axes]
     return (
@@ -156,12 +156,12 @@ def windows_line(axes: Sequence[Axis]) -> str:
 
 
 def _weighted(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
-    """The products per element of a Conv with weight [M, C / group, *kernel]."""
+    """Return the number of products per element of a Conv with weight [M, C / group, *kernel]."""
     return math.prod(shapes[1][1:])
 
 
 def _spread(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
-    """At most the products per element of a ConvTranspose with weight [C, M / group, *kernel]."""
+    """Bound the number of products per element of a ConvTranspose with weight [C, M / group, *kernel]."""
     return math.prod(shapes[1]) // max(1, shapes[1][1])
 
 
@@ -210,7 +210,7 @@ def _pointwise(
 def _by_strips(
     xp: ModuleType, x: Any, weight: Any, group: int, axes: Sequence[Axis], counts: Sequence[int], target: Any
 ) -> None:
-    """im2col and one product of matrices for each strip of the first spatial axis."""
+    """Apply im2col and one matrix product to each strip of the first spatial axis."""
     view = window_view(xp, x, axes, counts, taps_first=True)
     features, depth = weight.shape[0], x.shape[1] * math.prod(weight.shape[2:])
     rest = math.prod(counts[1:])
@@ -234,7 +234,7 @@ def _by_strips(
 
 
 def transposed(attributes: Attributes, axes: Sequence[Axis], sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """(output size, elements cut off in front) for each spatial axis, by ONNX ConvTranspose 22."""
+    """Return (output size, elements cropped at the start) per spatial axis, by ONNX ConvTranspose 22."""
     extra = attributes["output_padding"] or (0,) * len(axes)
     wanted = attributes["output_shape"] or (None,) * len(axes)
     wanted = wanted[len(wanted) - len(axes) :]
@@ -271,7 +271,7 @@ def conv_transpose_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def _only(attributes: Attributes, place: int) -> Attributes:
-    """The attributes of one spatial axis."""
+    """Return the attributes of one spatial axis."""
     extra, wanted = attributes["output_padding"], attributes["output_shape"]
     return {
         "output_padding": [extra[place]] if extra else None,
@@ -312,7 +312,7 @@ def conv_transpose(
 
 
 def conv_integer_types(attributes: Attributes, inputs: Types) -> Types:
-    """As Conv, in i32."""
+    """The types of Conv, in i32."""
     found = conv_types(attributes, [at(inputs, 0), at(inputs, 1)])[0]
     return [TensorType("i32", found.shape if found else None)]
 
@@ -323,7 +323,7 @@ def conv_integer(
 ) -> Any:
     """Conv of 8-bit integers, less their zero points, in i32.
 
-    Computed in f64, which holds every such sum exactly.
+    Computed in f64, which represents every such sum exactly.
     """
     image, filters = x.astype(xp.float64), weight.astype(xp.float64)
     if x_zero is not None:

@@ -1,4 +1,4 @@
-"""Ops of nncdbg's own that backward graphs are made of; the same in every opset."""
+"""Ops of the nncdbg domain that backward graphs use; the same in every opset."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, sh
     legal="constants.infinite",
 )
 def full_like(xp: Any, x: Any, *, value: float) -> Any:
-    """A tensor of the shape and element type of `x`, full of `value`."""
+    """A tensor with the shape and element type of `x`, filled with `value`."""
     return xp.full(x.shape, value, dtype=x.dtype)
 
 
 def _axes(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
-    """The axes of `shape` that `like` was broadcast along."""
+    """Return the axes of `shape` along which `like` was broadcast."""
     lead = len(shape) - len(like)
     return (*range(lead), *(lead + i for i, size in enumerate(like) if size == 1 != shape[lead + i]))
 
 
 def _sum_like_formula(attributes: Attributes, types: Types) -> str:
-    """The sum over the axes that were broadcast, in the shape of the operand."""
+    """Sum over the broadcast axes, in the shape of the operand."""
     shape, like = sizes_at(types, 0), sizes_at(types, 1)
     axes, lines, last = _axes(shape, like), [], "%x.wide"
     if axes:
@@ -67,7 +67,7 @@ def sum_like(xp: Any, x: Any, like: Any) -> Any:
 
 @op("nncdbg.NoGradientRule", influence=EVERYTHING)
 def no_gradient_rule(xp: Any, cotangent: Any, *, name: str, reason: str = "") -> Any:
-    """Stands where a gradient would have to go back through the op `name`, and cannot."""
+    """Marks a gradient that cannot pass back through the op `name`."""
     message = f"the gradient cannot go back through {name}"
     raise UnsupportedOp(
         f"{message}: {reason}" if reason else f"{message}, which has no gradient rule",

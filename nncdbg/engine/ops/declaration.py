@@ -1,4 +1,4 @@
-"""How an op is declared: once, with everything that is known of it.
+"""Op declarations: one declaration per op contains all facts about it.
 
 A *primitive* has a kernel over the array namespace `xp` (NumPy or CuPy) and a rule for the
 types of its outputs.  A *composite* has a formula in graph text; stepping into the op pushes
@@ -34,60 +34,62 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.squares import Squares
 
 Kernel: TypeAlias = Callable[..., Any]
-"""`kernel(xp, *inputs, **attributes)`: an array, or a tuple of arrays for several outputs.
+"""`kernel(xp, *inputs, **attributes)`: returns an array, or a tuple of arrays for several outputs.
 
-Inputs come in the order of the schema, None where not given; attributes come as keywords with
-the schema's defaults filled in.  A kernel never writes to its inputs, keeps NaN as NaN, and
-may return a view of an input.  With `accepts_out` it takes `out=`, an array of the inferred
-(or measured) shape and dtype, and must write every element of it and return it.
+Inputs come in the order of the schema, None where not given; attributes come as keywords with the schema's
+defaults filled in.  A kernel never writes to its inputs, keeps NaN as NaN, and may return a view of an input.
+With `accepts_out` it takes `out=`, an array of the inferred (or measured) shape and dtype, and must write
+every element of it and return it.
 """
 
 Measure: TypeAlias = Callable[..., Sequence[int]]
-"""`measure(*inputs) -> sizes` of the one output."""
+"""`measure(*inputs) -> sizes` of the single output."""
 
 Terms: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
-"""`terms(operand_shapes, result_shape)`: how many numbers are added up per element of the result."""
+"""`terms(operand_shapes, result_shape)`: the number of terms added per element of the result."""
 
 Formula: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], str]
-"""`formula(attributes, input_types) -> graph text` of one graph, whose inputs are the inputs given."""
+"""`formula(attributes, input_types) -> graph text` of one graph; its inputs are the given inputs."""
 
 Vjp: TypeAlias = "Callable[[Emit, Applied], Sequence[Operand]]"
 """`vjp(emit, applied) -> cotangents` of the operands in order, from those of the outputs.
 
-It emits statements (`emit("Mul", ...)`) and names their values; None, or nothing at the end, for an
-operand that no derivative goes back to.  A cotangent has the shape and element type of its operand.
-Raises UnsupportedOp with the reason where the statement has no derivative that could be written.
+It emits statements (`emit("Mul", ...)`) and returns the names of their values; None, or a shorter sequence,
+for operands without a derivative.  A cotangent has the shape and element type of its operand.  Raises
+UnsupportedOp with the reason if the derivative of the statement cannot be written.
 """
 
 CauseRule: TypeAlias = "Callable[[Birth], Cause | None]"
 """`rule(birth) -> cause` of a NaN or Inf in a result; None if the operands do not explain it."""
 
 ZerosRule: TypeAlias = "Callable[[Sequence[tuple[str, Array]], Array], Cause]"
-"""`rule(operands, result) -> cause` of a result of zeros only; `operands` are the names and values of the
-float operands that are not empty."""
+"""`rule(operands, result) -> cause` of a result of only zeros.
+
+`operands` are the names and values of the non-empty float operands.
+"""
 
 LegalRule: TypeAlias = "Callable[[Birth, Sequence[Maker]], bool]"
-"""`rule(birth, makers)`: whether the infinities in a result are legal by definition; see `Op.legal`."""
+"""`rule(birth, makers)`: True if the infinities in a result are legal by definition; see `Op.legal`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What holds for every kernel and every version of an op."""
+    """Facts that hold for every kernel and every version of an op."""
 
     content: Content = Content.COMPUTED
-    """What its results hold, by default that of its row of influence; see `Content`."""
+    """What its results contain; by default `Content` of its influence."""
     sources: tuple[int, ...] | None = (0,)
-    """For an op that moves elements: the operands whose elements the results hold; None: all."""
+    """For an op that moves elements: the operands from which the results take elements; None: all."""
     host_operands: tuple[int, ...] = ()
     """Operands that are shapes, axes or counts: a device kernel needs them on the host."""
     arithmetic: bool = False
-    """It computes with two broadcast operands; a result larger than both is suspicious."""
+    """The op computes with two broadcast operands; a result larger than both is suspicious."""
     reduces: bool = False
-    """A reduction over `axes`, an attribute or operand 1."""
+    """The op reduces over `axes`, an attribute or operand 1."""
     saturates: bool = False
-    """Values out of range become the nearest value in range."""
+    """Out-of-range values saturate to the nearest value in range."""
     rectifies: bool = False
-    """An activation that is exactly 0 on one side, so that a unit can be dead."""
+    """The op is an activation that is exactly 0 on one side, so that a unit can be dead."""
     bounds: tuple[float, float] | None = None
     """The limits of the results of an activation."""
     shares: Callable[[Array], Array] | None = None
@@ -97,14 +99,16 @@ class Facts:
     training_operand: int | None = None
     """The operand without which a random op draws no numbers."""
     exact_infinity: Callable[[Sequence[Array]], bool] | bool = False
-    """Whether an Inf of finite operands is exact, as that of Log(0), and no overflow; a function decides by
-    the operands."""
+    """Whether an Inf from finite operands is exact, as in Log(0), rather than an overflow.
+
+    A function decides by the operands.
+    """
     cause: CauseRule | str | None = None
-    """The cause of a NaN or Inf: a function, or the name of one in `ops/causes/`: ``"softmax.softmax"``."""
+    """The cause of a NaN or Inf: a function, or its name in `ops/causes/`: ``"softmax.softmax"``."""
     zeros: ZerosRule | str | None = None
-    """The cause of a result of zeros only; a function or a name, as for `cause`."""
+    """The cause of a result of only zeros; a function or a name, as for `cause`."""
     legal: LegalRule | str | None = None
-    """Which infinities are legal by definition and so never reported; a function or a name."""
+    """Which infinities are legal by definition and never reported; a function or a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ class Op(Facts):
     """One op from one opset version on."""
 
     name: str
-    """As in program text: ``Conv``, ``nncdbg.Empty``."""
+    """The name in program text: ``Conv``, ``nncdbg.Empty``."""
     kernel: Kernel | None = None
     """None for an op that cannot run, and for a composite that runs its formula."""
     since: int = 1
@@ -121,38 +125,41 @@ class Op(Facts):
     vjp: Vjp | None = None
     """The gradient rule; a composite without one is differentiated through its formula."""
     influence: Influence = EVERYTHING
-    """Which elements of its operands influence which of its results (`nncdbg.engine.ops.influence`)."""
+    """Which elements of the operands influence which elements of the results.
+
+    See `nncdbg.engine.ops.influence`.
+    """
     accepts_out: bool = False
     measure: Measure | None = None
-    """For an op that `accepts_out` whose sizes follow from what its inputs hold, not from their types."""
+    """For an op that `accepts_out` with result sizes that depend on input values, not only on types."""
     terms: Terms | None = None
-    """For an op that adds up many numbers: how many; a tolerance for its rounding errors grows with them."""
+    """For an op that adds many terms: their number; the tolerance for its rounding errors grows with it."""
     commutative: bool = False
-    """The order of the operands does not matter."""
+    """True if the order of the operands does not matter."""
     jumps: bool = False
-    """A float result may jump where an operand changes a little, as that of Round does."""
+    """True if a float result may jump after a small change of an operand, as in Round."""
     view: bool = False
-    """The kernel gives a view of its first input, so that running it tells the result's sizes for nothing."""
+    """True if the kernel returns a view of its first input; running it gives the sizes at no cost."""
     ufunc: str | None = None
-    """The name in `xp` of the function that *is* the kernel, called with inputs and `out` by position."""
+    """The name of the function in `xp` that *is* the kernel, called with inputs and `out` by position."""
     random: bool = False
-    """The kernel takes `rng`, a `numpy.random.Generator` keyed by (seed, statement, iteration)."""
+    """True if the kernel takes `rng`, a `numpy.random.Generator` keyed by (seed, statement, iteration)."""
     opset_version: bool = False
-    """The kernel takes `opset`, the version that the program imports."""
+    """True if the kernel takes `opset`, the version that the program imports."""
     outputs_count: bool = False
-    """Kernel and inference take `outputs_count`, the number of outputs the statement asks for."""
+    """True if kernel and inference take `outputs_count`, the number of outputs of the statement."""
     integers: IntegerRule | None = None
-    """Which integers its operands accept, for operands that are indices, sizes, axes or counts."""
+    """The integers that operands accept, for operands that are indices, sizes, axes or counts."""
     reference: bool = False
-    """The kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
+    """True if the kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
     integer_fault: FindIntegerFault | None = None
     """Finds results that an integer type cannot represent (`ops/integer_faults.py`)."""
     squares: Squares | None = None
-    """For an op that adds up squares: an overflow leaves finite, wrong results (`ops/squares.py`)."""
+    """For an op that adds squares: an overflow leaves finite, wrong results (`ops/squares.py`)."""
     doc: str = ""
 
     def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:
-        """The keywords of the kernel: the attributes, and `opset` and `outputs_count` where it takes them."""
+        """Return the keywords of the kernel: the attributes, plus `opset` and `outputs_count` if needed."""
         extra: dict[str, Any] = {"opset": version} if self.opset_version else {}
         if self.outputs_count:
             extra["outputs_count"] = outputs
@@ -160,24 +167,24 @@ class Op(Facts):
 
     @property
     def pointwise(self) -> bool:
-        """Whether each element of a result depends on the elements in the same place only."""
+        """True if each element of a result depends only on the elements at the same index."""
         return self.influence.pointwise
 
     def draws(self, given: Sequence[Any]) -> bool:
-        """Whether a statement draws random numbers; an operand that is not given is None or missing."""
+        """Return True if a statement draws random numbers; an omitted operand is None or missing."""
         optional = self.training_operand
         return self.random and (optional is None or (len(given) > optional and given[optional] is not None))
 
     @property
     def foreign(self) -> bool:
-        """Whether the kernel comes from outside of nncdbg: an op library, onnx.reference."""
-        # Code that was typed in or executed from a text may have no module.
+        """True if the kernel is defined outside nncdbg: by an op library or onnx.reference."""
+        # Code that was entered interactively or run by exec may have no module.
         return self.kernel is not None and (self.kernel.__module__ or "").partition(".")[0] != "nncdbg"
 
     def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
-        """The kernel as a function of its inputs alone; with `out`, of its inputs and then the buffer.
+        """Return the kernel as a function of its inputs; with `out`, of its inputs and then the buffer.
 
-        `out` needs an op that `accepts_out`.
+        `out` requires an op that `accepts_out`.
         """
         if self.ufunc is not None:
             function: Callable[..., Any] = getattr(xp, self.ufunc)
@@ -204,7 +211,7 @@ _revision = 0
 
 
 def revision() -> int:
-    """Return a number that is another one after each declaration: code compiled before may be outdated."""
+    """Return a number that changes with each declaration: code compiled before may be outdated."""
     return _revision
 
 
@@ -214,7 +221,7 @@ def _changed() -> None:
 
 
 def declare(declared: Op) -> Op:
-    """Enter an op into the table.  Raises UsageError if its (name, since) is there already."""
+    """Add an op to the table.  Raises UsageError if its (name, since) already exists."""
     versions = _DECLARED.setdefault(declared.name, [])
     if any(other.since == declared.since for other in versions):
         raise UsageError(
@@ -231,7 +238,7 @@ def declare(declared: Op) -> Op:
 
 @contextmanager
 def declared_together() -> Iterator[list[Op]]:
-    """Collects what is declared inside; all of it is taken back if an exception leaves."""
+    """Collect the declarations in the block; all are undone if it raises."""
     found: list[Op] = []
     _COLLECTORS.append(found)
     try:
@@ -253,14 +260,14 @@ DESCRIBED: dict[str, Mapping[str, Any]] = {}
 
 
 def facts_of(name: str) -> Mapping[str, Any]:
-    """The facts that another version of an op or `describe` declares; empty if there is none."""
+    """Return the facts from another version of an op or from `describe`; empty if there are none."""
     if name not in _DECLARED:
         return DESCRIBED.get(name, {})
     return {each.name: getattr(_DECLARED[name][0], each.name) for each in dataclass_fields(Facts)}
 
 
 def describe(name: str, **fields: Any) -> None:
-    """Declare fields of an op that has no kernel here and runs through `onnx.reference`."""
+    """Declare fields of an op without a kernel here, which runs through `onnx.reference`."""
     DESCRIBED[name] = fields
 
 
@@ -270,8 +277,8 @@ def _declaring(
     def op(*name: Fields.args, **fields: Fields.kwargs) -> Callable[[Declared], Declared]:
         """Declare the decorated function as the kernel of an op; its docstring documents the op.
 
-        `fields` are those of `nncdbg.Op`; ``infer`` gives the types of the results.  The `Facts` of the
-        version that is declared first hold for all.  Raises UsageError if the op is declared already.
+        `fields` are those of `nncdbg.Op`; ``infer`` gives the types of the results.  The `Facts` of the first
+        declared version hold for all.  Raises UsageError if the op is declared already.
         """
 
         def enter(kernel: Declared) -> Declared:
@@ -289,7 +296,7 @@ op = _declaring(Op)
 
 
 def composite(name: str, **fields: Any) -> Callable[[Formula], Formula]:
-    """Declare `name` by the decorated formula, which its kernel runs; its docstring documents the op."""
+    """Declare `name` with the decorated formula, which its kernel runs; its docstring documents the op."""
 
     def enter(formula: Formula) -> Formula:
         declare(Op(name=name, kernel=None, formula=formula, doc=formula.__doc__ or "", **fields))
@@ -299,10 +306,10 @@ def composite(name: str, **fields: Any) -> Callable[[Formula], Formula]:
 
 
 def declared(name: str) -> Sequence[Op]:
-    """All versions of the op `name`, oldest first; empty if there is none."""
+    """Return all versions of the op `name`, oldest first; empty if there are none."""
     return tuple(_DECLARED.get(name, ()))
 
 
 def names() -> list[str]:
-    """Every op that is declared, sorted."""
+    """Return the names of all declared ops, sorted."""
     return sorted(_DECLARED)

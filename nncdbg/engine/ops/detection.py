@@ -1,4 +1,4 @@
-"""NonMaxSuppression: what is left of a detector's overlapping boxes."""
+"""NonMaxSuppression: removes overlapping boxes of a detector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _first(value: Any, default: float) -> float:
 
 
 def _corners(boxes: Any, centered: bool) -> tuple[Any, Any, Any, Any]:
-    """(x1, y1, x2, y2) with 1 before 2; boxes are (x, y, width, height) or two corners (y, x, y, x)."""
+    """Return (x1, y1, x2, y2), sorted; boxes are (x, y, width, height) or two corners (y, x, y, x)."""
     a, b, c, d = boxes.T
     if centered:
         return a - c / 2, b - d / 2, a + c / 2, b + d / 2
@@ -26,7 +26,7 @@ def _corners(boxes: Any, centered: bool) -> tuple[Any, Any, Any, Any]:
 
 
 def _overlaps(corners: tuple[Any, ...], areas: Any, one: int, others: Any) -> Any:
-    """Intersection over union of box `one` with each of `others`; 0 for boxes without an area."""
+    """Return the intersection over union of box `one` with each of `others`; 0 for boxes without an area."""
     left, top, right, bottom = corners
     width = np.minimum(right[one], right[others]) - np.maximum(left[one], left[others])
     height = np.minimum(bottom[one], bottom[others]) - np.maximum(top[one], top[others])
@@ -37,7 +37,7 @@ def _overlaps(corners: tuple[Any, ...], areas: Any, one: int, others: Any) -> An
 
 
 def _kept(boxes: Any, scores: Any, centered: bool, most: int, iou: float, least: float | None) -> list[int]:
-    """Indices of the boxes of one class that stay, best first; the first of equal scores wins."""
+    """Return the indices of the kept boxes of one class, best first; the first of equal scores wins."""
     order = np.argsort(-scores, kind="stable")
     if least is not None:
         order = order[scores[order] > least]
@@ -68,8 +68,8 @@ def non_max_suppression(
 ) -> Any:
     """(batch, class, box) of every box that no better one of its class overlaps; i64[n, 3].
 
-    `boxes` is f32[batches, boxes, 4], `scores` f32[batches, classes, boxes].  No more boxes than
-    `max_output_boxes_per_class` (0) are given per class.  ONNX NonMaxSuppression since 10.
+    `boxes` is f32[batches, boxes, 4], `scores` f32[batches, classes, boxes].  At most
+    `max_output_boxes_per_class` (0) boxes are returned per class.  ONNX NonMaxSuppression since 10.
     """
     most, iou = int(_first(max_output_boxes_per_class, 0)), _first(iou_threshold, 0.0)
     least = _first(score_threshold, 0.0) if score_threshold is not None and score_threshold.size else None

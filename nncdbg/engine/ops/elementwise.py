@@ -1,7 +1,7 @@
-"""Arithmetic, element by element: one table where NumPy's ufunc *is* ONNX's op, kernels for the rest.
+"""Elementwise arithmetic: one table where NumPy's ufunc *is* ONNX's op, kernels for the rest.
 
-Where ONNX and NumPy part: integers divide towards zero, `Pow` keeps the type of its base,
-`Min`, `Max`, `Sum` and `Mean` take any number of inputs.  NaN goes through every op here.
+Differences from NumPy: integers divide towards zero, `Pow` keeps the type of its base, `Min`, `Max`, `Sum`
+and `Mean` take any number of inputs.  Every op here propagates NaN.
 """
 
 from __future__ import annotations
@@ -115,12 +115,12 @@ def _divides_by_exact_zero(operands: Sequence[Any]) -> bool:
 
 
 def _integral(x: Any) -> bool:
-    """True for NumPy's integers; ml_dtypes' small integers and floats have kind "V"."""
+    """Return True for NumPy's integers; ml_dtypes' small integers and floats have kind "V"."""
     return x.dtype.kind in "iu"
 
 
 def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
-    """`a / b` of integers, rounded towards zero; by zero it is 0, as the array library has it."""
+    """Return `a / b` of integers, rounded towards zero; 0 for a zero divisor, as in the array library."""
     result = xp.floor_divide(a, b) if out is None else xp.floor_divide(a, b, out)
     result = xp.asarray(result)
     if result.dtype.kind == "i":
@@ -171,7 +171,7 @@ def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
 
 
 def _power_of_integers(xp: Any, x: Any, y: Any) -> Any:
-    """Integer powers; a negative exponent gives the truncated quotient: 1, -1 or 0."""
+    """Compute integer powers; a negative exponent gives the truncated quotient: 1, -1 or 0."""
     result = xp.power(x, xp.maximum(y, 0).astype(x.dtype))
     if y.dtype.kind == "u":
         return result
@@ -180,7 +180,7 @@ def _power_of_integers(xp: Any, x: Any, y: Any) -> Any:
 
 
 def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
-    """What `Pow` computes in: NumPy's common type, f32 at least where a small float has none."""
+    """Return the types `Pow` computes in: NumPy's common type, or f32 for narrow floats without one."""
     if x.dtype == y.dtype:
         return x.dtype, y.dtype
     small = [np.dtype(np.float32) if is_narrow(d) else d for d in (x.dtype, y.dtype)]
@@ -205,7 +205,7 @@ def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     if _integral(x) and _integral(y):
         result = _power_of_integers(xp, x, y)
     elif xp is np and y.ndim == 0 and x.dtype.kind == "f" and y in (1, 3):
-        # powf costs a hundred times a product; the tanh form of GELU raises to 3.
+        # powf costs a hundred times a product; the tanh form of GELU uses exponent 3.
         result = xp.multiply(x, x, out) if y == 3 else x
         result = xp.multiply(result, x, out) if y == 3 else result
     else:
@@ -216,7 +216,7 @@ def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
 
 
 def _n_ary(xp: Any, function: Any, arrays: tuple[Any, ...], out: Any) -> Any:
-    """Fold `arrays` with the binary `function`; one array alone is itself."""
+    """Fold `arrays` with the binary `function`; a single array is returned unchanged."""
     if len(arrays) == 1:
         return settled(xp, arrays[0], arrays[0].dtype, out)
     if out is None:
@@ -229,7 +229,7 @@ def _n_ary(xp: Any, function: Any, arrays: tuple[Any, ...], out: Any) -> Any:
 
 
 def _folded(name: str, step: str, mean: bool = False) -> Formula:
-    """One statement of the binary op `step` per input after the first."""
+    """Return one statement of the binary op `step` per input after the first."""
 
     def formula(attributes: Attributes, types: Types) -> str:
         inputs = [(f"x{i}", type_at(types, i)) for i in range(len(types))]
@@ -315,7 +315,7 @@ def mean_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None
 
 
 def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
-    """`min(max(x, low), high)`, so that `high` wins over a greater `low`, as ONNX has it."""
+    """`min(max(x, low), high)`: as in ONNX, `high` wins over a greater `low`."""
     if low is not None and high is not None and x.dtype.kind in "fiu":
         return xp.asarray(xp.clip(x, low, high, out=out))
     result = x
@@ -340,15 +340,15 @@ def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
 def clip_by_attributes(
     xp: Any, x: Any, *, min: float | None, max: float | None, out: Any = None, consumed_inputs: Any = None
 ) -> Any:
-    """`x` within [min, max]; NaN stays.  ONNX Clip 1 to 6."""
+    """`x` clamped to [min, max]; NaN is kept.  ONNX Clip 1 to 6."""
     low, high = (None if bound is None else x.dtype.type(bound) for bound in (min, max))
     return _clip(xp, x, low, high, out)
 
 
 @op("Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED)
 def clip(xp: Any, x: Any, low: Any = None, high: Any = None, *, out: Any = None) -> Any:
-    """`x` within [low, high], of which either may be missing; NaN stays.  ONNX Clip since 11."""
-    # ONNX wants scalars; a bound of shape [1], which exporters write, must not raise the rank.
+    """`x` clamped to [low, high], either of which may be absent; NaN is kept.  ONNX Clip since 11."""
+    # ONNX requires scalars; a bound of shape [1], which exporters write, must not raise the rank.
     low, high = (None if bound is None else bound.reshape(()) for bound in (low, high))
     return _clip(xp, x, low, high, out)
 
@@ -373,12 +373,12 @@ def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
         return settled(xp, xp.where(condition, x, y), x.dtype, out)
     if out is None:
         out = np.empty(np.broadcast_shapes(condition.shape, x.shape, y.shape), x.dtype)
-    # Of a tensor without axes NumPy's functions give an element, which is no array.
+    # For a tensor without axes NumPy's functions return a scalar, which is not an array.
     return select_bits(np.asarray(condition), np.asarray(x), np.asarray(y), out)
 
 
 def select_bits(condition: Any, x: Any, y: Any, out: Any) -> Any:
-    """`np.where` by masking bits: three times as fast where `condition` has no pattern to predict."""
+    """`np.where` by bit masks: three times as fast if `condition` has no predictable pattern."""
     bits = np.dtype(f"i{x.dtype.itemsize}")
     mask = condition.astype(bits, order="C")
     np.negative(mask, mask)

@@ -1,8 +1,8 @@
 """The error function, which NumPy lacks, over the array namespace; f32 on NumPy runs compiled.
 
-f64 is W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23
-(1969); f32 is two minimax polynomials of our own (fitted to `math.erf` in f64), since the
-rational form loses 5 ulp to rounding there.  tests/engine/ops/test_erf.py measures both.
+f64 is W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969); f32 uses
+two minimax polynomials fitted to `math.erf` in f64, since the rational form loses 5 ulp to rounding there.
+tests/engine/ops/test_erf.py measures both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEAR = (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3
          3.20937758913846947e3)  # fmt: skip
 _NEAR_BELOW = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3,
                2.84423683343917062e3)  # fmt: skip
-# Cody's n = 8 fit of exp(x**2) * erfc(x) on [0.46875, 4]; past 4 it is exact enough for 1 - erfc.
+# Cody's n = 8 fit of exp(x**2) * erfc(x) on [0.46875, 4]; beyond 4 it is precise enough for 1 - erfc.
 _FAR = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
         2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
         1.23033935479799725e3)  # fmt: skip
@@ -39,11 +39,11 @@ FAR_F32 = (5.358980615710607e-06, -5.063794014859013e-05, -2.4163180569303222e-0
             -0.02256331406533718, 0.10515882819890976, 0.6356781721115112, 0.12854045629501343)  # fmt: skip
 
 _CHUNK = 1 << 16
-"""Elements per pass: the temporaries stay in the second-level cache."""
+"""Elements per pass: the temporaries fit in the second-level cache."""
 
 
 def _polynomial(xp: Any, x: Any, coefficients: Sequence[float]) -> Any:
-    """Horner's rule in `x`'s own dtype."""
+    """Evaluate a polynomial by Horner's rule in the dtype of `x`."""
     result = xp.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         result *= x
@@ -69,7 +69,7 @@ def _erf_f64(xp: Any, x: Any) -> Any:
     square = x * x
     near = x * (_polynomial(xp, square, _NEAR) / _polynomial(xp, square, _NEAR_BELOW))
     size = xp.minimum(xp.abs(x), 6.0)
-    # exp(-x**2) from a head that squares without error and a small tail.
+    # exp(-x**2) from a head with an exact square, and a small tail.
     head = xp.trunc(size * 16) / 16
     decay = xp.exp(-head * head) * xp.exp(-(size - head) * (size + head))
     far = 1 - decay * (_polynomial(xp, size, _FAR) / _polynomial(xp, size, _FAR_BELOW))
@@ -77,7 +77,7 @@ def _erf_f64(xp: Any, x: Any) -> Any:
 
 
 def erf_plain(xp: Any, x: Any, out: Any) -> Any:
-    """The error function of `x`, f32 or f64, into `out` by passes over chunks that fit the cache."""
+    """Write the error function of `x`, f32 or f64, to `out` in chunks that fit in the cache."""
     compute = _erf_f64 if x.dtype == np.float64 else _erf_f32
     flat, target = x.reshape(-1), out.reshape(-1)
     chunk = _CHUNK if xp is np else max(1, x.size)
@@ -90,7 +90,7 @@ def erf_plain(xp: Any, x: Any, out: Any) -> Any:
 def _erf_compiled(x: Any, out: Any) -> Any:
     from nncdbg.engine.ops.erf_compiled import erf_f32
 
-    # A weight that is mapped from a file may lie at any address.
+    # A weight mapped from a file may be at any address.
     target = out if out.flags.carray else np.empty(out.shape, out.dtype)
     erf_f32(np.require(x, requirements="A").reshape(-1), target.reshape(-1))
     return settled(np, target, out.dtype, out)

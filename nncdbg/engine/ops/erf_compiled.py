@@ -1,7 +1,7 @@
-"""The f32 error function in one compiled loop: ten times as fast as passes of NumPy (GELU needs it).
+"""The f32 error function in one compiled loop: ten times as fast as NumPy passes (GELU needs it).
 
-Imported late (it imports numba).  The same two polynomials as the plain form in `erf.py`, which the
-tests compare it with; both sides of the border are computed, so that the loop vectorises.
+Imported late, since it imports numba.  Uses the polynomials of the plain form in `erf.py`; the tests compare
+the two.  Both sides of the border are computed, so that the loop vectorizes.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def _erf(x: Any, out: Any) -> None:
         power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
         far = _ONE - decay * power
         far = far if v > _ZERO else -far
-        # A NaN is not above the border, and its `far` is NaN too.
+        # NaN is not above the border, and `far` is NaN too.
         out[i] = near if t < _BORDER else far
 
 
 def _compiled() -> Any:
-    """The loop for contiguous f32, cached on disk where a folder for a cache can be written."""
-    # Values of a run are read-only; a writable array fits this type as well.
+    """Compile the loop for contiguous f32; cached on disk if a cache folder is writable."""
+    # Values of a run are read-only; a writable array matches this type as well.
     signature = types.void(types.Array(types.float32, 1, "C", readonly=True), types.float32[::1])
     options: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
     try:
@@ -54,4 +54,4 @@ def _compiled() -> Any:
 
 
 erf_f32 = _compiled()
-"""`erf_f32(x, out)`: both contiguous f32 of one axis and the same size; returns nothing."""
+"""`erf_f32(x, out)`: both are contiguous one-axis f32 of the same size; returns nothing."""

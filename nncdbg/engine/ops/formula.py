@@ -1,4 +1,4 @@
-"""How formulas are written: the frame of graph text around statements, and casts around narrow floats."""
+"""Building blocks of formulas: graph text around statements, and casts around narrow floats."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nncdbg.engine.ops.precision import NARROW
 from nncdbg.engine.ops.types import Types, at
 
 LARGE = 1 << 26
-"""Elements (256 MB of f32) past which a formula loops instead of holding all products at once."""
+"""Elements (256 MB of f32) above which a formula loops instead of computing all products at once."""
 
 
 def type_at(types: Types, index: int) -> TensorType:
-    """The type of an input that a formula is about; GraphError if it is not known."""
+    """Return the type of an input of a formula; GraphError if it is unknown."""
     given = at(types, index)
     if given is None:
         raise GraphError(f"a formula needs the type of input {index}", hint="step to the statement first")
@@ -23,7 +23,7 @@ def type_at(types: Types, index: int) -> TensorType:
 
 
 def sizes_at(types: Types, index: int) -> tuple[int, ...]:
-    """The sizes of input `index`; GraphError if one is not a number."""
+    """Return the sizes of input `index`; GraphError if a size is not a number."""
     given = type_at(types, index)
     sizes = tuple(size for size in given.shape or () if isinstance(size, int))
     if given.shape is None or len(sizes) != len(given.shape):
@@ -34,7 +34,7 @@ def sizes_at(types: Types, index: int) -> tuple[int, ...]:
 def formula_text(
     name: str, inputs: Iterable[tuple[str, TensorType | None]], lines: Iterable[str], results: Sequence[str]
 ) -> str:
-    """The text of a formula; an input that is not given has the type None and is left out."""
+    """Return the text of a formula; an omitted input has the type None and is left out."""
     parameters = ", ".join(f"%{key}: {given}" for key, given in inputs if given is not None)
     body = "".join(f"  {line}\n" for line in lines)
     returned = ", ".join(f"%{key}" for key in results)
@@ -42,21 +42,21 @@ def formula_text(
 
 
 def wide_name(dtype: str) -> str:
-    """The element type that a formula over `dtype` computes in."""
+    """Return the element type that a formula over `dtype` computes in."""
     return "f32" if dtype in NARROW else dtype
 
 
 def cast(target: str, source: str, dtype: str) -> str:
-    """The statement that casts a value of a formula to an element type."""
+    """Return the statement that casts a value of a formula to an element type."""
     return f"%{target} = Cast(%{source}, to={ONNX[dtype]})"
 
 
 def in_precision(
     dtype: str, inputs: Sequence[str], lines: Sequence[str], outputs: Sequence[str]
 ) -> list[str]:
-    """`lines` read `%name.wide` for each input and write `%name.wide` for each output.
+    """Add casts around `lines`, which read `%name.wide` per input and write `%name.wide` per output.
 
-    For f32, f64 and integers the suffix falls away; for narrow floats casts stand around the lines.
+    For f32, f64 and integers the suffix is removed; narrow floats are cast before and after the lines.
     """
     wide = wide_name(dtype)
     if wide == dtype:

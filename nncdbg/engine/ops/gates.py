@@ -28,7 +28,7 @@ _LINES: dict[str, tuple[str, ...]] = {
     "Tanh": ("{y} = Tanh({x})",),
     "ThresholdedRelu": ("{y} = ThresholdedRelu({x}, alpha={alpha})",),
 }
-"""The activations of recurrent layers as graph text.  Their names are read in any case."""
+"""The activations of recurrent layers as graph text.  Names are case-insensitive."""
 
 _FUSED_LINES = {
     **_LINES,
@@ -40,7 +40,7 @@ _FUSED_LINES = {
         "{y} = Mul({y}.soft, {alpha})",
     ),
 }
-"""The activations that onnxruntime fuses behind another op."""
+"""The activations that onnxruntime fuses after another op."""
 
 _DEFAULTS = {
     "HardSigmoid": (0.2, 0.5),
@@ -53,7 +53,7 @@ _DEFAULTS = {
 
 
 def activation_lines(name: str | None, x: str, y: str, parameters: Sequence[float | None] = ()) -> list[str]:
-    """`y` from `x` by an activation that onnxruntime fuses; Identity without one.
+    """Return lines that compute `y` from `x` by a fused activation of onnxruntime; Identity without one.
 
     `parameters` are alpha and beta.  Raises GraphError for an unknown activation.
     """
@@ -71,7 +71,7 @@ def activation_lines(name: str | None, x: str, y: str, parameters: Sequence[floa
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One activation with its numbers, behind a clip to ``[-clip, clip]`` if there is one."""
+    """One activation with its parameters, after an optional clip to ``[-clip, clip]``."""
 
     name: str
     alpha: float | None = None
@@ -79,7 +79,7 @@ class Gate:
     clip: float | None = None
 
     def __call__(self, xp: ModuleType, x: Any) -> Any:
-        """The activation of an array of f32 or f64."""
+        """Apply the activation to an array of f32 or f64."""
         if self.clip:
             x = xp.minimum(xp.maximum(x, -self.clip), self.clip)
         match self.name:
@@ -92,7 +92,7 @@ class Gate:
         return declared(self.name)[-1].bind(xp, given)(x)
 
     def lines(self, target: str, source: str) -> list[str]:
-        """The same as statements from ``%source`` to ``%target``."""
+        """Return the same activation as statements from ``%source`` to ``%target``."""
         lines = []
         if self.clip:
             lines.append(f"%{target}.clipped = Clip(%{source}, {-self.clip}, {self.clip})")
@@ -101,10 +101,10 @@ class Gate:
 
 
 def gates_of(attributes: Attributes, defaults: Sequence[str], directions: int) -> list[list[Gate]]:
-    """The activations of each direction; alphas and betas go, in order, to those that take one."""
+    """Return the activations of each direction; alphas and betas go, in order, to those that take one."""
     names = attributes["activations"] or [*defaults] * directions
     if len(names) != len(defaults) * directions:
-        # The default of the schema of RNN names both directions.
+        # The default of RNN's schema names both directions.
         if tuple(names[: len(defaults)]) != tuple(names[len(defaults) :]):
             raise GraphError(
                 f"expected {len(defaults) * directions} activations, got {len(names)}",
@@ -113,7 +113,7 @@ def gates_of(attributes: Attributes, defaults: Sequence[str], directions: int) -
         names = [*names[: len(defaults)]] * directions
     alphas, betas = iter(attributes["activation_alpha"] or ()), iter(attributes["activation_beta"] or ())
     gates = [_gate(name, alphas, betas, attributes["clip"]) for name in names]
-    # The third of an LSTM acts on the cell, which ONNX Runtime does not clip.
+    # The third activation of an LSTM acts on the cell, which ONNX Runtime does not clip.
     gates = [replace(gate, clip=None) if i % len(defaults) == 2 else gate for i, gate in enumerate(gates)]
     return [gates[i : i + len(defaults)] for i in range(0, len(gates), len(defaults))]
 

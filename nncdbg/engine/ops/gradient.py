@@ -1,8 +1,8 @@
-"""What a gradient rule is given, and the few steps that many rules share.
+"""The inputs of gradient rules, and steps that many rules share.
 
-A rule (`Op.vjp`) says how the cotangent of an op's output gives those of its operands.  It emits
-statements, in the newest form of each op; whoever builds the graph fits them to the opset.  No
-rule masks a NaN: where an operand or a cotangent is NaN, what depends on it is NaN.
+A rule (`Op.vjp`) computes the cotangents of an op's operands from that of its output.  It emits statements in
+the newest form of each op; the graph builder adapts them to the opset.  No rule masks a NaN: where an operand
+or a cotangent is NaN, the values that depend on it are NaN.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from nncdbg.engine.graph import Attribute, Literal, Operand, TensorType
 
 
 class Emit(Protocol):
-    """Where a rule puts its statements."""
+    """The interface through which a rule emits statements."""
 
     @property
     def version(self) -> int:
-        """The opset of ONNX's own operators."""
+        """The version of the default ONNX opset."""
 
     def __call__(self, op: str, *operands: Operand, **attributes: Attribute) -> str:
-        """Append a statement of one output; the name of its value."""
+        """Append a statement of one output and return the name of its value."""
 
     def type_of(self, operand: Operand) -> TensorType | None:
-        """The type as far as it is known before the run."""
+        """Return the type of an operand, as far as it is known before the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Applied:
 
     operands: tuple[Operand, ...]
     outputs: tuple[str, ...]
-    """Names; empty for an output that nobody reads."""
+    """Names of the outputs; empty for an output that is never read."""
     cotangents: tuple[str | None, ...]
     attributes: Mapping[str, Any]
-    """As a kernel takes them, defaults filled in."""
+    """The attributes as a kernel takes them, with defaults filled in."""
     given: Mapping[str, Attribute]
-    """As the statement has them."""
+    """The attributes as given in the statement."""
 
     @property
     def x(self) -> Operand:
@@ -55,51 +55,51 @@ class Applied:
 
     @property
     def d(self) -> str:
-        """The cotangent of the first output; UnsupportedOp if only others have one."""
+        """The cotangent of the first output; UnsupportedOp if only other outputs have one."""
         if self.cotangents[0] is None:
             raise UnsupportedOp("its rule is for the first output only")
         return self.cotangents[0]
 
     def operand(self, index: int) -> Operand:
-        """Operand `index`, None where it is not given."""
+        """Return operand `index`, None if it is not given."""
         return self.operands[index] if index < len(self.operands) else None
 
 
 def nothing(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The rule of an op that is constant between its jumps, or does not depend on its operands' elements."""
+    """The rule of an op that is constant between jumps, or independent of its operands' elements."""
     return ()
 
 
 def same_shape(emit: Emit, a: Operand, b: Operand) -> bool:
-    """True if both shapes are known and equal."""
+    """Return True if both shapes are known and equal."""
     known = [emit.type_of(a), emit.type_of(b)]
     shapes = [each.shape if each is not None else None for each in known]
     return shapes[0] is not None and None not in shapes[0] and shapes[0] == shapes[1]
 
 
 def summed_like(emit: Emit, cotangent: str, operand: Operand) -> Operand:
-    """The cotangent summed over the axes along which the operand was broadcast."""
+    """Sum the cotangent over the axes along which the operand was broadcast."""
     if not isinstance(operand, str):
         return None
     return cotangent if same_shape(emit, cotangent, operand) else emit("nncdbg.SumLike", cotangent, operand)
 
 
 def shape_of(emit: Emit, operand: Operand) -> str:
-    """The sizes of an operand, read in the run."""
+    """Emit the sizes of an operand, read at run time."""
     return emit("Shape", operand)
 
 
 def reshaped_like(emit: Emit, cotangent: str, operand: Operand) -> str:
-    """The elements of the cotangent in the shape of the operand."""
+    """Reshape the cotangent to the shape of the operand."""
     if same_shape(emit, cotangent, operand):
         return cotangent
-    # Without `allowzero` a size of 0 would mean the size that the cotangent has there.
+    # Without `allowzero` a size of 0 would mean the cotangent's size of that axis.
     attributes: dict[str, Attribute] = {"allowzero": 1} if emit.version >= 14 else {}
     return emit("Reshape", cotangent, shape_of(emit, operand), **attributes)
 
 
 def cast_like(emit: Emit, value: str, operand: Operand) -> str:
-    """The value in the element type of the operand."""
+    """Cast the value to the element type of the operand."""
     source, target = emit.type_of(value), emit.type_of(operand)
     if target is None:
         return emit("CastLike", value, operand)
@@ -109,17 +109,17 @@ def cast_like(emit: Emit, value: str, operand: Operand) -> str:
 
 
 def indicator(emit: Emit, condition: str, operand: Operand) -> str:
-    """1 where the condition holds, 0 elsewhere, and NaN where the operand is NaN; in its element type."""
+    """Emit 1 where the condition holds, else 0, and NaN where the operand is NaN; in its element type."""
     return emit("Where", emit("IsNaN", operand), operand, cast_like(emit, condition, operand))
 
 
 def number(value: float) -> Literal:
-    """A number in place; it takes the element type of its neighbors."""
+    """Return a literal number, which takes the element type of its neighbors."""
     return Literal(float(value))
 
 
 def rank_of(emit: Emit, operand: Operand) -> int:
-    """The number of axes; UnsupportedOp if it is not known before the run."""
+    """Return the number of axes; UnsupportedOp if it is not known before the run."""
     known = emit.type_of(operand)
     if known is None or known.shape is None:
         raise UnsupportedOp(f"the number of axes of %{operand} is not known before the run")

@@ -1,4 +1,4 @@
-"""Gradient rules of products of matrices, and of Softmax and LogSoftmax."""
+"""Gradient rules of matrix products, and of Softmax and LogSoftmax."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _turned(emit: Emit, matrix: Operand) -> str:
 
 
 def gemm(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """alpha d Bᵀ and alpha Aᵀ d, each turned as its matrix was; beta d, summed to the shape of C."""
+    """alpha d Bᵀ and alpha Aᵀ d, each transposed like its matrix; beta d, summed to the shape of C."""
     a, b, c = at.operand(0), at.operand(1), at.operand(2)
     alpha, beta = at.attributes["alpha"], at.attributes["beta"]
     turned_a, turned_b = at.attributes["transA"], at.attributes["transB"]
@@ -57,7 +57,7 @@ def gemm(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def softmax(*, log: bool = False, flatten: bool = False) -> Vjp:
-    """y (d - sum(d y)), or with `log` d - exp(y) sum(d); `flatten` as before opset 13, over rows."""
+    """y (d - sum(d y)), or with `log` d - exp(y) sum(d); `flatten`: over rows, as before opset 13."""
 
     def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
         axis, y, d = at.attributes["axis"], at.y, at.d

@@ -1,7 +1,7 @@
-"""Gradient rules of ops that work element by element.
+"""Gradient rules of elementwise ops.
 
-At a jump of the slope: 0 for `Abs` and `Relu`, equal shares for `Max` and `Min`, the inner slope
-for `Clip`, that of the negative side for `LeakyRelu` and `PRelu`.
+At a jump of the slope: 0 for `Abs` and `Relu`, equal shares for `Max` and `Min`, the inner slope for `Clip`,
+the slope of the negative side for `LeakyRelu` and `PRelu`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nncdbg.engine.ops.gradient import (
 )
 
 Slope: TypeAlias = Callable[[Emit, Operand, str], Operand]
-"""The derivative of an output by its operand, from operand and output."""
+"""The derivative of an output with respect to its operand, from operand and output."""
 
 
 def sloped(slope: Slope) -> Vjp:
-    """The cotangent times a slope."""
+    """Return the rule that multiplies the cotangent by a slope."""
 
     def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
         return (emit("Mul", at.d, slope(emit, at.x, at.y)),)
@@ -35,7 +35,7 @@ def sloped(slope: Slope) -> Vjp:
 
 
 def over(divisor: Slope) -> Vjp:
-    """The cotangent over a divisor."""
+    """Return the rule that divides the cotangent by a divisor."""
 
     def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
         return (emit("Div", at.d, divisor(emit, at.x, at.y)),)
@@ -81,7 +81,7 @@ def _step(emit: Emit, x: Operand, y: str) -> str:
 
 
 def negative(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The negative of the cotangent."""
+    """The negated cotangent."""
     return (emit("Neg", at.d),)
 
 
@@ -130,18 +130,18 @@ def thresholded_relu(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def add(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The cotangent, to each."""
+    """The cotangent, for each operand."""
     return [summed_like(emit, at.d, operand) for operand in at.operands]
 
 
 def subtract(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The cotangent, and its negative."""
+    """The cotangent, and the negated cotangent."""
     a, b = at.operands
     return summed_like(emit, at.d, a), summed_like(emit, emit("Neg", at.d), b)
 
 
 def multiply(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """Times the other."""
+    """The cotangent times the other operand."""
     a, b = at.operands
     return summed_like(emit, emit("Mul", at.d, b), a), summed_like(emit, emit("Mul", at.d, a), b)
 
@@ -175,12 +175,12 @@ def power(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def extreme(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """Of Max and Min: to whom the result is equal; where several are, in equal shares."""
+    """For Max and Min: the cotangent to the operand that equals the result; equal shares if several do."""
     if len(at.operands) == 1:
         return (at.d,)
     hits = [cast_like(emit, emit("Equal", operand, at.y), at.y) for operand in at.operands]
     ties = emit("Sum", *hits) if len(hits) > 1 else hits[0]
-    # Where the result is NaN it equals nobody, and 0 / 0 is NaN.
+    # Where the result is NaN, no operand equals it, and 0 / 0 is NaN.
     return [
         summed_like(emit, emit("Div", emit("Mul", at.d, hit), ties), operand)
         for hit, operand in zip(hits, at.operands, strict=True)
@@ -188,7 +188,7 @@ def extreme(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def clip(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The operand where it is within the bounds, else the bound that holds."""
+    """The cotangent to the operand where it is within the bounds, else to the active bound."""
     inside = indicator(emit, emit("Equal", at.x, at.y), at.x)
     low, high = at.operand(1), at.operand(2)
     towards_x = emit("Mul", at.d, inside)
@@ -208,7 +208,7 @@ def clip(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def where(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """To the operand that was chosen; nothing to the condition."""
+    """The cotangent to the selected operand; none to the condition."""
     condition, x, y = at.operands
     to_x = emit("Where", condition, at.d, number(0))
     to_y = emit("Where", condition, number(0), at.d)

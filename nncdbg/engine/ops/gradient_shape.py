@@ -1,4 +1,4 @@
-"""Gradient rules of ops that move, shape, reduce or convert elements."""
+"""Gradient rules of ops that move, reshape, reduce or convert elements."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def identity(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def reshaped(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The cotangent in the shape of the operand."""
+    """The cotangent, reshaped to the shape of the operand."""
     return (reshaped_like(emit, at.d, at.x),)
 
 
 def transposed(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The axes put back."""
+    """The cotangent with the inverse permutation."""
     order = at.attributes["perm"]
     if order is None:
         return (emit("Transpose", at.d),)
@@ -48,24 +48,24 @@ def expanded(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def spread(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """Of a sum: the cotangent repeated, in the shape of the operand."""
+    """For a sum: the cotangent repeated, in the shape of the operand."""
     return (emit("Expand", at.d, shape_of(emit, at.x)),)
 
 
 def cast(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The cotangent cast back; nothing goes back through a type that is no float."""
+    """The cotangent cast back; none through a type that is not a float."""
     if element_type(at.attributes["to"]) not in FLOATS:
         return ()
     return (cast_like(emit, at.d, at.x),)
 
 
 def cast_as_other(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The cotangent cast back; nothing to the operand that gives the type."""
+    """The cotangent cast back; none to the operand that gives the type."""
     return (cast_like(emit, at.d, at.x), None)
 
 
 def dropout(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """In training what was kept, scaled as it was; else the cotangent itself."""
+    """In training, the kept elements with the same scale; otherwise the cotangent itself."""
     ratio, training = at.operand(1), at.operand(2)
     if training is None:
         return (at.d,)
@@ -81,7 +81,7 @@ def dropout(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def _axes(at: Applied) -> Operand:
-    """The axes as an operand, None where all are meant."""
+    """Return the axes as an operand, None for all axes."""
     if len(at.operands) > 1:
         return at.operands[1]
     listed = at.attributes.get("axes")
@@ -89,29 +89,29 @@ def _axes(at: Applied) -> Operand:
 
 
 def _with_axes(emit: Emit, at: Applied, value: str) -> str:
-    """A value of the reduced shape so that it broadcasts with the operand."""
+    """Give a reduced value axes of size 1, so that it broadcasts with the operand."""
     axes = _axes(at)
     return value if axes is None or at.attributes["keepdims"] else emit("Unsqueeze", value, axes)
 
 
 def reduced_sum(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The cotangent repeated along the axes that were summed."""
+    """The cotangent repeated along the summed axes."""
     return (emit("Expand", _with_axes(emit, at, at.d), shape_of(emit, at.x)),)
 
 
 def reduced_extreme(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """Of ReduceMax and ReduceMin: equal shares to the elements that equal the result."""
+    """For ReduceMax and ReduceMin: equal shares to the elements that equal the result."""
     hits = cast_like(emit, emit("Equal", at.x, _with_axes(emit, at, at.y)), at.d)
     attributes: dict[str, Attribute] = {"keepdims": 1}
     if at.attributes.get("noop_with_empty_axes"):
         attributes["noop_with_empty_axes"] = 1
     ties = emit("ReduceSum", hits, *([_axes(at)] if _axes(at) is not None else []), **attributes)
-    # Where the result is NaN nobody equals it, and 0 / 0 is NaN.
+    # Where the result is NaN, no element equals it, and 0 / 0 is NaN.
     return (emit("Div", emit("Mul", hits, _with_axes(emit, at, at.d)), ties),)
 
 
 def reduced_log_sum_exp(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """To each element its part exp(x - y) of the sum, which does not overflow."""
+    """The share exp(x - y) of each element in the sum, which does not overflow."""
     share = emit("Exp", emit("Sub", at.x, _with_axes(emit, at, at.y)))
     return (emit("Mul", _with_axes(emit, at, at.d), share),)
 
@@ -120,7 +120,7 @@ def reduced_log_sum_exp(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def _size(emit: Emit, operand: Operand, axis: int) -> Operand:
-    """The size along an axis as a list of one: a number if it is known."""
+    """Return the size along an axis as a list of one; a number if it is known."""
     known = emit.type_of(operand)
     if known is not None and known.shape is not None and isinstance(size := known.shape[axis], int):
         return Literal((size,))
@@ -134,7 +134,7 @@ def _sum_of(emit: Emit, a: Operand, b: Operand) -> Operand:
 
 
 def joined(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """Of Concat: to each its part."""
+    """For Concat: each operand gets its part."""
     axis = 1 if at.attributes["axis"] is None else at.attributes["axis"]
     start: Operand = Literal((0,))
     parts: list[Operand] = []
@@ -146,7 +146,7 @@ def joined(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def split(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """The cotangents of the parts joined, zeros where a part does not matter."""
+    """The joined cotangents of the parts, with zeros for parts that have none."""
     parts = []
     for output, cotangent in zip(at.outputs, at.cotangents, strict=True):
         if not output:
@@ -156,9 +156,9 @@ def split(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def moved(op: str, *, repeats: bool = False) -> Vjp:
-    """Of an op that only moves elements: where each went is found by moving their positions alike.
+    """Return the rule of an op that only moves elements; moving positions the same way gives the sources.
 
-    `repeats`: an element may go to several places, and their cotangents are summed.
+    `repeats`: an element may move to several positions, and their cotangents are summed.
     """
 
     def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
@@ -182,7 +182,7 @@ def triangle(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def scattered(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """Of ScatterElements that sets or adds: to the updates what stands at their places."""
+    """For ScatterElements that sets or adds: the updates get the elements at their positions."""
     _, indices, updates = at.operands
     axis, reduction = at.attributes["axis"], at.attributes.get("reduction", "none")
     to_updates = emit("GatherElements", at.d, indices, axis=axis)
@@ -195,7 +195,7 @@ def scattered(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 
 def gathered_elements(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """Each cotangent added where its element came from."""
+    """Each cotangent, added at the source position of its element."""
     if emit.version < 16:
         raise UnsupportedOp("it needs ScatterElements with a reduction (opset 16)")
     zeros = emit("nncdbg.FullLike", at.x, value=0.0)

@@ -1,4 +1,4 @@
-"""Ops that read or write where an index tensor says: Gather, Scatter and their kin.
+"""Ops that read or write at the positions in an index tensor: Gather, Scatter and related ops.
 
 A negative index counts from the end.  NumPy raises IndexError for one out of range.
 """
@@ -36,7 +36,7 @@ from nncdbg.engine.ops.types import (
 )
 
 _COMBINE = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
-"""ONNX's `reduction` to the ufunc whose `at` does it."""
+"""ONNX's `reduction` to the ufunc with the `at` method that implements it."""
 
 
 def _gather_shape(attributes: Attributes, types: Types) -> Shape | None:
@@ -56,7 +56,7 @@ def _gather_shape(attributes: Attributes, types: Types) -> Shape | None:
     influence=GATHERED,
 )
 def gather(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
-    """The slices of `x` along `axis` that `indices` name; its axes stand there.  ONNX Gather since 1."""
+    """The slices of `x` along `axis` at `indices`; the axes of `indices` replace it.  ONNX Gather since 1."""
     return xp.asarray(xp.take(x, indices, axis=axis))
 
 
@@ -107,7 +107,7 @@ def gather_nd(xp: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
 
 
 def _scattered(xp: Any, x: Any, where: tuple[Any, ...], updates: Any, reduction: str, out: Any) -> Any:
-    """A copy of `x` with `updates` at `where`; without a reduction the last of equal indices wins."""
+    """Return a copy of `x` with `updates` at `where`; without a reduction, the last duplicate wins."""
     if out is None:
         out = x.copy()
     else:
@@ -188,9 +188,9 @@ def _one_hot_types(attributes: Attributes, types: Types) -> Types:
     host_operands=(1,),
 )
 def one_hot(xp: Any, indices: Any, depth: Any, values: Any, *, axis: int) -> Any:
-    """`values[1]` where the new axis' position is the index, else `values[0]`.
+    """`values[1]` where the position along the new axis is the index, else `values[0]`.
 
-    Indices in [-depth, depth); one outside gives `values[0]` alone.  ONNX OneHot since 9.
+    Indices in [-depth, depth); one outside gives only `values[0]`.  ONNX OneHot since 9.
     """
     size = int(depth.reshape(-1)[0].item())
     place = normal_axis(axis, indices.ndim + 1)
@@ -208,9 +208,9 @@ def _nonzero_shape(attributes: Attributes, types: Types) -> Shape | None:
 
 @op("NonZero", since=9, infer=fixed("i64", _nonzero_shape), influence=RESIZED)
 def nonzero(xp: Any, x: Any) -> Any:
-    """i64[rank, count]: the indices of elements that are not zero (NaN is not).  ONNX NonZero since 9.
+    """i64[rank, count]: the indices of nonzero elements; NaN counts as nonzero.  ONNX NonZero since 9.
 
-    A scalar counts as one axis, as ONNX Runtime has it.
+    A scalar counts as one axis, as in ONNX Runtime.
     """
     return xp.stack(xp.nonzero(x.reshape(1) if x.ndim == 0 else x)).astype(np.int64, copy=False)
 
@@ -228,7 +228,7 @@ def _compress_shape(attributes: Attributes, types: Types) -> Shape | None:
 
 @op("Compress", since=9, infer=shaped(_compress_shape), influence=MOVED)
 def compress(xp: Any, x: Any, condition: Any, *, axis: int | None) -> Any:
-    """The slices of `x` along `axis` (of `x` flat, without one) where `condition` holds.
+    """The slices of `x` along `axis` (of flattened `x` without `axis`) where `condition` is true.
 
     ONNX Compress since 9.
     """

@@ -1,11 +1,11 @@
 """Which elements of an op's operands influence which elements of its results.
 
-Every op declares a row (`Op.influence`).  The NaN tracker gives it boolean masks of the operand elements
-that come from a bad value, and gets masks of the result elements that depend on them.  A row may name more
-elements than are influenced (`exact` is False), never fewer.  `tests/engine/ops/test_influence.py`
-compares each row with an experiment.
+Every op declares an influence (`Op.influence`), a row of the table.  The NaN tracker passes boolean masks of
+the operand elements that originate from a bad value, and receives masks of the result elements that depend on
+them.  A row may name more elements than are influenced (`exact` is False), never fewer.
+`tests/engine/ops/test_influence.py` compares each row with an experiment.
 
-A row may depend on values: `Where` discards the branch that it does not take, `Max` an infinity that loses.
+A row may depend on values: `Where` discards the branch that it does not take, `Max` a losing infinity.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import numpy as np
 from nncdbg.engine.graph import Array
 
 Marked: TypeAlias = Any
-"""A boolean array of the value's shape; for a sequence a list of these; None where no element is marked.
+"""A boolean array of the value's shape; a list of these for a sequence; None if no element is marked.
 
-In the result of a row, True marks every element and the shape of the result too.
+In the result of a row, True marks every element and the shape of the result.
 """
 
 CALM = 1e4
-"""Largest magnitude that a probe leaves in an operand, so that no kernel overflows over it."""
+"""Largest magnitude that a probe leaves in an operand, so that no kernel overflows."""
 
 
 class Bindable(Protocol):
-    """An op as its row runs it (`Op`)."""
+    """The interface of an op that its row runs (`Op`)."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class Bindable(Protocol):
 
 
 class Infinities(Enum):
-    """What an op does with an intentional infinity among its operands."""
+    """How an op treats an intentional infinity among its operands."""
 
     SPOILED = "consumed as data"
     KEPT = "moved"
@@ -57,7 +57,7 @@ class Infinities(Enum):
 
 
 class Content(Enum):
-    """What the results of an op hold."""
+    """What the results of an op contain."""
 
     COMPUTED = "numbers that the op computes"
     MOVED = "elements of its operands, or of an attribute"
@@ -79,20 +79,19 @@ class Application:
     results: Sequence[Any]
     marked: Sequence[Marked]
     exact: bool = True
-    """Whether infinities among the marked elements are exact, such as log(0), so that one may lose to a
-    number.
+    """Whether infinities among the marked elements are exact, such as log(0), and may lose to a number.
 
-    One that was rounded to infinity, or was consumed as data, decides even where it loses.
+    A rounded infinity, or one consumed as data, decides even where it loses.
     """
 
     def run(self, operands: Sequence[Any], **attributes: Any) -> Sequence[Any]:
-        """The op's own kernel over other operands, on NumPy; always a sequence of results."""
+        """Run the op's own kernel on other operands, on NumPy; always return a sequence of results."""
         with np.errstate(all="ignore"):
             found = self.op.bind(np, {**self.attributes, **attributes})(*operands)
         return found if isinstance(found, tuple) else (found,)
 
     def marks(self, index: int) -> Marked:
-        """The marks of one operand, None also where it is not given."""
+        """Return the marks of one operand, None also if it is not given."""
         return self.marked[index] if index < len(self.marked) else None
 
     def operand(self, index: int) -> Any:
@@ -104,10 +103,10 @@ Find: TypeAlias = Callable[[Application], Sequence[Marked]]
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """A row of the table: `find` gives the influenced elements of each result, `words` describe it.
+    """A row of the table: `find` returns the influenced elements of each result, `words` describe it.
 
-    `exact` is False where more elements may be named than depend on the operand.  `discards` says which
-    values of an operand have no effect although the op reads them, "" if there are none.
+    `exact` is False if `find` may name more elements than depend on the operand.  `discards` describes the
+    values of an operand that have no effect although the op reads them, "" if there are none.
     """
 
     words: str
@@ -116,26 +115,26 @@ class Influence:
     discards: str = ""
     infinities: Infinities = Infinities.SPOILED
     masks: tuple[int, ...] | None = None
-    """The operands that `infinities` is about; None: all.  In others an infinity is data."""
+    """The operands that `infinities` applies to; None: all.  In others an infinity is data."""
     greatest: bool = False
-    """Whether the results are maxima, which a softmax written out subtracts."""
+    """Whether the results are maxima, which a decomposed softmax subtracts."""
     pointwise: bool = False
-    """Whether each element of a result depends on the elements in the same place only."""
+    """Whether each element of a result depends only on the elements at the same index."""
     content: Content = Content.COMPUTED
-    """What the results of ops with this row hold, unless their declaration says otherwise."""
+    """What the results of ops with this row contain, unless their declaration overrides it."""
 
     @property
     def roughly(self) -> Influence:
-        """The same row for an op whose result may stay the same although an element is named."""
+        """Return the same row for an op with results that may stay equal although an element is named."""
         return replace(self, exact=False)
 
     def taking(self, infinities: Infinities, masks: tuple[int, ...] | None = None) -> Influence:
-        """The same row for an op that treats intentional infinities, in operands `masks`, like this."""
+        """Return the same row for an op that treats intentional infinities in operands `masks` like this."""
         return replace(self, infinities=infinities, masks=masks)
 
 
 def whole(value: Any, marked: bool = True) -> Marked:
-    """Marks on every element of a value, or on none."""
+    """Return marks on every element of a value, or on none."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
@@ -148,7 +147,7 @@ def everything_in(results: Sequence[Any]) -> Sequence[Marked]:
 
 
 def resized(results: Sequence[Any]) -> Sequence[Marked]:
-    """Marks on all results and their shapes."""
+    """Return marks on all results and their shapes."""
     return [None if result is None else True for result in results]
 
 
@@ -183,7 +182,7 @@ CHECK = Influence(
 
 
 def aligned(application: Application, values: Sequence[Any]) -> Sequence[Any]:
-    """Values as they broadcast by NumPy's rules; before opset 7 `axis` says where the second belongs."""
+    """Return values aligned for NumPy broadcasting; before opset 7 `axis` places the second one."""
     axis = application.attributes.get("axis")
     if not application.attributes.get("broadcast") or axis is None or values[1] is None:
         return values
@@ -204,7 +203,7 @@ POINTWISE = Influence("element by element, with broadcasting", _pointwise, point
 
 
 def of_first(row: Influence) -> Influence:
-    """The same row, where the operands after the first give only a type or a shape."""
+    """Return the same row for an op where operands after the first give only a type or a shape."""
 
     def find(application: Application) -> Sequence[Marked]:
         return row.find(replace(application, marked=application.marked[:1]))
@@ -216,7 +215,7 @@ def of_first(row: Influence) -> Influence:
 
 
 def moved(*data: int, every: bool = False) -> Influence:
-    """The op run on the marks themselves: operands `data` (all with `every`) are moved, others say where."""
+    """Run the op on the marks: operands `data` (all with `every`) are moved, the others give positions."""
 
     def find(application: Application) -> Sequence[Marked]:
         chosen = range(len(application.operands)) if every else data
@@ -254,9 +253,9 @@ ALL_MOVED = moved(every=True)
 
 
 def probed(*data: int, every: bool = False) -> Influence:
-    """The op's own kernel with NaN in the marked elements of operands `data`: NaN results depend on them.
+    """Run the op's kernel with NaN in the marked elements of operands `data`; NaN results depend on them.
 
-    The other elements are finite and of moderate size, so that no NaN has another cause.
+    The other elements are finite and moderate, so that NaN has no other cause.
     """
 
     def find(application: Application) -> Sequence[Marked]:
@@ -279,7 +278,7 @@ def probed(*data: int, every: bool = False) -> Influence:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether NaN can take the place of an element: a mask of bools has no such place."""
+    """Return True if NaN can replace an element; a mask of bools cannot hold NaN."""
     return getattr(value, "dtype", None) is not None and value.dtype != np.bool_
 
 
@@ -292,7 +291,7 @@ def _probe(value: Array, marks: Marked, dtype: np.dtype[Any]) -> Array:
 
 
 def _probed_marks(found: Any, first: Any, own: Any) -> Marked:
-    """Where a probe's result is NaN; indices have no NaN, so they go with the values beside them."""
+    """Return where a probe's result is NaN; indices have no NaN and use the marks of their values."""
     if found is None or own is None:
         return None
     if np.asarray(found).dtype.kind in "fcV":

@@ -1,4 +1,4 @@
-"""Rows of ops that select by index, and of sums of products."""
+"""Influence of ops that select by index, and of sums of products."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nncdbg.engine.ops.influence import (
 
 
 def _indexed(application: Application, places: Any) -> Sequence[Marked]:
-    """The data moved; an index to all that it selects, which `places` spreads over the result."""
+    """Mark the moved data; an index marks all that it selects, which `places` spreads over the result."""
     data, indices = application.marked[:2]
     shape = np.shape(application.results[0])
     found = np.zeros(shape, bool)
@@ -108,7 +108,7 @@ ONE_HOT = Influence(
 
 
 def _product(a: Marked, b: Marked, ranks: tuple[int, int]) -> Any:
-    """Marks of a matrix product: rows of the first operand, columns of the second."""
+    """Return the marks of a matrix product: rows of the first operand, columns of the second."""
     found: Any = False
     if a is not None:
         rows = a.any(axis=-1, keepdims=ranks[1] > 1 and ranks[0] > 1)
@@ -148,7 +148,7 @@ PRODUCT_AND_SUM = Influence("as for MatMul; for the third operand, element by el
 
 
 def counted(*data: int) -> Influence:
-    """Sums of products of integers: the op over 1 at the marks and ones elsewhere, without zero points."""
+    """Sums of integer products: the op over 1 at the marks and ones elsewhere, without zero points."""
 
     def find(application: Application) -> Sequence[Marked]:
         if any(marks is not None for i, marks in enumerate(application.marked) if i not in data):

@@ -1,4 +1,4 @@
-"""Rows of ops that select: what is not selected has no influence."""
+"""Influence of ops that select: what is not selected has no influence."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EQUAL = Influence(
 
 
 def _deciding(application: Application, neutral: Sequence[Any]) -> Sequence[Marked]:
-    """Each operand except where the other one alone decides; `neutral` says where an operand does not."""
+    """Mark each operand except where the other alone decides; `neutral` values never decide."""
     a, b = (_none(each) for each in aligned(application, application.marked))
     open_a, open_b = aligned(application, neutral)
     return _result(application, (a & (open_b | b)) | (b & (open_a | a)))
@@ -143,7 +143,7 @@ CLIPPED = Influence(
 
 
 def reduced_axes(application: Application) -> tuple[int, ...]:
-    """The axes of a reduction: of attribute `axis`, `axes`, or of operand 1."""
+    """Return the axes of a reduction, from attribute `axis` or `axes`, or from operand 1."""
     rank = np.ndim(application.operands[0])
     attributes = application.attributes
     axes: Any = attributes.get("axes")
@@ -176,7 +176,7 @@ REDUCED_TO_GREATEST = replace(REDUCED_TO_LEAST, greatest=True)
 
 
 def along(axis: int | None = None, *, rest: bool = False) -> Influence:
-    """Every element of an axis (attribute `axis`, if None) influences all; `rest` adds the later axes."""
+    """Every element of an axis (attribute `axis` by default) influences all; `rest` adds the later axes."""
 
     def find(application: Application) -> Sequence[Marked]:
         if any(marks is not None for marks in application.marked[1:]):

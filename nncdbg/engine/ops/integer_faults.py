@@ -1,8 +1,8 @@
-"""Results that an integer type cannot represent: division by zero, casts out of range, a scale of zero.
+"""Results that an integer type cannot represent: division by zero, out-of-range casts, a zero scale.
 
-An op on which this can happen declares `Op.integer_fault`, one of the functions below or what they return.
-Each first takes a cheap look (the divisor, the least and the greatest element), and finds the elements
-concerned only if that fails.
+An op that can produce them declares `Op.integer_fault`, one of the functions below or a function that they
+return.  Each first runs a cheap check (the divisor, or the least and greatest element), and finds the
+elements only if that fails.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SCALE = "scale of zero"
 class IntegerFault:
     """Elements of one statement's results that its integer type cannot represent.
 
-    `cause` is `DIVISION`, `RANGE` or `SCALE`.  `operand` is the number of the operand to blame and `elements`
-    (bool, its shape) says which of its elements; `results` (bool, broadcasts to the results) which elements
-    of the results are wrong.  `target` is the integer type, where the cause is a range.
+    `cause` is `DIVISION`, `RANGE` or `SCALE`.  `operand` is the number of the faulty operand and `elements`
+    (bool, its shape) marks its faulty elements; `results` (bool, broadcasts to the results) marks the wrong
+    elements of the results.  `target` is the integer type if the cause is a range.
     """
 
     cause: str
@@ -41,11 +41,11 @@ class IntegerFault:
 
 
 FindIntegerFault: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], IntegerFault | None]
-"""`find(attributes, inputs) -> fault`: None if every result is one that its integer type can represent."""
+"""`find(attributes, inputs) -> fault`: None if the integer type can represent every result."""
 
 
 def divides_by_zero(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:
-    """The zeros of the divisor, operand 1, of an integer division or remainder."""
+    """Return the zeros of the divisor, operand 1, of an integer division or remainder."""
     divisor = inputs[1]
     if name_of(divisor.dtype) not in INTEGERS or divisor.all():
         return None
@@ -56,12 +56,12 @@ def divides_by_zero(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Int
 
 
 def cast_by_attribute(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:
-    """The elements of `Cast`'s operand that the type `to` cannot represent."""
+    """Return the elements of `Cast`'s operand that the type `to` cannot represent."""
     return _out_of_range(inputs[0], element_type(attributes["to"]))
 
 
 def cast_as_other(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:
-    """The elements of `CastLike`'s operand that the type of operand 1 cannot represent."""
+    """Return the elements of `CastLike`'s operand that the type of operand 1 cannot represent."""
     return _out_of_range(inputs[0], name_of(inputs[1].dtype))
 
 
@@ -83,21 +83,21 @@ def _out_of_range(x: Any, target: str) -> IntegerFault | None:
 
 
 def unrepresentable(x: Array, target: str) -> Array:
-    """Which elements of a tensor of integers or floats an integer type cannot represent (bool, its shape).
+    """Return which elements of a numeric tensor an integer type cannot represent (bool, its shape).
 
-    Floats are truncated towards zero first; NaN and infinities are in no integer type.
+    Floats are truncated towards zero first; no integer type can represent NaN or infinities.
     """
     low, high = integer_range(target)
     if name_of(x.dtype) in INTEGERS:
         wide = x.astype(object)
         return np.asarray((wide < low) | (wide > high), bool)
-    # Powers of two, so that f64 has these bounds exactly.
+    # Powers of two, so that f64 represents these bounds exactly.
     whole = np.trunc(x.astype(np.float64))
     return np.asarray(~((whole >= float(low)) & (whole < float(high + 1))))
 
 
 def divides_by_scale(scale: int) -> FindIntegerFault:
-    """For an op that divides all it computes by the scale in operand `scale`: its zeros and NaN."""
+    """Return the check of an op that divides by the scale in operand `scale`: its zeros and NaN."""
 
     def find(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:
         given = inputs[scale] if scale < len(inputs) else None
@@ -108,6 +108,6 @@ def divides_by_scale(scale: int) -> FindIntegerFault:
 
 
 def bad_scales(scale: Any) -> Array | None:
-    """Which elements of a scale are zero or NaN (bool, its shape); None if none is."""
+    """Return which elements of a scale are zero or NaN (bool, its shape); None if none is."""
     bad = np.asarray((scale == 0) | np.isnan(scale))
     return bad if bad.any() else None

@@ -1,4 +1,4 @@
-"""Kernels that users bring: a Python file that declares ops of other domains than ONNX's.
+"""Op libraries: Python files of users that declare ops of custom domains.
 
 import numpy as np
 import nncdbg
@@ -24,10 +24,10 @@ _LOADED: dict[Path, tuple[str, ...]] = {}
 
 
 def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Execute the Python file and enter the ops that it declares; their names, sorted.
+    """Execute the Python file, add the ops that it declares, and return their names, sorted.
 
-    A file is executed once per process.  Raises LoadError if it is missing, fails, declares no op,
-    or declares one of a domain that is not its own; then none of its ops is entered.
+    A file is executed once per process.  Raises LoadError if it is missing, fails, declares no op, or
+    declares one in a reserved domain; then none of its ops is added.
     """
     try:
         file = Path(path).resolve()
@@ -60,7 +60,7 @@ def _execute(file: Path) -> None:
 
 
 def _line_in(file: Path, error: Exception) -> str:
-    """Where in the library it failed, the innermost line of it."""
+    """Return the innermost line of the library in a traceback."""
     place = ""
     trace = error.__traceback__
     while trace is not None:

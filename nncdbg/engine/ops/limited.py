@@ -1,7 +1,7 @@
-"""The binary ops of opsets 1 to 6: no NumPy broadcasting, but `broadcast` and `axis` attributes.
+"""The binary ops of opsets 1 to 6: `broadcast` and `axis` attributes instead of NumPy broadcasting.
 
-`b` is spread over `a` only if `broadcast` is 1: its axes stand under those of `a` from `axis` on,
-or under the last ones.  The result has the shape of `a`.
+`b` is broadcast to `a` only if `broadcast` is 1: its axes match those of `a` from `axis` on, or the last
+ones.  The result has the shape of `a`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from nncdbg.engine.ops.types import Attributes, Types, at, typed
 
 
 def _under(a: Any, b: Any, axis: int | None) -> Any:
-    """`b` with axes of size 1 appended, so that its first axis stands under `axis` of `a`."""
+    """Append axes of size 1 to `b`, so that its first axis is aligned with `axis` of `a`."""
     if axis is None:
         return b
     return b.reshape(b.shape + (1,) * (a.ndim - axis % max(a.ndim, 1) - b.ndim))
 
 
 def _divides_by_zero(attributes: Attributes, inputs: Sequence[Any]) -> IntegerFault | None:
-    """The zeros of an integer divisor, and the elements of the result that `axis` puts them under."""
+    """Return the zeros of an integer divisor, and the result elements that `axis` aligns with them."""
     fault = divides_by_zero(attributes, inputs)
     if fault is None or not attributes["broadcast"]:
         return fault
@@ -35,7 +35,7 @@ def _divides_by_zero(attributes: Attributes, inputs: Sequence[Any]) -> IntegerFa
 
 
 def _declare(name: str, dtype: str | None) -> None:
-    """`dtype` is that of the result; None for that of `a`."""
+    """Declare the early versions of an op; `dtype` is that of the result, None for that of `a`."""
     newer = declared(name)[0]
 
     def kernel(

@@ -1,6 +1,6 @@
 """Comparisons, Boolean and bitwise logic, and the tests for NaN and infinity.
 
-A comparison with NaN is false, as IEEE 754 and ONNX have it; `Equal` also compares strings.
+A comparison with NaN is false, as in IEEE 754 and ONNX; `Equal` also compares strings.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ elementwise("IsNaN", "isnan", 9, fixed("bool"), "True where the element is NaN."
 
 @op("IsInf", since=10, infer=fixed("bool"), accepts_out=True, influence=CHECK)
 def is_infinite(xp: Any, x: Any, *, detect_negative: int, detect_positive: int, out: Any = None) -> Any:
-    """True where `x` is an infinity of a sign that is asked for.  ONNX IsInf since 10."""
+    """True where `x` is an infinity with a detected sign.  ONNX IsInf since 10."""
     result = xp.asarray(xp.isinf(x) if out is None else xp.isinf(x, out))
     if not detect_negative:
         result &= x > 0
@@ -52,12 +52,12 @@ def is_infinite(xp: Any, x: Any, *, detect_negative: int, detect_positive: int, 
 
 @op("BitShift", since=11, infer=broadcast(), accepts_out=True, integers=valid.shift, influence=POINTWISE)
 def bit_shift(xp: Any, x: Any, y: Any, *, direction: str, out: Any = None) -> Any:
-    """`x` shifted by `y` bits; past the width (or by less than none) only the sign bit is left.
+    """`x` shifted by `y` bits; beyond the width, or for a negative `y`, only the sign bit is left.
 
     A signed right shift keeps the sign.  ONNX BitShift since 11 (signed since 28).
     """
     bits = x.dtype.itemsize * 8
-    # As unsigned, a negative `y` is past the width too; NumPy masks both, C and so CuPy do not.
+    # As unsigned, a negative `y` is also beyond the width; NumPy masks both, C and thus CuPy do not.
     past = y.astype(f"u{y.dtype.itemsize}", copy=False) >= bits
     shift = xp.where(past, bits - 1, y).astype(x.dtype)
     if direction == "RIGHT":

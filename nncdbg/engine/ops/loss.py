@@ -1,4 +1,4 @@
-"""The losses of ONNX: negative log likelihood, and cross entropy on top of it."""
+"""The losses of ONNX: negative log likelihood, and cross entropy based on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _loss_types(attributes: Attributes, types: Types) -> Types:
 
 
 def _loss(xp: Any, log_prob: Any, target: Any, weight: Any, ignore_index: int | None, reduction: str) -> Any:
-    """The loss of log probabilities [N, C, ...] at classes [N, ...], in the type of `log_prob`."""
+    """Return the loss of log probabilities [N, C, ...] at classes [N, ...], in the type of `log_prob`."""
     ignored = xp.zeros(target.shape, bool) if ignore_index is None else target == ignore_index
     classes = xp.where(ignored, 0, target)
     picked = xp.take_along_axis(log_prob, xp.expand_dims(classes, 1), axis=1).squeeze(1)
@@ -79,7 +79,7 @@ def softmax_cross_entropy_loss(
     reduction: str,
     outputs_count: int,
 ) -> Any:
-    """The negative log likelihood loss of LogSoftmax(scores), and that.
+    """The negative log likelihood loss of LogSoftmax(scores), and LogSoftmax(scores) itself.
 
     ONNX SoftmaxCrossEntropyLoss since 12.
     """

@@ -1,4 +1,4 @@
-"""Products of matrices: MatMul, Gemm, Einsum, Det and the 8-bit MatMulInteger."""
+"""Matrix products: MatMul, Gemm, Einsum, Det and the 8-bit MatMulInteger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nncdbg.engine.ops.types import (
 
 
 def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim, ...] | None:
-    """NumPy's matmul: the last two axes are matrices, a vector is a row or a column."""
+    """Return the shape of NumPy's matmul: the last two axes are matrices, a vector is a row or a column."""
     if a is None or b is None:
         return None
     if not a or not b:
@@ -46,7 +46,7 @@ def matmul_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def matmul_formula(attributes: Attributes, inputs: Types) -> str:
-    """All products of a row with a column, then their sum; a loop over the inner axis where they are many."""
+    """All products of a row with a column, then their sum; a loop over the inner axis if there are many."""
     a, b = sizes_at(inputs, 0), sizes_at(inputs, 1)
     shape = matmul_shape(a, b)
     assert shape is not None
@@ -60,7 +60,7 @@ def matmul_formula(attributes: Attributes, inputs: Types) -> str:
 
 
 def product_lines(left_rank: int, right_rank: int) -> list[str]:
-    """The products [..., M, K, N], summed over K; a vector has no M or N."""
+    """Compute the products [..., M, K, N], summed over K; a vector has no M or N."""
     lines, left, right, axis = [], "%a.wide", "%b.wide", -2
     if right_rank == 1:
         axis = -1
@@ -78,7 +78,7 @@ def product_lines(left_rank: int, right_rank: int) -> list[str]:
 
 
 def looped_lines(shape: list[Dim]) -> list[str]:
-    """The sum over K of a column of a times a row of b, one at a time."""
+    """Compute the sum over K of a column of a times a row of b, one at a time."""
     return [
         "%zero = CastLike(0, %a.wide)",
         f"%none = Expand(%zero, {shape})",
@@ -95,15 +95,15 @@ def looped_lines(shape: list[Dim]) -> list[str]:
 
 
 def _inner(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
-    """The axis that two matrices share: of [M, K] and [K, N], transposed or not, with result [M, N]."""
+    """Return the axis shared by two matrices: [M, K] and [K, N], or transposed, with result [M, N]."""
     return round(math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / max(1, math.prod(result))))
 
 
 def _in_order(xp: ModuleType, array: Any) -> Any:
-    """The array with its elements in C order in memory.
+    """Return the array with its elements in C order in memory.
 
-    A library rounds a product of transposed matrices differently, and whether a result of Transpose is a
-    view or a copy depends on the allocator.
+    Libraries round a product of transposed matrices differently, and whether a result of Transpose is a view
+    or a copy depends on the allocator.
     """
     return array if array.flags.c_contiguous else xp.ascontiguousarray(array)
 
@@ -142,7 +142,7 @@ def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
 def matmul_integer(xp: ModuleType, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
     """MatMul of 8-bit integers, less their zero points (one, or one per row of a and column of b), in i32.
 
-    Computed in f64, which holds every such sum exactly.
+    Computed in f64, which represents every such sum exactly.
     """
     left, right = a.astype(xp.float64), b.astype(xp.float64)
     if a_zero is not None:
@@ -177,7 +177,7 @@ def gemm_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def gemm_formula(attributes: Attributes, inputs: Types) -> str:
-    """Transpose, MatMul, Mul, Add: as many of them as the attributes ask for."""
+    """Transpose, MatMul, Mul, Add, as far as the attributes require them."""
     alpha, beta, given = attributes["alpha"], attributes["beta"], at(inputs, 2)
     left, right, lines = "%a.wide", "%b.wide", []
     if attributes["transA"]:
@@ -227,7 +227,7 @@ def gemm(
     transB: int,  # noqa: N803
     out: Any = None,
 ) -> Any:
-    """alpha A B + beta C, A and B transposed if asked; C broadcasts.  ONNX Gemm since 7."""
+    """alpha A B + beta C, with A and B optionally transposed; C broadcasts.  ONNX Gemm since 7."""
     left, right, offset = _in_order(xp, widened(xp, a)), _in_order(xp, widened(xp, b)), widened(xp, c)
     left, right = left.T if transA else left, right.T if transB else right
     if left.dtype.kind in "iu":
@@ -242,7 +242,7 @@ def gemm(
 
 
 def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-    """Whole factors stay in the integers' own type, others go through f64 and are cut off."""
+    """Integer factors are applied in the integers' own type; others use f64 and truncate."""
     factors = [int(factor) if factor == int(factor) else factor for factor in (alpha, beta)]
     result = xp.matmul(a, b) * factors[0] if factors[0] != 1 else xp.matmul(a, b)
     if c is not None:
@@ -261,7 +261,7 @@ def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta
     terms=_inner,
 )
 def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: int, **attributes: Any) -> Any:
-    """Gemm before opset 7, where `broadcast` says whether C may be smaller than the product."""
+    """Gemm before opset 7; `broadcast` allows a C smaller than the product."""
     return gemm(xp, a, b, c, **attributes)
 
 
@@ -269,7 +269,7 @@ def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: in
 
 
 def einsum_terms(equation: str, count: int) -> tuple[list[str], str]:
-    """The letters of each input and of the output, ``.`` for the ellipsis."""
+    """Return the letters of each input and of the output, ``.`` for the ellipsis."""
     left, arrow, right = equation.replace(" ", "").replace("...", ".").partition("->")
     terms = left.split(",")
     if len(terms) != count:
@@ -283,7 +283,7 @@ def einsum_terms(equation: str, count: int) -> tuple[list[str], str]:
             f"the equation {equation!r} contains a character that is not a letter", attribute="equation"
         )
     if not arrow:
-        # Without an arrow: what stands once, in the order of the alphabet.
+        # Without an arrow: the letters that occur once, in alphabetical order.
         single = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
         right = ("." if "." in left else "") + single
     unknown = [c for c in right if c != "." and c not in letters]
@@ -317,7 +317,7 @@ def einsum_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
-    """The sizes behind each letter of a term, and behind its ellipsis."""
+    """Return the sizes of each letter of a term, and of its ellipsis."""
     letters = term.replace(".", "")
     extra = len(shape) - len(letters)
     if extra < 0 or (extra and "." not in term):

@@ -1,7 +1,7 @@
-"""Ops of nncdbg's own about memory: a tensor that nobody wrote.
+"""Ops of the nncdbg domain about memory: uninitialized tensors.
 
-`nncdbg.Empty` stands for an allocation; the machine knows it by name and counts its output as not
-written unless `init` writes it.
+`nncdbg.Empty` represents an allocation; the machine recognizes it by name and treats its output as
+uninitialized unless `init` initializes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _empty_types(attributes: Attributes, types: Types) -> Types:
 
 
 def unwritten(xp: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """What memory that nobody wrote looks like: NaN for floats, 0x7F bytes for the rest."""
+    """Return uninitialized memory as seen by a program: NaN for floats, 0x7F bytes for other types."""
     element = NUMPY[dtype]
     if dtype in FLOATS or dtype in ("c64", "c128"):
         return xp.full(shape, np.nan, dtype=element)
@@ -55,10 +55,9 @@ def unwritten(xp: Any, shape: tuple[int, ...], dtype: str) -> Any:
     cause="constants.unwritten",
 )
 def empty(xp: Any, *, shape: Sequence[int], dtype: str = "f32", init: str = "nan") -> Any:
-    """A tensor that nobody wrote, of sizes `shape` and element type `dtype`.
+    """An uninitialized tensor of shape `shape` and element type `dtype`.
 
-    `init` is `nan` or `none` (not written: reading it is an error to be found), `zeros` or `ones`
-    (written).
+    `init` is `nan` or `none` (uninitialized: reading it is an error), `zeros` or `ones` (initialized).
     """
     _empty_types({"shape": shape, "dtype": dtype, "init": init}, ())
     if init in ("zeros", "ones"):

@@ -31,7 +31,7 @@ from nncdbg.engine.ops.types import (
 
 
 def _agreed(dims: Sequence[Dim]) -> Dim:
-    """The size that several inputs share; a number says more than a symbol."""
+    """Return the size that several inputs share; a number takes precedence over a symbol."""
     numbers = {d for d in dims if isinstance(d, int)}
     if len(numbers) > 1:
         raise GraphError(
@@ -65,12 +65,12 @@ def _concat_types(attributes: Attributes, types: Types) -> Types:
     sources=None,
 )
 def concatenate(xp: Any, *arrays: Any, axis: int | None, out: Any = None) -> Any:
-    """The inputs one after the other along `axis`.  ONNX Concat since 1 (default axis 1, until 3)."""
+    """The inputs joined along `axis`.  ONNX Concat since 1 (default axis 1, until 3)."""
     return xp.concatenate(arrays, axis=1 if axis is None else axis, out=out)
 
 
 def _cut(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
-    """Views of `x`, one after the other along `axis`."""
+    """Return views of `x`, consecutive along `axis`."""
     if sum(sizes) != x.shape[axis]:
         raise GraphError(
             f"the sizes of split {list(sizes)} do not add up to {x.shape[axis]}, the size of axis {axis}",
@@ -84,7 +84,7 @@ def _cut(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
 
 
 def _even(size: int, count: int) -> list[int]:
-    """`count` parts of the same size, the last ones smaller if it does not divide."""
+    """Return `count` parts of equal size; the last ones are smaller if `count` does not divide `size`."""
     part = -(-size // count)
     return [max(0, min(part, size - i * part)) for i in range(count)]
 
@@ -96,7 +96,7 @@ def _split(x: Any, axis: int | None, sizes: Sequence[int] | None, count: int) ->
 
 
 def _split_types(attributes: Attributes, types: Types) -> Types:
-    """As many types as the attributes or the type of `split` tell; none if only the statement does."""
+    """Return one type per part if the attributes or the type of `split` give the count, else none."""
     need_rank(types, 1, "split", 1, 1)
     given, shape, listed = at(types, 0), shape_at(types, 0), shape_at(types, 1)
     sizes: Sequence[Dim] = attributes.get("split") or ()
@@ -126,7 +126,7 @@ def _split_types(attributes: Attributes, types: Types) -> Types:
 def split_by_attribute(
     xp: Any, x: Any, sizes: Any = None, *, axis: int | None, split: Sequence[int] | None, outputs_count: int
 ) -> Any:
-    """Parts of `x` along `axis`, of the sizes `split` or equal.  ONNX Split 1 to 12."""
+    """Parts of `x` along `axis`, of sizes `split` or equal.  ONNX Split 1 to 12."""
     return _split(x, axis, sizes.tolist() if sizes is not None else split, outputs_count)
 
 
@@ -142,7 +142,7 @@ def split_by_attribute(
 def split_by_input(
     xp: Any, x: Any, split: Any = None, *, axis: int, outputs_count: int, num_outputs: int | None = None
 ) -> Any:
-    """Parts of `x` along `axis`, of the sizes `split` or as equal as can be.  ONNX Split since 13."""
+    """Parts of `x` along `axis`, of sizes `split` or as equal as possible.  ONNX Split since 13."""
     return _split(x, axis, None if split is None else split.tolist(), num_outputs or outputs_count)
 
 
@@ -153,7 +153,7 @@ def _slices(
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
 ) -> list[slice]:
-    """One Python slice per axis: ONNX clamps and counts from the end as Python does."""
+    """Return one Python slice per axis; ONNX clamps and counts from the end as Python does."""
     result = [slice(None)] * rank
     axes = range(len(starts)) if axes is None else axes
     steps = (1,) * len(starts) if steps is None else steps
@@ -216,7 +216,7 @@ def _pad(xp: Any, x: Any, pads: Sequence[int], value: Any, mode: str, axes: Sequ
 
 
 def _check_reflection(shape: Sequence[int], widths: Sequence[tuple[int, int]]) -> None:
-    """Raise RunError for a pad that an axis, after negative pads, is too short to reflect."""
+    """Raise RunError for a pad that reflects more than an axis has after negative pads."""
     for axis, (size, pads) in enumerate(zip(shape, widths, strict=True)):
         if max(pads) > max(size - 1, 0):
             raise RunError(
@@ -244,19 +244,19 @@ def _pad_shape(attributes: Attributes, types: Types) -> Shape | None:
     cause="constants.padding",
 )
 def pad_by_paddings(xp: Any, x: Any, *, paddings: Sequence[int], mode: str, value: float) -> Any:
-    """`x` with `paddings` (all befores, then all afters) of `value` or of itself.  ONNX Pad 1."""
+    """`x` with `paddings` (all begins, then all ends) of `value` or of itself.  ONNX Pad 1."""
     return _pad(xp, x, paddings, value, mode, None)
 
 
 @op("Pad", since=2, infer=shaped(_pad_shape), influence=moved(0, 2))
 def pad_by_attribute(xp: Any, x: Any, *, pads: Sequence[int], mode: str, value: float) -> Any:
-    """`x` with `pads` (all befores, then all afters) of `value` or of itself.  ONNX Pad 2 to 10."""
+    """`x` with `pads` (all begins, then all ends) of `value` or of itself.  ONNX Pad 2 to 10."""
     return _pad(xp, x, pads, value, mode, None)
 
 
 @op("Pad", since=11, infer=shaped(same_rank), integers=valid.pads, influence=moved(0, 2))
 def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Any:
-    """`x` with `pads` along `axes`; a negative one cuts.  ONNX Pad since 11, wrap since 19."""
+    """`x` with `pads` along `axes`; a negative pad crops.  ONNX Pad since 11, wrap since 19."""
     listed = None if axes is None else axes.tolist()
     filler = ("" if x.dtype.kind == "O" else 0) if value is None else value.reshape(-1)[0]
     return _pad(xp, x, pads.tolist(), filler, mode, listed)
@@ -304,7 +304,7 @@ def _spatial_shape(to_space: bool) -> Any:
     influence=MOVED,
 )
 def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
-    """x[N,C,H,W] to [N,C/b²,H·b,W·b]; the block stands before the channel (DCR) or after (CRD).
+    """x[N,C,H,W] to [N,C/b²,H·b,W·b]; the block is before the channel (DCR) or after it (CRD).
 
     ONNX DepthToSpace since 1.
     """
@@ -342,7 +342,7 @@ def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     influence=MOVED,
 )
 def reverse_sequence(xp: Any, x: Any, lengths: Any, *, batch_axis: int, time_axis: int) -> Any:
-    """The first `lengths[b]` steps of each batch `b` reversed, the rest as it is.
+    """The first `lengths[b]` steps of each batch `b` reversed, the rest unchanged.
 
     ONNX ReverseSequence since 10.
     """

@@ -1,4 +1,4 @@
-"""Normalizations.  Statistics are taken in f32 at least (``stash_type``); the result is rounded once."""
+"""Normalizations.  Statistics use at least f32 (``stash_type``); the result is rounded once."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from nncdbg.engine.ops.types import (
 
 
 def instance_types(attributes: Attributes, inputs: Types) -> Types:
-    """As the input."""
+    """The type of the input."""
     need_rank(inputs, 0, "input", 3)
     need_channels(inputs, ("scale", "bias"))
     return [at(inputs, 0)]
 
 
 def standardized(xp: ModuleType, x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
-    """(x - mean) / sqrt(variance + epsilon) over `axes`, the mean, and 1 / sqrt(variance + epsilon)."""
+    """Return (x - mean) / sqrt(variance + epsilon) over `axes`, mean, and 1 / sqrt(variance + epsilon)."""
     mean = mean_over(xp, x, axes, keepdims=True)
     centred = x - mean
     inverse = 1 / xp.sqrt(mean_over(xp, centred * centred, axes, keepdims=True) + epsilon)
@@ -74,7 +74,7 @@ def instance_normalization(xp: ModuleType, x: Any, scale: Any, bias: Any, *, eps
 
 
 def group_types(attributes: Attributes, inputs: Types) -> Types:
-    """As the input; the groups divide the channels."""
+    """The type of the input; the groups divide the channels."""
     need_rank(inputs, 0, "input", 2)
     x, groups = shape_at(inputs, 0), attributes["num_groups"]
     if x is not None and isinstance(x[1], int) and x[1] % groups:
@@ -85,7 +85,7 @@ def group_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def group_formula(attributes: Attributes, inputs: Types) -> str:
-    """The formula of opset 21: scale and bias over the channels.  Older ones go over the groups first."""
+    """The formula of opset 21: scale and bias over the channels; per group in older opsets."""
     given, shape = type_at(inputs, 0), sizes_at(inputs, 0)
     groups, rank = attributes["num_groups"], len(shape)
     lines = [
@@ -151,14 +151,14 @@ def group_normalization_by_group(
 
 
 def stashed(xp: ModuleType, x: Any, stash_type: int) -> Any:
-    """`x` in the type that `stash_type` (an ONNX element type) names, and in f64 if it has it already."""
+    """Return `x` in the type of `stash_type` (an ONNX element type); in f64 if `x` is f64."""
     wanted = NUMPY[FROM_ONNX[stash_type]]
     wide = widened(xp, x)
     return wide.astype(wanted) if wanted.itemsize > wide.dtype.itemsize else wide
 
 
 def layer_types(attributes: Attributes, inputs: Types) -> Types:
-    """Y, then the mean and 1 / deviation, with 1 for the axes that were normalized."""
+    """Y, then the mean and 1 / deviation, with size 1 for the normalized axes."""
     x = shape_at(inputs, 0)
     stash = FROM_ONNX[attributes["stash_type"]]
     if x is None:
@@ -170,7 +170,7 @@ def layer_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def need_last(inputs: Types, axis: int, names: Sequence[str]) -> None:
-    """GraphError if a parameter (inputs 1 and on) does not broadcast to x."""
+    """Raise GraphError if a parameter (inputs 1 and on) does not broadcast to x."""
     x = shape_at(inputs, 0)
     assert x is not None
     for index, name in enumerate(names, 1):
@@ -250,7 +250,7 @@ def layer_normalization(
 
 
 def rms_types(attributes: Attributes, inputs: Types) -> Types:
-    """As the input."""
+    """The type of the input."""
     x = shape_at(inputs, 0)
     if x is not None:
         need_last(inputs, normal_axis(attributes["axis"], len(x)), ("scale",))
@@ -294,7 +294,7 @@ def rms_normalization(
 
 
 def lp_types(attributes: Attributes, inputs: Types) -> Types:
-    """As the input."""
+    """The type of the input."""
     x = shape_at(inputs, 0)
     if x is not None:
         normal_axis(attributes["axis"], len(x))
@@ -346,7 +346,7 @@ def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     cause="normalization.mean_variance",
 )
 def mean_variance_normalization(xp: ModuleType, x: Any, *, axes: Sequence[int]) -> Any:
-    """(x - mean) / (deviation + 1e-9) over `axes`, with the variance as E[x^2] - E[x]^2 taken stably."""
+    """(x - mean) / (deviation + 1e-9) over `axes`, with the variance E[x^2] - E[x]^2 computed stably."""
     wide = widened(xp, x)
     places = normal_axes(axes, x.ndim)
     centred = wide - mean_over(xp, wide, places, keepdims=True)

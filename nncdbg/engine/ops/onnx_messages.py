@@ -1,4 +1,4 @@
-"""Types and statements as ONNX messages and back: what ONNX's own code is asked with."""
+"""Conversion of types and statements to ONNX messages and back, for use with ONNX's own code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nncdbg.engine.graph import Dim, Inline, OptionalType, SequenceType, TensorT
 
 
 def type_of_proto(proto: Any) -> Type | None:
-    """A TypeProto as a type; None where it says nothing, or is a map or a sparse tensor."""
+    """Convert a TypeProto to a type; None if it is empty, a map or a sparse tensor."""
     kind = None if proto is None else proto.WhichOneof("value")
     if kind == "tensor_type":
         return _tensor_type(proto.tensor_type)
@@ -36,13 +36,13 @@ def _tensor_type(tensor: Any) -> TensorType | None:
 def _dim(dim: Any) -> Dim:
     kind = dim.WhichOneof("value")
     if kind == "dim_value":
-        # Some exporters write -1 for a size that they do not know.
+        # Some exporters write -1 for an unknown size.
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     return str(dim.dim_param) if kind == "dim_param" and dim.dim_param else None
 
 
 def type_proto(type_: Type | None) -> Any:
-    """A type as a TypeProto; empty for an input that is not given."""
+    """Convert a type to a TypeProto; empty for an input that is not given."""
     import onnx
     from onnx import helper
 
@@ -58,10 +58,10 @@ def type_proto(type_: Type | None) -> Any:
 def node_proto(
     op: str, version: int, attributes: Mapping[str, Any], given: Sequence[bool], outputs: int
 ) -> Any:
-    """A NodeProto of `op`: ``input_0`` and so on where inputs are given, ``output_0`` and so on.
+    """Return a NodeProto of `op`: ``input_0`` and so on for given inputs, ``output_0`` and so on.
 
-    Attributes are as in program text or as kernels take them (arrays for tensors); those that are
-    None are left out.  Raises UsageError for one that the op does not have.
+    Attributes are as in program text or as kernels take them (arrays for tensors); attributes that are None
+    are left out.  Raises UsageError for an attribute that the op does not have.
     """
     from onnx import helper
 
@@ -88,7 +88,7 @@ def _attribute(schema: Any, name: str, value: Any) -> Any:
 
 
 def attribute_data(value: Any) -> Any:
-    """An attribute's value as `onnx.helper.make_attribute` takes it."""
+    """Convert an attribute's value for `onnx.helper.make_attribute`."""
     import numpy as np
     from onnx import numpy_helper
 

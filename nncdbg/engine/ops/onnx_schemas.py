@@ -12,7 +12,7 @@ from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, documentation,
 
 
 class OnnxSchemas:
-    """The schemas that the installed `onnx` has."""
+    """The schemas of the installed `onnx`."""
 
     @property
     def source(self) -> str:
@@ -58,7 +58,7 @@ class OnnxSchemas:
 
 @cache
 def _versions() -> Mapping[tuple[str, str], tuple[int, ...]]:
-    """By domain and name; one pass over all of them costs as much as one for a single op."""
+    """Return versions by domain and name; a pass over all schemas costs as much as one for a single op."""
     import onnx.defs
 
     found: dict[tuple[str, str], list[int]] = {}

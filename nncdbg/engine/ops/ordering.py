@@ -1,7 +1,7 @@
 """Ops that depend on the order of elements: arg-extrema, running sums, TopK, Unique.
 
-NaN counts as the greatest element in TopK and Unique, and as the extremum in ArgMax and ArgMin,
-as NumPy and PyTorch have it; ONNX leaves all of these open.
+NaN is the greatest element in TopK and Unique, and the extremum in ArgMax and ArgMin, as in NumPy and
+PyTorch; ONNX does not specify these cases.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def _arg(xp: Any, find: Any, x: Any, axis: int, keepdims: int, last: int) -> Any
 
 @op("ArgMax", since=1, infer=fixed("i64", _arg_shape), influence=REDUCED_TO_GREATEST, content=Content.BOUNDED)
 def arg_max(xp: Any, x: Any, *, axis: int, keepdims: int, select_last_index: int = 0) -> Any:
-    """Where the greatest element stands along `axis`, as i64.  ONNX ArgMax since 1."""
+    """The index of the greatest element along `axis`, as i64.  ONNX ArgMax since 1."""
     return _arg(xp, xp.argmax, x, axis, keepdims, select_last_index)
 
 
 @op("ArgMin", since=1, infer=fixed("i64", _arg_shape), influence=REDUCED_TO_LEAST, content=Content.BOUNDED)
 def arg_min(xp: Any, x: Any, *, axis: int, keepdims: int, select_last_index: int = 0) -> Any:
-    """Where the least element stands along `axis`, as i64.  ONNX ArgMin since 1."""
+    """The index of the least element along `axis`, as i64.  ONNX ArgMin since 1."""
     return _arg(xp, xp.argmin, x, axis, keepdims, select_last_index)
 
 
@@ -61,7 +61,7 @@ def _running(xp: Any, function: Any, neutral: int, x: Any, axis: Any, exclusive:
     forward = xp.flip(x, along) if reverse else x
     result = function(forward, axis=along, dtype=working).astype(x.dtype, copy=False)
     if exclusive:
-        # Shifted by one, not `result - x`, which would make NaN of an infinity.
+        # Shifted by one; `result - x` would turn an infinity into NaN.
         before = (slice(None),) * along
         shifted = xp.full_like(result, neutral)
         shifted[(*before, slice(1, None))] = result[(*before, slice(0, -1))]
@@ -106,7 +106,7 @@ def _top_types(attributes: Attributes, types: Types) -> Types:
 
 
 def _order(xp: Any, rows: Any, largest: int) -> Any:
-    """The indices that sort the last axis; equal elements stay in the order of their indices."""
+    """Return the indices that sort the last axis; equal elements keep the order of their indices."""
     if not largest:
         return xp.argsort(rows, axis=-1, kind="stable")
     # A stable ascending sort of the reversed rows, read backwards, keeps ties in order.
@@ -115,9 +115,9 @@ def _order(xp: Any, rows: Any, largest: int) -> Any:
 
 
 def _candidates(xp: Any, rows: Any, k: int, largest: int) -> Any:
-    """The indices of the k extreme elements of each row, ascending; None if ties or NaN blur the border.
+    """Return the indices of the k extreme elements per row, ascending; None for ties or NaN at the border.
 
-    A partition is linear in the row, where a sort is not.
+    A partition is linear in the row, a sort is not.
     """
     size = rows.shape[-1]
     if not 0 < k <= size // 8 or rows.dtype.kind not in "fiu":
@@ -131,7 +131,7 @@ def _candidates(xp: Any, rows: Any, k: int, largest: int) -> Any:
 
 
 def _top(xp: Any, x: Any, k: int, axis: int, largest: int) -> Any:
-    """Sorted, equal elements in the order of their indices, as ONNX wants it."""
+    """Return sorted elements and indices; equal elements are in index order, as ONNX requires."""
     axis = normal_axis(axis, x.ndim)
     if not 0 <= k <= x.shape[axis]:
         raise RunError(
@@ -180,7 +180,7 @@ def _unique_types(attributes: Attributes, types: Types) -> Types:
 def unique(xp: Any, x: Any, *, axis: int | None, sorted: int, outputs_count: int) -> Any:
     """Each element (or slice along `axis`) once, with first index, inverse and count, as i64.
 
-    In ascending order, or in order of first appearance without `sorted`.  ONNX Unique since 11.
+    Ascending, or in order of first occurrence without `sorted`.  ONNX Unique since 11.
     """
     found = xp.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     values, first, inverse, counts = found[0], found[1], found[2].reshape(-1), found[3]

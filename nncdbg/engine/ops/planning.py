@@ -1,4 +1,4 @@
-"""The sizes of a result before its kernel runs, for buffers to be made in time."""
+"""The shape of a result before its kernel runs, so that buffers can be allocated in advance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from nncdbg.engine.ops.declaration import Measure, Op
 
 
 def measure_of(op: Op, attributes: Mapping[str, Any]) -> Measure | None:
-    """What tells the sizes of the result from what the inputs hold; None if their types do, or nothing."""
+    """Return the function that computes sizes of the result from input values.
+
+    None if the types give the sizes, or if nothing does.
+    """
     if not op.view:
         return op.measure
     kernel = op.bind(np, attributes)
@@ -28,7 +31,7 @@ def measure_of(op: Op, attributes: Mapping[str, Any]) -> Measure | None:
 def result_of(
     op: Op, attributes: Mapping[str, Any], inputs: Sequence[Any]
 ) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """(shape, dtype) of the first output for these inputs; None if only the kernel knows them."""
+    """Return (shape, dtype) of the first output for these inputs; None if only the kernel gives them."""
     assert op.infer is not None
     types = [None if x is None else TensorType(name_of(x.dtype), tuple(x.shape)) for x in inputs]
     result = op.infer(attributes, types)[0]

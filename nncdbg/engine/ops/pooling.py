@@ -1,7 +1,7 @@
 """Pools over windows and over whole planes, and local response normalization.
 
-A maximum or a sum over a window is taken one axis after the other: k + k steps over slices
-instead of k * k.  Maxima keep NaN.
+A maximum or a sum over a window is computed one axis at a time: k + k steps over slices instead of k * k.
+Maxima keep NaN.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ def max_pool_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def window_numbers(axes: Sequence[Axis], sizes: Sequence[int]) -> list[int]:
-    """The number of windows along each spatial axis."""
+    """Return the number of windows along each spatial axis."""
     return [axis.count(size) for axis, size in zip(axes, sizes, strict=True)]
 
 
 def paddings(axes: Sequence[Axis], sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """The padding of each spatial axis."""
+    """Return the padding of each spatial axis."""
     return [axis.padding(size) for axis, size in zip(axes, sizes, strict=True)]
 
 
 def folded(
     xp: ModuleType, x: Any, axes: Sequence[Axis], counts: Sequence[int], ufunc: str, out: Any = None
 ) -> Any:
-    """`ufunc` (maximum, add) over the windows of padded `x`, one axis after the other.
+    """Return `ufunc` (maximum, add) over the windows of padded `x`, computed one axis at a time.
 
-    A fresh array, or `out`, which has the dtype of `x`.
+    The result is a new array, or `out`, which has the dtype of `x`.
     """
     combine, lead = getattr(xp, ufunc), x.ndim - len(axes)
     last = max((place for place, axis in enumerate(axes) if axis.kernel > 1), default=None)
@@ -82,7 +82,7 @@ def folded(
         before = (slice(None),) * (lead + place)
         result = x[(*before, axis.tap(0, windows))]
         if axis.kernel > 1:
-            # The axes after the last that combines are only sliced, so `out` is not yet its size.
+            # Axes after the last one that combines are only sliced, so `out` does not have its size yet.
             final = place == last == len(axes) - 1
             target = out if final else scratch(xp, f"folded {place}", result.shape, x.dtype)
             for index in range(1, axis.kernel):
@@ -97,12 +97,12 @@ def folded(
 
 
 def lowest(dtype: Any) -> Any:
-    """What a maximum never chooses over an element of the input."""
+    """Return a value that no maximum selects over an element of the input."""
     return -math.inf if dtype.kind not in "iu" else np.iinfo(dtype).min
 
 
 def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
-    """Windows and their maximum; the indices are not part of it."""
+    """Windows and their maximum; without the indices."""
     given = type_at(inputs, 0)
     axes = axes_of(attributes, attributes["kernel_shape"])
     value = "-inf" if NUMPY[given.dtype].kind not in "iu" else str(np.iinfo(NUMPY[given.dtype]).min)
@@ -136,9 +136,9 @@ def max_pool(
     out: Any = None,
     **attributes: Any,
 ) -> Any:
-    """The maximum of each window of x [N, C, *sizes]; as a second output where it stands in x, flat.
+    """The maximum of each window of x [N, C, *sizes]; the second output is its flat index in x.
 
-    NaN is the maximum of a window that holds one.
+    NaN is the maximum of a window that contains NaN.
     """
     wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
     pads, counts = paddings(axes, x.shape[2:]), window_numbers(axes, x.shape[2:])
@@ -159,7 +159,7 @@ def _indices(
     result: Any,
     storage_order: int,
 ) -> Any:
-    """The flat index of the first maximum of each window, row-major or (`storage_order` 1) column-major."""
+    """Return flat indices of the first maximum per window, row-major or column-major (`storage_order` 1)."""
     counts = result.shape[2:]
     kernel = math.prod(axis.kernel for axis in axes)
     plane = xp.arange(math.prod(shape[2:]), dtype=xp.int64).reshape(
@@ -169,7 +169,7 @@ def _indices(
     seen = window_view(xp, numbers, axes, counts, taps_first=False).reshape(-1, kernel)
     values = window_view(xp, image, axes, counts, taps_first=False).reshape(*shape[:2], -1, kernel)
     best = widened(xp, result).reshape(*shape[:2], -1, 1)
-    # A window full of -inf must not choose its padding.
+    # A window full of -inf must not select its padding.
     hit = ((values == best) | (values != values)) & (seen >= 0)
     chosen = xp.take_along_axis(xp.broadcast_to(seen, values.shape), hit.argmax(axis=-1)[..., None], axis=-1)
     planes = xp.arange(math.prod(shape[:2]), dtype=xp.int64).reshape(*shape[:2], 1)
@@ -177,7 +177,7 @@ def _indices(
 
 
 def window_counts(axis: Axis, size: int, include: bool) -> list[int]:
-    """How many elements of each window an average divides by: those of the input, or padding too."""
+    """Return the divisor of each window's average: its input elements, optionally with padding."""
     begin, end = axis.declared(size)
     low, high = (-begin, size + end) if include else (0, size)
     starts = [window * axis.stride - begin for window in range(axis.count(size))]
@@ -186,7 +186,7 @@ def window_counts(axis: Axis, size: int, include: bool) -> list[int]:
 
 
 def divisors(attributes: Attributes, axes: Sequence[Axis], sizes: Sequence[int]) -> Any:
-    """The number of elements that each window averages over: a NumPy array over the windows, in f64."""
+    """Return the number of elements that each window averages over: a NumPy f64 array over the windows."""
     return _divisors(bool(attributes.get("count_include_pad", 0)), tuple(axes), tuple(sizes))
 
 
@@ -200,7 +200,7 @@ def _divisors(include: bool, axes: tuple[Axis, ...], sizes: tuple[int, ...]) -> 
 
 
 def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
-    """Windows, their sum, and the number of elements that each of them averages over."""
+    """Windows, their sum, and the number of elements that each window averages over."""
     given, sizes = type_at(inputs, 0), sizes_at(inputs, 0)[2:]
     axes = axes_of(attributes, attributes["kernel_shape"])
     counts = divisors(attributes, axes, sizes)
@@ -227,7 +227,7 @@ def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
 def average_pool(
     xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], out: Any = None, **attributes: Any
 ) -> Any:
-    """The mean of each window of x [N, C, *sizes], with count_include_pad over its padding too."""
+    """The mean of each window of x [N, C, *sizes], including padding with count_include_pad."""
     wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
     sizes = x.shape[2:]
     image, counts = padded(xp, wide, paddings(axes, sizes), 0), window_numbers(axes, sizes)
@@ -251,7 +251,7 @@ def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **at
 
 
 def plane_formula(name: str) -> Any:
-    """One reduction over the spatial axes."""
+    """Return a formula with one reduction over the spatial axes."""
 
     def formula(attributes: Attributes, inputs: Types) -> str:
         given = type_at(inputs, 0)
@@ -263,7 +263,7 @@ def plane_formula(name: str) -> Any:
 
 
 def over_planes(xp: ModuleType, x: Any, reduce: Callable[..., Any]) -> Any:
-    """`reduce` over all axes after the second, which stay as 1."""
+    """Apply `reduce` to all axes after the second, which keep size 1."""
     return settled(xp, reduce(widened(xp, x), axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype)
 
 

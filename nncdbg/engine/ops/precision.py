@@ -12,17 +12,17 @@ NARROW = FLOATS - {"f32", "f64"}
 
 
 def is_narrow(dtype: Any) -> bool:
-    """True for a float below 32 bits: f16, and the types of `ml_dtypes`, whose kind is not i, u or b."""
+    """Return True for a float below 32 bits: f16, and `ml_dtypes` types of a kind other than i, u and b."""
     return bool(dtype.itemsize < 4 and dtype.kind not in "iub")
 
 
 def widened(xp: ModuleType, x: Any) -> Any:
-    """`x` in f32 if its type is a narrow float, else `x` itself (None stays None)."""
+    """Return `x` in f32 if its type is a narrow float, else `x` itself (None stays None)."""
     return x.astype(xp.float32) if x is not None and is_narrow(x.dtype) else x
 
 
 def mean_over(xp: ModuleType, x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
-    """The mean over some axes of a wide float tensor; NaN over nothing, without the warning of NumPy."""
+    """Return the mean of a wide float tensor over axes; NaN over no elements, without NumPy's warning."""
     if x.size:
         return x.mean(axis=axis, keepdims=keepdims)
     total = x.sum(axis=axis, keepdims=keepdims)
@@ -30,7 +30,7 @@ def mean_over(xp: ModuleType, x: Any, axis: tuple[int, ...], keepdims: bool = Fa
 
 
 def settled(xp: ModuleType, result: Any, dtype: Any, out: Any = None) -> Any:
-    """`result` rounded to `dtype`, in `out` if one is given."""
+    """Return `result` rounded to `dtype`, in `out` if given."""
     if out is None:
         return xp.asarray(result, dtype=dtype)
     if result is not out:

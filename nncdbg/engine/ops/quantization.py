@@ -19,7 +19,7 @@ from nncdbg.engine.ops.types import Attributes, Types, at, element_type, normal_
 
 
 def _spread(xp: Any, value: Any, shape: tuple[int, ...], axis: int, block_size: int) -> Any:
-    """Scales or zero points so that they broadcast to `shape`."""
+    """Reshape scales or zero points so that they broadcast to `shape`."""
     if value.size == 1:
         return value.reshape(())
     number = normal_axis(axis, len(shape))
@@ -46,12 +46,12 @@ def _quantize_types(attributes: Attributes, types: Types) -> Types:
         return (TensorType(zero.dtype, shape_at(types, 0)),)
     if stated:
         return (TensorType(element_type(stated), shape_at(types, 0)),)
-    # An operand of unknown type is no different here from one that is not given.
+    # An operand of unknown type is indistinguishable here from an omitted one.
     return (TensorType("u8", shape_at(types, 0)) if len(types) < 3 else None,)
 
 
 def _bad_scale(attributes: Attributes, inputs: Sequence[Any]) -> IntegerFault | None:
-    """The elements that a scale of zero or NaN quantizes."""
+    """Return the elements that a scale of zero or NaN quantizes."""
     x, bad = inputs[0], bad_scales(inputs[1])
     if bad is None or not x.size:
         return None
@@ -60,7 +60,7 @@ def _bad_scale(attributes: Attributes, inputs: Sequence[Any]) -> IntegerFault | 
 
 
 def _spread_influence(application: Application) -> Sequence[Marked]:
-    """Values element by element, a scale or zero point all elements that it scales."""
+    """Mark values element by element; a scale or zero point marks all elements that it scales."""
     shape = np.shape(application.operands[0])
     axis, size = application.attributes.get("axis", 1), application.attributes.get("block_size", 0)
     found = np.zeros(shape, bool)
@@ -98,7 +98,7 @@ def quantize_linear(
     output_dtype: int = 0,
     precision: int = 0,
 ) -> Any:
-    """round(x / scale) + zero_point, to even at ties, saturated to the type of `zero_point` (u8).
+    """round(x / scale) + zero_point, ties to even, saturated to the type of `zero_point` (u8).
 
     The quotient is rounded to `precision`, else to the type of `scale`.  ONNX QuantizeLinear since 10.
     """

@@ -1,8 +1,7 @@
-"""Random ops.  The machine hands each kernel a generator keyed by (seed, statement, iteration).
+"""Random ops.  The machine passes each kernel a generator keyed by (seed, statement, iteration).
 
-So replay is exact and no op shares state with another.  ONNX's attribute `seed` changes nothing
-here, Dropout apart: the key already fixes the numbers, and the run's own seed is the one that
-users set.
+So replay is exact and no op shares state with another.  ONNX's attribute `seed` has no effect here, except in
+Dropout: the key already determines the numbers, and users set the seed of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_a
 
 
 def _drawing_dtype(dtype: Any) -> Any:
-    """NumPy's generators draw f32 and f64 only; the narrow floats are rounded from f32."""
+    """Return the type to draw in: NumPy's generators draw only f32 and f64; narrow floats round from f32."""
     return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
 
 
@@ -85,7 +84,7 @@ def random_normal_like(
 def random_uniform(
     xp: Any, *, shape: Sequence[int], dtype: int, low: float, high: float, seed: float | None, rng: Any
 ) -> Any:
-    """Numbers spread evenly over [low, high).  ONNX RandomUniform since 1."""
+    """Uniformly distributed numbers in [low, high).  ONNX RandomUniform since 1."""
     return _uniform(xp, rng, sizes_of(shape), NUMPY[element_type(dtype)], low, high)
 
 
@@ -101,13 +100,13 @@ def random_uniform(
 def random_uniform_like(
     xp: Any, x: Any, *, dtype: int | None, low: float, high: float, seed: float | None, rng: Any
 ) -> Any:
-    """Numbers spread evenly over [low, high) in the shape of `x`.  ONNX RandomUniformLike since 1."""
+    """Uniformly distributed numbers in [low, high), in the shape of `x`.  ONNX RandomUniformLike since 1."""
     return _uniform(xp, rng, x.shape, _dtype_like(x, dtype), low, high)
 
 
 @op("Bernoulli", since=15, infer=_types_like, random=True, influence=POINTWISE)
 def bernoulli(xp: Any, x: Any, *, dtype: int | None, seed: float | None, rng: Any) -> Any:
-    """1 with the probability in `x`, else 0; NaN where that is NaN and the type has one.
+    """1 with the probability in `x`, else 0; NaN where `x` is NaN, if the type supports it.
 
     ONNX Bernoulli since 15.
     """
@@ -126,7 +125,7 @@ def _multinomial_types(attributes: Attributes, types: Types) -> Types:
 
 @op("Multinomial", since=7, infer=_multinomial_types, random=True, influence=along(1).roughly)
 def multinomial(xp: Any, x: Any, *, dtype: int, sample_size: int, seed: float | None, rng: Any) -> Any:
-    """`sample_size` classes per row of x[batch, class], which holds unnormalised log-probabilities.
+    """`sample_size` classes per row of unnormalized log-probabilities x[batch, class].
 
     ONNX Multinomial since 7.
     """
@@ -134,7 +133,7 @@ def multinomial(xp: Any, x: Any, *, dtype: int, sample_size: int, seed: float | 
     weights = xp.exp(logits - logits.max(axis=1, keepdims=True))
     ends = xp.cumsum(weights, axis=1)
     drawn = xp.asarray(rng.random((x.shape[0], sample_size))) * ends[:, -1:]
-    # The class whose interval of the running sum holds the number; the last end is exclusive.
+    # The class with the running-sum interval that contains the number; its end is exclusive.
     chosen = (drawn[:, :, None] >= ends[:, None, :]).sum(axis=2)
     return xp.minimum(chosen, x.shape[1] - 1).astype(NUMPY[element_type(dtype)])
 
@@ -148,7 +147,7 @@ def _dropout_types_before_10(attributes: Attributes, types: Types) -> Types:
 
 
 def _dropout_influence(application: Application) -> Sequence[Marked]:
-    """The values element by element; ratio and mode: everything.  The mask depends on these two alone."""
+    """Mark values element by element; ratio and mode, the only inputs of the mask, mark everything."""
     if any(marks is not None for marks in application.marked[1:]):
         return everything_in(application.results)
     return [application.marked[0], *[None] * (len(application.results) - 1)]
@@ -167,13 +166,13 @@ def _dropped(
     count: int,
     seed: int | None = None,
 ) -> Any:
-    """`x` where the coin says so, scaled to keep the mean; itself out of training."""
+    """Return `x` with randomly dropped elements, scaled to keep the mean; `x` itself outside training."""
     if not training or ratio == 0:
         return x if count == 1 else (x, xp.ones(x.shape, mask_dtype))
-    # The cases of ONNX draw from NumPy's older generator where the model itself gives a seed.
+    # ONNX's test cases draw from NumPy's older generator if the model gives a seed.
     drawn = rng.random(x.shape) if seed is None else np.random.RandomState(seed).random_sample(x.shape)
     mask = xp.asarray(xp.asarray(drawn) >= ratio)
-    # A product, not a choice: a NaN that is dropped stays NaN, as in the formula of ONNX.
+    # A product, not a selection: a dropped NaN stays NaN, as in ONNX's formula.
     result = xp.asarray(x * x.dtype.type(1 / (1 - ratio)) * mask.astype(x.dtype))
     return result if count == 1 else (result, mask.astype(mask_dtype))
 
@@ -192,7 +191,7 @@ def _dropped(
 def dropout_unless_test(
     xp: Any, x: Any, *, ratio: float, is_test: int, rng: Any, outputs_count: int, consumed_inputs: Any = None
 ) -> Any:
-    """`x` with a part `ratio` dropped, and the mask in the type of `x`.  ONNX Dropout 1 to 6."""
+    """`x` with a fraction `ratio` dropped, and the mask in the type of `x`.  ONNX Dropout 1 to 6."""
     return _dropped(xp, x, ratio, not is_test, rng, x.dtype, outputs_count)
 
 
@@ -234,7 +233,7 @@ def dropout(
     rng: Any,
     outputs_count: int,
 ) -> Any:
-    """`x` with a part `ratio` (0.5) dropped if `training_mode`, else itself.
+    """`x` with a fraction `ratio` (0.5) dropped if `training_mode`, else `x` itself.
 
     With a `seed` the numbers are those of `numpy.random.RandomState(seed)`.  ONNX Dropout since 12.
     """

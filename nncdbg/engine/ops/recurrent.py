@@ -1,6 +1,6 @@
 """RNN, GRU and LSTM: one sweep over time, three cells.
 
-The products with the input are taken for all times at once; the sweep itself is a Python loop.
+The products with the input are computed for all time steps at once; the sweep itself is a Python loop.
 States stay in f32 for narrow floats and are rounded where they leave the op.
 """
 
@@ -20,11 +20,11 @@ from nncdbg.engine.ops.recurrent_formula import gru_formula, lstm_formula, rnn_f
 from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, shape_at, typed
 
 Cell: TypeAlias = Callable[..., "tuple[Any, ...]"]
-"""`cell(products with the input at one time, *states) -> new states`; the first state is h."""
+"""`cell(products with the input at one step, *states) -> new states`; the first state is h."""
 
 
 def directions_of(direction: str) -> list[bool]:
-    """For each direction whether it goes from the last time to the first."""
+    """Return per direction whether it runs backward in time."""
     return {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
 
 
@@ -53,7 +53,7 @@ def recurrent_types(gates: int, outputs: int) -> Callable[[Attributes, Types], T
 def _hidden_size(
     given: Dim, weight: tuple[Dim, ...] | None, again: tuple[Dim, ...] | None, gates: int, directions: int
 ) -> Dim:
-    """The size of the state, from the attribute or from R; GraphError if W or R does not fit it."""
+    """Return the size of the state, from the attribute or R; GraphError if W or R does not match it."""
     hidden = given
     if again is not None:
         hidden = agree(hidden, again[2], f"hidden_size is {hidden}, R has {again[2]}", 2)
@@ -70,7 +70,7 @@ def _hidden_size(
 def swept(
     xp: ModuleType, products: Any, lengths: Any, cell: Cell, states: tuple[Any, ...], *, reverse: bool
 ) -> tuple[Any, tuple[Any, ...]]:
-    """h at each time, [time, batch, hidden], 0 past a sequence's end; then the last states.
+    """Return h at each step, [time, batch, hidden], 0 after a sequence's end; then the last states.
 
     `products` is [time, batch, gates * hidden]; `lengths` is None or the length of each sequence.
     """
@@ -100,10 +100,10 @@ def over_directions(
     layout: int,
     hidden: int,
 ) -> tuple[Any, ...]:
-    """Y and the last states of a recurrent op, in the type of x and in the order of `layout`.
+    """Return Y and the last states of a recurrent op, in the type of x and the order of `layout`.
 
-    `cell_of(d)` gives the bias of the products and the cell of direction d; `initial` holds for
-    each state an array [directions, batch, hidden] (batch first if `layout`), or None for zeros.
+    `cell_of(d)` returns the bias of the products and the cell of direction d; `initial` contains for each
+    state an array [directions, batch, hidden] (batch first if `layout`), or None for zeros.
     """
     series = widened(xp, x).swapaxes(0, 1) if layout else widened(xp, x)
     begins = [None if state is None else widened(xp, state) for state in initial]
@@ -123,7 +123,7 @@ def over_directions(
 
 
 def biases(xp: ModuleType, bias: Any, d: int, like: Any, rows: int) -> tuple[Any, Any]:
-    """The biases of direction `d` for the products with the input and with h; zeros if not given."""
+    """Return the biases of direction `d` for the products with the input and with h; zeros if not given."""
     if bias is None:
         zeros = xp.zeros(rows, widened(xp, like).dtype)
         return zeros, zeros
@@ -155,7 +155,7 @@ def rnn(
     layout: int = 0,
     **attributes: Any,
 ) -> Any:
-    """h = f(x W + h R + b) over time; Y holds every h, Y_h the last."""
+    """h = f(x W + h R + b) over time; Y contains every h, Y_h the last."""
     gates, hidden = gates_of(attributes, ["Tanh"], len(directions_of(direction))), again.shape[2]
 
     def cell_of(d: int) -> tuple[Any, Cell]:
@@ -199,7 +199,7 @@ def gru(
 ) -> Any:
     """h = (1 - z) n + z h over time, with the gates z (update), r (reset) and the candidate n.
 
-    `linear_before_reset` applies r after the product of h with its weight, else before.
+    `linear_before_reset` applies r after the product of h with its weight; otherwise r is applied before.
     """
     gates, hidden = gates_of(attributes, ["Sigmoid", "Tanh"], len(directions_of(direction))), again.shape[2]
 
@@ -217,7 +217,7 @@ def _gru_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, bias: Any, 
     gate, candidate = gates
     hidden = recurrent.shape[0]
     two, last = slice(0, 2 * hidden), slice(2 * hidden, None)
-    # Slices that BLAS takes without a copy on every step.
+    # Contiguous slices, so that BLAS does not copy them at every step.
     of_gates, of_candidate = (xp.ascontiguousarray(recurrent[:, part]) for part in (two, last))
 
     def cell(product: Any, h: Any) -> tuple[Any]:
@@ -259,7 +259,7 @@ def lstm(
 ) -> Any:
     """c = f c + i g and h = o act(c) over time, with the gates i, o, f and the candidate g.
 
-    Y holds every h, Y_h and Y_c the last states.  `input_forget` couples the gates: f = 1 - i.
+    Y contains every h, Y_h and Y_c the last states.  `input_forget` couples the gates: f = 1 - i.
     """
     names = ["Sigmoid", "Tanh", "Tanh"]
     gates, hidden = gates_of(attributes, names, len(directions_of(direction))), again.shape[2]
@@ -284,7 +284,7 @@ def lstm(
 
 
 def lstm_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, looks: Any, *, coupled: bool) -> Cell:
-    """`looks` are the peepholes [3, hidden] of i, o and f, or None."""
+    """Return the LSTM cell; `looks` are the peepholes [3, hidden] of i, o and f, or None."""
     gate, candidate, final = gates
     hidden = recurrent.shape[0]
 

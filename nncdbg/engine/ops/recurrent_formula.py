@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM as graph text: for each direction one loop over time, with the states carried.
+"""RNN, GRU and LSTM as graph text: per direction one loop over time that carries the states.
 
 Names end in ``.d0`` or ``.d1``, the direction.
 """
@@ -14,7 +14,7 @@ from nncdbg.engine.ops.types import Attributes, Types, at
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 CellLines = Callable[[str, Sequence[Gate]], "list[str]"]
-"""From `%xw{d}` (products with the input) and `%h{d}`, `%c{d}` to `%h{d}.next`, `%c{d}.next`."""
+"""Return lines from `%xw{d}` (input products), `%h{d}`, `%c{d}` to `%h{d}.next`, `%c{d}.next`."""
 
 
 def recurrent_formula(
@@ -25,7 +25,7 @@ def recurrent_formula(
     states: Sequence[str],
     cell: CellLines,
 ) -> str:
-    """The formula of a recurrent op; `cell` writes the statements of one time."""
+    """Return the formula of a recurrent op; `cell` writes the statements of one step."""
     given = type_at(inputs, 0)
     layout, first = attributes.get("layout", 0), sizes_at(inputs, 0)
     batch, time = (first[0], first[1]) if layout else (first[1], first[0])
@@ -48,7 +48,7 @@ def recurrent_formula(
 
 
 def weights_lines(d: int, inputs: Types) -> list[str]:
-    """The weights of one direction, ready to stand on the right of a product, and the biases."""
+    """Prepare the weights of one direction as right factors of products, and the biases."""
     lines = []
     for key in ("W", "R"):
         lines.append(f"%{key}.d{d}.rows = Gather(%{key}.wide, {d})")
@@ -63,7 +63,7 @@ def weights_lines(d: int, inputs: Types) -> list[str]:
 
 
 def initial_lines(state: str, d: int, inputs: Types, layout: int, shape: list[int]) -> list[str]:
-    """`%h0.d0`: the given initial state, or zeros."""
+    """Compute `%h0.d0`: the given initial state, or zeros."""
     if at(inputs, INPUTS.index(f"initial_{state}")) is not None:
         return [f"%{state}0.d{d} = Gather(%initial_{state}.wide, {d}, axis={1 if layout else 0})"]
     return [
@@ -75,7 +75,7 @@ def initial_lines(state: str, d: int, inputs: Types, layout: int, shape: list[in
 def loop_lines(
     d: int, time: int, states: Sequence[str], cell: list[str], lengths: bool, reverse: bool
 ) -> list[str]:
-    """The loop of one direction: `%ys.d0` holds h at each time, `%hn.d0` the last state."""
+    """Write the loop of one direction: `%ys.d0` contains h at each step, `%hn.d0` the last state."""
     carried = ", ".join(f"%{state}.d{d} = %{state}0.d{d}" for state in states)
     at_time = f"%at.d{d}" if reverse else f"%t.d{d}"
     body = [f"%at.d{d} = Sub({time - 1}, %t.d{d})"] if reverse else []
@@ -98,7 +98,7 @@ def loop_lines(
 
 
 def masked_lines(d: int, at_time: str, states: Sequence[str]) -> list[str]:
-    """A sequence that has ended keeps its states and gives 0."""
+    """Keep the states of sequences that have ended, and output 0 for them."""
     return [
         f"%now.d{d} = Cast({at_time}, to=6)",
         f"%live.d{d}.flat = Less(%now.d{d}, %sequence_lens)",
@@ -109,7 +109,7 @@ def masked_lines(d: int, at_time: str, states: Sequence[str]) -> list[str]:
 
 
 def joined_lines(directions: int, states: Sequence[str], layout: int) -> list[str]:
-    """Y and the last states, with the axis of the directions."""
+    """Compute Y and the last states, with the axis of the directions."""
     lines = []
     parts = [("Y", "ys", 2 if layout else 1)] + [(f"Y_{s}", f"{s}n", 1 if layout else 0) for s in states]
     for target, source, axis in parts:
@@ -126,7 +126,7 @@ def joined_lines(directions: int, states: Sequence[str], layout: int) -> list[st
 
 
 def summed(target: str, *terms: str) -> list[str]:
-    """`target` as the sum of the terms, left to right."""
+    """Compute `target` as the sum of the terms, left to right."""
     lines, total = [], terms[0]
     for number, term in enumerate(terms[1:], 1):
         name = target if number == len(terms) - 1 else f"{target}.sum{number}"
@@ -136,7 +136,7 @@ def summed(target: str, *terms: str) -> list[str]:
 
 
 def rnn_formula(attributes: Attributes, inputs: Types) -> str:
-    """One Tanh (or other activation) of x W + h R + b for each time."""
+    """One Tanh (or other activation) of x W + h R + b per step."""
     bias = at(inputs, 3) is not None
 
     def cell(d: str, gates: Sequence[Gate]) -> list[str]:
@@ -152,7 +152,7 @@ def rnn_formula(attributes: Attributes, inputs: Types) -> str:
 
 
 def gru_formula(attributes: Attributes, inputs: Types) -> str:
-    """The gates z and r, the candidate n, and their mixture with h, for each time."""
+    """The gates z and r, the candidate n, and their combination with h, per step."""
     bias, linear = at(inputs, 3) is not None, attributes["linear_before_reset"]
 
     def cell(d: str, gates: Sequence[Gate]) -> list[str]:
@@ -185,7 +185,7 @@ def gru_formula(attributes: Attributes, inputs: Types) -> str:
 
 
 def _gru_candidate(d: str, *, bias: bool, linear: bool) -> list[str]:
-    """`%inner`: what h adds to the candidate, reset after its product (`linear`) or before."""
+    """Compute `%inner`: the part of h in the candidate, reset after its product (`linear`) or before."""
     if linear:
         product, lines = f"%hn{d}", [f"%hn{d} = MatMul(%h{d}, %Rn{d})"]
         if bias:
@@ -198,7 +198,7 @@ def _gru_candidate(d: str, *, bias: bool, linear: bool) -> list[str]:
 
 
 def lstm_formula(attributes: Attributes, inputs: Types) -> str:
-    """The gates i, o, f, the candidate g, and the states c and h, for each time."""
+    """The gates i, o, f, the candidate g, and the states c and h, per step."""
     bias, looks = at(inputs, 3) is not None, at(inputs, 7) is not None
 
     def cell(d: str, gates: Sequence[Gate]) -> list[str]:
@@ -229,7 +229,7 @@ def lstm_formula(attributes: Attributes, inputs: Types) -> str:
 
 
 def _gate_lines(key: str, d: str, gate: Gate, peephole: str | None) -> list[str]:
-    """One gate; a peephole looks at the cell as it was (`c`) or as it is (`next`)."""
+    """Compute one gate; a peephole reads the previous cell state (`c`) or the new one (`next`)."""
     if peephole is None:
         return gate.lines(f"{key}{d}", f"t{key}{d}")
     cell = f"%c{d}" if peephole == "c" else f"%c{d}.next"

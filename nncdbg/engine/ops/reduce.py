@@ -1,8 +1,8 @@
 """Reductions over axes: one table of kernels, two signatures.
 
-`axes` is an attribute until opset 12 (ReduceSum) or 17 (the others), an input from then on.
-f16, bf16 and float8 are accumulated in f32 and rounded once; integers keep their own type, with
-wrap-around as NumPy and ONNX Runtime have it.  An empty reduction gives the neutral element.
+`axes` is an attribute until opset 12 (ReduceSum) or 17 (the others), an input afterwards.  f16, bf16 and
+float8 are accumulated in f32 and rounded once; integers keep their own type and wrap around, as in NumPy and
+ONNX Runtime.  An empty reduction returns the neutral element.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from nncdbg.engine.ops.types import (
 
 Axes: TypeAlias = "tuple[int, ...]"
 Reduction: TypeAlias = Callable[[Any, Any, Axes, bool], Any]
-"""`reduction(xp, x, axes, keepdims)`: an array of `x`'s dtype or a wider one, cast back afterwards."""
+"""`reduction(xp, x, axes, keepdims)`: returns an array of `x`'s dtype, or a wider one to cast back."""
 
 
 def _accumulator(dtype: Any) -> Any:
-    """The dtype to add in: f32 for the narrow floats, else `dtype`."""
+    """Return the dtype of the sum: f32 for narrow floats, else `dtype`."""
     return np.dtype(np.float32) if is_narrow(dtype) else dtype
 
 
@@ -69,7 +69,7 @@ def _count(x: Any, axes: Axes) -> int:
 
 
 def _lowest(dtype: Any) -> Any:
-    """The neutral element of max: the least number of `dtype`, -inf where there is one."""
+    """Return the neutral element of max: the least number of `dtype`, or -inf if available."""
     if dtype.kind == "b":
         return False
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
@@ -82,7 +82,7 @@ def _highest(dtype: Any) -> Any:
 
 
 def _greatest(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    # `initial` is given only where it is needed: ml_dtypes' reductions do not take it.
+    # `initial` is passed only if needed: ml_dtypes' reductions do not support it.
     if x.size:
         return xp.max(x, axis=axes, keepdims=keepdims)
     wide = widened(xp, x)
@@ -114,23 +114,23 @@ def _log_sum(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
 
 
 def _log_sum_exp(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    """Shifted by the greatest finite element, so that large inputs do not overflow."""
+    """Return log(sum(exp(x))), shifted by the greatest finite element to avoid overflow."""
     wide = widened(xp, x)
     top = _greatest(xp, wide, axes, True)
-    # An infinite maximum must not be subtracted from itself; NaN may go its way.
+    # An infinite maximum must not be subtracted from itself; NaN propagates.
     top = xp.where(xp.isinf(top), xp.zeros_like(top), top)
     result = xp.log(_sum(xp, xp.exp(wide - top), axes, True)) + top
     return result if keepdims else result.reshape(reduced_shape(x.shape, axes, False))
 
 
 def _reduced(xp: Any, reduction: Reduction, x: Any, axes: Any, keepdims: int) -> Any:
-    """Over `axes` (None: all), as an array of `x`'s dtype."""
+    """Reduce over `axes` (None: all) to an array of `x`'s dtype."""
     over = tuple(range(x.ndim)) if axes is None else normal_axes(axes, x.ndim)
     return settled(xp, reduction(xp, x, over, bool(keepdims)), x.dtype)
 
 
 def _types_by_attribute(attributes: Attributes, types: Types) -> Types:
-    # Before opset 18 an empty list meant what no list means.
+    # Before opset 18 an empty list meant the same as no list.
     axes = attributes["axes"] or None
     return (typed(at(types, 0), reduced_shape(shape_at(types, 0), axes, bool(attributes["keepdims"]))),)
 
@@ -145,7 +145,7 @@ def _types_by_input(attributes: Attributes, types: Types) -> Types:
 
 
 def _mean_formula(attributes: Attributes, types: Types) -> str:
-    """The sum, divided by how many elements went into each: Size(x) / Size(sum)."""
+    """The sum, divided by the number of elements that went into each: Size(x) / Size(sum)."""
     given, axes = type_at(types, 0), attributes.get("axes")
     keep, noop = attributes["keepdims"], attributes.get("noop_with_empty_axes", 0)
     over = ", %axes" if at(types, 1) is not None else f", {list(axes)}" if axes else ""
@@ -174,7 +174,7 @@ def _declare(name: str, reduction: Reduction, what: str, by_input: int = 18, **f
     ) -> Any:
         if axes is not None and axes.size:
             return _reduced(xp, reduction, x, axes.tolist(), keepdims)
-        # The op is still applied to each element by itself: no axis is reduced.
+        # The op still applies to each element separately: no axis is reduced.
         return _reduced(xp, reduction, x, () if noop_with_empty_axes else None, keepdims)
 
     kernel_by_attribute.__doc__ = f"{what} over `axes` (an attribute).  ONNX {name} 1 to {by_input - 1}."

@@ -1,8 +1,8 @@
-"""The rare rest of ONNX: ops without a kernel of ours run through `onnx.reference`.
+"""Rare ONNX ops: ops without a kernel of nncdbg run through `onnx.reference`.
 
-`lookup` falls back to here, so that such an op is an `Op` like any other; it says so in its field
-`reference`.  Types come from ONNX's own inference.  One evaluator is built per statement and
-combination of element types, and kept.
+`lookup` falls back to this module, so that such an op is an `Op` like any other, with the field `reference`
+set.  Types come from ONNX's inference.  One evaluator is built and cached per statement and combination of
+element types.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _LOADERS = {
     "ai.onnx.preview": "onnx.reference.ops.aionnx_preview",
     "ai.onnx.preview.training": "onnx.reference.ops.aionnx_preview_training",
 }
-"""Domain to the module of `onnx.reference` that has its ops."""
+"""Domain to the module of `onnx.reference` with its ops."""
 
 _BLOCKS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""Ops with graphs inside are control flow of the program, never a kernel."""
+"""Ops that contain graphs are control flow of the program, never a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOp(Op):
-    """An op whose kernel is that of `onnx.reference`, for one version of its domain."""
+    """An op with the kernel of `onnx.reference`, for one version of its domain."""
 
     version: int = 1
 
@@ -68,7 +68,7 @@ describe("ai.onnx.preview.training.Adam", cause="recurrent.adam")
 
 @cache
 def reference_op(name: str, version: int) -> Op | None:
-    """The op of ONNX's reference implementation, None where there is none for this version."""
+    """Return the op of ONNX's reference implementation, None if it has none for this version."""
     if not _implemented(name, version):
         return None
     facts: Any = facts_of(name)
@@ -102,9 +102,9 @@ def _implemented(name: str, version: int) -> bool:
     try:
         load_op(domain, local, version, **extra)
     except RuntimeContextError:
-        return True  # Its function body depends on the types, which only the run knows.
+        return True  # The function body depends on the types, which are known only at run time.
     except (NotImplementedError, RuntimeError, ValueError):
-        return False  # What `load_op` says of an op, or a version of it, that it does not have.
+        return False  # `load_op` raises this for an op, or a version of it, that it does not have.
     return True
 
 
@@ -118,7 +118,7 @@ def _compute(name: str, version: int, xp: Any, *inputs: Any, outputs_count: int 
 
 
 class _Statement:
-    """One op with its attributes; evaluators by the element types of the inputs."""
+    """One op with its attributes, and its evaluators by the element types of the inputs."""
 
     def __init__(self, name: str, version: int, attributes: Mapping[str, Any], outputs: int) -> None:
         self.name = name
@@ -128,7 +128,7 @@ class _Statement:
         self._evaluators: dict[tuple[Type | None, ...], tuple[Any, Sequence[Type | None]]] = {}
 
     def run(self, *inputs: Any) -> Any:
-        """The outputs as arrays, lists for sequences; one bare, several in a tuple."""
+        """Return the outputs as arrays, with lists for sequences; several outputs as a tuple."""
         types = tuple(map(_element, inputs))
         if types not in self._evaluators:
             self._evaluators[types] = self._evaluator(types), self._result_types(types)
@@ -139,9 +139,9 @@ class _Statement:
         return results[0] if len(results) == 1 else results
 
     def _result_types(self, types: Sequence[Type | None]) -> Sequence[Type | None]:
-        """What ONNX infers for the results of operands of these element types.
+        """Return the types that ONNX infers for results of operands of these element types.
 
-        A diagnosis repeats an op in f64 even if ONNX does not allow that type: then nothing is inferred.
+        A diagnosis repeats an op in f64 even if ONNX does not allow that type; then nothing is inferred.
         """
         attributes = {**self.attributes, "outputs_count": self.outputs}
         try:
@@ -150,9 +150,9 @@ class _Statement:
             return [None] * self.outputs
 
     def _typed(self, result: Any, wanted: Type | None) -> Any:
-        """The result in the element type that ONNX infers: `onnx.reference` computes some ops in f64.
+        """Return the result in the element type that ONNX infers: `onnx.reference` computes some ops in f64.
 
-        Raises RunError for a result that this type cannot hold.
+        Raises RunError for a result that this type cannot represent.
         """
         if not isinstance(wanted, TensorType) or not isinstance(result, np.ndarray):
             return result
@@ -188,7 +188,7 @@ class _Statement:
 
 
 def _element(value: Any) -> Type | None:
-    """What an evaluator depends on: the element type, not the sizes."""
+    """Return the type that selects an evaluator: the element type, without sizes."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
@@ -198,7 +198,7 @@ def _element(value: Any) -> Type | None:
 
 
 def _plain(result: Any) -> Any:
-    """A result as values are here: text as objects, sequences as lists."""
+    """Convert a result to the value types of nncdbg: text as objects, sequences as lists."""
     if result is None:
         return None
     if isinstance(result, (list, tuple)):
@@ -210,7 +210,7 @@ def _plain(result: Any) -> Any:
 
 
 def _infer(name: str, version: int, attributes: Mapping[str, Any], types: Sequence[Any]) -> Sequence[Any]:
-    """ONNX's own inference; nothing where an input's type is unknown."""
+    """Run ONNX's inference; infer nothing if an input's type is unknown."""
     import onnx.defs
     from onnx import helper, shape_inference
     from onnx.checker import ValidationError

@@ -34,15 +34,15 @@ def _region_types(attributes: Attributes, types: Types) -> Types:
 
 
 def _rounded(numbers: Any) -> Any:
-    """The nearest whole numbers, halves away from zero."""
+    """Round to the nearest integers, halves away from zero."""
     whole = np.trunc(numbers)
     return whole + np.where(np.abs(numbers - whole) >= 0.5, np.sign(numbers), 0)
 
 
 def _bins(first: Any, last: Any, count: int, size: int) -> list[list[tuple[int, int]]]:
-    """Per region, `count` ranges that cover `first` to `last`, cut to an axis of `size` elements.
+    """Return per region `count` ranges that cover `first` to `last`, cut to an axis of `size` elements.
 
-    Neighbors share an element where a border falls inside it; a range outside the axis is empty.
+    Neighbors share an element that contains their border; a range outside the axis is empty.
     """
     length = np.maximum(last - first + 1, 1)[:, None] / first.dtype.type(count)
     places = np.arange(count + 1, dtype=first.dtype)
@@ -67,10 +67,9 @@ def max_roi_pool(
 ) -> Any:
     """The maximum of each cell of a grid over each region of x [N, C, H, W].
 
-    `rois` [regions, 5] holds (image, x1, y1, x2, y2), both corners inside, in units of which
-    `spatial_scale` make an element.  A cell without elements is 0; NaN is the maximum of a cell
-    that holds one.  Where cells begin and end is computed as ONNX Runtime does, in the input's
-    precision.  ONNX MaxRoiPool since 1.
+    `rois` [regions, 5] contains (image, x1, y1, x2, y2), both corners inclusive; `spatial_scale` converts the
+    coordinates to elements.  A cell without elements is 0; NaN is the maximum of a cell that contains NaN.
+    Cell borders are computed as in ONNX Runtime, in the input's precision.  ONNX MaxRoiPool since 1.
     """
     wide = widened(xp, x)
     working = np.dtype(np.float64 if x.dtype.itemsize == 8 else np.float32)

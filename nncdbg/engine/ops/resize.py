@@ -1,4 +1,4 @@
-"""Resize and Upsample: one axis after the other, as sums of gathered and weighted slices."""
+"""Resize and Upsample: one axis at a time, as sums of gathered and weighted slices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nncdbg.engine.ops.types import Attributes, Shape, Types, at, normal_axes, s
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis to be resized: `size` elements become `length`, `scale` times as many."""
+    """One axis to resize: `size` elements become `length`, `scale` times as many."""
 
     number: int
     size: int
@@ -27,7 +27,7 @@ class Axis:
     scale: float
     start: float = 0.0
     end: float = 1.0
-    """The part of the axis that `tf_crop_and_resize` takes."""
+    """The part of the axis, from `start` to `end`, that `tf_crop_and_resize` uses."""
 
 
 def _half_pixel(axis: Axis, y: Array) -> Array:
@@ -39,7 +39,7 @@ def _pytorch_half_pixel(axis: Axis, y: Array) -> Array:
 
 
 def _symmetric(axis: Axis, y: Array) -> Array:
-    # The center of the whole canvas stays where it is, though the length was rounded down.
+    # The center of the whole canvas stays fixed, although the length was rounded down.
     adjustment = axis.length / (axis.scale * axis.size)
     return axis.size / 2 * (1 - adjustment) + _half_pixel(axis, y)
 
@@ -88,12 +88,12 @@ _KERNELS: dict[str, tuple[Callable[[Array, float], Array], int]] = {
     "linear": (_triangle, 1),
     "cubic": (_cubic, 2),
 }
-"""Mode to its kernel, and how far that reaches to each side."""
+"""Mode to its kernel, and the kernel's reach to each side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How values between elements are found; the fields are attributes of Resize."""
+    """How values between elements are computed; the fields are attributes of Resize."""
 
     mode: str
     coordinate_transformation_mode: str = "asymmetric"
@@ -104,17 +104,17 @@ class Method:
     antialias: int = 0
 
     def coordinates(self, axis: Axis) -> Array:
-        """Where the new elements lie on the old axis; float64 [length]."""
+        """Return the positions of the new elements on the old axis; float64 [length]."""
         return _COORDINATES[self.coordinate_transformation_mode](
             axis, np.arange(axis.length, dtype=np.float64)
         )
 
     def weights(self, axis: Axis, x: Array) -> tuple[Array, Array]:
-        """Indices and weights of the elements that make each new one; both [length, neighbors]."""
+        """Return indices and weights of the elements that make each new one; both [length, neighbors]."""
         kernel, reach = _KERNELS[self.mode]
         squeeze = min(axis.scale, 1.0) if self.antialias else 1.0
         first = math.floor(-reach / squeeze) + 1
-        # The left neighbor of a whole number is the one before it, as in ONNX's own implementation.
+        # The left neighbor of an integer is the one before it, as in ONNX's own implementation.
         left = np.ceil(x) - 1
         offsets = np.arange(first, 2 - first)
         indices = left[:, None] + offsets
@@ -123,14 +123,14 @@ class Method:
             weights = np.where((indices < 0) | (indices >= axis.size), 0.0, weights)
         if self.exclude_outside or self.antialias:
             weights = weights / weights.sum(axis=1, keepdims=True)
-        # What has no weight is not looked at, so that an infinity beside it does no harm.
+        # Elements without weight are not read, so that an adjacent infinity has no effect.
         centre = np.clip(np.rint(x), 0, axis.size - 1)
         indices = np.where(weights == 0, centre[:, None], np.clip(indices, 0, axis.size - 1))
         return indices.astype(np.int64), weights
 
 
 def _along(xp: Any, values: Array, axis: int) -> Any:
-    """A vector that lies along the axis counted from the back."""
+    """Reshape a vector to lie along an axis, counted from the last."""
     return xp.asarray(values.reshape(values.shape + (1,) * axis))
 
 
@@ -153,7 +153,7 @@ def _resize_axis(xp: Any, x: Any, axis: Axis, method: Method) -> Any:
 
 
 def _resized(xp: Any, x: Any, axes: Sequence[Axis], method: Method) -> Any:
-    """`x` with its axes resized; integers are rounded to the nearest, and saturate."""
+    """Resize the axes of `x`; integers are rounded to the nearest and saturate."""
     cropped = method.coordinate_transformation_mode == "tf_crop_and_resize"
     wanted = [axis for axis in axes if cropped or axis.length != axis.size or axis.scale != 1]
     if any(axis.size == 0 and axis.length for axis in wanted):
@@ -178,7 +178,7 @@ def _axes(
     policy: str,
     roi: Any,
 ) -> list[Axis]:
-    """The axes with their new lengths; RunError unless scales or sizes fit them."""
+    """Return the axes with their new lengths; RunError unless scales or sizes match them."""
     old = [x.shape[number] for number in numbers]
     given = scales if scales is not None else sizes
     if given is None or len(given) != len(numbers):
@@ -207,7 +207,7 @@ def _from_sizes(old: Sequence[int], sizes: Sequence[int], policy: str) -> tuple[
 
 
 def _resize_types(attributes: Attributes, types: Types) -> Types:
-    """The rank holds; axes that are not named keep their sizes."""
+    """Keep the rank; axes that are not listed keep their sizes."""
     shape, axes = shape_at(types, 0), attributes.get("axes")
     if shape is None:
         return (typed(at(types, 0), None),)

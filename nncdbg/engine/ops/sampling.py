@@ -15,10 +15,10 @@ from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
 
 _CUBIC = -0.75
-"""The free parameter of Keys' kernel, as PyTorch has it."""
+"""The free parameter of Keys' kernel, as in PyTorch."""
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
-"""Names of opset 16."""
+"""Mode names of opset 16."""
 
 
 def _sample_types(attributes: Attributes, types: Types) -> Types:
@@ -32,7 +32,7 @@ def _sample_types(attributes: Attributes, types: Types) -> Types:
 
 
 def _reflected(xp: Any, x: Any, low: float, high: float) -> Any:
-    """`x` thrown back at both borders until it lies between them."""
+    """Reflect `x` at both borders until it is between them."""
     span = high - low
     if span == 0:
         return xp.full_like(x, low)
@@ -41,7 +41,7 @@ def _reflected(xp: Any, x: Any, low: float, high: float) -> Any:
 
 
 def _padded(xp: Any, x: Any, size: int, padding: str, align: bool) -> Any:
-    """Coordinates outside the image brought inside, as the padding mode has it."""
+    """Map coordinates outside the image inside, according to the padding mode."""
     low, high = (0.0, size - 1.0) if align else (-0.5, size - 0.5)
     outside = (x < low) | (x > high)
     if padding == "border":
@@ -52,7 +52,7 @@ def _padded(xp: Any, x: Any, size: int, padding: str, align: bool) -> Any:
 
 
 def _neighbours(xp: Any, x: Any, mode: str) -> tuple[list[Any], list[Any]]:
-    """Whole coordinates around `x`, and the weight of each."""
+    """Return integer coordinates around `x`, and the weight of each."""
     if mode == "nearest":
         return [xp.rint(x)], [xp.where(xp.isnan(x), x, x.dtype.type(1))]
     base = xp.floor(x)
@@ -69,7 +69,7 @@ def _keys(xp: Any, x: Any) -> Any:
 
 
 def _indices(xp: Any, x: Any, size: int, padding: str, align: bool) -> tuple[Any, Any]:
-    """Indices that exist, and where they stand for elements of the image (not for a zero)."""
+    """Return valid indices, and where they refer to elements of the image (rather than a zero)."""
     inside = (x >= 0) & (x < size) if padding == "zeros" else xp.ones(x.shape, bool)
     if padding == "reflection":
         x = xp.trunc(_padded(xp, x, size, padding, align))
@@ -80,8 +80,8 @@ def _indices(xp: Any, x: Any, size: int, padding: str, align: bool) -> tuple[Any
 def grid_sample(xp: Any, image: Any, grid: Any, *, align_corners: int, mode: str, padding_mode: str) -> Any:
     """`image` [N, C, D1, ..] at the points of `grid` [N, P1, .., axes], last axis first, in -1 to 1.
 
-    Modes nearest, linear and cubic; padding zeros, border and reflection.  A point that is NaN
-    gives NaN.  ONNX GridSample since 16.
+    Modes nearest, linear and cubic; padding zeros, border and reflection.  A NaN point gives NaN.  ONNX
+    GridSample since 16.
     """
     mode, align = _MODES.get(mode, mode), bool(align_corners)
     if mode not in ("nearest", "linear", "cubic") or padding_mode not in ("zeros", "border", "reflection"):
@@ -108,7 +108,7 @@ def grid_sample(xp: Any, image: Any, grid: Any, *, align_corners: int, mode: str
 
 
 def _corner(xp: Any, flat: Any, sizes: tuple[int, ...], corner: tuple[tuple[Any, Any, Any], ...]) -> Any:
-    """One neighbor of every point, weighted; [N, C, points]."""
+    """Return one neighbor of every point, weighted; [N, C, points]."""
     place, inside, weight = 0, True, 1.0
     for size, (index, exists, share) in zip(sizes, corner, strict=True):
         place, inside, weight = place * size + index, inside & exists, weight * share

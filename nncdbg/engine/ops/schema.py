@@ -1,8 +1,8 @@
 """The signature of an op: formal parameters, attributes with defaults, documentation.
 
-Each domain has providers of its signatures (`Schemas`): those of ONNX come from `onnx.defs`
-(`onnx_schemas.py`), those of the ops that onnxruntime adds from a file (`microsoft/schemas.py`), those of the
-domain ``nncdbg`` from the kernels.  `register_schemas` adds others.
+Each domain has providers of its signatures (`Schemas`): ONNX's come from `onnx.defs` (`onnx_schemas.py`),
+those of the ops that onnxruntime adds from a file (`microsoft/schemas.py`), those of the domain ``nncdbg``
+from the kernels.  `register_schemas` adds others.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Parameter:
     optional: bool = False
     variadic: bool = False
     tensor: bool = True
-    """False where a sequence, an optional or a map may stand."""
+    """False if a sequence, an optional or a map is allowed."""
     dtypes: frozenset[str] | None = None
-    """The element types of the tensors that are allowed; None for all."""
+    """The allowed element types of tensors; None for all."""
     doc: str = ""
 
     @property
     def only_float(self) -> str | None:
-        """The float type of 16 bits or more, if exactly one is allowed."""
+        """Return the float type of 16 bits or more, if exactly one is allowed."""
         floats = self.dtypes & _WIDE_FLOATS if self.dtypes is not None else ()
         return next(iter(floats)) if len(floats) == 1 else None
 
@@ -51,32 +51,32 @@ class Schema:
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
-    """Name to default; `REQUIRED` where there is none and one must be given; None where it may be absent."""
+    """Name to default: `REQUIRED` if it must be given, None for an optional attribute without default."""
     kinds: dict[str, str] = field(default_factory=dict)
-    """Name of an attribute to ONNX's word for its type: ``INT``, ``FLOATS``, ``TENSOR`` ..."""
+    """Name of an attribute to ONNX's name for its type: ``INT``, ``FLOATS``, ``TENSOR`` ..."""
     attribute_docs: dict[str, str] = field(default_factory=dict)
     doc: str = ""
     since: int = 1
     deprecated: bool = False
     function: bool = False
-    """ONNX defines the op by a function body."""
+    """True if ONNX defines the op by a function body."""
 
 
 REQUIRED = object()
 
 
 class Schemas(Protocol):
-    """A provider: the signatures of the ops of one or more domains.  Ops are named as in program text."""
+    """A provider of signatures for the ops of one or more domains.  Op names are as in program text."""
 
     @property
     def source(self) -> str:
-        """The library that the signatures come from, for hints."""
+        """The library that provides the signatures, for hints."""
 
     def schema(self, name: str, version: int) -> Schema | None:
         """Return the signature of an op in `version` of its domain, None for an unknown op."""
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Return the versions that brought the op or changed it, oldest first; empty for an unknown op."""
+        """Return the versions that added the op or changed it, oldest first; empty for an unknown op."""
 
     def names(self, domain: str) -> Iterable[str]:
         """Return the names of all ops of a domain."""
@@ -86,7 +86,7 @@ class Schemas(Protocol):
 
 
 class KernelSchemas:
-    """Signatures that are read off the kernels of declared ops."""
+    """Signatures derived from the kernels of declared ops."""
 
     source = "nncdbg"
 
@@ -124,9 +124,9 @@ _PROVIDERS: dict[str, tuple[Schemas, ...]] = {"nncdbg": (KernelSchemas(),)}
 
 
 def register_schemas(provider: Schemas, *domains: str) -> None:
-    """Take the signatures of the ops of `domains` from `provider`, after the providers that these have.
+    """Register `provider` for the ops of `domains`, after the providers that these already have.
 
-    Without `domains`: those of all domains without a provider of their own.
+    Without `domains`: for all domains without their own provider.
     """
     for domain in domains or (_DEFAULT,):
         _PROVIDERS[domain] = (*_PROVIDERS.get(domain, ()), provider)
@@ -139,12 +139,12 @@ def _providers(domain: str) -> tuple[Schemas, ...]:
 
 
 def listed_domains() -> list[str]:
-    """Return the domains of which `nncdbg ops` lists every op."""
+    """Return the domains for which `nncdbg ops` lists every op."""
     return [domain for domain in _PROVIDERS if domain not in ("nncdbg", _DEFAULT)]
 
 
 def split(name: str) -> tuple[str, str]:
-    """``aten.relu`` is (``aten``, ``relu``); an ONNX name has the default domain."""
+    """Split a name: ``aten.relu`` is (``aten``, ``relu``); an ONNX name has the default domain."""
     domain, _, local = name.rpartition(".")
     return domain, local
 
@@ -155,7 +155,7 @@ def joined(domain: str, local: str) -> str:
 
 
 def newest_opset() -> int:
-    """The newest opset of ONNX's own domain that the installed `onnx` knows."""
+    """Return the newest opset of ONNX's own domain that the installed `onnx` supports."""
     return _newest(DEFAULT_DOMAIN) or 1
 
 
@@ -165,13 +165,13 @@ def _newest(domain: str) -> int | None:
 
 
 def versions_of(name: str) -> tuple[int, ...]:
-    """The opset versions that brought the op or changed it, oldest first; empty for an unknown op."""
+    """Return the versions that added the op or changed it, oldest first; empty for an unknown op."""
     found = (provider.versions(name) for provider in _providers(split(name)[0]))
     return next(filter(None, found), ())
 
 
 def check_opsets(opsets: Mapping[str, int], domains: Iterable[str]) -> None:
-    """GraphError if one of `domains` is imported in a version that its provider does not have."""
+    """Raise GraphError if one of `domains` is imported in a version that its provider does not have."""
     for domain in sorted(set(domains) & opsets.keys()):
         newest = _newest(domain)
         if newest is not None and not 1 <= opsets[domain] <= newest:
@@ -184,25 +184,25 @@ def check_opsets(opsets: Mapping[str, int], domains: Iterable[str]) -> None:
 
 
 def schema_names(domains: Iterable[str]) -> set[str]:
-    """The names of all ops of these domains that have a schema, as in program text."""
+    """Return the names of all ops of these domains that have a schema, as in program text."""
     return {name for domain in domains for each in _providers(domain) for name in each.names(domain)}
 
 
 @cache
 def schema(name: str, version: int) -> Schema | None:
-    """The schema of `name` in opset `version` of its domain, or None for an op without one."""
+    """Return the schema of `name` in opset `version` of its domain, or None for an op without one."""
     found = (provider.schema(name, version) for provider in _providers(split(name)[0]))
     return next((each for each in found if each is not None), None)
 
 
 def documentation(name: str, version: int) -> str:
-    """The documentation of the declaration of an op."""
+    """Return the documentation in the declaration of an op."""
     entries = [entry for entry in declared(name) if entry.since <= version]
     return inspect.cleandoc(entries[-1].doc) if entries else ""
 
 
 def only_float(node: Node, index: int, opsets: Mapping[str, int]) -> str | None:
-    """The float type that an op takes as its operand `index`, if it takes exactly one."""
+    """Return the float type of operand `index` of an op, if it allows exactly one."""
     known = schema(node.op, version_of(node.op, opsets))
     if known is None or not known.inputs:
         return None
@@ -210,10 +210,10 @@ def only_float(node: Node, index: int, opsets: Mapping[str, int]) -> str | None:
 
 
 def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a statement with the schema's defaults, as a kernel takes them.
+    """Return the attributes of a statement with the schema's defaults, as a kernel takes them.
 
-    Tensors come as arrays.  Raises GraphError for a required attribute that is not given, for one
-    that the op does not have, or of another type; an op without a schema keeps what it was given.
+    Tensors become arrays.  Raises GraphError for a missing required attribute, for an attribute that the op
+    does not have, or for one of another type; an op without a schema keeps the given attributes.
     """
     given = {key: value.array if isinstance(value, Inline) else value for key, value in attributes.items()}
     found = schema(name, version)
@@ -225,7 +225,7 @@ def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str
 
 
 def attribute_errors(found: Schema, version: int, given: Mapping[str, Any]) -> Iterator[GraphError]:
-    """Each attribute that the op does not have, that is of another type, or that is missing.
+    """Yield an error for each attribute that is unknown to the op, of another type, or missing.
 
     `given` has tensors as arrays.
     """
@@ -250,11 +250,11 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "STRING": ((str, bytes), "a text"),
     "TENSOR": ((np.ndarray, np.generic), "a tensor"),
 }
-"""ONNX's word for the type of an attribute to the types of its value, and how a person says it."""
+"""ONNX's name for the type of an attribute to the types of its value, and a readable description."""
 
 
 def _wrong_kind(value: Any, kind: str) -> str | None:
-    """What the schema expects, if an attribute is of another type."""
+    """Return the type that the schema expects, if an attribute is of another type."""
     several = kind in ("INTS", "FLOATS", "STRINGS")
     types, words = _KINDS.get(kind[:-1] if several else kind, ((object,), ""))
     listed = isinstance(value, (list, tuple))
@@ -270,7 +270,7 @@ def _said(value: Any) -> str:
 
 
 def version_of(name: str, opsets: Mapping[str, int]) -> int:
-    """The opset version that holds for the op `name` in a program with these imports."""
+    """Return the opset version that applies to the op `name` in a program with these imports."""
     domain, _ = split(name)
     version = opsets.get(domain) if domain != "nncdbg" else 1
     return int(version) if version is not None else _newest(domain) or 1

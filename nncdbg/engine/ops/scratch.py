@@ -1,7 +1,7 @@
-"""Working memory that a kernel uses and forgets, kept from call to call.
+"""Working memory of kernels, reused from call to call.
 
-Fresh pages cost more than the copy into them: an im2col buffer that the system hands out anew
-for each Conv takes longer than its product.  What is kept is bounded, and each thread has its own.
+Fresh pages cost more than the copy into them: an im2col buffer that the system allocates anew for each Conv
+takes longer than its product.  The kept memory is bounded, and each thread has its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 KEPT_BYTES = 1 << 24
-"""The largest block that is kept; larger ones come fresh and go."""
+"""The largest block that is kept; larger ones are allocated and freed per call."""
 
 
 class _Blocks(threading.local):
@@ -27,10 +27,10 @@ _BLOCKS = _Blocks()
 
 
 def scratch(xp: ModuleType, purpose: str, shape: Sequence[int], dtype: Any) -> Any:
-    """An uninitialised array, valid until this thread asks again for the same `purpose`.
+    """Return an uninitialized array, valid until this thread next requests the same `purpose`.
 
-    No result of an op may share memory with it.  Array libraries other than NumPy keep pools of
-    their own.
+    No result of an op may share memory with it.  Array libraries other than NumPy have their own memory
+    pools.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if xp is not np or size > KEPT_BYTES:

@@ -1,4 +1,4 @@
-"""Sequences and optionals: a sequence is a Python list that is never changed, an absent value is None."""
+"""Sequences and optionals: a sequence is a Python list, never modified; an absent value is None."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, Content, move
 from nncdbg.engine.ops.types import Attributes, element_type, normal_axis
 
 AnyTypes: TypeAlias = "Sequence[Type | None]"
-"""Types of operands of which some are no tensors."""
+"""Types of operands, some of which are not tensors."""
 
 
 def _element(types: AnyTypes) -> Type | None:
-    """The type of what the sequence in operand 0 holds."""
+    """Return the element type of the sequence in operand 0."""
     given = types[0] if types else None
     if isinstance(given, OptionalType):
         given = given.element
@@ -27,7 +27,7 @@ def _element(types: AnyTypes) -> Type | None:
 
 
 def _common(types: AnyTypes) -> Type | None:
-    """What holds of all of them; None if that is not known."""
+    """Return the common type, without sizes if these differ; None if a type is unknown."""
     first = types[0] if types else None
     if first is None or any(other is None for other in types):
         return None
@@ -44,7 +44,7 @@ def _sequence_of(element: Type | None) -> AnyTypes:
 
 
 def _position(sequence: list[Any], position: Any, most: int, what: str) -> int:
-    """An index counted from the front; RunError outside [-length, most]."""
+    """Return an index counted from the front; RunError outside [-length, most]."""
     index = int(np.asarray(position).reshape(()).item())
     if not -len(sequence) <= index <= most:
         raise RunError(
@@ -91,7 +91,7 @@ def sequence_empty(xp: Any, *, dtype: int | None) -> Any:
     influence=MOVED,
 )
 def sequence_at(xp: Any, sequence: Any, position: Any) -> Any:
-    """The element at `position`, from the end if negative.  ONNX SequenceAt since 11."""
+    """The element at `position`, counted from the end if negative.  ONNX SequenceAt since 11."""
     items = _listed(sequence, "SequenceAt")
     return items[_position(items, position, len(items) - 1, "index")]
 
@@ -173,7 +173,7 @@ def _concat_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
 
 @op("ConcatFromSequence", since=11, infer=_concat_types, influence=MOVED)
 def concat_from_sequence(xp: Any, sequence: Any, *, axis: int, new_axis: int) -> Any:
-    """The elements joined along `axis`, which is a new one if `new_axis`.
+    """The elements joined along `axis`, which is a new axis if `new_axis`.
 
     ONNX ConcatFromSequence since 11.
     """
@@ -190,7 +190,7 @@ def _optional_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
 
 @op("Optional", since=15, infer=_optional_types, influence=MOVED, content=Content.BOUNDED)
 def optional(xp: Any, x: Any = None, *, type: Type | None) -> Any:
-    """`x` as a value that may be absent; without `x`, an absent one.  ONNX Optional since 15."""
+    """`x` as a value that may be absent; an absent value without `x`.  ONNX Optional since 15."""
     return x
 
 
@@ -212,7 +212,7 @@ def _get_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
 
 @op("OptionalGetElement", since=15, infer=_get_types, influence=MOVED, content=Content.BOUNDED)
 def optional_get_element(xp: Any, x: Any) -> Any:
-    """The value that is there; RunError if it is absent.  ONNX OptionalGetElement since 15."""
+    """The present value; RunError if it is absent.  ONNX OptionalGetElement since 15."""
     if x is None:
         raise RunError("the operand of OptionalGetElement is absent", hint="test it with OptionalHasElement")
     return x

@@ -1,4 +1,4 @@
-"""Ops that read or change a shape and leave every element in place; most give a view."""
+"""Ops that read or change a shape and keep every element in place; most return a view."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from nncdbg.engine.ops.types import (
 
 
 def _size_of_first(types: Types, index: int) -> int | None:
-    """The number of elements of a 1-D input, which for a shape or a list of axes is their count."""
+    """Return the number of elements of a 1-D input, such as a shape or a list of axes."""
     shape = shape_at(types, index)
     return shape[0] if shape is not None and len(shape) == 1 and isinstance(shape[0], int) else None
 
 
 def ranked(index: int) -> Any:
-    """A shape rule: as many unknown sizes as the 1-D input `index` has elements."""
+    """Return a shape rule: as many unknown sizes as the 1-D input `index` has elements."""
 
     def shape(attributes: Attributes, types: Types) -> Shape | None:
         rank = _size_of_first(types, index)
@@ -74,7 +74,7 @@ def size_of(xp: Any, x: Any) -> Any:
 def _reshape(x: Any, sizes: Sequence[int], allowzero: int) -> Any:
     target = [n if n or allowzero else x.shape[i] for i, n in enumerate(sizes)]
     if -1 in target and 0 in target and not allowzero:
-        # NumPy will not divide 0 by 0; an axis that is kept stands on both sides and cancels.
+        # NumPy refuses to divide 0 by 0; an axis that is kept is on both sides and cancels.
         kept = {i for i, n in enumerate(sizes) if n == 0}
         others = prod(n for i, n in enumerate(target) if i not in kept and n != -1)
         rest = prod(n for i, n in enumerate(x.shape) if i not in kept)
@@ -120,7 +120,7 @@ def reshape_by_attribute(xp: Any, x: Any, *, shape: Sequence[int], consumed_inpu
     influence=MOVED,
 )
 def reshape(xp: Any, x: Any, shape: Any, *, allowzero: int = 0) -> Any:
-    """`x` with other sizes: -1 is what is left, 0 the old size unless `allowzero`.  ONNX Reshape since 5."""
+    """`x` with other sizes: -1 is inferred, 0 the old size unless `allowzero`.  ONNX Reshape since 5."""
     return _reshape(x, shape.tolist(), allowzero)
 
 
@@ -136,7 +136,7 @@ def _flatten_shape(attributes: Attributes, types: Types) -> Shape | None:
 
 @op("Flatten", since=1, infer=shaped(_flatten_shape), vjp=gradients.reshaped, influence=MOVED)
 def flatten(xp: Any, x: Any, *, axis: int) -> Any:
-    """A matrix: the axes before `axis` by the axes from there on.  ONNX Flatten since 1."""
+    """A matrix: the axes before `axis` by the axes from `axis` on.  ONNX Flatten since 1."""
     axis = axis + x.ndim if axis < 0 else axis
     return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
@@ -183,7 +183,7 @@ def _squeeze_shape_by_attribute(attributes: Attributes, types: Types) -> Shape |
     host_operands=(1,),
 )
 def squeeze_by_attribute(xp: Any, x: Any, *, axes: Sequence[int] | None) -> Any:
-    """`x` without `axes`, which have size 1; by default all such.  ONNX Squeeze 1 to 12."""
+    """`x` without `axes`, which have size 1; by default all axes of size 1.  ONNX Squeeze 1 to 12."""
     return xp.squeeze(x, None if axes is None else tuple(axes))
 
 
@@ -205,7 +205,7 @@ def _squeeze_shape(attributes: Attributes, types: Types) -> Shape | None:
     influence=MOVED,
 )
 def squeeze(xp: Any, x: Any, axes: Any = None) -> Any:
-    """`x` without `axes`, which have size 1; by default all such.  ONNX Squeeze since 13."""
+    """`x` without `axes`, which have size 1; by default all axes of size 1.  ONNX Squeeze since 13."""
     return xp.squeeze(x, None if axes is None else tuple(axes.reshape(-1).tolist()))
 
 
@@ -266,7 +266,7 @@ def _expand_shape(attributes: Attributes, types: Types) -> Shape | None:
     host_operands=(1,),
 )
 def expand(xp: Any, x: Any, shape: Any) -> Any:
-    """`x` broadcast with `shape`, either way; a read-only view.  ONNX Expand since 8."""
+    """`x` and `shape` broadcast together; a read-only view.  ONNX Expand since 8."""
     return xp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))
 
 
@@ -285,5 +285,5 @@ def _same_rank(attributes: Attributes, types: Types) -> Types:
     host_operands=(1,),
 )
 def tile(xp: Any, x: Any, repeats: Any) -> Any:
-    """`x` laid side by side, `repeats[i]` times along axis `i`.  ONNX Tile since 6."""
+    """`x` repeated `repeats[i]` times along axis `i`.  ONNX Tile since 6."""
     return xp.tile(x, tuple(repeats.tolist()))

@@ -18,7 +18,7 @@ class Formal:
     """A formal operand or output.
 
     `kind` is the type variable of an op's schema (formals of one variable have one type) or a type as text;
-    `dtypes` are the element types that fit, None where all do; `type` is that of a graph's input.
+    `dtypes` are the allowed element types, None for all; `type` is that of a graph's input.
     """
 
     name: str
@@ -30,14 +30,14 @@ class Formal:
     doc: str = ""
 
     def text(self) -> str:
-        """As it stands in a signature: ``X: T``, ``B?: T``, ``inputs...: T``."""
+        """Format the formal as in a signature: ``X: T``, ``B?: T``, ``inputs...: T``."""
         mark = "..." if self.variadic else "?" if self.optional else ""
         return f"{self.name}{mark}: {self.kind}" if self.kind else f"{self.name}{mark}"
 
 
 @dataclass(frozen=True, slots=True)
 class AttributeFormal:
-    """An attribute of an op: `kind` is ONNX's word (``INTS``), `default` a text, None where there is none."""
+    """An attribute of an op: `kind` is ONNX's name (``INTS``), `default` is text or None."""
 
     name: str
     kind: str
@@ -46,7 +46,7 @@ class AttributeFormal:
     doc: str = ""
 
     def text(self) -> str:
-        """``axis=-1``, ``to: INT``, ``pads?: INTS``."""
+        """Format the attribute: ``axis=-1``, ``to: INT``, ``pads?: INTS``."""
         if self.default is not None:
             return f"{key_text(self.name)}={self.default}"
         return f"{key_text(self.name)}{'' if self.required else '?'}: {self.kind or 'any'}"
@@ -54,7 +54,7 @@ class AttributeFormal:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How an op or a graph is called; `name` is that of an op, or ``@graph``."""
+    """The signature of an op or a graph; `name` is that of an op, or ``@graph``."""
 
     name: str
     inputs: tuple[Formal, ...]
@@ -63,7 +63,7 @@ class Signature:
     doc: str = ""
 
     def operand(self, index: int) -> Formal | None:
-        """The formal operand at a position; the last one goes on where it is variadic."""
+        """Return the formal operand at a position; a variadic last one covers all later positions."""
         if index < len(self.inputs):
             return self.inputs[index]
         return self.inputs[-1] if self.inputs and self.inputs[-1].variadic else None
@@ -74,7 +74,7 @@ class Signature:
 
 @cache
 def op_signature(name: str, version: int) -> Signature | None:
-    """The signature of an op in an opset version of its domain."""
+    """Return the signature of an op in an opset version of its domain."""
     found = schema(name, version)
     if found is None:
         return None
@@ -109,7 +109,7 @@ def _attribute(found: Schema, key: str) -> AttributeFormal:
 
 @cache
 def op_names(opsets: frozenset[tuple[str, int]]) -> tuple[str, ...]:
-    """All ops that a program with these opsets can name, in the order of the alphabet."""
+    """Return the names of all ops that a program with these opsets can use, sorted."""
     held = dict(opsets)
     own = (name for name in declared_names() if "." in name)
     known = schema_names({DEFAULT_DOMAIN, *held})
@@ -127,6 +127,6 @@ def one_line(text: str) -> str:
 
 
 def label(found: Signature) -> str:
-    """``Conv(X: T, W: T, B?: T, group=1) -> (Y: T)``."""
+    """Format a signature: ``Conv(X: T, W: T, B?: T, group=1) -> (Y: T)``."""
     inner = [*(f.text() for f in found.inputs), *(a.text() for a in found.attributes)]
     return f"{op_text(found.name)}({', '.join(inner)}) -> ({', '.join(f.text() for f in found.outputs)})"

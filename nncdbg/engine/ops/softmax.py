@@ -1,7 +1,7 @@
 """Softmax, LogSoftmax and Hardmax.
 
-Before opset 13 they see a matrix: all axes from `axis` on are its rows.  A line that holds a NaN
-is NaN throughout.
+Before opset 13 they operate on a matrix: all axes from `axis` on are its rows.  A line that contains NaN is
+NaN throughout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nncdbg.engine.ops.types import Attributes, Types, at, normal_axis, shape_at
 
 
 def along_axis_types(attributes: Attributes, inputs: Types) -> Types:
-    """As the input; the axis must exist."""
+    """The type of the input; the axis must exist."""
     shape = shape_at(inputs, 0)
     if shape is not None:
         normal_axis(attributes["axis"], max(len(shape), 1))
@@ -30,7 +30,7 @@ def along_axis_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def flattening_types(attributes: Attributes, inputs: Types) -> Types:
-    """As the input; before opset 13 the axis may be one past the last."""
+    """The type of the input; before opset 13 the axis may be one past the last."""
     shape = shape_at(inputs, 0)
     if shape is not None and attributes["axis"] != len(shape):
         normal_axis(attributes["axis"], max(len(shape), 1))
@@ -38,7 +38,7 @@ def flattening_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """The matrix that has all axes from `axis` on in its rows, as these ops see it before opset 13."""
+    """Return the sizes of the matrix with all axes from `axis` on in its rows, as before opset 13."""
     first = axis % len(shape) if axis < 0 else axis
     return math.prod(shape[:first]), math.prod(shape[first:])
 
@@ -56,7 +56,7 @@ def softmax_lines(source: str, target: str, axis: int, *, log: bool) -> list[str
 
 
 def softmax_formula(*, log: bool = False, flatten: bool = False) -> Formula:
-    """The formula of Softmax or LogSoftmax; `flatten` as before opset 13, over the rows of a matrix."""
+    """Return the formula of Softmax or LogSoftmax; `flatten`: over matrix rows, as before opset 13."""
 
     def formula(attributes: Attributes, inputs: Types) -> str:
         given = type_at(inputs, 0)
@@ -90,7 +90,7 @@ def softmax_formula(*, log: bool = False, flatten: bool = False) -> Formula:
     zeros="zeros.exponential_underflow",
 )
 def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
-    """exp(x) over its sum along `axis`, shifted by the maximum so that nothing overflows."""
+    """exp(x) over its sum along `axis`, shifted by the maximum to avoid overflow."""
     wide = widened(xp, x)
     target = out if out is not None and out.dtype == wide.dtype else xp.empty(wide.shape, wide.dtype)
     if wide.size:
@@ -109,7 +109,7 @@ def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     influence=along(rest=True).taking(Infinities.ABSORBED),
 )
 def softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
-    """Softmax of the matrix that has all axes from `axis` on in its rows."""
+    """Softmax of the matrix with all axes from `axis` on in its rows."""
     return softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
 
 
@@ -143,7 +143,7 @@ def log_softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     influence=along(rest=True).taking(Infinities.ABSORBED),
 )
 def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
-    """LogSoftmax of the matrix that has all axes from `axis` on in its rows."""
+    """LogSoftmax of the matrix with all axes from `axis` on in its rows."""
     return log_softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
 
 
@@ -157,7 +157,7 @@ def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     shares=np.asarray,
 )
 def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
-    """1 at the first maximum along `axis`, 0 elsewhere; NaN throughout a line that holds a NaN."""
+    """1 at the first maximum along `axis`, 0 elsewhere; NaN throughout a line that contains NaN."""
     if not x.size:
         return x
     best = xp.expand_dims(widened(xp, x).argmax(axis=axis), axis)
@@ -174,5 +174,5 @@ def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
     jumps=True,
 )
 def hardmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
-    """Hardmax of the matrix that has all axes from `axis` on in its rows."""
+    """Hardmax of the matrix with all axes from `axis` on in its rows."""
     return hardmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Ops that add up squares of their operands: an overflow of the sum leaves finite, wrong results.
+"""Ops that add squares of their operands: an overflow of the sum leaves finite, wrong results.
 
 Where the sum rounds to Inf, x / sqrt(sum) is 0.  Such an op declares `Op.squares`.
 """
@@ -18,7 +18,7 @@ _LIMITS = {
     "f32": float(np.finfo(np.float32).max) / 16,
     "f64": float(np.finfo(np.float64).max) / 16,
 }
-"""The sum of squares that is safe in the type that the op computes in.  In f16 and f8 no sum is too large."""
+"""The largest safe sum of squares per computing type; in f16 and f8 every sum is safe."""
 
 
 def _always(attributes: Mapping[str, Any]) -> bool:
@@ -26,28 +26,28 @@ def _always(attributes: Mapping[str, Any]) -> bool:
 
 
 Pick: TypeAlias = Callable[[Mapping[str, Any], Any, Any], tuple[Any, Any]]
-"""`pick(attributes, result, bias)`: up to four elements of each group of the result, and the bias of each.
+"""`pick(attributes, result, bias)`: up to four elements per group of the result, and their biases.
 
-A group, the elements that are divided by one sum, lies along the last axis of what is picked.
+A group, the elements that are divided by one sum, lies along the last axis of the picked array.
 """
 
 
 def in_rows(attributes: Mapping[str, Any], result: Any, bias: Any) -> tuple[Any, Any]:
-    """For an op that normalizes over the last axis, or over several with the last; `bias` broadcasts."""
+    """Pick for an op that normalizes over the last axis, or several axes up to it; `bias` broadcasts."""
     if bias is None:
         return _some(result), 0
     return _some(result), _some(np.broadcast_to(bias, result.shape))
 
 
 def in_planes(attributes: Mapping[str, Any], result: Any, bias: Any) -> tuple[Any, Any]:
-    """For an op that normalizes over the axes after the channels; `bias` is over the channels or groups."""
+    """Pick for an op that normalizes over the axes after the channels; `bias` is per channel or group."""
     picked = _some(result.reshape(*result.shape[:2], -1))
     channels = result.shape[1] if result.ndim > 1 else 1
     return picked, bias.repeat(channels // len(bias)).reshape(-1, 1)
 
 
 def along_axis(attributes: Mapping[str, Any], result: Any, bias: Any) -> tuple[Any, Any]:
-    """For an op without bias that normalizes over `axis`, or over `axes`."""
+    """Pick for an op without bias that normalizes over `axis`, or over `axes`."""
     axis = attributes["axis"] if "axis" in attributes else attributes["axes"][-1]
     return _some(np.moveaxis(result, axis, -1)), 0
 
@@ -58,13 +58,13 @@ def _some(array: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Squares:
-    """An op whose main result divides by a root of squares.
+    """An op with a main result that is divided by a root of squares.
 
-    `operands` are the numbers of those that are added before they are squared, `bias` that of what is added
-    to the result.  An overflow leaves the bias alone in all elements of a group, of which `pick` gives some;
-    without `pick` the operands are inspected in any case.  `scale_free` says that the result stays (but for
-    an epsilon) if the operands are all multiplied by one number.  `when` says for which attributes,
-    `outputs_count` among them, the op takes the squares.
+    `operands` are the numbers of those that are added before squaring, `bias` that of the operand that is
+    added to the result.  An overflow leaves only the bias in all elements of a group, of which `pick` returns
+    some; without `pick` the operands are always inspected.  `scale_free` means that the result is unchanged
+    (except for an epsilon) if all operands are multiplied by one number.  `when` tests for which attributes,
+    `outputs_count` among them, the op computes the squares.
     """
 
     operands: tuple[int, ...]
@@ -74,24 +74,33 @@ class Squares:
     when: Callable[[Mapping[str, Any]], bool] = _always
 
     def suspicious(self, attributes: Mapping[str, Any], inputs: Sequence[Any], result: Any) -> bool:
-        """Whether the result may be that of an overflow; False is certain, and costs a few elements each."""
+        """Return True if the result may be that of an overflow.
+
+        False is certain, and usually costs only a few elements per group.
+        """
         if not result.size:
             return False
         if self.pick is not None:
             given = None if self.bias is None else next(iter(inputs[self.bias : self.bias + 1]), None)
             picked, bias = self.pick(attributes, result, given)
-            # One element of each group first, as they lie far apart in memory.
+            # One element of each group first, as they are far apart in memory.
             single = bias[..., :1] if self.bias is not None and given is not None else bias
             if not bool((picked[..., :1] == single).any()) or not bool((picked == bias).all(axis=-1).any()):
                 return False
         return self.may_overflow(inputs)
 
     def may_overflow(self, inputs: Sequence[Any]) -> bool:
-        """Whether a sum of squares may round to Inf (False is certain), by a dot product per operand."""
+        """Return True if a sum of squares may round to Inf; False is certain.
+
+        Computes a dot product per operand.
+        """
         return any(_may_overflow(inputs[index]) for index in self._given(inputs))
 
     def scaled(self, inputs: Sequence[Any]) -> list[Any]:
-        """The inputs (NumPy arrays) over a power of 2 with which no sum of finite squares overflows."""
+        """Return the inputs (NumPy arrays) divided by a power of 2.
+
+        The sum of the squares of finite inputs then cannot overflow.
+        """
         largest = max((_largest(inputs[index]) for index in self._given(inputs)), default=0.0)
         found = list(inputs)
         for index in self._given(inputs):

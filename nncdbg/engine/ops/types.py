@@ -1,8 +1,8 @@
 """Inference rules that many ops share: from attributes and input types to output types.
 
-A size is a number, a symbol (``"N"``, equal to itself), or None where nothing is known.  A rule
-says what *must* hold and gives None for the rest; it raises GraphError only for types that can
-never fit.  Optional inputs that are not given are None or missing at the end.
+A size is a number, a symbol (``"N"``, equal to itself), or None if nothing is known.  A rule returns only
+what *must* hold and None for the rest; it raises GraphError only for types that can never match.  Optional
+inputs that are not given are None or missing at the end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
 
 Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]
-"""`infer(attributes, input_types) -> output_types`: None for what cannot be known from types.
+"""`infer(attributes, input_types) -> output_types`: None for what types do not determine.
 
-Types are `TensorType`s, and also sequences and optionals only where the op's schema has them.
+Types are `TensorType`s, or sequences and optionals if the op's schema has them.
 
-Raises GraphError with a short fact ("2 and 3 do not broadcast") where the types cannot fit.
+Raises GraphError with a short fact ("2 and 3 do not broadcast") for incompatible types.
 """
 
 Shape: TypeAlias = "tuple[Dim, ...]"
@@ -29,23 +29,23 @@ Types: TypeAlias = Sequence[TensorType | None]
 
 
 def at(types: Types, index: int) -> TensorType | None:
-    """The type of input `index`, None where it is unknown or the input is not given."""
+    """Return the type of input `index`, None if it is unknown or the input is not given."""
     return types[index] if index < len(types) else None
 
 
 def shape_at(types: Types, index: int) -> Shape | None:
-    """The shape of input `index`, None where it is unknown or the input is not given."""
+    """Return the shape of input `index`, None if it is unknown or the input is not given."""
     found = at(types, index)
     return None if found is None else found.shape
 
 
 def typed(like: TensorType | None, shape: Shape | None) -> TensorType | None:
-    """A type with the element type of `like`, None where that is unknown."""
+    """Return a type with the element type of `like`, None if that is unknown."""
     return None if like is None else TensorType(like.dtype, shape)
 
 
 def broadcast_dims(a: Dim, b: Dim) -> Dim:
-    """The size that `a` and `b` broadcast to; raises GraphError for two numbers that never fit."""
+    """Return the size that `a` and `b` broadcast to; raises GraphError for incompatible numbers."""
     if a == b or b == 1:
         return a
     if a == 1:
@@ -57,7 +57,7 @@ def broadcast_dims(a: Dim, b: Dim) -> Dim:
 
 
 def broadcast_shapes(shapes: Iterable[Shape | None]) -> Shape | None:
-    """The common shape by the rules of NumPy and ONNX; None if any rank is unknown."""
+    """Return the common shape by the rules of NumPy and ONNX; None if any rank is unknown."""
     result: Shape = ()
     for shape in shapes:
         if shape is None:
@@ -82,7 +82,7 @@ def same_as(index: int) -> Infer:
 
 
 def fixed(dtype: str, shape: Callable[[Attributes, Types], Shape | None] | None = None) -> Infer:
-    """One output of element type `dtype`, of input 0's shape unless `shape` computes another."""
+    """One output of element type `dtype`, with input 0's shape unless `shape` computes another."""
 
     def infer(attributes: Attributes, types: Types) -> Types:
         return (TensorType(dtype, shape(attributes, types) if shape else shape_at(types, 0)),)
@@ -91,7 +91,7 @@ def fixed(dtype: str, shape: Callable[[Attributes, Types], Shape | None] | None 
 
 
 def shaped(shape: Callable[[Attributes, Types], Shape | None]) -> Infer:
-    """One output of input 0's element type and the shape that `shape` computes."""
+    """One output with input 0's element type and the shape that `shape` computes."""
 
     def infer(attributes: Attributes, types: Types) -> Types:
         return (typed(at(types, 0), shape(attributes, types)),)
@@ -100,7 +100,7 @@ def shaped(shape: Callable[[Attributes, Types], Shape | None]) -> Infer:
 
 
 def broadcast(dtype: str | None = None, like: int = 0, start: int = 0) -> Infer:
-    """Inputs `start` and on broadcast together; element type `dtype`, or that of input `like`."""
+    """Inputs from `start` on broadcast together; the element type is `dtype`, or that of input `like`."""
 
     def infer(attributes: Attributes, types: Types) -> Types:
         shape = broadcast_shapes(None if t is None else t.shape for t in types[start:])
@@ -113,14 +113,14 @@ def broadcast(dtype: str | None = None, like: int = 0, start: int = 0) -> Infer:
 
 
 def normal_axis(axis: int, rank: int) -> int:
-    """`axis` counted from the front; raises GraphError outside ``[-rank, rank)``."""
+    """Return `axis` counted from the front; raises GraphError outside ``[-rank, rank)``."""
     if not -rank <= axis < rank:
         raise GraphError(f"axis {axis} is out of range for {rank} axes", attribute="axis")
     return axis % rank
 
 
 def normal_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """`axes` counted from the front, in the order given; raises GraphError if one stands twice."""
+    """Return `axes` counted from the front, in the given order; raises GraphError for a duplicate."""
     result = tuple(normal_axis(int(axis), rank) for axis in axes)
     if len(set(result)) != len(result):
         raise GraphError(f"axes {list(result)} contain an axis twice", attribute="axes")
@@ -134,14 +134,14 @@ def same_rank(attributes: Attributes, types: Types) -> Shape | None:
 
 
 def one_per_plane(attributes: Attributes, types: Types) -> Shape | None:
-    """The shape of one number for each plane of input 0, which has the axes batch, channels and others."""
+    """The shape of one number per plane of input 0 with the axes batch, channels and others."""
     need_rank(types, 0, "input", 2)
     shape = shape_at(types, 0)
     return None if shape is None else (*shape[:2], *[1] * (len(shape) - 2))
 
 
 def reduced_shape(shape: Shape | None, axes: Iterable[int] | None, keepdims: bool) -> Shape | None:
-    """`shape` with `axes` (None: all of them) made 1, or gone without `keepdims`."""
+    """Return `shape` with `axes` (None: all) set to 1, or removed without `keepdims`."""
     if shape is None:
         return () if axes is None and not keepdims else None
     dropped = set(range(len(shape)) if axes is None else normal_axes(axes, len(shape)))
@@ -151,12 +151,12 @@ def reduced_shape(shape: Shape | None, axes: Iterable[int] | None, keepdims: boo
 
 
 def unknown_axes(shape: Shape | None, keepdims: bool) -> Shape | None:
-    """A reduction over axes that only the run knows: the rank holds if `keepdims`."""
+    """Return the shape of a reduction over unknown axes: the rank is kept if `keepdims`."""
     return (None,) * len(shape) if keepdims and shape is not None else None
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The product of sizes; None if one is not a number, unless another is 0 or all others are 1."""
+    """Return the product of sizes; None if one is not a number, unless another is 0 or all others are 1."""
     listed = [d for d in dims if d != 1]
     if len(listed) == 1:
         return listed[0]
@@ -167,7 +167,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def total(dims: Iterable[Dim]) -> Dim:
-    """The sum of sizes; None if one is not a number and another is not 0."""
+    """Return the sum of sizes; None if one is not a number and another is not 0."""
     listed = [d for d in dims if d != 0]
     if len(listed) == 1:
         return listed[0]
@@ -176,7 +176,7 @@ def total(dims: Iterable[Dim]) -> Dim:
 
 
 def element_type(number: int) -> str:
-    """The short name of an ONNX `TensorProto.DataType`; raises GraphError for an unknown one."""
+    """Return the short name of an ONNX `TensorProto.DataType`; raises GraphError for an unknown one."""
     try:
         return FROM_ONNX[number]
     except KeyError:
@@ -185,7 +185,7 @@ def element_type(number: int) -> str:
 
 
 def need_rank(types: Types, index: int, what: str, least: int, most: int | None = None) -> None:
-    """GraphError if the rank of operand `index` is known and outside `least`..`most` (None: no bound)."""
+    """Raise GraphError if operand `index` has a known rank outside `least`..`most` (None: no bound)."""
     given = at(types, index)
     if given is None or given.shape is None:
         return
@@ -198,7 +198,7 @@ def need_rank(types: Types, index: int, what: str, least: int, most: int | None 
 
 
 def agree(a: Dim, b: Dim, fact: str, operand: int | None = None) -> Dim:
-    """The size that both describe, rather a number; GraphError(fact) for `operand` if two numbers differ."""
+    """Return the common size, preferably a number; GraphError(fact) for `operand` if two numbers differ."""
     if isinstance(a, int) and isinstance(b, int) and a != b:
         raise GraphError(fact, operand=operand)
     if isinstance(a, int) or b is None:

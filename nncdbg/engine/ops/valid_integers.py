@@ -1,6 +1,6 @@
-"""Which integers an op accepts in operands that are indices, sizes, axes or counts.
+"""Integers that an op accepts in operands that are indices, sizes, axes or counts.
 
-An op declares a rule (`Op.integers`); inputs that are not given are drawn so that the rules hold.
+An op declares a rule (`Op.integers`); missing inputs are drawn so that the rules hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nncdbg.engine.graph import Array, Dim, TensorType, tensor_only
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """The integers from `low` up to, not including, `high`; or the elements as they are in `exact`."""
+    """The integers from `low` up to, but excluding, `high`; or exactly the elements of `exact`."""
 
     low: int = 0
     high: int = 0
@@ -31,7 +31,7 @@ Accepted: TypeAlias = Mapping[int, Integers]
 """Operand to the integers that it accepts."""
 
 IntegerRule: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any], Sequence[Array | None]], Accepted]
-"""`rule(attributes, operand types, operand data)`; the data is None where it is known only at run time."""
+"""`rule(attributes, operand types, operand data)`; data known only at run time is None."""
 
 FEW = 5
 """One more than the largest count, size or number of repeats that is drawn."""
@@ -43,7 +43,7 @@ def _shape(types: Sequence[Any], index: int) -> tuple[Dim, ...] | None:
 
 
 def _count(types: Sequence[Any], index: int) -> int | None:
-    """The number of elements of a vector."""
+    """Return the number of elements of a vector."""
     shape = _shape(types, index)
     if shape == ():
         return 1
@@ -72,7 +72,7 @@ def indices(operand: int, *, axis: int | None = None, into: int = 0) -> IntegerR
 
 
 def lengths(operand: int, *, axis: int, attribute: str | None = None) -> IntegerRule:
-    """Operand `operand` holds lengths, from 1 up to the size of an axis of operand 0."""
+    """Operand `operand` contains lengths, from 1 up to the size of an axis of operand 0."""
 
     def rule(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
         shape = _shape(types, 0)
@@ -95,7 +95,7 @@ def index_tuples(
 
 
 def between(accepted: Accepted) -> IntegerRule:
-    """The same integers whatever the other operands are."""
+    """The same integers for any other operands."""
     return lambda attributes, types, data: accepted
 
 
@@ -114,13 +114,13 @@ def shift(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Ar
 def target_shape(
     attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]
 ) -> Accepted:
-    """Operand 1 of Reshape: all elements along the first axis, which fits whatever the other sizes are."""
+    """Operand 1 of Reshape: all elements along the first axis, which is valid for any other sizes."""
     count = _count(types, 1)
     return _only(1, Integers(exact=(-1, *(1,) * (count - 1))) if count else None)
 
 
 def axes(operand: int = 1) -> IntegerRule:
-    """Operand `operand` holds distinct axes of operand 0."""
+    """Operand `operand` contains distinct axes of operand 0."""
 
     def rule(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
         shape, count = _shape(types, 0), _count(types, operand)
@@ -150,7 +150,7 @@ def new_axes(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence
 
 
 def slices(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
-    """Operands 1 to 4 of Slice: starts, ends, axes and steps that leave something."""
+    """Operands 1 to 4 of Slice: starts, ends, axes and steps that select at least one element."""
     shape, count = _shape(types, 0), _count(types, 1)
     found: dict[int, Integers] = {1: Integers(0, 1), 4: Integers(1, 2)}
     sizes = [size for size in shape or () if isinstance(size, int)]
@@ -201,7 +201,7 @@ def sizes(*operands: int) -> IntegerRule:
 
 
 def known_type(type_: Any) -> TensorType | None:
-    """The type if it is that of a tensor with all sizes in numbers."""
+    """Return the type of a tensor with only numbers as sizes, otherwise None."""
     known = tensor_only(type_)
     complete = known is not None and known.shape is not None and all(isinstance(d, int) for d in known.shape)
     return known if complete else None

@@ -1,7 +1,7 @@
-"""Sliding windows: the arithmetic of kernel, stride, dilation and padding that Conv and the pools share.
+"""Sliding windows: kernel, stride, dilation and padding arithmetic that Conv and the pools share.
 
-Sizes follow the ONNX operators Conv 22 and MaxPool 22: ``auto_pad`` is resolved against the input,
-and with ``ceil_mode`` a last window that would start beyond the input and its first padding is dropped.
+Sizes follow the ONNX operators Conv 22 and MaxPool 22: ``auto_pad`` is resolved against the input, and with
+``ceil_mode`` a last window that would start beyond the input and its first padding is dropped.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Axis:
 
     @property
     def extent(self) -> int:
-        """Elements from the first to the last that one window touches."""
+        """The number of elements from the first to the last of one window."""
         return (self.kernel - 1) * self.dilation + 1
 
     def output(self, size: Dim) -> Dim:
-        """The number of windows along an axis of `size`; a symbol stays where the axis keeps its size."""
+        """Return the number of windows along an axis of `size`; keep a symbol if the size is kept."""
         if not isinstance(size, int):
             same = self.auto_pad.startswith("SAME") or self.begin + self.end == self.extent - 1
             return size if same and self.stride == 1 else None
         return self.count(size)
 
     def count(self, size: int) -> int:
-        """The number of windows along an axis of `size` elements; GraphError if not one fits."""
+        """Return the number of windows along an axis of `size` elements; GraphError if none fits."""
         if self.auto_pad.startswith("SAME"):
             return -(-size // self.stride)
         begin, end = self.declared(size)
@@ -61,7 +61,7 @@ class Axis:
         return windows - 1 if (windows - 1) * self.stride >= size + begin else windows
 
     def declared(self, size: int) -> tuple[int, int]:
-        """The padding in front and behind that the attributes ask for."""
+        """Return the padding at begin and end that the attributes declare."""
         if self.auto_pad == "NOTSET":
             return self.begin, self.end
         if self.auto_pad == "VALID":
@@ -75,19 +75,19 @@ class Axis:
         )
 
     def padding(self, size: int) -> tuple[int, int]:
-        """As `declared`, with what the last window of `ceil_mode` needs behind."""
+        """Return `declared` plus the extra padding at the end for the last window of `ceil_mode`."""
         begin, end = self.declared(size)
         last = (self.count(size) - 1) * self.stride + self.extent
         return begin, max(end, last - size - begin)
 
     def tap(self, index: int, windows: int) -> slice:
-        """Where the windows have their element `index`, along the padded axis."""
+        """Return the positions of element `index` of all windows, along the padded axis."""
         start = index * self.dilation
         return slice(start, start + (windows - 1) * self.stride + 1, self.stride)
 
 
 def axes_of(attributes: Attributes, kernel: Sequence[int]) -> list[Axis]:
-    """One Axis for each spatial axis; GraphError if an attribute has a wrong number of entries."""
+    """Return one Axis per spatial axis; GraphError if an attribute has a wrong number of entries."""
     count = len(kernel)
     strides = _numbers(attributes, "strides", count, 1)
     dilations = _numbers(attributes, "dilations", count, 1)
@@ -116,9 +116,9 @@ def _numbers(attributes: Attributes, name: str, count: int, default: int) -> Seq
 def padded(
     xp: ModuleType, x: Any, pads: Sequence[tuple[int, int]], value: Any, purpose: str = "padded"
 ) -> Any:
-    """`x` with `pads` (begin, end) around its last ``len(pads)`` axes, filled with `value`; `x` if none.
+    """Pad the last ``len(pads)`` axes of `x` by `pads` (begin, end) with `value`; return `x` if none.
 
-    A negative padding cuts elements off.  The result is scratch memory for `purpose`.
+    A negative padding crops elements.  The result is scratch memory for `purpose`.
     """
     if not any(begin or end for begin, end in pads):
         return x
@@ -133,7 +133,7 @@ def padded(
 
 
 def taps(axes: Sequence[Axis], counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
-    """Each element of the kernel, and the slices of the padded input that it meets."""
+    """Yield each element of the kernel, and the slices of the padded input that it multiplies."""
     for index in product(*(range(axis.kernel) for axis in axes)):
         yield index, (..., *(axis.tap(i, n) for axis, i, n in zip(axes, index, counts, strict=True)))
 
@@ -141,9 +141,9 @@ def taps(axes: Sequence[Axis], counts: Sequence[int]) -> Iterator[tuple[tuple[in
 def window_view(
     xp: ModuleType, x: Any, axes: Sequence[Axis], counts: Sequence[int], *, taps_first: bool
 ) -> Any:
-    """A view of padded `x`: its leading axes, then windows and kernel; kernel first if `taps_first`.
+    """Return a view of padded `x`: leading axes, then windows and kernel; kernel first if `taps_first`.
 
-    Its elements overlap in memory, so nobody may write to it.
+    Its elements overlap in memory, so it must not be written to.
     """
     lead = x.ndim - len(axes)
     sliding = [stride * axis.stride for stride, axis in zip(x.strides[lead:], axes, strict=True)]
@@ -178,7 +178,7 @@ def windows(
 ) -> Any:
     """Every window over the last axes of x: [N, C, *windows, *kernel], a view of x.
 
-    The one op that the formulas of Conv and the pools need beyond ONNX.
+    The only op beyond ONNX that the formulas of Conv and the pools need.
     """
     axes = axes_of({"strides": strides, "dilations": dilations}, kernel_shape)
     counts = [axis.count(size) for axis, size in zip(axes, x.shape[x.ndim - len(axes) :], strict=True)]

@@ -1,7 +1,7 @@
-"""Causes of NaN and Inf: the records of a diagnosis, and one file of rules for each family of ops.
+"""Causes of NaN and Inf: the records of a diagnosis, and one file of rules per family of ops.
 
-The declaration of an op names its rules (`Op.cause`, `Op.zeros`, `Op.legal`), as ``"softmax.attention"``.
-The files are imported when a rule is first needed.
+Op declarations name their rules (`Op.cause`, `Op.zeros`, `Op.legal`), such as ``"softmax.attention"``.
+A file is imported when one of its rules is first needed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from nncdbg.engine.graph import Array
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 Maker: TypeAlias = "tuple[str, Sequence[tuple[int, ...]]] | None"
-"""The op that made an operand, and the shapes of that op's own operands."""
+"""The op that computed an operand, and the shapes of that op's operands."""
 
 
 def rule_of(declared: Rule | str | None) -> Rule | None:
-    """The rule that an op declares; a name such as ``"softmax.attention"`` is looked up in this package."""
+    """Return the rule that an op declares; names such as ``"softmax.attention"`` refer to this package."""
     if not isinstance(declared, str):
         return declared
     module, _, name = declared.partition(".")
@@ -29,14 +29,14 @@ def rule_of(declared: Rule | str | None) -> Rule | None:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The statement of the same block that made a value: its op, and its operands by name and by maker."""
+    """The statement of the same block that computed a value: its op, and its operands by name and maker."""
 
     op: str
     names: Sequence[str]
     of: Sequence[Made | None]
 
     def spelled(self, number: int) -> str:
-        """An operand as the program text has it."""
+        """Return an operand as written in the program text."""
         from nncdbg.engine.text.lexemes import name_text
 
         name = self.names[number] if number < len(self.names) else ""
@@ -45,10 +45,10 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a value is not a number any more.
+    """Why a value is not a finite number.
 
-    `name` is one of `NAMES`; `evidence` says what was seen, in numbers: which elements of which
-    operand; `hint` names the usual cure.
+    `name` is one of `NAMES`; `evidence` gives the observed numbers: which elements of which
+    operand; `hint` names the usual fix.
     """
 
     name: str
@@ -60,11 +60,11 @@ class Cause:
 class Birth:
     """One result of one statement as it was computed, on the host.
 
-    `kind` is "nan" (the result holds NaN, no operand does), "inf" (the same for infinities) or "integer" (an
-    integer type cannot represent the result).
-    `names` are the names of the operands, `""` for one that has none; an operand that is not given is
-    None, and one may be a list (a sequence).  `attributes` hold the defaults of the schema too; `opset` is
-    the version of the op's domain.
+    `kind` is "nan" (the result contains NaN, no operand does), "inf" (the same for infinities) or "integer"
+    (an integer type cannot represent the result).
+    `names` are the names of the operands, `""` for an unnamed one; an omitted operand is None, and an operand
+    may be a list (a sequence).  `attributes` include the schema's defaults; `opset` is the version of the
+    op's domain.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Birth:
     output: Array
     index: int = 0
     makers: Sequence[Made | None] = ()
-    """What made each operand, as far as that is known."""
+    """The maker of each operand; None where it is not known."""
 
 
 NAMES = (
@@ -105,7 +105,7 @@ NAMES = (
     "kernel",
     "unknown",
 )
-"""Every name that a cause can have; scripts and baselines rely on them."""
+"""All names of causes.  Scripts and baselines rely on them."""
 
 OVERFLOWS = frozenset({"overflow", "overflow of the exponential", "cast out of range"})
 """The causes of an Inf that is a finite number rounded in its type."""

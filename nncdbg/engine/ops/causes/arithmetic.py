@@ -35,7 +35,7 @@ def addition(birth: Birth) -> Cause | None:
 
 
 def bracketed(number: Any) -> str:
-    """A number as it stands in a formula."""
+    """Format a number for use in a formula, in parentheses if needed."""
     return f"({shown(number)})" if number < 0 else shown(number)
 
 

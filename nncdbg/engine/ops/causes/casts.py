@@ -1,4 +1,4 @@
-"""Changes of the element type: what the new type does not hold."""
+"""Element type conversions: values that the new type cannot represent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bit_cast(birth: Birth) -> Cause | None:
 
 
 def quantize(birth: Birth) -> Cause | None:
-    """Only a result in a float type holds NaN or an infinity."""
+    """The cause in QuantizeLinear; only a result in a float type can hold NaN or infinity."""
     index = spot(birth)
     x, scale = float(birth.inputs[0][index]), _parameter(birth, 1, index)
     if scale == 0 and x == 0:
@@ -85,7 +85,7 @@ def dequantize(birth: Birth) -> Cause | None:
 
 
 def _parameter(birth: Birth, number: int, index: Index) -> float:
-    """The scale or the zero point of an element: one for all, by axis, or by block."""
+    """Return the scale or the zero point of an element: per tensor, per axis, or per block."""
     value, axis = birth.inputs[number], birth.attributes.get("axis", 1)
     if value.size == 1:
         return float(value.reshape(()))
@@ -98,7 +98,7 @@ def _parameter(birth: Birth, number: int, index: Index) -> float:
 
 
 def dynamic(birth: Birth) -> Cause | None:
-    """The scale is the range of x over 255."""
+    """The cause in DynamicQuantizeLinear; the scale is the range of x over 255."""
     x: Any = birth.inputs[0]
     if not (is_float(x) and x.size) or not np.isfinite(x).all():
         return None

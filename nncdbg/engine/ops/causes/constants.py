@@ -42,7 +42,7 @@ def unwritten(birth: Birth) -> Cause | None:
 
 
 def normal(birth: Birth) -> Cause | None:
-    """Twelve deviations are further than any draw goes."""
+    """The cause in a normal draw; no draw is more than twelve deviations from the mean."""
     mean, scale = birth.attributes["mean"], birth.attributes["scale"]
     words = f"mean {shown(mean)} and scale {shown(scale)}"
     if not (math.isfinite(mean) and math.isfinite(scale)):
@@ -96,5 +96,5 @@ def shape_of_window(birth: Birth) -> Cause | None:
 
 
 def infinite(birth: Birth, made_by: Sequence[Maker]) -> bool:
-    """Whether a constant has infinities and no NaN."""
+    """Return True if a constant contains infinities and no NaN."""
     return not bool(np.isnan(birth.output).any())

@@ -1,4 +1,4 @@
-"""Products of matrices and convolutions: one element of the result, as the sum of products that it is."""
+"""Matrix products and convolutions: one element of the result as a sum of products."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """Two vectors, the sum of whose products is an element of the result, and where they come from."""
+    """Two vectors with a sum of products that is one element of the result, and their source."""
 
     a: Array
     b: Array
     words: str
     factor: float = 1
-    """What their product is multiplied by, Gemm's alpha."""
+    """The factor of the sum of products: Gemm's alpha."""
     offset: float = 0
-    """What is added: a bias, Gemm's beta C."""
+    """The added term: a bias, or Gemm's beta C."""
 
 
 def cause_of_dot(birth: Birth, dot: Dot) -> Cause | None:
-    """Why the sum of products is NaN or infinite."""
+    """Return why the sum of products is NaN or infinite."""
     found = sum_of_products(dot.a, dot.b)
     k = found.zero_by_infinity
     if birth.kind == "nan" and k is not None:
@@ -61,7 +61,7 @@ def cause_of_dot(birth: Birth, dot: Dot) -> Cause | None:
 
 
 def _times(found: Sum, factor: float) -> Sum:
-    """The sum, multiplied by a factor."""
+    """Return the sum, multiplied by a factor."""
     if factor == 1:
         return found
     parts = [EXACT.multiply(each, decimal(factor)) for each in (found.positive, found.negative)]
@@ -82,7 +82,7 @@ def matmul(birth: Birth) -> Cause | None:
 
 
 def _batch(matrices: Array, index: Sequence[int]) -> list[int]:
-    """Where an operand has its matrix for a batch index of the product."""
+    """Return the index of an operand's matrix for a batch index of the product."""
     sizes = matrices.shape[:-2]
     lead = len(index) - len(sizes)
     return [i if size > 1 else 0 for i, size in zip(index[lead:], sizes, strict=True)]
@@ -133,7 +133,7 @@ _MOST_TERMS = 1 << 22
 
 
 def _spread(x: Array, letters: str, free: str, sizes: dict[str, int]) -> Array:
-    """An operand of a product as a vector over all combinations of the letters that are summed."""
+    """Return an operand of a product as a vector over all combinations of the summed letters."""
     own = "".join(letter for letter in free if letter in letters)
     ordered = np.einsum(f"{letters}->{own}", x.astype(np.float64))
     shape = [sizes[letter] if letter in letters else 1 for letter in free]
@@ -176,7 +176,7 @@ def _with_bias(birth: Birth, dot: Dot, feature: int) -> Dot:
 
 
 def _patch(planes: Array, axes: Sequence[Axis], window: Sequence[int]) -> Array:
-    """One window [C, *kernel] over planes [C, *sizes], 0 where it lies over the padding."""
+    """Return one window [C, *kernel] over planes [C, *sizes], with 0 in the padding."""
     sizes = planes.shape[1:]
     taps = [_taps(axis, place, size) for axis, place, size in zip(axes, window, sizes, strict=True)]
     patch = np.zeros((planes.shape[0], *(axis.kernel for axis in axes)), planes.dtype)
@@ -188,14 +188,14 @@ def _patch(planes: Array, axes: Sequence[Axis], window: Sequence[int]) -> Array:
 
 
 def _taps(axis: Axis, window: int, size: int) -> list[int | None]:
-    """Per element of the kernel the element of the input under it, None for the padding."""
+    """Return the input element under each element of the kernel, None for padding."""
     start = window * axis.stride - axis.padding(size)[0]
     places = [start + k * axis.dilation for k in range(axis.kernel)]
     return [place if 0 <= place < size else None for place in places]
 
 
 def window_of(birth: Birth, axes: Sequence[Axis], index: Index) -> Array:
-    """The elements of the input [N, C, *sizes] under one window of a pool, the padding left out."""
+    """Return the elements of the input [N, C, *sizes] under one window of a pool, without padding."""
     sample, channel, *window = index
     plane = birth.inputs[0][sample, channel]
     taps = [_taps(axis, place, size) for axis, place, size in zip(axes, window, plane.shape, strict=True)]
@@ -222,7 +222,7 @@ def conv_transpose(birth: Birth) -> Cause | None:
 
 
 def _meeting(axis: Axis, place: int, size: int) -> list[tuple[int, int]]:
-    """The elements of the input, and of the kernel, that meet in an element of the uncut output."""
+    """Return the pairs of input and kernel elements that meet in an element of the uncropped output."""
     found = []
     for k in range(axis.kernel):
         i, rest = divmod(place - k * axis.dilation, axis.stride)

@@ -1,4 +1,4 @@
-"""Normalizations: a variance of 0, a sum that overflows, an infinity that is subtracted from itself."""
+"""Normalizations: zero variance, an overflowing sum, an infinity subtracted from itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ALL = slice(None)
 
 
 def _axes(birth: Birth) -> tuple[int, ...]:
-    """The axes that a mean and a variance are taken over."""
+    """Return the axes of the mean and the variance."""
     rank = birth.inputs[0].ndim
     match birth.op:
         case "LayerNormalization" | "RMSNormalization":
@@ -57,7 +57,7 @@ def _axes(birth: Birth) -> tuple[int, ...]:
 
 
 def _source(birth: Birth, index: Index) -> Region:
-    """What the statistics of an element of the result were taken over."""
+    """Return the elements from which the statistics of a result element are computed."""
     axes = _axes(birth)
     return region(birth, 0, [ALL if axis in axes else i for axis, i in enumerate(index)])
 
@@ -83,7 +83,7 @@ def groups(birth: Birth) -> Cause | None:
 
 
 def _affine(birth: Birth, index: Index) -> tuple[float, float]:
-    """The scale and the bias of an element of the result."""
+    """Return the scale and the bias of an element of the result."""
     found = []
     for number, default in ((1, 1.0), (2, 0.0)):
         given = birth.inputs[number] if number < len(birth.inputs) else None
@@ -132,10 +132,10 @@ def _variance(values: Any, mean: float) -> float:
 
 
 def _of_variance(birth: Birth, variance: float, epsilon: float, source: Region, mean: float) -> Cause | None:
-    """A variance that is 0, or as good as that in the precision of the op."""
+    """Return the cause if the variance is 0, or indistinguishable from 0 in the precision of the op."""
     working = np.float64 if birth.inputs[0].dtype.itemsize == 8 else np.float32
     safe = working(working(variance) + working(epsilon))
-    # The mean is rounded too: what differs from it by less than a step counts as the same.
+    # The mean is rounded too: values that differ from it by less than a step count as equal.
     step = float(np.spacing(working(abs(mean)))) if math.isfinite(mean) else 0.0
     if safe > 0 and (epsilon > 0 or math.sqrt(variance) > step):
         return None
@@ -149,7 +149,7 @@ def _of_variance(birth: Birth, variance: float, epsilon: float, source: Region, 
 
 
 def _of_moments(birth: Birth, source: Region) -> Cause | None:
-    """A sum, or a sum of squares, that is too large for the type that the op computes in."""
+    """Return the cause if a sum, or a sum of squares, is too large for the type that the op computes in."""
     dtype = birth.inputs[0].dtype
     wide = Birth(
         birth.kind,
@@ -216,7 +216,7 @@ def batch(birth: Birth) -> Cause | None:
         return _trained(birth, index)
     cause = _of_running_statistics(birth, index)
     if cause is None and birth.opset < 14:
-        return _trained(birth, index)  # Whether it trains is told by the outputs that the statement names.
+        return _trained(birth, index)  # The number of outputs of the statement decides whether it trains.
     return cause
 
 
@@ -226,7 +226,7 @@ def _trained(birth: Birth, index: Index) -> Cause | None:
 
 
 def _running(birth: Birth, index: Index) -> Cause | None:
-    """The mean or the variance of a batch."""
+    """The cause in the mean or the variance of a batch."""
     source = region(birth, 0, [ALL, *index, *[ALL] * (birth.inputs[0].ndim - 2)])
     if not source.values.size:
         return empty_reduction(birth, 0, _axes(birth), "the mean")
@@ -262,7 +262,7 @@ def _of_running_statistics(birth: Birth, index: Index) -> Cause | None:
 
 
 def _by_channel(parameter: Any, index: Sequence[int]) -> float:
-    """A parameter of the channel; of each place of a sample, where it has that shape (opset 7)."""
+    """Return a parameter of the channel, or of the position in a sample if it has that shape (opset 7)."""
     return float(parameter[index[1]] if parameter.ndim == 1 else parameter[tuple(index[1:])])
 
 

@@ -1,4 +1,4 @@
-"""Numbers past every element type, where those types end, and how both are written."""
+"""Numbers beyond the range of every element type: limits of the types, and formatting."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nncdbg.engine.dtypes import FLOATS, INTEGERS, name_of
 from nncdbg.engine.ops.precision import is_narrow
 
 EXACT = Context(prec=24, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
-"""Decimal numbers of 24 digits: no f64 overflows among them, and nothing raises."""
+"""Decimal numbers of 24 digits: no f64 overflows in them, and no operation raises."""
 
 
 def is_float(array: Any) -> bool:
-    """Whether a value is a tensor of real floats, the narrow ones included."""
+    """Return True if a value is a tensor of real floats, narrow floats included."""
     return isinstance(array, np.ndarray) and not array.dtype.hasobject and name_of(array.dtype) in FLOATS
 
 
@@ -30,24 +30,24 @@ def largest(dtype: np.dtype[Any]) -> Decimal:
 
 @cache
 def _end(dtype: np.dtype[Any]) -> Decimal:
-    """The least number that rounds to an infinity: half a step above the largest."""
+    """Return the least number that rounds to infinity: half a step above the largest."""
     most = largest(dtype)
     step = Decimal(2) ** (math.frexp(float(most))[1] - 1 - int(ml_dtypes.finfo(dtype).nmant))
     return EXACT.add(most, EXACT.divide(step, Decimal(2)))
 
 
 def overflows(value: Decimal, dtype: np.dtype[Any]) -> bool:
-    """Whether a number is too large for a float type."""
+    """Return True if a number is too large for a float type."""
     return not value.is_nan() and EXACT.abs(value) >= _end(dtype)
 
 
 def ends(dtype: np.dtype[Any]) -> str:
-    """`the largest f16 is 65504`."""
+    """Describe the limit of a type: `the largest f16 is 65504`."""
     return f"the largest {name_of(dtype)} is {shown(largest(dtype))}"
 
 
 def shown(value: Any) -> str:
-    """Four digits or so, and whole numbers below a million: `0.5`, `65504`, `1.8e7`, `-2.7e347`, `inf`."""
+    """Format about four digits; integers below a million in full: `0.5`, `65504`, `1.8e7`, `inf`."""
     number = value if isinstance(value, Decimal) else Decimal(value)
     if not number.is_finite():
         return str(float(number))
@@ -64,14 +64,14 @@ def shown(value: Any) -> str:
 
 
 def exact(element: Any) -> str:
-    """The fewest digits, four at least, that tell an element from others of its type: `0.99999994`, `300`."""
+    """Format the fewest digits, at least four, that identify an element in its type: `0.99999994`, `300`."""
     if element.dtype.kind in "iub" or name_of(element.dtype) in INTEGERS:
         return str(int(element))
     number = float(element)
     if number.is_integer() and abs(number) < 1e16:
         return str(int(number))
     found = (f"{number:.{digits}g}" for digits in range(4, 17))
-    with np.errstate(over="ignore"):  # fewer digits may round up past the largest number
+    with np.errstate(over="ignore"):  # fewer digits may round up beyond the largest number
         return next((text for text in found if element.dtype.type(float(text)) == element), repr(number))
 
 
@@ -80,7 +80,7 @@ _ROUNDING = Decimal("1e-9")
 
 
 def overflow_hint(dtype: np.dtype[Any]) -> str:
-    """What is usually done about a number that does not fit."""
+    """Return the usual fix for a number that does not fit."""
     if is_narrow(dtype):
         return (
             "keep this op in f32, or scale its operands down before it; "

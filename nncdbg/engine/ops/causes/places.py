@@ -1,4 +1,4 @@
-"""Where a result went bad, and which elements of the operands stand there."""
+"""Where a result is bad, and the elements of the operands at that index."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Place: TypeAlias = "Sequence[int | slice]"
 
 
 def first(mask: Array) -> Index:
-    """The index of the first element that is true; one of them is."""
+    """Return the index of the first true element; at least one is true."""
     return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
 
 
 def spot(birth: Birth) -> Index:
-    """The first element of the result that is bad."""
+    """Return the index of the first bad element of the result."""
     return first(bad(birth.output, birth.kind))
 
 
@@ -42,29 +42,29 @@ def infinities(number: int) -> str:
 
 
 def at(index: Sequence[int]) -> str:
-    """`` at [1, 4]``, and nothing for the one element of a scalar."""
+    """Format `` at [1, 4]``; empty for the one element of a scalar."""
     return f" at {list(index)}" if index else ""
 
 
 def under(array: Array, index: Index) -> Index:
-    """The place in an operand that was broadcast to the result, under an index of that."""
+    """Return the index in an operand broadcast to the result, for an index of the result."""
     lead = len(index) - array.ndim
     return tuple(i if size > 1 else 0 for i, size in zip(index[lead:], array.shape, strict=True))
 
 
 def element(array: Array, index: Index) -> Any:
-    """The number of an operand, broadcast to the result, under an index of that: an int or a float."""
+    """Return the element of an operand broadcast to the result, as an int or a float."""
     found = array[under(array, index)]
     return int(found) if array.dtype.kind in "iub" else float(found)
 
 
 def elements(birth: Birth, index: Index) -> list[Any]:
-    """The numbers of all operands under an index of the result."""
+    """Return the elements of all operands at an index of the result."""
     return [element(array, index) for array in aligned(birth)]
 
 
 def aligned(birth: Birth) -> list[Array]:
-    """The operands as they broadcast by NumPy's rules; before opset 7 `axis` says where the second stands."""
+    """Return the operands aligned for NumPy broadcasting; before opset 7 `axis` places the second one."""
     operands = [array for array in birth.inputs if array is not None]
     axis = birth.attributes.get("axis")
     if birth.attributes.get("broadcast") and axis is not None:
@@ -74,13 +74,13 @@ def aligned(birth: Birth) -> list[Array]:
 
 
 def spelled(birth: Birth, number: int) -> str:
-    """An operand as the program text has it; one written in place by its position."""
+    """Return an operand as written in the program text, or its position if it is a literal."""
     name = birth.names[number] if number < len(birth.names) else ""
     return f"%{name_text(name)}" if name else f"operand {number + 1}"
 
 
 def part(birth: Birth, number: int, place: Place) -> str:
-    """A part of an operand: `%x[3, :]`, and `%x` for the whole."""
+    """Format a part of an operand: `%x[3, :]`, or `%x` for the whole."""
     name = spelled(birth, number)
     if all(isinstance(each, slice) and each == slice(None) for each in place):
         return name
@@ -95,7 +95,10 @@ def _written(place: int | slice) -> str:
 
 
 def counted(birth: Birth, number: int, mask: Array, what: str) -> str:
-    """`3 of 12 elements of %p are negative, the first at [1, 4]: -1.5e-08`; no value where `what` is one."""
+    """Format `3 of 12 elements of %p are negative, the first at [1, 4]: -1.5e-08`.
+
+    The value is left out if `what` already gives it.
+    """
     name, found, index = spelled(birth, number), count(mask), first(mask)
     value = "" if what in _VALUES else f": {exact(np.asarray(birth.inputs[number])[index])}"
     if mask.size == 1:
@@ -105,16 +108,16 @@ def counted(birth: Birth, number: int, mask: Array, what: str) -> str:
 
 
 _VALUES = frozenset({"0", "NaN", "0 or NaN"})
-"""Words for elements that say what their value is."""
+"""Descriptions of elements that already give their value."""
 
 
 def has_infinity(birth: Birth) -> bool:
-    """Whether an operand contains an infinity."""
+    """Return True if an operand contains an infinity."""
     return any(is_float(array) and bool(np.isinf(array).any()) for array in flat(birth.inputs))
 
 
 def flat(values: Sequence[Any]) -> list[Any]:
-    """The operands, and what sequences among them hold."""
+    """Return the operands, with sequences replaced by their elements."""
     found: list[Any] = []
     for value in values:
         found.extend(flat(value) if isinstance(value, (list, tuple)) else [value])
@@ -130,5 +133,5 @@ class Region:
 
 
 def region(birth: Birth, number: int, place: Place) -> Region:
-    """The part of operand `number` at `place`."""
+    """Return the part of operand `number` at `place`."""
     return Region(birth.inputs[number][tuple(place)], part(birth, number, place))

@@ -20,21 +20,21 @@ _MOVING = frozenset(
     {"Identity", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten"}
 )
 _MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool", "Div", "Mul"})
-"""A mean, by an op or as a sum over a count."""
+"""Ops that compute a mean, directly or as a sum over a count."""
 
 CANCELLATION = "rounding can make E[x^2] - E[x]^2 negative: compute the variance as the mean of (x - mean)^2"
-"""What to do about a `cancelling_variance`."""
+"""The fix for a `cancelling_variance`."""
 
 
 def before_moving(maker: Made | None) -> Made | None:
-    """The statement that computed a value which casts and reshapes have only handed on since."""
+    """Return the statement that computed a value, before any casts and reshapes of it."""
     while maker is not None and maker.op in _MOVING:
         maker = maker.of[0] if maker.of else None
     return maker
 
 
 def cancelling_variance(maker: Made | None) -> bool:
-    """Whether a value is E[x^2] - E[x]^2, perhaps with an epsilon added."""
+    """Return True if a value is E[x^2] - E[x]^2, with or without an epsilon."""
     maker = before_moving(maker)
     if maker is not None and maker.op in ("Add", "Mul", "Div", "Max"):
         return any(cancelling_variance(each) for each in maker.of)
@@ -45,7 +45,7 @@ def cancelling_variance(maker: Made | None) -> bool:
 
 
 def complement_of(maker: Made | None) -> Made | None:
-    """The maker of `p` where a value is `1 - p`, or as good as that."""
+    """Return the maker of `p` if a value is `1 - p`, or close to it."""
     maker = before_moving(maker)
     return (
         before_moving(maker.of[1]) if maker is not None and maker.op == "Sub" and len(maker.of) > 1 else None
@@ -59,7 +59,7 @@ def _is_square(maker: Made | None) -> bool:
 
 
 def least(dtype: np.dtype[Any]) -> str:
-    """A small number that a type still holds, for an epsilon."""
+    """Return a small number that a type can represent, for use as an epsilon."""
     return {"f16": "1e-6", "f64": "1e-12"}.get(name_of(dtype), "1e-7")
 
 
@@ -75,7 +75,7 @@ def logarithm(birth: Birth) -> Cause | None:
 
 
 def _log_hint(birth: Birth) -> str:
-    """The form that computes the logarithm of what made the operand without loss, if there is one."""
+    """Return a lossless form of the logarithm of the operand's expression, if there is one."""
     clipped = f"use Log(Max({spelled(birth, 0)}, {least(birth.inputs[0].dtype)}))"
     maker = before_moving(birth.makers[0]) if birth.makers else None
     if maker is None:
@@ -123,7 +123,7 @@ def exponential(birth: Birth) -> Cause | None:
 
 
 def _domain(outside: Callable[[Any], Any], words: str, hint: str) -> CauseRule:
-    """For a function that takes some numbers only; `outside` finds the others."""
+    """Return the rule of a function with a domain; `outside` finds the elements beyond it."""
 
     def rule(birth: Birth) -> Cause | None:
         x = birth.inputs[0]
@@ -168,7 +168,7 @@ def sloped(birth: Birth) -> Cause | None:
 
 
 def _slope(birth: Birth, index: tuple[int, ...]) -> float:
-    """Before opset 7 a vector holds one slope for each channel."""
+    """Return the slope of an element; before opset 7 a vector contains one slope per channel."""
     slope = birth.inputs[1]
     if birth.opset < 7 and slope.size > 1:
         return float(slope.reshape(-1)[index[1]])
@@ -176,7 +176,7 @@ def _slope(birth: Birth, index: tuple[int, ...]) -> float:
 
 
 def gated(birth: Birth) -> Cause | None:
-    """x times a gate that closes below, or an exponential below 0; the factors are attributes."""
+    """x times a gate that closes below 0, or an exponential below 0; the factors are attributes."""
     index = spot(birth)
     number, name = element(birth.inputs[0], index), f"{spelled(birth, 0)}{at(index)}"
     factors = {key: value for key, value in birth.attributes.items() if isinstance(value, (int, float))}
@@ -187,7 +187,7 @@ def gated(birth: Birth) -> Cause | None:
         if birth.op == "Softsign":
             return Cause("infinity divided by infinity", f"{name} is {shown(number)}", INFINITE)
         return zero_times_infinity(f"{name} is {shown(number)}, and its factor in {birth.op} is 0")
-    # Nothing but its factors takes an activation of a finite number out of range.
+    # Only its factors can take an activation of a finite number out of range.
     if max((abs(value) for value in factors.values()), default=0.0) <= 1:
         return None
     dtype = birth.output.dtype

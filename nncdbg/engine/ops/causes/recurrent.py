@@ -1,4 +1,4 @@
-"""Recurrent layers, whose gates take every sum back into range, and the optimizers of training graphs."""
+"""Recurrent layers, where gates bound every sum, and the optimizers of training graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nncdbg.engine.ops.declaration import CauseRule
 
 
 def recurrent(birth: Birth) -> Cause | None:
-    """Infinities in the products of x with W and of the first state with R."""
+    """The cause if infinities are in the products of x with W or of the initial state with R."""
     if birth.kind != "nan":
         return None
     for states, weights in ((0, 1), (5, 2)):
@@ -31,13 +31,13 @@ def recurrent(birth: Birth) -> Cause | None:
 
 
 def _meet(a: Array, b: Array) -> bool:
-    """Whether an infinity of `a` stands in a feature (the last axis) in which `b` has a 0."""
+    """Return True if `b` has a 0 in a feature (the last axis) where `a` has an infinity."""
     features = np.isinf(a).reshape(-1, a.shape[-1]).any(axis=0)
     return bool((b[..., features] == 0).any())
 
 
 def _optimizer(operands: int) -> CauseRule:
-    """For an optimizer that takes the root of its last state and has `operands` per tensor.
+    """Return the rule of an optimizer with `operands` per tensor, which takes the root of its last state.
 
     Its operands are R, T, then per tensor x, its gradient and the states; the last is a sum of squares.
     """

@@ -25,7 +25,7 @@ from nncdbg.engine.ops.types import normal_axes, normal_axis
 
 
 def reduced_axes(birth: Birth) -> tuple[int, ...]:
-    """The axes of the first operand that are reduced, by an attribute or by an operand."""
+    """Return the reduced axes of the first operand, from an attribute or an operand."""
     x, given = birth.inputs[0], birth.attributes.get("axes")
     if len(birth.inputs) > 1 and birth.inputs[1] is not None:
         given = birth.inputs[1].ravel().tolist()
@@ -35,14 +35,14 @@ def reduced_axes(birth: Birth) -> tuple[int, ...]:
 
 
 def reduced_place(birth: Birth, axes: Sequence[int], index: Index) -> list[int | slice]:
-    """What an element of the result was reduced from."""
+    """Return the place of the elements that reduce to an element of the result."""
     rank = birth.inputs[0].ndim
     kept = iter(index if len(index) < rank else [i for axis, i in enumerate(index) if axis not in axes])
     return [slice(None) if axis in axes else next(kept) for axis in range(rank)]
 
 
 def empty_reduction(birth: Birth, number: int, axes: Sequence[int], what: str) -> Cause:
-    """A reduction over no elements."""
+    """Return the cause for a reduction over no elements."""
     shape = birth.inputs[number].shape
     axis = next(axis for axis in axes if shape[axis] == 0)
     evidence = f"{what} of no elements: axis {axis} of {spelled(birth, number)} has size 0"
@@ -56,7 +56,7 @@ def _from(birth: Birth) -> tuple[Region, Sequence[int]]:
 
 
 def _summed(what: str, power: float = 1, *, mean: bool = False, sizes: bool = False) -> CauseRule:
-    """For a sum of powers of the elements; `sizes` are added without their signs."""
+    """Return the rule of a sum of powers of the elements; `sizes` sums absolute values."""
 
     def rule(birth: Birth) -> Cause | None:
         source, axes = _from(birth)
@@ -130,7 +130,7 @@ def running_product(birth: Birth) -> Cause | None:
 
 
 def _until(birth: Birth) -> Region:
-    """What a running sum or product has taken in up to the element."""
+    """Return the part that a running sum or product covers up to the element."""
     index, x = spot(birth), birth.inputs[0]
     axis = normal_axis(int(birth.inputs[1].reshape(()).item()), x.ndim)
     here, exclusive = index[axis], bool(birth.attributes["exclusive"])
@@ -141,7 +141,7 @@ def _until(birth: Birth) -> Region:
 
 
 def _cause_of_product(birth: Birth, source: Region) -> Cause | None:
-    """By the logarithms of the factors: they tell how far the partial products go."""
+    """Return the cause in a product; logarithms of the factors give the size of the partial products."""
     zeros, infinite, up, down = 0, 0, 0.0, 0.0
     for chunk in chunks(source.values):
         sizes = np.abs(chunk)
@@ -179,12 +179,12 @@ def sum_over_broadcast(birth: Birth) -> Cause | None:
 
 
 def of_nothing(birth: Birth, made_by: Sequence[Maker]) -> bool:
-    """Whether no element is reduced.  Source: ONNX 20, the result over an empty set is -inf or inf."""
+    """Return True if the reduction is over no elements.  Source: ONNX 20, the result is -inf or inf."""
     return bool(birth.inputs[0].size == 0)
 
 
 def logarithm_of_empty_sum(birth: Birth, made_by: Sequence[Maker]) -> bool:
-    """Whether a Log is that of a sum over an empty set, which is -inf by definition (ONNX 20)."""
+    """Return True for a Log of a sum over an empty set, which is -inf by definition (ONNX 20)."""
     maker = made_by[0] if made_by else None
     if maker is None or not maker[1] or 0 not in maker[1][0]:
         return False

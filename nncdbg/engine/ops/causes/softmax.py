@@ -1,4 +1,4 @@
-"""Softmax and LogSoftmax, and the losses that take their result."""
+"""Softmax and LogSoftmax, and the losses that use their results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _row(index: Index, shape: tuple[int, ...], matrix: tuple[int, int]) -> Index
 
 
 def cause_of_row(birth: Birth, scores: Array, axis: int, index: Index) -> Cause | None:
-    """Why the softmax of the first operand, seen as `scores`, is bad in the row of an index."""
+    """Return why the softmax of the first operand, viewed as `scores`, is bad in the row of an index."""
     if not scores.ndim:
         scores, index = scores.reshape(1), (0,)
     place = [slice(None) if i == axis else k for i, k in enumerate(index)]
@@ -110,7 +110,7 @@ def cross_entropy(birth: Birth) -> Cause | None:
 
 
 def _normal(rows: Array) -> Array:
-    """log(sum(exp(row))) of each row in f64, some rows at a time."""
+    """Return log(sum(exp(row))) of each row in f64, computed some rows at a time."""
     step = max(CHUNK // max(rows.shape[1], 1), 1)
     parts = []
     for begin in range(0, len(rows), step):
@@ -126,7 +126,7 @@ def negative_log_likelihood(birth: Birth) -> Cause | None:
 
 
 def _picked(birth: Birth) -> tuple[Array, Any]:
-    """The scores [N, ...] at the targets and the weights of these; no weights if a target is no class."""
+    """Return the scores [N, ...] at the targets, and their weights; no weights if a target is invalid."""
     scores, targets = birth.inputs[:2]
     given = birth.inputs[2] if len(birth.inputs) > 2 else None
     ignored = targets == birth.attributes["ignore_index"]
@@ -137,7 +137,7 @@ def _picked(birth: Birth) -> tuple[Array, Any]:
 
 
 def cause_of_loss(birth: Birth, picked: Array, weights: Array) -> Cause | None:
-    """Why the mean or the sum of -weights * picked is bad."""
+    """Return why the mean or the sum of -weights * picked is bad."""
     reduction, targets = birth.attributes["reduction"], spelled(birth, 1)
     ignored = birth.inputs[1] == birth.attributes["ignore_index"]
     if reduction == "mean" and not weights.sum():
@@ -162,7 +162,7 @@ def cause_of_loss(birth: Birth, picked: Array, weights: Array) -> Cause | None:
 
 
 def attention(birth: Birth) -> Cause | None:
-    """Whether the row of the mask lets no key through; all else is found in the function of ONNX."""
+    """The cause if the mask excludes every key of a row; ONNX's function body gives all other causes."""
     mask = birth.inputs[3] if len(birth.inputs) > 3 else None
     if birth.kind != "nan" or mask is None or birth.index:
         return None
@@ -177,7 +177,7 @@ def attention(birth: Birth) -> Cause | None:
 
 
 def _query(birth: Birth) -> Index:
-    """Batch, head and query of the first bad element; the heads stand one after the other in three axes."""
+    """Return batch, head and query of the first bad element; with three axes the heads are side by side."""
     index = spot(birth)
     if len(index) == 4:
         return index[:3]
@@ -186,7 +186,7 @@ def _query(birth: Birth) -> Index:
 
 
 def masked_scores(birth: Birth, made_by: Sequence[Maker]) -> bool:
-    """Whether result 3 of an Attention, the scores after the mask, has only infinities of the mask."""
+    """Return True if result 3 of an Attention, the masked scores, has only infinities of the mask."""
     if birth.index != 3:
         return False
     mask = birth.inputs[3] if len(birth.inputs) > 3 else None

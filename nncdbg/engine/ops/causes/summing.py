@@ -1,4 +1,4 @@
-"""Sums as they would be without end: how large, through which partial sums, over which infinities."""
+"""Sums without range limits: their size, their partial sums, and their infinities."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import EXACT, ends, largest, overflow_hint, overflows, shown
 
 CHUNK = 1 << 18
-"""Elements that are brought to f64 at a time: 2 MB."""
+"""Elements converted to f64 at a time: 2 MB."""
 
 ZERO = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What positive and negative terms add up to apart from each other, and how many were infinite or NaN."""
+    """The separate sums of positive and negative terms, and the number of infinite and NaN terms."""
 
     positive: Decimal = ZERO
     negative: Decimal = ZERO
@@ -29,7 +29,7 @@ class Sum:
     neginf: int = 0
     nan: int = 0
     zero_by_infinity: int | None = None
-    """Of a sum of products, the first term that is zero times infinity."""
+    """In a sum of products, the first term that is zero times infinity."""
 
     @property
     def total(self) -> Decimal:
@@ -48,7 +48,7 @@ class Sum:
 
 
 def sum_of(values: Array, power: float = 1) -> Sum:
-    """The sum of all elements; with a `power` other than 1, of the powers of their sizes."""
+    """Return the sum of all elements; with a `power` other than 1, of powers of their absolute values."""
     result = Sum()
     for chunk in chunks(values):
         result += _summed(np.abs(chunk) if power != 1 else chunk, power)
@@ -56,7 +56,7 @@ def sum_of(values: Array, power: float = 1) -> Sum:
 
 
 def chunks(values: Array) -> Iterator[Array]:
-    """All elements as f64, some at a time."""
+    """Yield all elements as f64, some at a time."""
     flat = values.ravel(order="K")
     for begin in range(0, flat.size, CHUNK):
         yield flat[begin : begin + CHUNK].astype(np.float64)
@@ -77,7 +77,7 @@ def _summed(terms: Array, power: float = 1) -> Sum:
 
 
 def _scaled(values: Array) -> tuple[Array, Decimal]:
-    """Values of at most 1, and the factor that makes them what they were."""
+    """Return the values scaled to at most 1, and the factor that restores them."""
     finite = values[np.isfinite(values)]
     most = float(np.abs(finite).max(initial=0.0))
     if most == 0:
@@ -86,7 +86,7 @@ def _scaled(values: Array) -> tuple[Array, Decimal]:
 
 
 def sum_of_products(a: Array, b: Array) -> Sum:
-    """The sum over a[i] * b[i] of two vectors."""
+    """Return the sum over a[i] * b[i] of two vectors."""
     result = Sum()
     for begin in range(0, a.size, CHUNK):
         left, right = (each[begin : begin + CHUNK].astype(np.float64) for each in (a, b))
@@ -112,7 +112,7 @@ def _products(a: Array, b: Array, begin: int) -> Sum:
 
 
 def cause_of_sum(birth: Birth, found: Sum, words: str, hint: str = "") -> Cause | None:
-    """Why a sum is NaN or infinite; `words` say which: `the sum of %x[3, :]`."""
+    """Return why a sum is NaN or infinite; `words` describe the sum: `the sum of %x[3, :]`."""
     if birth.kind == "nan":
         if found.posinf and found.neginf:
             return Cause(
@@ -129,12 +129,12 @@ INFINITE = "find the op where the first infinity originates"
 
 
 def too_large(birth: Birth, found: Sum, words: str, hint: str = "") -> Cause | None:
-    """Whether a sum, or one of its partial sums, is past the end of the result's type."""
+    """Return the cause if a sum, or one of its partial sums, exceeds the range of the result's type."""
     dtype = birth.output.dtype
     hint = hint or overflow_hint(dtype)
     if overflows(found.total, dtype) and not (found.posinf or found.neginf):
         return Cause("overflow", f"{words} is {shown(found.total)}, and {ends(dtype)}", hint)
-    # Rounding on the way may take a sum past the end that stands just below it.
+    # Rounding along the way may take a sum just below the limit over it.
     edge = EXACT.multiply(largest(dtype), Decimal("0.99"))
     for partial, sign in ((found.positive, "positive"), (found.negative, "negative")):
         if EXACT.abs(partial) >= edge:
@@ -148,7 +148,7 @@ def too_large(birth: Birth, found: Sum, words: str, hint: str = "") -> Cause | N
 
 
 def cause_of_number(birth: Birth, exact: Decimal, words: str, name: str = "overflow") -> Cause | None:
-    """Whether one number is past the end of the result's type; `words` end in what it is called."""
+    """Return the cause if a number exceeds the range of the result's type; `words` describe the number."""
     dtype = birth.output.dtype
     if not overflows(exact, dtype):
         return None
@@ -156,7 +156,7 @@ def cause_of_number(birth: Birth, exact: Decimal, words: str, name: str = "overf
 
 
 def decimal(value: Any) -> Decimal:
-    """An element as an exact number."""
+    """Return an element as an exact number."""
     return EXACT.create_decimal(Decimal(value))
 
 

@@ -1,4 +1,4 @@
-"""Results of zeros only, of operands that are not: an underflow, no positive input, a division by Inf."""
+"""Results of only zeros from nonzero operands: underflow, no positive input, division by Inf."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Cause
 
 Operands: TypeAlias = "Sequence[tuple[str, Array]]"
-"""The names and values of the float operands that are not empty."""
+"""The names and values of the non-empty float operands."""
 
 
 def quotient(operands: Operands, result: Array) -> Cause:

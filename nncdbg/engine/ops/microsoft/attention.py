@@ -1,4 +1,4 @@
-"""Attention of onnxruntime, with one product for query, key and value, and its quantized form."""
+"""onnxruntime's Attention, with one product for query, key and value, and its quantized form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, 
 
 
 def _widths(attributes: Attributes, columns: int) -> list[int]:
-    """The hidden sizes of query, key and value."""
+    """Return the hidden sizes of query, key and value."""
     stated = attributes.get("qkv_hidden_sizes")
     if stated:
         return [int(size) for size in stated]
@@ -45,7 +45,7 @@ def _attention_types(attributes: Attributes, types: Types, past: int, like: int)
 
 
 def _qkv_lines(attributes: Attributes, types: Types, columns: int) -> list[str]:
-    """`%q`, `%k` and `%v` by heads from `%qkv` [batch, sequence, columns]."""
+    """Compute `%q`, `%k` and `%v` by heads from `%qkv` [batch, sequence, columns]."""
     batch, length, _ = sizes_at(types, 0)
     lines, begin = [], 0
     for name, width in zip("qkv", _widths(attributes, columns), strict=True):
@@ -57,7 +57,7 @@ def _qkv_lines(attributes: Attributes, types: Types, columns: int) -> list[str]:
 
 
 def _past_lines(types: Types, past: int) -> list[str]:
-    """`%k` and `%v` from those of this call and the operand `past`."""
+    """Compute `%k` and `%v` from those of this call and the operand `past`."""
     if at(types, past) is None:
         lines = ["%k = Identity(%own_k)", "%v = Identity(%own_v)"]
     else:
@@ -73,7 +73,7 @@ def _past_lines(types: Types, past: int) -> list[str]:
 
 
 def _kept_lines(widths: list[int]) -> list[str]:
-    """`%kept.wide`, keys and values in one tensor; none where their sizes differ."""
+    """Compute `%kept.wide`, keys and values in one tensor; no lines if their sizes differ."""
     if widths[1] != widths[2]:
         return []
     return [
@@ -86,7 +86,7 @@ def _kept_lines(widths: list[int]) -> list[str]:
 def _attended(
     attributes: Attributes, types: Types, columns: int, mask: int, past: int, bias: int
 ) -> list[str]:
-    """`%result`, and `%k` and `%v`, from `%qkv`."""
+    """Compute `%result`, `%k` and `%v` from `%qkv`."""
     batch, length, _ = sizes_at(types, 0)
     before = sizes_at(types, past)[3] if at(types, past) is not None else 0
     size = _widths(attributes, columns)[0] // attributes["num_heads"]

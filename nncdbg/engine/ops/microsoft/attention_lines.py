@@ -1,4 +1,4 @@
-"""Lines that the formulas of onnxruntime's attention ops share: heads, masks, scores, rotations."""
+"""Formula lines shared by onnxruntime's attention ops: heads, masks, scores, rotations."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from nncdbg.engine.ops.formula import sizes_at
 from nncdbg.engine.ops.types import Types, at
 
 LOWEST = "-3.4028234663852886e38"
-"""What onnxruntime adds to the scores of keys after a query; finite, so that Softmax has no NaN."""
+"""The number added to the scores of keys after a query; finite, so that Softmax gives no NaN."""
 
 MASK_VALUE = -10000.0
-"""What is added to the scores of masked keys without `mask_filter_value`."""
+"""The number added to the scores of masked keys without `mask_filter_value`."""
 
 
 def split_heads(target: str, source: str, sizes: Sequence[int], heads: int) -> list[str]:
-    """`%target` [batch, heads, sequence, size] from `%source` [batch, sequence, heads * size]."""
+    """Compute `%target` [batch, heads, sequence, size] from `%source` [batch, sequence, heads * size]."""
     batch, length, hidden = sizes
     if hidden % heads:
         raise GraphError(f"{hidden} hidden elements cannot be split evenly into {heads} heads")
@@ -28,7 +28,7 @@ def split_heads(target: str, source: str, sizes: Sequence[int], heads: int) -> l
 
 
 def merge_heads(target: str, source: str, batch: int, length: int) -> list[str]:
-    """`%target` [batch, sequence, heads * size] from `%source` [batch, heads, sequence, size]."""
+    """Compute `%target` [batch, sequence, heads * size] from `%source` [batch, heads, sequence, size]."""
     return [
         f"%{target}_turned = Transpose(%{source}, perm=[0, 2, 1, 3])",
         f"%{target} = Reshape(%{target}_turned, {[batch, length, -1]})",
@@ -36,12 +36,12 @@ def merge_heads(target: str, source: str, batch: int, length: int) -> list[str]:
 
 
 def default_scale(scale: float | None, size: int) -> float:
-    """The factor of the scores: the attribute, else 1 / sqrt(head size)."""
+    """Return the factor of the scores: the attribute, else 1 / sqrt(head size)."""
     return scale or 1 / math.sqrt(size)
 
 
 def scores_lines(scale: float, added: Sequence[str]) -> list[str]:
-    """`%scores` from `%q` and `%k`, scaled, plus the values named in `added`."""
+    """Compute `%scores` from `%q` and `%k`, scaled, plus the values named in `added`."""
     lines = [
         "%k_turned = Transpose(%k, perm=[0, 1, 3, 2])",
         "%products = MatMul(%q, %k_turned)",
@@ -55,7 +55,7 @@ def scores_lines(scale: float, added: Sequence[str]) -> list[str]:
 
 
 def weighted_lines(batch: int, length: int) -> list[str]:
-    """`%result` [batch, sequence, heads * size] from `%scores` and `%v`."""
+    """Compute `%result` [batch, sequence, heads * size] from `%scores` and `%v`."""
     return [
         "%probabilities = Softmax(%scores, axis=-1)",
         "%context = MatMul(%probabilities, %v)",
@@ -64,7 +64,7 @@ def weighted_lines(batch: int, length: int) -> list[str]:
 
 
 def causal_lines(length: int, past: int) -> list[str]:
-    """`%causal` [sequence, total]: `LOWEST` for the keys after a query."""
+    """Compute `%causal` [sequence, total]: `LOWEST` for the keys after a query."""
     total = length + past
     return [
         f"%queries = Range({past}, {total}, 1)",
@@ -78,10 +78,11 @@ def causal_lines(length: int, past: int) -> list[str]:
 
 
 def mask_lines(types: Types, index: int, total: int, value: float | None, batch: int) -> list[str]:
-    """`%mask`, added to the scores [batch, heads, sequence, total], from the i32 operand `mask_index`.
+    """Compute `%mask`, which is added to the scores, from the i32 operand `mask_index`.
 
-    [batch] or [2 batch] holds ends, then starts; [batch, total], [batch, sequence, total] and
-    [batch, 1, sequence, total] hold 0 for what is masked.  Raises GraphError for another shape.
+    The scores are [batch, heads, sequence, total].  [batch] or [2 batch] gives ends, then starts; [batch,
+    total], [batch, sequence, total] and [batch, 1, sequence, total] give 0 for masked keys.  Raises
+    GraphError for another shape.
     """
     shape = sizes_at(types, index)
     lines = [f"%masked: f32[] = {MASK_VALUE if value is None else value}", "%unmasked: f32[] = 0.0"]
@@ -115,10 +116,10 @@ def _range_lines(starts: bool, total: int, batch: int) -> list[str]:
 
 
 def rotated(target: str, source: str, size: int, width: int, *, interleaved: bool) -> list[str]:
-    """`%target` from `%source` [batch, sequence, heads, size]: its first `width` elements turned.
+    """Compute `%target` from `%source` by rotating the first `width` elements of each head.
 
-    `%cos` and `%sin` are [batch, sequence, 1, width / 2].  Pairs are neighbors if `interleaved`, else
-    the two halves.
+    `%source` is [batch, sequence, heads, size]; `%cos` and `%sin` are [batch, sequence, 1, width / 2].  Pairs
+    are neighbors if `interleaved`, else one element from each half.
     """
     half, head = width // 2, f"{target}_head"
     lines = [f"%{head} = Slice(%{source}, [0], [{width}], [3])"]
@@ -159,7 +160,7 @@ def rotated(target: str, source: str, size: int, width: int, *, interleaved: boo
 
 
 def angle_lines(cos: str, sin: str, places: str) -> list[str]:
-    """`%cos` and `%sin` [batch, sequence, 1, width / 2] at `%places` [batch, sequence]."""
+    """Compute `%cos` and `%sin` [batch, sequence, 1, width / 2] at `%places` [batch, sequence]."""
     return [
         f"%cos_rows = Gather({cos}, %{places})",
         f"%sin_rows = Gather({sin}, %{places})",
@@ -169,6 +170,6 @@ def angle_lines(cos: str, sin: str, places: str) -> list[str]:
 
 
 def refuse(types: Types, index: int, what: str) -> None:
-    """GraphError if an operand is given that no formula covers."""
+    """Raise GraphError if an operand is given that no formula supports."""
     if at(types, index) is not None:
         raise GraphError(f"{what} is not supported", hint="run the model with --backend onnxruntime")

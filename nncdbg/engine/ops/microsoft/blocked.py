@@ -1,8 +1,8 @@
-"""Conv and pools over channels in blocks (NCHWc), as onnxruntime's layout optimization writes them.
+"""Conv and pools over channels in blocks (NCHWc), as written by onnxruntime's layout optimization.
 
-A tensor [N, C, H, W] in this layout lies in memory as [N, C / b, H, W, b]; C is a multiple of the block
-size b, which belongs to the machine that saved the model.  The formulas bring it into the order of its
-axes, compute, and bring the result back.
+A tensor [N, C, H, W] in this layout is stored in memory as [N, C / b, H, W, b]; C is a multiple of the block
+size b, which depends on the machine that saved the model.  The formulas restore the order of the axes,
+compute, and convert the result back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NCHWC = [0, 1, 3, 4, 2]
 
 @cache
 def _machine_block() -> int:
-    """The block size that onnxruntime chooses on this machine."""
+    """Return the block size that onnxruntime chooses on this machine."""
     if platform.machine().lower() in ("arm64", "aarch64"):
         return 16
     found = np.show_config(mode="dicts")["SIMD Extensions"]
@@ -41,7 +41,7 @@ def _machine_block() -> int:
 
 
 def block_of(channels: int) -> int:
-    """The block size of a tensor with this number of channels.  Raises GraphError if none fits."""
+    """Return the block size of a tensor with this number of channels; GraphError if none fits."""
     for size in (_machine_block(), 8):
         if channels % size == 0:
             return size
@@ -49,7 +49,7 @@ def block_of(channels: int) -> int:
 
 
 def _ordered(target: str, source: str, shape: Sequence[int]) -> list[str]:
-    """`%target` in the order of its axes from `%source` in blocks."""
+    """Compute `%target` in axis order from `%source` in blocks."""
     batch, channels, *sizes = shape
     block = block_of(channels)
     return [
@@ -60,7 +60,7 @@ def _ordered(target: str, source: str, shape: Sequence[int]) -> list[str]:
 
 
 def _in_blocks(target: str, source: str, shape: Sequence[int], block: int) -> list[str]:
-    """`%target` in blocks from `%source` in the order of its axes; a size of `shape` may be -1."""
+    """Compute `%target` in blocks from `%source` in axis order; a size of `shape` may be -1."""
     batch, channels, *sizes = shape
     return [
         f"%{target}_parts = Reshape(%{source}, {[batch, channels // block, block, *sizes]})",
@@ -92,7 +92,7 @@ def _padded(channels: Dim) -> Dim:
 
 @composite("com.microsoft.nchwc.ReorderInput", infer=shaped(_input_shape))
 def reorder_input(attributes: Attributes, types: Types) -> str:
-    """x [N, C, H, W] (or [N, H, W, C]) with its channels in blocks, zeros behind the last one."""
+    """x [N, C, H, W] (or [N, H, W, C]) with its channels in blocks, padded with zeros."""
     result = _concrete(_input_shape(attributes, types))
     source, lines = "x", []
     if attributes["channels_last"]:
@@ -132,8 +132,8 @@ def reorder_output(attributes: Attributes, types: Types) -> str:
 def conv(attributes: Attributes, types: Types) -> str:
     """Conv, plus a residual, then an activation, over channels in blocks.
 
-    An x with fewer channels than a block is in the order of its axes.  The weight lies in memory as
-    [M / b, C / b, kernel, b of C, b of M]; as [M / b, C, kernel, b of M] for such an x and depthwise.
+    An x with fewer channels than a block is in axis order.  The weight is stored in memory as [M / b, C / b,
+    kernel, b of C, b of M]; as [M / b, C, kernel, b of M] for such an x and depthwise.
     """
     x, weight = sizes_at(types, 0), sizes_at(types, 1)
     block = block_of(weight[0])
@@ -171,7 +171,7 @@ def conv(attributes: Attributes, types: Types) -> str:
 
 
 def _pooled(name: str, attributes: Attributes, types: Types, line: str, result: Shape | None) -> str:
-    """`line` computes `%planes` from `%image`."""
+    """Return the formula of a pool; `line` computes `%planes` from `%image`."""
     shape = sizes_at(types, 0)
     lines = [
         *_ordered("image", "x", shape),

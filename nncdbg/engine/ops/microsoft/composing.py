@@ -1,4 +1,4 @@
-"""What the formulas of onnxruntime's ops share: named operands, attributes and orders of axes."""
+"""Parts shared by the formulas of onnxruntime's ops: named operands, attributes and axis orders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nncdbg.engine.ops.types import Types, at
 def formula(
     name: str, operands: Sequence[str], types: Types, lines: Sequence[str], results: Sequence[str] = ("y",)
 ) -> str:
-    """Graph text over operands that may not be given; `lines` name values as they are."""
+    """Return graph text over operands that may be omitted; `lines` name values as they are."""
     pairs = [(key, at(types, index)) for index, key in enumerate(operands)]
     return formula_text(name, pairs, lines, results)
 
@@ -27,10 +27,10 @@ def wide_formula(
     like: int = 0,
     kept: Sequence[str] = (),
 ) -> str:
-    """As `formula`, computed in f32 where operand `like` is a narrow float.
+    """Return `formula`, computed in f32 if operand `like` is a narrow float.
 
-    `lines` name the operands of that type, and the results, with the suffix: `%x.wide`, `%y.wide`; they
-    name other operands, and the results in `kept`, as they are.
+    `lines` name the operands of that type, and the results, with the suffix: `%x.wide`, `%y.wide`; other
+    operands, and the results in `kept`, have no suffix.
     """
     dtype = type_at(types, like).dtype
     given = [key for key, known in zip(operands, types, strict=False) if known and known.dtype == dtype]
@@ -39,7 +39,7 @@ def wide_formula(
 
 
 def stated(attributes: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The attributes of these names that are given, as they stand behind the operands of a call."""
+    """Format the given attributes with these names, as written after the operands of a call."""
     given = {key: attributes.get(key) for key in names}
     return "".join(f", {key}={_text(value)}" for key, value in given.items() if value is not None)
 
@@ -49,17 +49,17 @@ def _text(value: Any) -> str:
 
 
 def channels_first(rank: int) -> list[int]:
-    """The order of the axes that brings the last one behind the batch."""
+    """Return the axis order that moves the last axis after the batch."""
     return [0, rank - 1, *range(1, rank - 1)]
 
 
 def channels_last(rank: int) -> list[int]:
-    """The order of the axes that brings the second one to the end."""
+    """Return the axis order that moves the second axis to the end."""
     return [0, *range(2, rank), 1]
 
 
 def activation_of(attributes: Mapping[str, Any]) -> tuple[str | None, Sequence[float | None]]:
-    """The fused activation of FusedConv (a list of parameters) and FusedGemm (one attribute each)."""
+    """Return the fused activation of FusedConv (a list of parameters) and FusedGemm (one attribute each)."""
     listed = attributes.get("activation_params")
     single = (attributes.get("activation_alpha"), attributes.get("activation_beta"))
     return attributes.get("activation"), listed or single

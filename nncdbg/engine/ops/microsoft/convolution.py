@@ -38,7 +38,7 @@ def fused_conv(attributes: Attributes, types: Types) -> str:
 
 
 def _turned(types: Types, *, weight: bool) -> Types:
-    """The types of the operands with channels first."""
+    """Return the types of the operands with channels first."""
     x, filters = shape_at(types, 0), shape_at(types, 1)
     if x is None or filters is None:
         return [typed(at(types, 0), None), *types[1:]]

@@ -1,4 +1,4 @@
-"""GroupQueryAttention: several query heads to one head of keys and values, with a cache of both."""
+"""GroupQueryAttention: several query heads per head of keys and values, with a cache of both."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class _Sizes:
     length: int
     heads: int
     groups: int
-    """The heads of keys and values."""
+    """The number of heads of keys and values."""
     size: int
-    """Elements of a head."""
+    """The number of elements per head."""
     past: int
-    """Places in the cache that is given."""
+    """The number of positions in the given cache."""
 
     @property
     def each(self) -> int:
-        """Query heads for one head of keys and values."""
+        """The number of query heads per head of keys and values."""
         return self.heads // self.groups
 
 
@@ -76,7 +76,7 @@ def _types(attributes: Attributes, types: Types) -> Types:
         heads = attributes["num_heads"]
         hidden = hidden // (heads + 2 * groups) * heads
     if len(types) > 1 and types[1] is None:
-        hidden = None  # An operand of unknown type looks like one that is not given.
+        hidden = None  # An operand of unknown type is indistinguishable from an omitted one.
     return [typed(element, (*query[:2], hidden)), cache, cache, None]
 
 
@@ -90,7 +90,7 @@ def _refuse_unsupported(attributes: Attributes, types: Types) -> None:
 
 
 def _head_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list[str]:
-    """`%q_own`, `%k_own` and `%v_own` [batch, sequence, heads, size]."""
+    """Compute `%q_own`, `%k_own` and `%v_own` [batch, sequence, heads, size]."""
     counts = {"query": sizes.heads, "key": sizes.groups, "value": sizes.groups}
     lines = []
     if at(types, 1) is None:
@@ -108,7 +108,7 @@ def _head_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list[str
 
 
 def _normed(name: str, epsilon: float) -> list[str]:
-    """Each head over its root mean square, times a weight."""
+    """Divide each head by its root mean square and multiply it by a weight."""
     return [
         f"%{name}_squares = Mul(%{name}_heads, %{name}_heads)",
         f"%{name}_mean = ReduceMean(%{name}_squares, [3])",
@@ -120,7 +120,7 @@ def _normed(name: str, epsilon: float) -> list[str]:
 
 
 def _place_lines(types: Types, sizes: _Sizes) -> list[str]:
-    """`%before` [batch, 1], places of the cache that are taken; `%places` [batch, sequence] of queries."""
+    """Compute `%before` [batch, 1], used cache positions, and `%places` [batch, sequence] of queries."""
     return [
         cast("last", "lengths", "i64"),
         f"%last_column = Reshape(%last, {[sizes.batch, 1]})",
@@ -136,7 +136,7 @@ def _place_lines(types: Types, sizes: _Sizes) -> list[str]:
 
 
 def _rotation_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list[str]:
-    """`%q_turned` and `%k_turned`."""
+    """Compute `%q_turned` and `%k_turned`."""
     if not attributes["do_rotary"]:
         return ["%q_turned = Identity(%q_own)", "%k_turned = Identity(%k_own)"]
     width, interleaved = 2 * sizes_at(types, 7)[1], bool(attributes["rotary_interleaved"])
@@ -149,7 +149,7 @@ def _rotation_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list
 
 
 def _cache_lines(types: Types, sizes: _Sizes) -> list[str]:
-    """`%k` and `%v` [batch, groups, places, size]: the cache, the new ones at their places, then zeros."""
+    """Compute `%k`, `%v` [batch, groups, places, size]: the cache with new ones inserted, then zeros."""
     lines = [
         f"%limit = Max(%count, {sizes.past})",
         "%limit_list = Unsqueeze(%limit, [0])",
@@ -178,7 +178,7 @@ def _cache_lines(types: Types, sizes: _Sizes) -> list[str]:
 
 
 def _score_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list[str]:
-    """`%scores` [batch, heads, sequence, places], before the mask."""
+    """Compute `%scores` [batch, heads, sequence, places], before the mask."""
     grouped = [sizes.batch, sizes.groups, sizes.each, sizes.length, sizes.size]
     lines = [
         "%q_rows = Transpose(%q_turned, perm=[0, 2, 1, 3])",
@@ -207,7 +207,7 @@ def _score_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list[st
 
 
 def _mask_lines(attributes: Attributes) -> list[str]:
-    """`%masked`: -inf for keys after the query, past the sequence's end, or left of the window."""
+    """Compute `%masked`: -inf for keys after the query, beyond the sequence's end, or before the window."""
     lines = [
         "%key_row = Unsqueeze(%keys, [0, 1])",
         "%place_column = Unsqueeze(%places, [2])",
@@ -232,7 +232,7 @@ def _mask_lines(attributes: Attributes) -> list[str]:
 
 
 def _probability_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list[str]:
-    """`%probabilities`, with one more score per head that no value belongs to where asked for."""
+    """Compute `%probabilities`, optionally with one extra score per head that has no value."""
     smooth, sink = attributes["smooth_softmax"] == 1, at(types, 11) is not None
     if not smooth and not sink:
         return ["%probabilities = Softmax(%masked, axis=-1)"]
@@ -254,8 +254,8 @@ def group_query_attention(attributes: Attributes, types: Types) -> str:
     """Causal attention of query [batch, sequence, hidden] to its own and cached keys and values.
 
     `seqlens_k` is the number of keys of each batch less one; each kv head serves num_heads / kv_num_heads
-    query heads.  query holds key and value too where they are not given.  The outputs after the result are
-    the caches with the new keys and values, [batch, kv_num_heads, places, size].
+    query heads.  query includes key and value if they are not given.  The outputs after the result are the
+    caches with the new keys and values, [batch, kv_num_heads, places, size].
     """
     _refuse_unsupported(attributes, types)
     sizes = _sizes(attributes, types)

@@ -30,7 +30,7 @@ def _sampled_shape(types: Types) -> Shape | None:
 
 
 def _cropped_types(attributes: Attributes, types: Types) -> Types:
-    """[regions, C, height, width]: two sizes that only the run knows."""
+    """[regions, C, height, width]: two sizes that are known only at run time."""
     need_rank(types, 0, "X", 4, 4)
     need_rank(types, 1, "rois", 2, 2)
     image, regions = shape_at(types, 0), shape_at(types, 1)
@@ -51,7 +51,7 @@ def crop_and_resize(
 ) -> Any:
     """Regions of images [N, C, H, W] at a common size, by bilinear interpolation or the nearest element.
 
-    `rois` [regions, 4] holds (y1, x1, y2, x2) from 0 to 1, `images` the image of each region.  Places
+    `rois` [regions, 4] contains (y1, x1, y2, x2) from 0 to 1, `images` the image of each region.  Positions
     outside an image get `extrapolation_value`.
     """
     if mode not in ("bilinear", "nearest"):
@@ -74,7 +74,7 @@ def crop_and_resize(
 
 
 def _places(xp: ModuleType, begin: float, end: float, count: int, size: int, dtype: Any) -> Any:
-    """Where the elements of a crop lie along an axis of `size` elements."""
+    """Return the positions of the elements of a crop along an axis of `size` elements."""
     if count == 1:
         return xp.asarray([0.5 * (begin + end) * (size - 1)], dtype)
     step = (end - begin) * (size - 1) / (count - 1)
@@ -82,7 +82,7 @@ def _places(xp: ModuleType, begin: float, end: float, count: int, size: int, dty
 
 
 def _sampled(xp: ModuleType, image: Any, rows: Any, columns: Any, mode: str) -> Any:
-    """Elements of `image` [C, H, W] at these rows and columns, held within it."""
+    """Return elements of `image` [C, H, W] at these rows and columns, clamped to its borders."""
     rows, columns = (
         xp.clip(places, 0, size - 1) for places, size in zip((rows, columns), image.shape[1:], strict=True)
     )
@@ -114,7 +114,7 @@ def image_scaler(attributes: Attributes, types: Types) -> str:
 
 
 def _window(attributes: Attributes, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Where the result of Crop begins and ends, along the last two axes."""
+    """Return where the result of Crop begins and ends, along the last two axes."""
     left, top, right, bottom = attributes["border"]
     scale = attributes["scale"]
     if scale:

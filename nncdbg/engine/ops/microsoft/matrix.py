@@ -1,4 +1,4 @@
-"""Products of matrices that onnxruntime fuses with transpositions, factors and activations."""
+"""Matrix products that onnxruntime fuses with transpositions, factors and activations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nncdbg.engine.ops.types import Attributes, Shape, Types, at, shape_at, type
 
 
 def _order(rank: int, *, batch: bool, last: bool) -> list[int]:
-    """The order of the axes: `batch` moves the first one behind the batch, `last` swaps the last two."""
+    """Return the axis order: `batch` moves the first axis after the batch, `last` swaps the last two."""
     order = list(range(rank))
     if rank > 1 and batch:
         order = [*order[1:-1], 0, order[-1]]
@@ -31,7 +31,7 @@ def _orders(attributes: Attributes, ranks: tuple[int, int]) -> list[list[int]]:
 
 
 def fused_types(attributes: Attributes, types: Types) -> Types:
-    """As MatMul of the operands once they are transposed."""
+    """The types of MatMul on the transposed operands."""
     a, b = shape_at(types, 0), shape_at(types, 1)
     if a is None or b is None:
         return [typed(at(types, 0), None)]
@@ -43,7 +43,7 @@ def fused_types(attributes: Attributes, types: Types) -> Types:
 
 
 def product_lines(attributes: Attributes, types: Types) -> list[str]:
-    """`%y.wide`: the operands transposed, multiplied, scaled."""
+    """Compute `%y.wide`: the operands transposed, multiplied, scaled."""
     orders = _orders(attributes, (len(type_at(types, 0).shape or ()), len(type_at(types, 1).shape or ())))
     lines, names = [], []
     for name, order in zip("ab", orders, strict=True):
@@ -59,16 +59,16 @@ def product_lines(attributes: Attributes, types: Types) -> list[str]:
 
 @composite("com.microsoft.FusedMatMul", infer=fused_types)
 def fused_matmul(attributes: Attributes, types: Types) -> str:
-    """alpha A B, with the last two axes of A and B swapped (`transA`, `transB`) where asked for.
+    """alpha A B, with the last two axes of A and B swapped if `transA` and `transB` are set.
 
-    `transBatchA` and `transBatchB` first move the first axis behind the other batch axes.
+    `transBatchA` and `transBatchB` first move the first axis after the other batch axes.
     """
     return wide_formula("FusedMatMul", ["a", "b"], types, product_lines(attributes, types))
 
 
 @composite("com.microsoft.TransposeMatMul", infer=fused_types)
 def transpose_matmul(attributes: Attributes, types: Types) -> str:
-    """alpha A B, with the last two axes of A and B swapped where asked for."""
+    """alpha A B, with the last two axes of A and B swapped if `transA` and `transB` are set."""
     return wide_formula("TransposeMatMul", ["a", "b"], types, product_lines(attributes, types))
 
 

@@ -1,4 +1,4 @@
-"""MultiHeadAttention of onnxruntime, and its form for one step of a decoder."""
+"""onnxruntime's MultiHeadAttention, and its form for one step of a decoder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def _multi_head_types(attributes: Attributes, types: Types) -> Types:
 
 
 def _own_lines(types: Types, heads: int) -> tuple[list[str], tuple[int, int, int]]:
-    """`%q`, `%own_k`, `%own_v` [batch, heads, sequence, size], and (batch, sequence, size) of the query."""
+    """Compute `%q`, `%own_k`, `%own_v` [batch, heads, sequence, size].
+
+    Return the lines and (batch, sequence, size) of the query.
+    """
     query = sizes_at(types, 0)
     if len(query) == 5:
         batch, length, _, _, size = query
@@ -84,7 +87,7 @@ def _own_lines(types: Types, heads: int) -> tuple[list[str], tuple[int, int, int
 
 
 def _bias_lines(types: Types) -> list[str]:
-    """`%query_biased` and so on, from the one bias over the columns of query, key and value."""
+    """Compute `%query_biased` and so on, from the one bias over the columns of query, key and value."""
     if at(types, 3) is None:
         return []
     lines, begin = [], 0
@@ -102,7 +105,7 @@ def _bias_lines(types: Types) -> list[str]:
 def multi_head_attention(attributes: Attributes, types: Types) -> str:
     """Multi-head attention of query to key and value, each [batch, sequence, hidden].
 
-    query may hold all three as [batch, sequence, heads, 3, size], key both as [batch, sequence, heads, 2,
+    query may contain all three as [batch, sequence, heads, 3, size], key both as [batch, sequence, heads, 2,
     size]; key and value may be [batch, heads, sequence, size].  The outputs after the result are keys and
     values with the past ones before them, then the scores before Softmax.
     """
@@ -171,7 +174,7 @@ def _step_types(attributes: Attributes, types: Types) -> Types:
 
 
 def _step_cache(attributes: Attributes, types: Types) -> list[str]:
-    """`%k` and `%v`, and the caches `%key_places` and `%value_places`, from `%own_k` and `%own_v`."""
+    """Compute `%k`, `%v` and the caches `%key_places`, `%value_places` from `%own_k` and `%own_v`."""
     pairs = (("k", "key"), ("v", "value"))
     if at(types, 5) is None:
         return [
@@ -200,7 +203,7 @@ def _step_cache(attributes: Attributes, types: Types) -> list[str]:
 def decoder_masked_multi_head_attention(attributes: Attributes, types: Types) -> str:
     """MultiHeadAttention of one query per sequence, [batch, 1, hidden], to cached keys and values.
 
-    The new key goes to place `past_sequence_length` of the cache.  key and value may be [batch, heads,
+    The new key is stored at `past_sequence_length` of the cache.  key and value may be [batch, heads,
     sequence, size], without a cache.
     """
     refuse(types, 9, "cache_indirection")

@@ -1,4 +1,4 @@
-"""Layer normalizations as onnxruntime fuses them: with a residual sum, with embeddings, without a mean."""
+"""Layer normalizations fused by onnxruntime: with a residual sum, with embeddings, without a mean."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nncdbg.engine.ops.normalization import layer_formula, layer_normalization, 
 from nncdbg.engine.ops.squares import Squares, in_rows
 from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, normal_axis, shape_at, typed
 
-# onnxruntime fuses a LayerNormalization of ONNX's domain into models older than opset 17, too.
+# onnxruntime also fuses a LayerNormalization of ONNX's domain into models older than opset 17.
 op(
     "LayerNormalization",
     since=1,
@@ -25,7 +25,7 @@ op(
 
 
 def _rms_types(attributes: Attributes, types: Types) -> Types:
-    """Y, then 1 / root mean square, with 1 for the axes that were normalized."""
+    """Y, then 1 / root mean square, with size 1 for the normalized axes."""
     x, stash = shape_at(types, 0), FROM_ONNX[attributes["stash_type"]]
     if x is None:
         return [at(types, 0), TensorType(stash)]
@@ -35,7 +35,7 @@ def _rms_types(attributes: Attributes, types: Types) -> Types:
 
 
 def _rms_lines(x: str, y: str, axes: list[int], epsilon: float) -> list[str]:
-    """`%inverse`, and `y` before its scale, from `x`."""
+    """Compute `%inverse`, and `y` before its scale, from `x`."""
     return [
         f"%squares = Mul({x}, {x})",
         f"%mean_square = ReduceMean(%squares, {axes})",
@@ -66,7 +66,7 @@ def simplified_layer_normalization(attributes: Attributes, types: Types) -> str:
 
 
 def _statistic(target: str, source: str, wide: str, stash: str) -> str:
-    """A statistic in the type that the op gives it in."""
+    """Cast a statistic to the type in which the op returns it."""
     return f"%{target} = Identity(%{source})" if wide == stash else cast(target, source, stash)
 
 
@@ -74,7 +74,7 @@ def _statistic(target: str, source: str, wide: str, stash: str) -> str:
 
 
 def skip_types(attributes: Attributes, types: Types) -> Types:
-    """The normalized sum, two statistics in f32 with 1 for the last axis, and the sum itself."""
+    """The normalized sum, two statistics in f32 with size 1 for the last axis, and the sum itself."""
     x = shape_at(types, 0)
     if x is not None:
         if len(x) not in (2, 3):
@@ -90,7 +90,7 @@ def skip_types(attributes: Attributes, types: Types) -> Types:
 
 
 def _sum_lines(types: Types, bias: int) -> list[str]:
-    """`%sum.wide` of input, skip and bias."""
+    """Compute `%sum.wide` of input, skip and bias."""
     if at(types, bias) is None:
         return ["%sum.wide = Add(%x.wide, %skip.wide)"]
     return ["%skipped = Add(%x.wide, %skip.wide)", "%sum.wide = Add(%skipped, %bias.wide)"]
@@ -180,7 +180,7 @@ def embed_layer_normalization(attributes: Attributes, types: Types) -> str:
 
 
 def _mask_lines(types: Types) -> list[str]:
-    """`%counts` in i32."""
+    """Compute `%counts` in i32."""
     if at(types, 7) is None:
         lines = ["%first = ReduceMin(%ids, [1], keepdims=0)", "%none = Sub(%first, %first)"]
         return [*lines, cast("counts", "none", "i32")]
@@ -197,7 +197,7 @@ _QUANTIZED = ["words", "places", "kinds", "gamma", "beta"]
 
 
 def _quantized_types(attributes: Attributes, types: Types) -> Types:
-    """As EmbedLayerNormalization, in f32."""
+    """The types of EmbedLayerNormalization, in f32."""
     found = embedding_types(attributes, [at(types, 0), None, at(types, 2)])[0]
     scale, counts = at(types, 8), shape_at(types, 0)
     shape = found.shape if found is not None else None

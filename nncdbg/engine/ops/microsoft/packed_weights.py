@@ -16,7 +16,7 @@ _BITS = (2, 4, 8)
 
 
 def unpacked(target: str, source: str, bits: int, shape: Sequence[int]) -> list[str]:
-    """`%target` in f32, of `shape`, from the bytes of `%source`; the low bits of a byte come first."""
+    """Compute `%target` in f32, of `shape`, from the bytes of `%source`; low bits of a byte first."""
     if bits not in _BITS:
         raise GraphError(f"{bits}-bit weights are not supported", hint="use bits=2, 4 or 8")
     whole = f"{target}_bytes"
@@ -82,7 +82,7 @@ def matmul_nbits(attributes: Attributes, types: Types) -> str:
 
 
 def _weighted_lines(types: Types, bias: int) -> list[str]:
-    """`%y.wide` = a times the transpose of `%weight`, plus the bias."""
+    """Compute `%y.wide` = a times the transpose of `%weight`, plus the bias."""
     summed = at(types, bias) is not None
     lines = [
         "%turned = Transpose(%weight, perm=[1, 0])",
@@ -92,7 +92,7 @@ def _weighted_lines(types: Types, bias: int) -> list[str]:
 
 
 def _zero_lines(types: Types, bits: int, rows: int, blocks: int) -> list[str]:
-    """`%zeros` [rows, blocks, 1], or broadcastable to it."""
+    """Compute `%zeros` [rows, blocks, 1], or broadcastable to it."""
     if at(types, 3) is None:
         return [f"%zeros: f32[1,1,1] = [[[{float(2 ** (bits - 1))}]]]"]
     if element_of(types, 3) != "u8":
@@ -220,7 +220,7 @@ def _repeated(
     shape: Sequence[int],
     spread: Sequence[int],
 ) -> list[str]:
-    """`%target` of `shape`: each element of `%source` `block` times along `axis`."""
+    """Compute `%target` of `shape`: repeat each element of `%source` `block` times along `axis`."""
     inner = [*sizes[: axis + 1], block, *sizes[axis + 1 :]]
     return [
         f"%{target}_column = Unsqueeze(%{source}, [{axis + 1}])",

@@ -1,6 +1,6 @@
-"""Pointwise ops, selections, pools and Softmax over 8-bit integers with a scale and a zero point each.
+"""Pointwise ops, selections, pools and Softmax over 8-bit integers with scales and zero points.
 
-Every result is bit-equal to onnxruntime's CPU kernel; so a formula says exactly where it rounds.
+Every result is bit-equal to onnxruntime's CPU kernel, so formulas round at exactly the same points.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def qlinear_add(attributes: Attributes, types: Types) -> str:
 
 
 def _fused(target: str, factor: str, addend: str) -> list[str]:
-    """`%target` = ratio factor + addend, rounded to f32 once: f64 holds the product exactly."""
+    """Compute `%target` = ratio factor + addend, rounded to f32 once: the product is exact in f64."""
     return [
         f"%{target}_product = Mul(%{factor}_wide, %{factor}_real)",
         cast(f"{addend}_real", addend, "f64"),
@@ -78,7 +78,7 @@ def _fused(target: str, factor: str, addend: str) -> list[str]:
 
 
 def _fixed_lines(types: Types) -> list[str]:
-    """`%fixed`: what the zero points add to the result, in f32."""
+    """Compute `%fixed`: the contribution of the zero points to the result, in f32."""
     shifts = [
         cast(f"{name}_shift", f"{name}_zero_one", "f32")
         if at(types, index)
@@ -126,7 +126,7 @@ _UNARY = ["x", "x_scale", "x_zero", "y_scale", "y_zero"]
 
 
 def _through_floats(name: str, types: Types, lines: Sequence[str]) -> str:
-    """Dequantized to `%real`, then `lines` to `%result`, then quantized."""
+    """Dequantize to `%real`, apply `lines` to get `%result`, and quantize."""
     body = [
         *scalars(types, 1, _UNARY[1:]),
         dequantized("real", "x", "x_scale_one", given(types, 2, "x_zero_one")),
@@ -151,9 +151,9 @@ def qlinear_leaky_relu(attributes: Attributes, types: Types) -> str:
 
 @composite("com.microsoft.QLinearSoftmax", infer=same_as(0), integer_fault=divides_by_scale(3))
 def qlinear_softmax(attributes: Attributes, types: Types) -> str:
-    """Softmax with exponentials in whole units; before opset 13 over all axes from `axis` on.
+    """Softmax with integer exponentials; before opset 13 over all axes from `axis` on.
 
-    The inverse of the result's scale is cut to a whole number, as onnxruntime does: a scale of 1 / 256 is
+    The inverse of the result's scale is truncated to an integer, as in onnxruntime: a scale of 1 / 256 is
     exact, others shift the result.
     """
     shape = sizes_at(types, 0)
@@ -222,7 +222,7 @@ def qlinear_where(attributes: Attributes, types: Types) -> str:
 
 
 def _concat_types(attributes: Attributes, types: Types) -> Types:
-    """The tensors stand at every third operand from the third on."""
+    """The tensors are every third operand from the third on."""
     shapes = [shape_at(types, index) for index in range(2, len(types), 3)]
     known = [shape for shape in shapes if shape is not None]
     zero = at(types, 1)

@@ -28,7 +28,7 @@ _OPERANDS = ["x", "x_scale", "x_zero", "y_scale", "y_zero"]
 def in_channels_first(
     infer: Callable[[Attributes, Types], Shape | None],
 ) -> Callable[[Attributes, Types], Shape | None]:
-    """A rule about [N, C, ...] for an op that takes [N, ..., C] if `channels_last` is set."""
+    """Adapt a rule for [N, C, ...] to an op that takes [N, ..., C] if `channels_last` is set."""
 
     def shape(attributes: Attributes, types: Types) -> Shape | None:
         x = shape_at(types, 0)
@@ -65,7 +65,7 @@ def qlinear_global_average_pool(attributes: Attributes, types: Types) -> str:
 
 
 def _average_lines(attributes: Attributes, shape: Sequence[int]) -> list[str]:
-    """`%average` of `%planes` [N, C, ...]: the elements of a window are added in the order of its rows."""
+    """Compute `%average` of `%planes` [N, C, ...]; elements of a window are added in row order."""
     axes = axes_of(attributes, attributes["kernel_shape"])
     pads, counts = paddings(axes, shape[2:]), window_numbers(axes, shape[2:])
     both = [0, 0, *(begin for begin, _ in pads), 0, 0, *(end for _, end in pads)]

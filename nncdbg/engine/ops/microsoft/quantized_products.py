@@ -19,7 +19,7 @@ from nncdbg.engine.ops.types import Attributes, Shape, Types, at, shape_at, type
 
 
 def _spread(target: str, types: Types, index: int, source: str, shape: list[int]) -> list[str]:
-    """`%target` in f32: one scale, or one per channel in `shape`."""
+    """Compute `%target` in f32: one scale, or one per channel in `shape`."""
     known = type_at(types, index)
     count = math.prod(sizes_at(types, index))
     real = source if known.dtype == "f32" else f"{source}_real"
@@ -45,7 +45,7 @@ def _like_zero(index: int, shape: Shape | None, types: Types) -> Types:
 
 
 def _conv_lines(attributes: Attributes, types: Types, x: str, y: str) -> list[str]:
-    """`%y` from `%x` [N, C, ...]."""
+    """Compute `%y` from `%x` [N, C, ...]."""
     rank = len(sizes_at(types, 3))
     ones = [-1, *[1] * (rank - 2)]
     lines = [
@@ -170,7 +170,7 @@ def _to_float_types(attributes: Attributes, types: Types) -> Types:
 
 
 def _factor_lines(types: Types, b_index: int, bias: int) -> list[str]:
-    """`%y` from `%sums`, `%a_factor`, the scale of b and the bias."""
+    """Compute `%y` from `%sums`, `%a_factor`, the scale of b and the bias."""
     lines = [
         *_spread("b_factor", types, b_index, "b_scale", [-1]),
         "%factors = Mul(%a_factor, %b_factor)",
@@ -224,7 +224,7 @@ def matmul_integer_16(attributes: Attributes, types: Types) -> str:
 
 
 def _axis(attributes: Attributes, types: Types) -> str:
-    """The axis of scales that are a vector: onnxruntime's ops have no default for it."""
+    """Return the axis of vector scales; onnxruntime's ops have no default for it."""
     if len(sizes_at(types, 1)) == 0:
         return ""
     if attributes["axis"] is None and math.prod(sizes_at(types, 1)) != 1:
@@ -241,7 +241,7 @@ def _quantize_types(attributes: Attributes, types: Types) -> Types:
 
 @composite("com.microsoft.QuantizeLinear", infer=_quantize_types, integer_fault=divides_by_scale(1))
 def quantize_linear(attributes: Attributes, types: Types) -> str:
-    """QuantizeLinear of ONNX, with 16-bit and 4-bit results before ONNX had them."""
+    """QuantizeLinear of ONNX, including 16-bit and 4-bit results before ONNX had them."""
     operands = "%x, %scale, %zero" if at(types, 2) is not None else "%x, %scale"
     line = f"%y = QuantizeLinear({operands}{_axis(attributes, types)})"
     return formula("QuantizeLinear", ["x", "scale", "zero"], types, [line])
@@ -252,7 +252,7 @@ def quantize_linear(attributes: Attributes, types: Types) -> str:
     infer=lambda attributes, types: [typed(at(types, 1), shape_at(types, 0))],
 )
 def dequantize_linear(attributes: Attributes, types: Types) -> str:
-    """DequantizeLinear of ONNX, with 16-bit and 4-bit operands before ONNX had them."""
+    """DequantizeLinear of ONNX, including 16-bit and 4-bit operands before ONNX had them."""
     operands = "%x, %scale, %zero" if at(types, 2) is not None else "%x, %scale"
     line = f"%y = DequantizeLinear({operands}{_axis(attributes, types)})"
     return formula("DequantizeLinear", ["x", "scale", "zero"], types, [line])

@@ -1,4 +1,4 @@
-"""LSTM with weights in 8 bits and operands that are quantized as the sweep goes."""
+"""LSTM with 8-bit weights and operands that are quantized at each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
 
 
 def _types(attributes: Attributes, types: Types) -> Types:
-    """As LSTM, whose weights are the transposes of these."""
+    """The types of LSTM, with transposed weights."""
     turned = [_transposed(types, index) for index in (1, 2)]
     lstm = [at(types, 0), *turned, *types[3:8]]
     return recurrent_types(4, 3)(attributes, lstm)
@@ -31,7 +31,7 @@ def _transposed(types: Types, index: int) -> Any:
 
 
 def requantized(xp: ModuleType, x: Any) -> Any:
-    """`x` as DynamicQuantizeLinear and DequantizeLinear give it back: 256 levels over its range and 0."""
+    """Quantize and dequantize `x` by DynamicQuantizeLinear: 256 levels over a range that includes 0."""
     low, high = xp.minimum(x.min(), 0), xp.maximum(x.max(), 0)
     scale = ((high - low) / xp.float32(255)).astype(xp.float32)
     scale = xp.where(scale == 0, xp.float32(1), scale)
@@ -41,7 +41,7 @@ def requantized(xp: ModuleType, x: Any) -> Any:
 
 
 def _dequantized(xp: ModuleType, weight: Any, scale: Any, zero: Any) -> Any:
-    """A weight [directions, features, rows] in f32; a scale for each direction, or for each row too."""
+    """Return a weight [directions, features, rows] in f32; scales are per direction, or also per row."""
     wide = weight.astype(xp.float32) - zero.astype(xp.float32).reshape(len(zero), 1, -1)
     return (wide * scale.reshape(len(scale), 1, -1)).astype(xp.float32)
 

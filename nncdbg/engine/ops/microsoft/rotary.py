@@ -11,7 +11,7 @@ from nncdbg.engine.ops.types import Attributes, Types, same_as
 
 @composite("com.microsoft.RotaryEmbedding", infer=same_as(0))
 def rotary_embedding(attributes: Attributes, types: Types) -> str:
-    """x turned by its position, pair by pair: [batch, sequence, hidden] or [batch, heads, sequence, size].
+    """x rotated by its position, in pairs: [batch, sequence, hidden] or [batch, heads, sequence, size].
 
     `position_ids` is one offset, or a position for each [batch, sequence].
     """

@@ -1,4 +1,4 @@
-"""Signatures of the ops that onnxruntime adds to ONNX, from `schemas.json`; onnxruntime itself is not needed.
+"""Signatures of the ops that onnxruntime adds to ONNX, from `schemas.json`, without onnxruntime.
 
 `tools/generate_schemas.py` writes that file.
 """
@@ -17,7 +17,7 @@ from nncdbg.engine.ops.onnx_schemas import dtypes_of
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, documentation, joined
 
 DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
-"""The domains that belong to onnxruntime; it also adds ops to the domain of ONNX."""
+"""The domains of onnxruntime; it also adds ops to the domain of ONNX."""
 
 
 class MicrosoftSchemas:
@@ -41,7 +41,7 @@ class MicrosoftSchemas:
 
 @cache
 def _entries() -> dict[str, list[dict[str, Any]]]:
-    """By name as in program text, oldest version first."""
+    """Return the schemas by name as in program text, oldest version first."""
     text = files(__package__).joinpath("schemas.json").read_text(encoding="utf-8")
     found: dict[str, list[dict[str, Any]]] = {}
     for entry in json.loads(text):
@@ -79,5 +79,5 @@ def _default(type: str, required: bool = False, default: Any = None) -> Any:
         return REQUIRED
     if isinstance(default, list):
         return tuple(_default(type.removesuffix("S"), default=each) for each in default)
-    # An attribute of ONNX is an f32.
+    # A float attribute of ONNX is an f32.
     return float(np.float32(default)) if type == "FLOAT" and default is not None else default

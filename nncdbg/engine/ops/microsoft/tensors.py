@@ -1,4 +1,4 @@
-"""Ops of onnxruntime over shapes, indices and matrices, most of them older forms of ONNX's own."""
+"""Ops of onnxruntime over shapes, indices and matrices, mostly older forms of ONNX's ops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nncdbg.engine.ops.types import (
 
 @composite("com.microsoft.ExpandDims", infer=lambda attributes, types: [typed(at(types, 0), None)])
 def expand_dims(attributes: Attributes, types: Types) -> str:
-    """x with an axis of size 1 at the place that `axis` holds."""
+    """x with an axis of size 1 at the position in `axis`."""
     lines = [cast("wide", "axis", "i64"), "%axes = Reshape(%wide, [1])", "%y = Unsqueeze(%x, %axes)"]
     return formula("ExpandDims", ["x", "axis"], types, lines)
 
@@ -84,7 +84,7 @@ def _unique_types(attributes: Attributes, types: Types) -> Types:
 
 @composite("com.microsoft.Unique", infer=_unique_types)
 def unique(attributes: Attributes, types: Types) -> str:
-    """The values of a vector in the order of their first place; which one each element is; their counts."""
+    """The values of a vector in order of first occurrence; the value index of each element; their counts."""
     line = "%y, %first, %which, %counts = Unique(%x, sorted=0)"
     return formula("Unique", ["x"], types, [line], ["y", "which", "counts"])
 
