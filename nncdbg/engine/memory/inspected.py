@@ -45,8 +45,8 @@ Making: TypeAlias = Callable[[Binding, Execute, Execute], Execute]
 class InspectedAllocation(Allocation):
     """Results are written into guarded buffers from `allocate` and inspected.
 
-    `report` is called with each finding of a flag in `watched`. `unwritten` maps the identity of each
-    uninitialized buffer to the statement that allocated it.
+    `report` is called with each finding of a flag in `watched`. Uninitialized buffers are recorded by
+    identity, each with the statement that left it so.
     """
 
     inspects = True

@@ -21,7 +21,7 @@ from nncdbg.stats.finiteness import is_finite
 
 
 class LeanAllocation(DebugAllocation):
-    """Checks every result that may contain NaN or Inf; `unwritten` is as in `debug`."""
+    """Checks every result that may contain NaN or Inf; uninitialized reads are reported as in `debug`."""
 
     name = "lean"
 

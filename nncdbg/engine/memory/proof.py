@@ -19,12 +19,12 @@ UNWRITTEN = "left {count} of {size} elements of %{name} uninitialized"
 
 
 def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | None:
-    """Describe how a kernel misused its output, proved by a second run over another fill; None if it did not.
+    """Describe how a kernel misused its output, by a second run over another fill; None if it did not.
 
-    Only elements that hold the pattern in `buffer` are suspects. An element that holds the other fill
-    after the second run was not written. A written element holds the same bytes in both runs; if the
-    bytes differ, it was computed from the previous contents of the buffer. Such a read is detected in
-    types whose arithmetic propagates the bits of a NaN: f16, f32, f64.
+    Only elements that hold the pattern in `buffer` are suspects. An element that holds the other fill after
+    the second run was not written. A written element holds the same bytes in both runs; if the bytes differ,
+    it was computed from the previous contents of the buffer. Such a read is detected in types whose
+    arithmetic propagates the bits of a NaN: f16, f32, f64.
     """
     assert binding.kernel_into is not None
     suspect = is_pattern(buffer).reshape(-1)
@@ -52,7 +52,7 @@ def bytes_of(array: Array) -> Array:
 
 
 def words(binding: Binding, output: int, buffer: Array, wrong: Array, told: str) -> str:
-    """Format `told` for the elements `wrong` (bool[elements]) of a result, with the index of the first."""
+    """Format a message about the elements `wrong` (bool[elements]) of a result, with the first index."""
     places = np.flatnonzero(wrong)
     where = [int(i) for i in np.unravel_index(int(places[0]), buffer.shape)]
     name = binding.node.outputs[output].name

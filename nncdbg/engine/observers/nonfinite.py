@@ -1,4 +1,4 @@
-"""Where a statement's operands and results hold NaN or Inf, and which of these come from its operands."""
+"""NaN and Inf in a statement's operands and results, and which of them come from its operands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("nan", "inf")
 
 
 def bad_in(value: Any, kind: str) -> Marked:
-    """The elements of an operand that are NaN or Inf; None where none is."""
+    """Return a mask of the elements of an operand that are NaN or Inf; None if there are none."""
     if isinstance(value, (list, tuple)):
         items = [bad_in(item, kind) for item in value]
         if all(item is None for item in items):
@@ -29,7 +29,7 @@ def bad_in(value: Any, kind: str) -> Marked:
 
 
 def array_of(value: Any) -> Any:
-    """NumPy gives an element for some tensors of no axes."""
+    """Convert a NumPy scalar, which NumPy returns for some tensors of no axes, to an array."""
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
@@ -60,12 +60,12 @@ def _fitting(marks: Marked, result: Any) -> Marked:
 
 
 def shaped(value: Any, marks: Marked) -> Marked:
-    """Marks with True spelled out as every element of a value."""
+    """Return marks with True expanded to every element of a value."""
     return whole(value) if marks is True else marks
 
 
 def born_in(application: Application, index: int, kind: str) -> Array:
-    """The elements of result `index` that are NaN or Inf although no such operand element influences them."""
+    """Return the NaN or Inf elements of result `index` that no such operand element influences."""
     host = application.results[index]
     given = [bad_in(value, kind) for value in application.operands]
     found = influenced(application, given, lambda problem: None, exact=False)[index]
