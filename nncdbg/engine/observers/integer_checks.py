@@ -1,6 +1,6 @@
-"""Integer faults while a program runs: the operands of an op that declares them are checked first.
+"""Integer faults while a program runs: checks of the operands of ops that declare such faults.
 
-Operands are only read. A statement with an op without declared integer faults is not wrapped.
+Operands are checked before the kernel runs, and only read. Statements of other ops are not wrapped.
 """
 
 from __future__ import annotations

@@ -36,10 +36,11 @@ def array_of(value: Any) -> Any:
 def influenced(
     application: Application, marked: Sequence[Marked], complain: Callable[[str], None], *, exact: bool = True
 ) -> Sequence[Marked]:
-    """The elements of each result that depend on the marked operand elements, by the op's row.
+    """Return the elements of each result that depend on the marked operand elements.
 
-    `exact` is that of `Application`; True in place of a mask marks the shape of a result too.  A row that
-    fails is reported to `complain`, and everything is marked.
+    The op's influence rule determines them. `exact` is that of `Application`; True in place of a mask marks
+    the shape of a result too. If the rule fails, the error is reported to `complain` and everything is
+    marked.
     """
     results = application.results
     if not any(marks is not None for marks in marked):

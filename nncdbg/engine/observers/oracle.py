@@ -33,7 +33,7 @@ from nncdbg.engine.values.values import type_of
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A value as the kernel gave it, and as the micro program did."""
+    """A value from the kernel that differs from the one of the micro program."""
 
     statement: Statement
     name: str
@@ -44,7 +44,7 @@ class Disagreement:
 
 @dataclass(slots=True)
 class Coverage:
-    """What was checked: statements and runs; and what was not, by op, with the number of statements."""
+    """The checked statements and runs; and by op, the number of statements that were not checked."""
 
     statements: set[tuple[int, int]] = field(default_factory=set)
     runs: int = 0
