@@ -202,7 +202,7 @@ def _join(count: Any, mean: Any, square: Any, more: Any, its_mean: Any, its_squa
 
 @_jit()
 def _number(bits: Any, sample: Any, kind: Any) -> Any:
-    """Convert the bits of one element; f16 NaN and infinities, which never occur, become large numbers."""
+    """Convert the bits of one element; callers ignore f16 NaN and Inf, which become large numbers."""
     if kind == _NATIVE:
         return _reinterpret(sample, bits)
     word = np.uint32(bits)

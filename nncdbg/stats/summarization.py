@@ -58,9 +58,8 @@ _scratch = _Scratch()
 def summarize(array: npt.ArrayLike) -> Summary:
     """Return the statistics of a tensor of any dtype of `engine.dtypes`, any shape and any strides.
 
-    Compared with a two-pass computation in f64, the mean is exact to 1e-6 of its size and the std to
-    1e-6 of the data's magnitude. Elements are only read. Raises UsageError for a dtype that no tensor
-    has.
+    Mean and std differ from those of a two-pass computation in f64 by at most 1e-6 of their size, or 1e-12 of
+    the data's magnitude. Elements are only read. Raises UsageError for a dtype that no tensor has.
     """
     tensor = array if type(array) is np.ndarray else np.asarray(array)
     kernel = kernels.get(tensor.dtype)

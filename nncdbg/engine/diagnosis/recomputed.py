@@ -75,7 +75,10 @@ def _suspect(birth: Birth, index: Index, expected: str) -> Cause:
 
 
 def _of_infinity(birth: Birth, index: Index) -> Cause:
-    """Distinguish subtracted infinities: large numbers in their place leave a large number."""
+    """Return the cause for infinite operands: infinity minus infinity, or zero times infinity.
+
+    If large finite numbers in place of the infinities leave a large result, they are subtracted.
+    """
     probe = _again(birth, [_probed(value) for value in birth.inputs])
     names = [spelled(birth, i) for i, value in enumerate(birth.inputs) if _infinities(value)]
     evidence = f"{', '.join(names)} contains infinities, and {birth.op} turns them into NaN{at(index)}"
@@ -110,7 +113,7 @@ def _probed(value: Any) -> Any:
 
 
 def _of_range(birth: Birth, index: Index) -> Cause | None:
-    """Check whether f64 represents what the op's own type does not."""
+    """Return an overflow if f64 represents what the op's own type does not; else None."""
     dtype, hint = birth.output.dtype, overflow_hint(birth.output.dtype)
     again = _again(birth, [_widened(value) for value in birth.inputs])
     if again is not None and is_float(again) and np.isfinite(again[index]) and dtype.itemsize < 8:

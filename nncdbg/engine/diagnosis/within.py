@@ -135,7 +135,10 @@ class Microscope:
         self._followed = _Followed()
 
     def look(self, birth: Birth, code: Code, pc: int, depth: int = DEEPEST) -> Within | Finite | None:
-        """Return the statement of origin; None without a micro program, or if it is too large to run."""
+        """Return the statement of origin, or `Finite` if the micro program gives a finite number.
+
+        Return None without a micro program, or if it is too large to run.
+        """
         birth = _small(birth)
         if _work(birth) > MOST_WORK:
             return None

@@ -67,7 +67,7 @@ def guards(buffer: Array) -> tuple[Array, Array]:
 
 
 def damage(buffer: Array) -> str | None:
-    """Describe an out-of-bounds write beside a buffer; None if the guards are intact."""
+    """Describe an out-of-bounds write by its element index; None if the guards are intact."""
     before, after = guards(buffer)
     early = np.flatnonzero(~is_pattern(before))
     if len(early):

@@ -23,7 +23,7 @@ from nncdbg.engine.memory.region import Region
 _SMALL_SEGMENT = 1 << 18
 
 _LARGE = 1 << 16
-"""Bytes from which a buffer gets a separate segment."""
+"""Bytes above which a buffer that does not fit into the current segment gets a separate one."""
 
 
 class DebugAllocation(InspectedAllocation):

@@ -18,7 +18,7 @@ KEPT = 1 << 30
 """Bytes at the top of the heap beyond which freed memory returns to the system."""
 
 _LARGEST_IN_HEAP = 1 << 25
-"""Bytes from which blocks get separate mappings: the maximum that glibc accepts."""
+"""Bytes above which blocks get separate mappings: the maximum that glibc accepts."""
 
 
 @cache

@@ -283,7 +283,10 @@ class InspectedAllocation(Allocation):
         return buffer
 
     def _empty(self, binding: Binding) -> Execute:
-        """Return the instruction of `nncdbg.Empty`, which allocates an uninitialized tensor."""
+        """Return the instruction of `nncdbg.Empty`, which allocates an uninitialized tensor.
+
+        Reads of the tensor are reported at the statement that reads it.
+        """
         shape = tuple(binding.attributes["shape"])
         dtype = NUMPY[binding.attributes["dtype"]]
         span = span_of(dtype.itemsize * int(np.prod(shape, dtype=np.int64)))

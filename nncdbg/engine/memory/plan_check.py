@@ -54,8 +54,9 @@ class Placed:
 class PlanProblem:
     """A problem of a plan: `kind` is small, misaligned, outlived, overlap or in place.
 
-    `other` is the second value at the same bytes. `first` and `last` delimit the bytes concerned; for
-    `small` they are the bytes needed and the bytes planned.
+    `other` is the second value at the same bytes. `first` and `last` delimit the shared bytes. For `small`
+    they are the bytes needed and planned, for `misaligned` the offset and the alignment, for `outlived` the
+    planned and the actual last line.
     """
 
     kind: str
