@@ -1,8 +1,7 @@
-"""A tensor reduced block by block, so that a picture of few cells misses nothing of it.
+"""Block reductions of a tensor, so that an image with few cells shows every anomaly.
 
-One NaN among millions falls between the elements of a sample; of a block it is told.  What is not
-finite never hides the rest of its block: the reductions are of the finite elements, and beside
-them stands what else there is.
+Sampling can miss a single NaN among millions of elements; a block reduction reports it. The reductions
+cover the finite elements, and flags report NaN and infinities separately.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from nncdbg.stats.piecewise import Between
 from nncdbg.stats.plain import absolute
 
 Reduction: TypeAlias = Literal["mean", "min", "max", "absmax", "range"]
-"""`absmax` is the element farthest from zero, with its sign; `range` the least and the greatest."""
+"""`absmax` is the element farthest from zero, with its sign; `range` is the minimum and the maximum."""
 
 NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY = 1, 2, 4
 """Bits of `Blocks.flags`."""
 
 _PIECE = 1 << 20
-"""Elements that are reduced at a time: what is computed of them between two reductions stays near."""
+"""Elements reduced at a time, so that intermediate results stay in the cache."""
 
 _STRINGS = "OUST"
 
 _SHORT = 128
-"""Elements of a row that is short."""
+"""Elements up to which a row is short."""
 
 _Part: TypeAlias = "tuple[slice, ...]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """`data` has a cell for each block (for `range` two, along a last axis), NaN where nothing is finite.
+    """One cell per block in `data`, NaN without a finite element; `range` has two along a last axis.
 
-    `flags` (u8, a cell for each block) has the bits of what else stands in the block.  `nan`,
-    `posinf` and `neginf` count in the whole tensor.
+    `flags` (u8, one cell per block) has the bits of the non-finite elements in the block. `nan`,
+    `posinf` and `neginf` count over the whole tensor.
     """
 
     data: npt.NDArray[Any]
@@ -59,11 +58,11 @@ def reduce_blocks(
     between: Between,
     minus: npt.NDArray[Any] | None = None,
 ) -> Blocks:
-    """Blocks of `steps[i]` elements along axis i, the last ones perhaps shorter, each reduced to a cell.
+    """Reduce each block of `steps[i]` elements along axis i to a cell; the last blocks may be shorter.
 
-    Complex elements count by their absolute values.  With `minus`, a tensor of the same shape, the
-    difference is reduced, in f64; what is equal differs by 0, also NaN and infinities.  `between`
-    is called before each piece.  Raises UsageError for strings.
+    Complex elements are reduced by their absolute values. With `minus`, a tensor of the same shape, the
+    difference is reduced, in f64; equal elements differ by 0, including NaN and infinities. `between`
+    is called before each piece. Raises UsageError for strings.
     """
     if array.dtype.kind in _STRINGS:
         raise UsageError("strings cannot be reduced", hint="take every n-th element")
@@ -91,7 +90,7 @@ def reduce_blocks(
 
 
 def numbers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The elements as NumPy compares them fast: narrow floats as f32, complex ones as absolute values."""
+    """Convert to types that NumPy compares fast: narrow floats to f32, complex to absolute values."""
     kind, dtype = array.dtype.kind, array.dtype
     if kind == "b":
         return array.view(np.uint8)
@@ -105,7 +104,7 @@ def numbers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """``a - b`` in f64, of complex numbers ``|a - b|``; 0 where both are the same, also NaN or infinite.
+    """Return ``a - b`` in f64, or ``|a - b|`` of complex numbers; 0 for equal elements, also NaN and Inf.
 
     Raises UsageError for strings.
     """
@@ -120,14 +119,14 @@ def difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float
 
 
 def next_nonfinite(array: npt.NDArray[Any], start: int, between: Between) -> int | None:
-    """The first position from `start` on, in C order, of a NaN or infinity; None if all others are finite.
+    """Find the next NaN or infinity from `start` on, in C order; None if all elements are finite.
 
-    The search continues at the first element, so that the result may lie before `start`.  `between` is
-    called before each piece.  Complex elements count by their absolute values; strings are finite.
+    The search wraps around to the first element, so the position may be before `start`. `between` is
+    called before each piece. Complex elements count by their absolute values; strings are finite.
     """
     if array.dtype.kind not in "fcV":
         return None
-    # A view, if the tensor is contiguous.
+    # A view if the tensor is contiguous.
     flat = array.reshape(-1)
     for first, end in ((start, flat.size), (0, min(start, flat.size))):
         for low in range(first, end, _PIECE):
@@ -139,7 +138,7 @@ def next_nonfinite(array: npt.NDArray[Any], start: int, between: Between) -> int
 
 
 def _pieces(shape: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[_Part, _Part]]:
-    """Parts of a tensor along its first axis of any length, of whole blocks, and the cells that they give."""
+    """Split a tensor along its first axis longer than 1; yield parts of whole blocks and their cells."""
     everything = (slice(None),) * len(shape)
     axis = next((axis for axis, size in enumerate(shape) if size > 1), None)
     if axis is None:
@@ -156,10 +155,10 @@ def _pieces(shape: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[_Part,
 def _reduced(
     piece: npt.NDArray[Any], steps: Sequence[int], reduction: Reduction
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8] | None]:
-    """The cells of a piece, and of each element what it is where that is not finite; None if all are.
+    """Reduce a piece to cells; also return the flags of each element, None if all are finite.
 
-    The first passes take all elements as they are: where something is not finite, their results
-    are not either, and only then the elements are looked at one by one.
+    The first passes take all elements. Non-finite elements make their results non-finite, and only then
+    are the elements checked one by one.
     """
     floats = piece.dtype.kind == "f"
     if reduction == "mean":
@@ -167,7 +166,7 @@ def _reduced(
         if not floats or np.isfinite(total).all():
             return total / _lengths(piece.shape, steps), None
         finite, odd = _told_apart(piece)
-        # A sum beyond f64 is no infinity that stood there, and stays what it is.
+        # A sum beyond f64 stays infinite: it is not an infinity among the elements.
         total = _blockwise(np.add, np.where(finite, piece, 0), steps, dtype=np.float64)
         return total / _blockwise(np.add, finite, steps, dtype=np.int64), odd
     low, high = (_blockwise(each, piece, steps) for each in (np.minimum, np.maximum))
@@ -194,7 +193,7 @@ def _chosen(low: npt.NDArray[Any], high: npt.NDArray[Any], reduction: Reduction)
 
 
 def _told_apart(piece: npt.NDArray[Any]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
-    """Which elements are finite, and the flags of each."""
+    """Return which elements are finite, and the flags of each."""
     odd = np.isnan(piece).view(np.uint8) * np.uint8(NAN)
     odd |= (piece == np.inf).view(np.uint8) * np.uint8(POSITIVE_INFINITY)
     odd |= (piece == -np.inf).view(np.uint8) * np.uint8(NEGATIVE_INFINITY)
@@ -204,7 +203,7 @@ def _told_apart(piece: npt.NDArray[Any]) -> tuple[npt.NDArray[np.bool_], npt.NDA
 def _blockwise(
     reduce: np.ufunc, array: npt.NDArray[Any], steps: Sequence[int], dtype: Any = None
 ) -> npt.NDArray[Any]:
-    """The reduction of each block, one axis after the other: the outer ones read memory in order."""
+    """Reduce each block, one axis after the other, so that the outer ones read memory in order."""
     for axis in sorted(range(array.ndim), key=lambda each: -abs(array.strides[each])):
         step, size = steps[axis], array.shape[axis]
         if step == 1 or size == 0:
@@ -220,9 +219,9 @@ def _blockwise(
 
 
 def _along(reduce: np.ufunc, array: npt.NDArray[Any], axis: int, step: int, dtype: Any) -> npt.NDArray[Any]:
-    """Each `step` elements along an axis, whose length is a multiple of it, reduced to one.
+    """Reduce each `step` elements along an axis to one; its length is a multiple of `step`.
 
-    NumPy reduces short rows slowly, so that first half of the step is joined with the other half.
+    NumPy reduces short rows slowly, so the halves of a step are combined first.
     """
     split = array.reshape(*array.shape[:axis], array.shape[axis] // step, step, *array.shape[axis + 1 :])
     inner = math.prod(array.shape[axis + 1 :])
@@ -237,7 +236,7 @@ def _along(reduce: np.ufunc, array: npt.NDArray[Any], axis: int, step: int, dtyp
 
 
 def _lengths(shape: Sequence[int], steps: Sequence[int]) -> npt.NDArray[np.int64]:
-    """How many elements each block has."""
+    """Return the number of elements of each block."""
     found = np.ones((1,) * len(shape), np.int64)
     for axis, (size, step) in enumerate(zip(shape, steps, strict=True)):
         starts = np.arange(0, size, step)
@@ -247,7 +246,7 @@ def _lengths(shape: Sequence[int], steps: Sequence[int]) -> npt.NDArray[np.int64
 
 
 def check_same_shape(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> None:
-    """Raise UsageError where two tensors have no difference."""
+    """Raise UsageError for two tensors of different shapes."""
     if a.shape != b.shape:
         raise UsageError(
             f"tensors of shape {list(a.shape)} and {list(b.shape)} cannot be compared",

@@ -1,4 +1,4 @@
-"""How far two tensors of one shape are apart."""
+"""Distances between two tensors of one shape."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _go_on() -> None:
 class Comparison:
     """The distance between tensors `a` and `b`.
 
-    `max_abs`, `mean_abs` (of ``|a - b|``), `max_rel` (of ``|a - b| / max(|a|, |b|)``, 0 where both
-    are 0) and `cosine` are over the pairs of finite elements, in f64; None if there are none, and
-    `cosine` also if one side is all zero.  `max_ulp` counts representable numbers between the
-    two, None unless both are floats of one dtype.  `mismatched` elements differ (NaN equals NaN,
-    -0.0 equals 0.0); `nan_mismatch` of them are NaN on one side only, `inf_mismatch` infinite on
-    one side or of other sign.  `worst` is the first index of the worst pair, None if all agree:
-    a NaN or infinity mismatch before any finite distance.
+    `max_abs`, `mean_abs` (of ``|a - b|``), `max_rel` (of ``|a - b| / max(|a|, |b|)``, 0 where both are
+    0) and `cosine` are over the pairs of finite elements, in f64; None without such pairs, and `cosine`
+    also if one side is all zero. `max_ulp` counts representable numbers between the two, None unless
+    both are floats of one dtype. `mismatched` elements differ (NaN equals NaN, -0.0 equals 0.0);
+    `nan_mismatch` of them are NaN on one side only, `inf_mismatch` infinite on one side or with
+    different signs. `worst` is the first index of the worst pair, None if all agree: a NaN or infinity
+    mismatch precedes any finite distance.
     """
 
     max_abs: float | None
@@ -48,14 +48,14 @@ class Comparison:
     worst: tuple[int, ...] | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, fit for JSON: a distance beyond f64 is null."""
+        """Return the fields by name, as JSON values; a distance beyond f64 is null."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         fields["worst"] = None if self.worst is None else list(self.worst)
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
 class _Distance:
-    """What is known after the blocks so far."""
+    """Accumulated distances of the blocks so far."""
 
     def __init__(self, exponents: tuple[int, int]) -> None:
         self.exponents = exponents
@@ -115,8 +115,8 @@ class _Distance:
 def compare(a: npt.ArrayLike, b: npt.ArrayLike, between: Between = _go_on) -> Comparison:
     """Compare two tensors of one shape, of any dtypes and strides, block by block.
 
-    `between` is called before each block; what it raises ends the comparison.  Raises UsageError if
-    the shapes differ, or if only one of the two holds strings.
+    `between` is called before each block; an exception from it ends the comparison. Raises UsageError
+    if the shapes differ, or if only one of the two contains strings.
     """
     left, right = np.asarray(a), np.asarray(b)
     if left.shape != right.shape:
@@ -168,7 +168,7 @@ def _compare_strings(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Comparison:
 def _pairs(
     a: npt.NDArray[Any], b: npt.NDArray[Any]
 ) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
-    """Blocks of both in C order, with the flat index of their first element."""
+    """Yield blocks of both in C order, with the flat index of their first element."""
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     for start in range(0, a.size, _BLOCK):
         yield start, flat_a[start : start + _BLOCK], flat_b[start : start + _BLOCK]
@@ -181,7 +181,7 @@ def _widen(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _distance(
     a: npt.NDArray[Any], b: npt.NDArray[Any], wide_a: npt.NDArray[Any], wide_b: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """``|a - b|`` in f64; integers are subtracted as such, so that none beyond 2**53 look equal."""
+    """Return ``|a - b|`` in f64; integers are subtracted exactly, so that those beyond 2**53 differ."""
     if a.dtype.kind in "iu" and a.dtype == b.dtype:
         gap = np.where(
             a > b, a.astype(np.uint64) - b.astype(np.uint64), b.astype(np.uint64) - a.astype(np.uint64)
@@ -191,13 +191,13 @@ def _distance(
 
 
 def ulps_between(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """How many steps from one representable number to the next lie between `a` and `b`."""
+    """Count the steps between adjacent representable numbers from `a` to `b`."""
     x, y = _rank(a), _rank(b)
     return np.where(x > y, x - y, y - x)
 
 
 def _rank(block: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """The place of each float among those of its dtype, in order; both zeros have one place."""
+    """Return the rank of each float among the numbers of its dtype; both zeros have one rank."""
     native = block.astype(block.dtype.newbyteorder("=")) if block.dtype.kind == "f" else block
     bits = np.ascontiguousarray(native).view(f"u{block.dtype.itemsize}").astype(np.uint64)
     if dtypes.name_of(block.dtype) == "f8e8m0fnu":  # it has no sign
@@ -215,7 +215,7 @@ def _exponent(array: npt.NDArray[Any]) -> int:
 
 
 def _scaled(block: npt.NDArray[Any], exponent: int) -> npt.NDArray[Any]:
-    """``block * 2**exponent``, so that squares of very large and very small numbers stay in f64."""
+    """Return ``block * 2**exponent``, so that squares of extreme numbers stay in the range of f64."""
     if block.dtype.kind != "c":
         return np.asarray(np.ldexp(block, exponent))
     return np.asarray(np.ldexp(block.real, exponent) + 1j * np.ldexp(block.imag, exponent))

@@ -1,16 +1,15 @@
-"""The compiled pass over memory: statistics, guards and unwritten elements in one reading.
+"""The compiled pass over memory: statistics, guards and uninitialized elements in one reading.
 
-Imported late (it imports numba) and only by `preparation`.  Three functions serve every dtype of
-one to eight bytes; the leading arguments, bound once per dtype by `build`, choose the machine
-types.  All compiled code stands in this one file, because numba's cache looks no further than
-the file of the function that it loads.
+Imported late (it imports numba) and only by `preparation`. Three functions serve every dtype of one to
+eight bytes; the leading arguments, bound once per dtype by `build`, select the machine types. All
+compiled code is in this file, because numba's cache only tracks the file of the function that it loads.
 
-How it is fast: the four extremes of a float's bits, signed and unsigned, give min, max, the
-smallest and the largest magnitude without a branch or a NaN rule, so they vectorise, and NaN,
-infinities, zeros and sub-normals are counted only in blocks whose extremes show that there are
-some.  Moments are taken in f64 about an element of the block, whose distance from the block's
-mean the variance itself bounds, so little cancels, and joined by Chan, Golub and LeVeque,
-"Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+Why it is fast: the four extremes of a float's bits, signed and unsigned, give min, max, the smallest
+and the largest magnitude without a branch or a NaN rule, so they vectorise. NaN, infinities, zeros and
+sub-normals are counted only in blocks with extremes that indicate them. Moments are computed in f64
+about an element of the block. The variance bounds the distance of that element from the block's mean,
+so little cancels. Blocks are joined by Chan, Golub and LeVeque, "Updating formulae and a pairwise
+algorithm for computing sample variances" (1979).
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ _BLOCK = 512
 """Elements per block: few enough that the second loop over them reads from the L1 cache."""
 
 _LONG_BLOCK = 4096
-"""Elements after which it is asked whether it is worth going on."""
+"""Elements between checks for an early exit."""
 
 _NATIVE, _HALF, _BRAIN = 0, 1, 2
-"""How the bits become a number: as they are, as f16, as bf16."""
+"""Conversion of bits to a number: native, from f16, from bf16."""
 
 _PATTERN = 0x7FFF7FFF7FFF7FFF
-"""The fill of a fresh buffer, cut to the element's width."""
+"""The fill of a fresh buffer, truncated to the element's width."""
 
 _SUM = {"reassoc", "contract"}
-"""Sums may be reordered; that there is no NaN, infinity or -0.0 may never be assumed."""
+"""Sums may be reordered, but NaN, infinities and -0.0 must be respected."""
 
 
 def _jit(**options: Any) -> Callable[[Any], Any]:
-    """`njit` that caches on disk, or does not where no folder for a cache can be written."""
+    """Like `njit`, cached on disk if a cache folder is writable."""
 
     def decorate(function: Any) -> Any:
         try:
@@ -58,7 +57,7 @@ def _jit(**options: Any) -> Callable[[Any], Any]:
 
 
 def _type_pointer(_context: Any, sample: Any, address: Any) -> Any:
-    """A pointer to elements of `sample`'s type."""
+    """Return a pointer to elements of `sample`'s type."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[1], context.get_value_type(signature.return_type))
@@ -70,7 +69,7 @@ _pointer = intrinsic(_type_pointer)
 
 
 def _type_reinterpret(_context: Any, sample: Any, bits: Any) -> Any:
-    """Bits, cut or zero-extended to the width of the float `sample`, as that float."""
+    """Reinterpret bits, truncated or zero-extended to the width of the float `sample`, as that float."""
     resize = "trunc" if bits.bitwidth > sample.bitwidth else "zext"
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -84,7 +83,7 @@ _reinterpret = intrinsic(_type_reinterpret)
 
 
 def _like(sample: Any, number: Any) -> Any:
-    """`number` in the type of `sample`: numba widens the results of small integers."""
+    """Convert `number` to the type of `sample`: numba widens the results of small integers."""
     raise NotImplementedError("compiled code only")
 
 
@@ -98,7 +97,7 @@ overload(_like, strict=False)(_implement_like)
 
 @_jit()
 def _extremes(signed: Any, unsigned: Any) -> Any:
-    """Of one block's bits: least and greatest as signed, least and greatest as unsigned."""
+    """Return the extremes of one block's bits: signed min and max, unsigned min and max."""
     low, high, under, over = signed[0], signed[0], unsigned[0], unsigned[0]
     for i in range(signed.size):
         s, u = signed[i], unsigned[i]
@@ -111,17 +110,17 @@ def _extremes(signed: Any, unsigned: Any) -> Any:
 
 @_jit()
 def _magnitude(word: Any) -> Any:
-    """The bits of a float without its sign, one place up; magnitudes are in the order of the numbers'."""
+    """Return a float's bits shifted left to drop the sign; they are ordered like the magnitudes."""
     return _like(word, word << np.uint64(1))
 
 
 @_jit()
 def _finite_extremes(signed: Any, unsigned: Any, infinite: Any, empty: Any) -> Any:
-    """`_extremes` over the elements of a magnitude below `infinite`, starting from the neutral `empty`."""
+    """Return `_extremes` of the elements with a magnitude below `infinite`, starting from neutral `empty`."""
     least, most, lowest, topmost = low, high, under, over = empty
     for i in range(signed.size):
         finite = _magnitude(unsigned[i]) < infinite
-        # Two steps, mask and then compare: with both in one condition nothing is vectorised.
+        # Mask, then compare, as two steps: with both in one condition nothing is vectorised.
         a, b = (signed[i], signed[i]) if finite else (least, most)
         c, d = (unsigned[i], unsigned[i]) if finite else (lowest, topmost)
         low = a if a < low else low
@@ -133,7 +132,7 @@ def _finite_extremes(signed: Any, unsigned: Any, infinite: Any, empty: Any) -> A
 
 @_jit()
 def _count_special(signed: Any, unsigned: Any, infinity: Any, infinite: Any) -> Any:
-    """How many NaN, +inf and -inf stand in the block."""
+    """Count NaN, +inf and -inf in the block."""
     nan = both = posinf = np.int32(0)  # 32 bits suffice for a block, and let more lanes run at once
     for i in range(signed.size):
         magnitude = _magnitude(unsigned[i])
@@ -145,7 +144,7 @@ def _count_special(signed: Any, unsigned: Any, infinity: Any, infinite: Any) -> 
 
 @_jit()
 def _count_tiny(unsigned: Any, normal: Any) -> Any:
-    """How many zeros of either sign, and how many sub-normals: magnitudes below `normal`."""
+    """Count zeros of either sign, and sub-normals: magnitudes below `normal`."""
     zero = below = np.int32(0)
     for i in range(unsigned.size):
         magnitude = _magnitude(unsigned[i])
@@ -164,7 +163,7 @@ def _count_equal(values: Any, wanted: Any) -> Any:
 
 @_jit(fastmath=_SUM)
 def _moments(values: Any) -> Any:
-    """Mean and sum of squared deviations."""
+    """Return mean and sum of squared deviations."""
     shift = np.float64(values[0])
     total = square = 0.0
     for i in range(values.size):
@@ -176,7 +175,7 @@ def _moments(values: Any) -> Any:
 
 @_jit(fastmath=_SUM)
 def _finite_moments(values: Any, unsigned: Any, infinite: Any, count: Any) -> Any:
-    """`_moments` over the finite elements, of which there are `count`, at least one."""
+    """Return `_moments` of the finite elements; `count` is their number, at least 1."""
     first = 0
     while _magnitude(unsigned[first]) >= infinite:
         first += 1
@@ -192,7 +191,7 @@ def _finite_moments(values: Any, unsigned: Any, infinite: Any, count: Any) -> An
 
 @_jit()
 def _join(count: Any, mean: Any, square: Any, more: Any, its_mean: Any, its_square: Any) -> Any:
-    """Chan et al. (1979): count, mean and sum of squared deviations of two samples together."""
+    """Combine count, mean and sum of squared deviations of two samples (Chan et al. 1979)."""
     if count == 0:
         return more, its_mean, its_square
     both = count + more
@@ -203,7 +202,7 @@ def _join(count: Any, mean: Any, square: Any, more: Any, its_mean: Any, its_squa
 
 @_jit()
 def _number(bits: Any, sample: Any, kind: Any) -> Any:
-    """One element from its bits; NaN and infinities of f16 come out as large numbers (never asked for)."""
+    """Convert the bits of one element; callers ignore f16 NaN and Inf, which become large numbers."""
     if kind == _NATIVE:
         return _reinterpret(sample, bits)
     word = np.uint32(bits)
@@ -216,7 +215,7 @@ def _number(bits: Any, sample: Any, kind: Any) -> Any:
 
 @_jit()
 def _convert(bits: Any, values: Any, kind: Any, scale: Any) -> None:
-    """The numbers of a block of f16 or bf16, or of a block of native ones times a power of two."""
+    """Convert a block of f16 or bf16, or scale a block of native numbers by a power of two."""
     if kind == _NATIVE:
         for i in range(bits.size):
             values[i] = _number(bits[i], values[i], _NATIVE) * scale
@@ -230,7 +229,7 @@ def _convert(bits: Any, values: Any, kind: Any, scale: Any) -> None:
 
 @_jit()
 def _broken(start: Any, length: Any) -> Any:
-    """How many of the bytes from address `start` no longer hold the pattern 0x7FFF."""
+    """Count the bytes from address `start` that no longer hold the pattern 0x7FFF."""
     held = carray(_pointer(np.uint8(0), start), (length,))
     wrong = 0
     for i in range(length):
@@ -260,7 +259,7 @@ def _write(row: Any, low: Any, high: Any, mean: Any, std: Any, counts: Any, coun
 
 @_jit()
 def _scan(signed: Any, unsigned: Any, values: Any, kind: Any, limits: Any, scale: Any, wanted: Any) -> Any:
-    """Extremes of the bits, counts and (if `wanted`) moments of a float buffer."""
+    """Return extremes of the bits, counts and (if `wanted`) moments of a float buffer."""
     infinity, word, normal = limits
     ones = _like(word, -1)
     low = _like(infinity, ones >> np.uint64(1))
@@ -304,7 +303,7 @@ def _scan(signed: Any, unsigned: Any, values: Any, kind: Any, limits: Any, scale
 
 @_jit(nogil=True)
 def all_finite(infinite: Any, address: Any, count: Any) -> Any:
-    """Whether no float at `address` has a magnitude of `infinite` or more, as `_magnitude` has it."""
+    """Return 1 if all floats at `address` have a `_magnitude` below `infinite`, else 0."""
     unsigned = carray(_pointer(infinite, address), (count,))
     for start in range(0, count, _LONG_BLOCK):
         block = unsigned[start : start + _LONG_BLOCK]
@@ -319,7 +318,7 @@ def all_finite(infinite: Any, address: Any, count: Any) -> Any:
 
 @_jit()
 def _scale_for(top: Any) -> Any:
-    """A power of two that keeps squares of numbers up to `top` inside f64; 1 where none is needed."""
+    """Return a power of two that keeps squares of numbers up to `top` in f64; 1 if none is needed."""
     if top == 0.0 or (top >= 2.0**-400 and top <= 2.0**480):
         return 1.0
     return math.ldexp(1.0, -min(max(math.frexp(top)[1], -1000), 1000))
@@ -365,7 +364,7 @@ def floats(
 def integers(
     signed_zero: Any, word: Any, value: Any, exact: Any, address: Any, count: Any, guard: Any, row: Any
 ) -> Any:
-    """Inspect `count` integers; their exact ends go to the two i64 at address `exact` unless that is 0."""
+    """Inspect `count` integers; write their exact extremes to the two i64 at `exact` unless that is 0."""
     signed = carray(_pointer(signed_zero, address), (count,))
     unsigned = carray(_pointer(word, address), (count,))
     values = carray(_pointer(value, address), (count,))
@@ -404,7 +403,7 @@ def integers(
 
 @_jit()
 def _tally(held: Any) -> Any:
-    """How often each byte occurs; four tallies, since equal neighbors would wait for each other."""
+    """Count each byte, in four tallies to avoid stalls on equal neighbors."""
     tally = np.zeros((4, 256), np.int64)
     whole = held.size - held.size % 4
     for i in range(0, whole, 4):
@@ -419,7 +418,7 @@ def _tally(held: Any) -> Any:
 
 @_jit()
 def _tally_moments(tally: Any, number: Any) -> Any:
-    """Finite count, mean and standard deviation, two-pass over the 256 numbers that there are."""
+    """Return finite count, mean and standard deviation, two-pass over the 256 possible numbers."""
     finite, total, square = 0, 0.0, 0.0
     for i in range(256):
         if tally[i] > 0 and math.isfinite(number[i]):
@@ -436,7 +435,7 @@ def _tally_moments(tally: Any, number: Any) -> Any:
 
 @_jit()
 def _classify(tally: Any, number: Any, normal: Any) -> Any:
-    """Least and greatest finite number, and the counts in the row's order."""
+    """Return min and max of the finite numbers, and the counts in the row's order."""
     low, high = math.inf, -math.inf
     nan = posinf = neginf = zero = subnormal = 0
     for i in range(256):
@@ -459,7 +458,7 @@ def _classify(tally: Any, number: Any, normal: Any) -> Any:
 def single_bytes(table: Any, fill: Any, address: Any, count: Any, guard: Any, row: Any) -> Any:
     """Inspect one-byte elements: `table` holds the 256 numbers, then the smallest normal one.
 
-    `fill` says what an unwritten byte is: -2 the pattern's byte at that address, -1 anything but
+    `fill` is the value of an uninitialized byte: -2 the pattern's byte at that address, -1 anything but
     0 and 1 (bool), else that byte.
     """
     held = carray(_pointer(np.uint8(0), address), (count,))
@@ -491,7 +490,7 @@ _TABLES: dict[str, np.ndarray[Any, Any]] = {}
 
 
 def _table(name: str) -> int:
-    """The address of the 256 numbers of a one-byte dtype, then its smallest normal number."""
+    """Return the address of the 256 numbers of a one-byte dtype, then its smallest normal number."""
     dtype = dtypes.NUMPY[name]
     codes = np.arange(256, dtype=np.uint8)
     numbers = codes != 0 if name == "bool" else codes.view(dtype)
@@ -517,7 +516,7 @@ def _float_kernel(name: str) -> _Choice:
     bits = limits.bits
     signed, word = getattr(types, f"int{bits}"), getattr(types, f"uint{bits}")
     value = types.float64 if name == "f64" else types.float32
-    first = 1 << limits.nmant  # a normal number is one whose exponent bits are not all zero
+    first = 1 << limits.nmant  # The smallest normal number: exponent bits not all zero.
     infinity = ((1 << (bits - 1 - limits.nmant)) - 1) * first
     return (
         floats,
@@ -542,14 +541,14 @@ def build(name: str) -> Kernel:
         function, machine, leading = _integer_kernel(name)
     signature = (*machine, *(types.intp,) * 4)
     function.compile(signature)
-    # The entry point is the compiled function without the dispatcher's look at argument types.
+    # The entry point bypasses the dispatcher, which inspects argument types.
     entry = function.overloads[signature].entry_point
     finite = _finite_kernel(name) if function is floats else None
     return Kernel(entry, leading, exact=function is integers, all_finite=finite)
 
 
 def _finite_kernel(name: str) -> Callable[[int, int], bool]:
-    """`all_finite` of one dtype, as a function of address and count."""
+    """Return `all_finite` of one dtype, as a function of address and count."""
     limits = ml_dtypes.finfo(dtypes.NUMPY[name])
     word = getattr(types, f"uint{limits.bits}")
     signature = (word, types.intp, types.intp)
@@ -564,7 +563,10 @@ def _address(held: Any) -> Any:
 
 
 def build_address() -> Callable[[np.ndarray[Any, Any]], int]:
-    """A function from a one-dimensional contiguous u8 array, read-only or not, to its address."""
+    """Return a function that gives the address of a one-dimensional contiguous u8 array.
+
+    The array may be read-only.
+    """
     signature = (types.Array(types.uint8, 1, "C", readonly=True),)
     _address.compile(signature)
     address: Callable[[np.ndarray[Any, Any]], int] = _address.overloads[signature].entry_point

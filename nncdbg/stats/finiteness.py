@@ -1,4 +1,4 @@
-"""Whether a tensor holds neither NaN nor Inf, at the least cost."""
+"""The cheapest test whether a tensor contains NaN or Inf."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NAMES = {dtype: name for name, dtype in dtypes.NUMPY.items() if name in dtypes.
 
 
 def is_finite(array: Any) -> bool:
-    """Whether no element is NaN or infinite; True for what is no tensor of floats.
+    """Whether no element is NaN or infinite; True for anything but a tensor of floats.
 
-    A sum of squares that is finite has no NaN or Inf in it; one that is not may have overflowed, so then
-    it is looked at element by element.
+    A finite sum of squares contains no NaN or Inf. An infinite one may have overflowed, so the elements
+    are then checked one by one.
     """
     dtype = getattr(array, "dtype", None)
     if dtype is None or dtype.kind in "biuO":
@@ -45,14 +45,17 @@ def _is_finite_plain(array: Array) -> bool:
     if array.dtype.kind == "c":
         return bool(np.isfinite(array).all())
     with np.errstate(all="ignore"):
-        # One pass: a NaN or Inf in a sum stays in it.
+        # One pass: a NaN or Inf in a sum persists.
         if array.dtype in _BY_PRODUCT and math.isfinite(np.add.reduce(array, axis=None)):
             return True
         return bool(np.isfinite(array).all())
 
 
 def bad(array: Array, kind: str) -> Array:
-    """Which elements are NaN (kind nan) or infinite (kind inf); none where the type has no such numbers."""
+    """Return a mask of the elements that are NaN (kind nan) or infinite (kind inf).
+
+    The mask is all False for types without such numbers.
+    """
     if array.dtype.kind != "c" and dtypes.name_of(array.dtype) not in dtypes.FLOATS:
         return np.zeros(array.shape, bool)
     return np.asarray(np.isnan(array) if kind == "nan" else np.isinf(array))

@@ -1,4 +1,4 @@
-"""How the finite elements of a tensor are spread."""
+"""Histograms of the finite elements of a tensor."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MANY = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histogram:
-    """`counts[i]` finite elements lie in ``[edges[i], edges[i + 1])``; the last bin has its upper edge too.
+    """`counts[i]` finite elements are in ``[edges[i], edges[i + 1])``; the last bin includes its end.
 
-    `edges` is f64[bins + 1], `counts` i64[bins]; what is not finite is only counted.
+    `edges` is f64[bins + 1], `counts` i64[bins]; non-finite elements are counted separately.
     """
 
     edges: npt.NDArray[np.float64]
@@ -30,7 +30,7 @@ class Histogram:
     neginf: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, fit for JSON."""
+        """Return the fields by name, as JSON values."""
         lists = {"edges": self.edges.tolist(), "counts": self.counts.tolist()}
         return {**lists, "nan": self.nan, "posinf": self.posinf, "neginf": self.neginf}
 
@@ -40,12 +40,12 @@ def histogram(
     bins: int | Sequence[float] = 32,
     range: tuple[float, float] | None = None,
 ) -> Histogram:
-    """The histogram of the finite elements, as `numpy.histogram` counts them.
+    """Return the histogram of the finite elements, counted as `numpy.histogram` does.
 
-    `bins` is a number of equal bins or the increasing edges themselves; `range` cuts what lies
-    outside.  Narrow floats are counted in f32, absolute values of complex numbers in f64.  Data
-    so close together that no bins fit between are spread as equal data are, 0.5 to each side.
-    Raises UsageError for bins, a range or a dtype of which there is no histogram.
+    `bins` is a number of equal bins or the increasing edges; `range` excludes elements outside of it.
+    Narrow floats are counted in f32, absolute values of complex numbers in f64. Data too close together
+    for the number of bins is spread like equal data, 0.5 to each side. Raises UsageError for invalid
+    bins, an invalid range or a dtype without a histogram.
     """
     tensor = np.asarray(array)
     if tensor.dtype.kind in "OUST":
@@ -78,7 +78,7 @@ def _check(bins: int | Sequence[float], limits: tuple[float, float] | None) -> N
 
 
 def _finite_numbers(tensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The finite elements, flat, in a dtype that `numpy.histogram` can divide into bins."""
+    """Return the finite elements, flat, in a dtype that `numpy.histogram` can divide into bins."""
     kind = tensor.dtype.kind
     if kind in "iu":
         return tensor.reshape(-1)
@@ -98,12 +98,12 @@ def _spread(
     low, high = limits or ((numbers.min(), numbers.max()) if numbers.size else (0, 1))
     if isinstance(bins, (int, np.integer)) and not np.isfinite(
         float(high) - float(low)
-    ):  # the range itself is beyond f64: a quarter of everything is not
+    ):  # The range itself is beyond f64; a quarter of it is not.
         edges, counts = _spread(numbers / 4, bins, (float(low) / 4, float(high) / 4))
         return edges * 4, counts
     try:
         counts, edges = np.histogram(numbers, bins, limits)
-    except ValueError:  # numpy: "Too many bins for data range" of f32, and at last of f64
+    except ValueError:  # numpy: "Too many bins for data range", in f32 or f64
         if numbers.dtype != np.float64:
             return _spread(numbers.astype(np.float64), bins, limits)
         counts, edges = np.histogram(numbers, bins, _widened(float(low), float(high), bins))
@@ -111,7 +111,7 @@ def _spread(
 
 
 def _widened(low: float, high: float, bins: int | Sequence[float]) -> tuple[float, float]:
-    """A range around another one that has room for so many bins, however large the numbers."""
+    """Widen a range so that it has room for the bins, however large the numbers."""
     count = bins if isinstance(bins, (int, np.integer)) else len(bins)
     margin = max(0.5, 2.0 * float(np.spacing(max(abs(low), abs(high)))) * count)
     most = float(np.finfo(np.float64).max)

@@ -1,13 +1,13 @@
-"""The check after each kernel: statistics, guards and unwritten elements of a fresh buffer.
+"""The check after each kernel: statistics, guards and uninitialized elements of a fresh buffer.
 
-A fresh buffer, and the guards on both sides of it, are filled so that every 16-bit
-little-endian word is 0x7FFF: the byte at an even address is 0xFF, at an odd one 0x7F.  In f16,
-bf16, f32, f64, e4m3fn and e5m2 that is a quiet NaN.  In integers it is an unlikely number, except
-in narrow ones (i16: 32767, i8: -1 and 127), where "unwritten" is a suspicion to confirm.  In a
-bool any byte above 1 is unwritten.  The `fnuz` formats have one NaN, 0x80, which fills them.
+A fresh buffer, and the guards on both sides of it, are filled so that every 16-bit little-endian word
+is 0x7FFF: the byte at an even address is 0xFF, at an odd one 0x7F. In f16, bf16, f32, f64, e4m3fn and
+e5m2 that is a quiet NaN. In integers it is an unlikely number, except in narrow ones (i16: 32767, i8:
+-1 and 127), where a match is only a suspicion to confirm. In a bool any byte above 1 is uninitialized.
+The `fnuz` formats have one NaN, 0x80, which fills them.
 
-The row is ten float64 in the order of `Summary`: min, max, mean, std, nan, posinf, neginf,
-zero, subnormal, count; the first four are NaN where no element is finite.
+The row is ten float64 in the order of `Summary`: min, max, mean, std, nan, posinf, neginf, zero,
+subnormal, count; the first four are NaN without a finite element.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATTERN_WORD = 0x7FFF
 """Each 16-bit little-endian word of a fresh buffer and of its guards."""
 
 ROW_SIZE = 10
-"""float64 numbers in a row of statistics."""
+"""Number of float64 in a row of statistics."""
 
 _EVEN_BYTE, _ODD_BYTE, _FNUZ_BYTE = 0xFF, 0x7F, 0x80
 
@@ -40,7 +40,7 @@ Inspector: TypeAlias = Callable[[int, int, int, int], int]
 
 
 class Flag(IntFlag):
-    """What an inspection found.  An unwritten float is a NaN too, so it sets both."""
+    """The result of an inspection. An uninitialized float is a NaN too, so it sets both flags."""
 
     NAN = 1
     INF = 2
@@ -50,12 +50,12 @@ class Flag(IntFlag):
 
 
 def inspector(dtype_name: str) -> Inspector | None:
-    """The compiled inspection of one dtype; None while it is not compiled, or if there is none.
+    """Return the compiled inspection of one dtype; None until it is compiled, or if there is none.
 
-    The inspector reads `count` elements from `address`, and `guard_bytes` bytes before the first
-    and after the last one, all in one pass.  It writes `ROW_SIZE` float64 to `row_address`, or
-    skips the statistics where that is 0.  It returns `Flag` bits as a plain int.  It trusts its
-    arguments: a wrong address ends the process.
+    The inspector reads `count` elements from `address`, and `guard_bytes` bytes before the first and
+    after the last one, all in one pass. It writes `ROW_SIZE` float64 to `row_address`, or skips the
+    statistics if that is 0. It returns `Flag` bits as a plain int. Arguments are not validated: a wrong
+    address crashes the process.
     """
     kernel = kernel_of(dtype_name)
     if kernel is None:
@@ -71,10 +71,10 @@ def inspect_plain(
     after: npt.NDArray[np.uint8],
     row: npt.NDArray[np.float64] | None = None,
 ) -> int:
-    """What an inspector does, in NumPy: the same flags, the same row.
+    """Inspect in NumPy, with the same flags and the same row as an inspector.
 
-    `array` is the flat view of the buffer, `before` and `after` are views of its guards (empty
-    ones for no guards); `row` takes `ROW_SIZE` numbers, None skips the statistics.
+    `array` is the flat view of the buffer, `before` and `after` are views of its guards (empty without
+    guards); `row` receives `ROW_SIZE` numbers, None skips the statistics.
     """
     looked_at(array.size)
     summary = summarize_plain(array)
@@ -88,14 +88,14 @@ def inspect_plain(
 
 
 def row_of(summary: Summary) -> list[float]:
-    """The row of a summary."""
+    """Return the row of a summary."""
     ends = (summary.min, summary.max, summary.mean, summary.std)
     counts = (summary.nan, summary.posinf, summary.neginf, summary.zero, summary.subnormal, summary.count)
     return [math.nan if end is None else float(end) for end in ends] + [float(count) for count in counts]
 
 
 def summary_of(row: Sequence[float], dtype_name: str) -> Summary:
-    """The summary in a row.  Integer ends beyond 2**53 are rounded, as the row itself is."""
+    """Return the summary in a row. Integer extremes beyond 2**53 are rounded, as the row itself is."""
     low, high, mean, std = (None if math.isnan(number) else float(number) for number in row[:4])
     counts = [int(number) for number in row[4:ROW_SIZE]]
     if dtype_name not in dtypes.FLOATS and low is not None and high is not None:
@@ -106,7 +106,7 @@ def summary_of(row: Sequence[float], dtype_name: str) -> Summary:
 def fill(array: npt.NDArray[Any]) -> None:
     """Write the fill pattern into every byte of a contiguous array of numbers or bools, in place.
 
-    Raises UsageError for an array that is not contiguous, is read-only, or holds objects.
+    Raises UsageError for an array that is not contiguous, is read-only, or contains objects.
     """
     raw = _bytes_of(array)
     if _is_fnuz(array.dtype):
@@ -121,7 +121,7 @@ def fill(array: npt.NDArray[Any]) -> None:
 
 
 def is_pattern(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which elements still hold the fill pattern, in the array's shape; any strides will do."""
+    """Return which elements still hold the fill pattern, in the array's shape; strides are arbitrary."""
     if array.dtype.hasobject:
         return np.zeros(array.shape, np.bool_)
     if array.dtype == np.bool_:
@@ -136,7 +136,7 @@ def is_pattern(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def _words_match(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Elements of two bytes or more; at an odd address the pattern's bytes change places."""
+    """Match elements of two bytes or more; at an odd address the pattern's bytes are swapped."""
     size = array.dtype.itemsize
     parts, width = (2, size // 2) if array.dtype.kind == "c" else (1, size)
     even = np.frombuffer(bytes((_EVEN_BYTE, _ODD_BYTE)) * (width // 2), f"u{width}")[0]
@@ -157,7 +157,7 @@ def _expected_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def _odd_addresses(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """For each element, whether it begins at an odd address."""
+    """Return for each element whether it begins at an odd address."""
     odd = np.full(array.shape, array.ctypes.data & 1, np.uint8)
     for axis, (size, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
         if stride & 1:

@@ -1,4 +1,4 @@
-"""What the compiled pass hands out, in a file that does not import numba."""
+"""The interface of the compiled pass, in a file that does not import numba."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 class Kernel:
     """A compiled pass for one dtype.
 
-    ``entry(*leading, address, count, guard_bytes, row_address) -> flags``; where `exact`, the
-    address of two i64 for the exact ends (0 for none) stands between `leading` and the rest.
+    ``entry(*leading, address, count, guard_bytes, row_address) -> flags``; with `exact`, the address of
+    two i64 for the exact extremes (0 for none) follows `leading`.
     """
 
     entry: Callable[..., int]
     leading: tuple[int | float, ...]
     exact: bool
     all_finite: Callable[[int, int], bool] | None = None
-    """``all_finite(address, count)``: whether there is neither NaN nor Inf; floats of 16 bits and more."""
+    """``all_finite(address, count)``: whether there is no NaN or Inf; for floats of 16 bits and more."""

@@ -1,4 +1,4 @@
-"""Statistics of large tensors piece by piece, so that whoever waits can give up in between."""
+"""Statistics of large tensors piece by piece, so that a caller can cancel in between."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from nncdbg.stats.summarization import summarize
 from nncdbg.stats.summary import Summary
 
 Between: TypeAlias = "Callable[[], None]"
-"""Called before each piece; what it raises ends the pass."""
+"""Called before each piece; an exception from it ends the pass."""
 
 _PIECE = 1 << 23
-"""Elements of a piece: some 10 ms of the compiled pass, 100 ms of the plain one."""
+"""Elements of a piece: about 10 ms of the compiled pass, 100 ms of the plain one."""
 
 
 def summarize_by_pieces(array: npt.NDArray[Any], between: Between) -> Summary:
-    """The same as `summarize`, up to rounding in mean and std."""
+    """Return the same as `summarize`, up to rounding in mean and std."""
     return combine(summarize(piece) for piece in _pieces(array, between))
 
 
@@ -31,9 +31,9 @@ def histogram_by_pieces(
     limits: tuple[float, float] | None,
     between: Between,
 ) -> Histogram:
-    """The same as `histogram` over `bins` equal bins, up to rounding of the edges.
+    """Return the same as `histogram` over `bins` equal bins, up to rounding of the edges.
 
-    Raises UsageError as that does.
+    Raises UsageError as `histogram` does.
     """
     if array.size <= _PIECE:
         return histogram(array, bins, limits)
@@ -52,7 +52,7 @@ def histogram_by_pieces(
 
 
 def _pieces(array: npt.NDArray[Any], between: Between) -> Iterator[npt.NDArray[Any]]:
-    """Views of at most `_PIECE` elements; what is contiguous in memory stays so."""
+    """Yield views of at most `_PIECE` elements; contiguous memory stays contiguous."""
     if array.size <= _PIECE:
         between()
         yield array

@@ -1,4 +1,4 @@
-"""The statistics pass in NumPy, block by block: the numbers of `compiled`, without a compiler."""
+"""The statistics pass in NumPy, block by block: the same numbers as `compiled`, without a compiler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = 32768
 
 
 def summarize_plain(array: npt.NDArray[Any]) -> Summary:
-    """The summary of an array of any dtype, shape and strides."""
+    """Return the summary of an array of any dtype, shape and strides."""
     if array.dtype.kind in "OUST":
         return empty_summary(array.size)
     with np.errstate(all="ignore"):  # a signalling NaN that is widened is data, not a fault of ours
@@ -25,18 +25,18 @@ def summarize_plain(array: npt.NDArray[Any]) -> Summary:
 
 
 def empty_summary(count: int = 0) -> Summary:
-    """The summary of no numbers: of an empty tensor, or of `count` strings."""
+    """Return the summary of an empty tensor, or of `count` strings."""
     return Summary(None, None, None, None, 0, 0, 0, 0, 0, count)
 
 
 def blocks_of(array: npt.NDArray[Any], size: int) -> Iterator[npt.NDArray[Any]]:
-    """The elements, in memory order, as flat contiguous aligned native blocks of at most `size`."""
+    """Yield the elements, in memory order, as flat contiguous aligned native blocks of at most `size`."""
     if array.dtype.kind == "V" or array.dtype.itemsize == 1:
         dtype = array.dtype
         array = array.view(f"u{dtype.itemsize}")
     else:
         dtype = array.dtype.newbyteorder("=")
-    blocks = np.nditer(  # type: ignore[call-overload]  # NumPy's stub knows "contig" as "config"
+    blocks = np.nditer(  # type: ignore[call-overload]  # NumPy's stub spells "contig" as "config"
         array,
         flags=["external_loop", "buffered", "zerosize_ok"],
         op_flags=[["readonly", "aligned", "nbo", "contig"]],
@@ -49,7 +49,7 @@ def blocks_of(array: npt.NDArray[Any], size: int) -> Iterator[npt.NDArray[Any]]:
 
 
 def combine(summaries: Iterable[Summary]) -> Summary:
-    """The summary of several tensors together (Chan et al. 1979, pairwise formula)."""
+    """Combine the summaries of several tensors (Chan et al. 1979, pairwise formula)."""
     joined = empty_summary()
     for summary in summaries:
         joined = _join(joined, summary) if joined.count else summary
@@ -74,7 +74,7 @@ def _join(a: Summary, b: Summary) -> Summary:
 
 
 def _join_moments(a: Summary, b: Summary) -> tuple[float, float]:
-    """Mean and std; `hypot` and shares of the count keep squares of large numbers inside f64."""
+    """Return mean and std; `hypot` and shares of the count keep squares of large numbers in f64."""
     (mean, std), (other_mean, other_std) = _moments_of(a), _moments_of(b)
     share = b.finite / (a.finite + b.finite)
     halved = other_mean / 2 - mean / 2  # the difference itself may be beyond f64
@@ -84,12 +84,12 @@ def _join_moments(a: Summary, b: Summary) -> tuple[float, float]:
 
 
 def _moments_of(summary: Summary) -> tuple[float, float]:
-    """Mean and std of a summary with at least one finite element."""
+    """Return mean and std of a summary with at least one finite element."""
     return cast(float, summary.mean), cast(float, summary.std)
 
 
 def _summarize_block(block: npt.NDArray[Any]) -> Summary:
-    """One flat block, two-pass in f64."""
+    """Summarize one flat block, two-pass in f64."""
     wide, exact, normal = _widen(block)
     finite = np.isfinite(wide)
     nan = int(np.count_nonzero(np.isnan(wide)))
@@ -109,7 +109,7 @@ def _summarize_block(block: npt.NDArray[Any]) -> Summary:
 
 
 def _widen(block: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[Any] | None, float]:
-    """The numbers in f64, the exact integers if they are such, and the smallest normal number."""
+    """Return the numbers in f64, the exact integers if any, and the smallest normal number."""
     if block.dtype.kind == "c":
         return absolute(block), None, float(np.finfo(block.dtype).smallest_normal)
     if block.dtype.kind in "iu":
@@ -124,14 +124,14 @@ def _widen(block: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArra
 
 
 def absolute(block: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Absolute values; NaN if either part is, although C's hypot(inf, nan) is inf."""
+    """Return absolute values; NaN if either part is, although C's hypot(inf, nan) is inf."""
     absolute = np.abs(block.astype(np.complex128))
     absolute[np.isnan(block)] = np.nan
     return absolute
 
 
 def _moments(wide: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Mean and population std, about the first element and scaled so that nothing overflows."""
+    """Return mean and population std, about the first element and scaled to avoid overflow."""
     top = float(np.max(np.abs(wide)))
     exponent = math.frexp(top)[1]
     scaled = np.ldexp(wide, -exponent) if abs(exponent) > 200 else wide

@@ -1,7 +1,7 @@
-"""When the compiled pass is there: its compilation in the background, off the start-up path.
+"""Background compilation of the compiled pass, off the start-up path.
 
-Importing numba and compiling take seconds the first time (later runs load from numba's cache);
-until a dtype is ready `plain` gives the same numbers, slower.
+Importing numba and compiling take seconds the first time (later runs load from numba's cache). Until a
+dtype is ready, `plain` computes the same numbers more slowly.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _FIRST = ("f32", "i64", "bool", "f64", "f16", "bf16", "i32")
 NAMES: tuple[str, ...] = _FIRST + tuple(
     name for name in dtypes.NUMPY if name not in (*_FIRST, "str", "c64", "c128")
 )
-"""The dtypes that the compiled pass knows, in the order in which they become ready."""
+"""The dtypes of the compiled pass, in the order in which they become ready."""
 
 
 kernels: dict[np.dtype[Any], Kernel] = {}
-"""What is compiled so far.  A dtype that is here stays here."""
+"""The compiled dtypes so far; entries are never removed."""
 
 
 class _Preparation:
-    """The one background thread, and what became of it."""
+    """The background thread, and its result."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -45,8 +45,8 @@ class _Preparation:
     def start(self) -> None:
         with self.lock:
             if self.thread is None:
-                # A thread that is inside LLVM when the interpreter goes away takes the process
-                # with it, so the way out waits for the dtype at hand, and no further one begins.
+                # A thread inside LLVM at interpreter shutdown crashes the process, so the exit waits for the
+                # current dtype, and no further one begins.
                 atexit.register(self.stop)
                 self.thread = BackgroundThread(target=self._work, name="nncdbg-compilation")
                 self.thread.start()
@@ -64,7 +64,7 @@ class _Preparation:
     def _work(self) -> None:
         try:
             self._compile()
-        except Exception as error:  # noqa: BLE001  the plain pass stands in; `failure()` says why
+        except Exception as error:  # noqa: BLE001  fall back to the plain pass; `failure()` says why
             self.failure = f"{type(error).__name__}: {error}"
         finally:
             self.finished.set()
@@ -82,10 +82,10 @@ class _Preparation:
 _preparation = _Preparation()
 
 _PATIENCE = 2000
-"""Tensors looked at in NumPy before compiling begins by itself."""
+"""Tensors processed in NumPy before compilation begins automatically."""
 
 _MANY = 1 << 25
-"""Elements looked at in NumPy before it does: half a second, about what it costs where it is cached."""
+"""Elements processed in NumPy before compilation begins: half a second, about its cost when cached."""
 
 _vain = itertools.count()
 _looked_at = 0
@@ -94,8 +94,8 @@ _looked_at = 0
 def prepare(wait: bool = False) -> None:
     """Start compiling the fast pass in a daemon thread, once; with `wait`, return when it is done.
 
-    Never raises: where numba cannot be imported or cannot compile, the plain pass stays in use
-    and `failure` says why.
+    Never raises: if numba cannot be imported or cannot compile, the plain pass stays in use and
+    `failure` returns the reason.
     """
     _preparation.start()
     if wait:
@@ -103,28 +103,28 @@ def prepare(wait: bool = False) -> None:
 
 
 def abandon() -> bool:
-    """Let the process exit during a compilation; True if `os._exit` must end it."""
+    """Let the process exit during a compilation; return True if `os._exit` must end it."""
     return _preparation.abandon()
 
 
 def ready() -> bool:
-    """True once every dtype of `NAMES` is compiled."""
+    """Return True once every dtype of `NAMES` is compiled."""
     return len(kernels) == len(NAMES)
 
 
 def failure() -> str | None:
-    """Why the compiled pass is not to be had, if preparing it failed; else None."""
+    """Return why preparing the compiled pass failed; None if it did not."""
     return _preparation.failure
 
 
 def address_of(raw: np.ndarray[Any, Any]) -> int:
-    """The address of a one-dimensional contiguous u8 array, by the quickest way there is."""
+    """Return the address of a one-dimensional contiguous u8 array, by the fastest available way."""
     address = _preparation.address
     return int(raw.ctypes.data) if address is None else address(raw)
 
 
 def looked_at(elements: int) -> None:
-    """So many elements had to be looked at in NumPy: many are worth the compiling, in few tensors too."""
+    """Count elements processed in NumPy; compile once there are many, even in few tensors."""
     global _looked_at
     before = _looked_at
     _looked_at = before + elements
@@ -133,10 +133,10 @@ def looked_at(elements: int) -> None:
 
 
 def kernel_of(name: str) -> Kernel | None:
-    """The compiled pass for a short dtype name; None if it is not ready, or there is none.
+    """Return the compiled pass for a short dtype name; None if it is not ready, or there is none.
 
-    Who asks in vain often enough is worth the compiling, so that this begins by itself in a long
-    run, and a short one never pays for it.
+    After enough requests in vain, compilation begins: a long run starts it automatically, and a short
+    one never pays for it.
     """
     dtype = dtypes.NUMPY.get(name)
     kernel = None if dtype is None else kernels.get(dtype)

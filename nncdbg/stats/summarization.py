@@ -1,7 +1,7 @@
-"""`summarize`: which pass reads which array.
+"""`summarize`: selects the pass for each array.
 
-Flat memory goes to the compiled pass where that is ready, in two or more threads if it is large;
-what is strided goes to it block by block; everything else goes to the plain pass.
+Contiguous memory goes to the compiled pass if that is ready, in two or more threads if it is large.
+Strided memory goes to it block by block; everything else goes to the plain pass.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from nncdbg.stats.preparation import address_of, kernels, looked_at
 from nncdbg.stats.summary import Summary, build_summary
 
 _PARALLEL = 1 << 22
-"""Elements from which a second thread earns its start."""
+"""Elements from which a second thread pays off."""
 
 _PIECE = 1 << 21
 """Elements that a thread takes at a time; a power of two keeps the alignment of the whole."""
 
 _THREADS = 4
-"""Threads beyond which memory, not computing, is what a pass waits for."""
+"""Threads beyond which a pass is limited by memory bandwidth."""
 
 _BLOCK = 65536
 """Elements per copied block of a strided array."""
@@ -43,7 +43,7 @@ _NO_COUNTS = [0, 0, 0, 0, 0]
 
 
 class _Scratch(threading.local):
-    """Where the compiled pass of this thread writes: a row, and the exact ends of integers."""
+    """Output of the compiled pass in this thread: a row, and the exact extremes of integers."""
 
     def __init__(self) -> None:
         self.row = np.empty(10)
@@ -56,11 +56,10 @@ _scratch = _Scratch()
 
 
 def summarize(array: npt.ArrayLike) -> Summary:
-    """The statistics of a tensor of any dtype of `engine.dtypes`, any shape and any strides.
+    """Return the statistics of a tensor of any dtype of `engine.dtypes`, any shape and any strides.
 
-    Mean and std are exact to 1e-6 of their size and of the data's magnitude, respectively to
-    those of a two-pass computation in f64.  Elements are only read.  Raises UsageError for a
-    dtype that no tensor has.
+    Mean and std differ from those of a two-pass computation in f64 by at most 1e-6 of their size, or 1e-12 of
+    the data's magnitude. Elements are only read. Raises UsageError for a dtype that no tensor has.
     """
     tensor = array if type(array) is np.ndarray else np.asarray(array)
     kernel = kernels.get(tensor.dtype)
@@ -73,7 +72,7 @@ def summarize(array: npt.ArrayLike) -> Summary:
 
 
 def _summarize_flat(kernel: Kernel, array: npt.NDArray[Any]) -> Summary:
-    """One compiled pass over C- or Fortran-contiguous memory, in this thread."""
+    """Run one compiled pass over C- or Fortran-contiguous memory, in this thread."""
     flat = array if array.ndim == 1 else array.reshape(-1, order="A")
     address = address_of(flat.view(np.uint8))
     if kernel.exact:
@@ -94,10 +93,10 @@ def _summarize_flat(kernel: Kernel, array: npt.NDArray[Any]) -> Summary:
 
 
 def _in_threads(kernel: Kernel, flat: npt.NDArray[Any]) -> Summary:
-    """The compiled pass lets go of the interpreter lock, so pieces of a large array run side by side.
+    """Summarize pieces of a large array in parallel: the compiled pass releases the interpreter lock.
 
-    Each thread takes the next piece when it is done with one: a core that is busy elsewhere
-    then delays one piece, not its whole share.
+    Each thread takes the next piece when it has finished one, so a busy core delays one piece, not its
+    whole share.
     """
     pieces = [flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE)]
     found = [empty_summary()] * len(pieces)
@@ -117,12 +116,12 @@ def _in_threads(kernel: Kernel, flat: npt.NDArray[Any]) -> Summary:
 
 
 def _cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _summarize_odd(array: npt.NDArray[Any]) -> Summary:
-    """Strings, complex numbers, strided and broadcast memory, foreign byte order."""
+    """Summarize strings, complex numbers, strided and broadcast memory, and foreign byte order."""
     try:
         dtype = dtypes.NUMPY[dtypes.name_of(array.dtype)]
     except KeyError as error:
@@ -140,6 +139,6 @@ def _summarize_odd(array: npt.NDArray[Any]) -> Summary:
 
 
 def _repeated(once: Summary, times: int) -> Summary:
-    """The summary of a tensor in which each element of another stands `times` times."""
+    """Return the summary of a tensor that repeats each element of another one `times` times."""
     counts = (once.nan, once.posinf, once.neginf, once.zero, once.subnormal, once.count)
     return Summary(once.min, once.max, once.mean, once.std, *(times * count for count in counts))

@@ -1,4 +1,4 @@
-"""What is said of a tensor at a glance: one record, the same in Python, JSON and listings."""
+"""Statistics of a tensor: one record, the same in Python, JSON and listings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nncdbg.representation import RichOutput
 
 
 def _number(number: float | None, digits: int) -> str:
-    """`digits` significant digits; integers in full, as far as they are not longer than that."""
+    """Format to `digits` significant digits; integers in full up to 7 digits."""
     if number is None:
         return "-"
     if isinstance(number, int) and abs(number) < 10**7:
@@ -22,10 +22,10 @@ def _number(number: float | None, digits: int) -> str:
 class Summary(RichOutput):
     """Statistics of one tensor.
 
-    `min`, `max`, `mean` and `std` (population, ddof 0) are over the finite elements, None if
-    there are none; `min` and `max` of integers and bools are exact ints.  `subnormal` counts
-    non-zero elements below the dtype's smallest normal number.  `count` is all elements.  Of
-    complex tensors the absolute values are summarised; of strings only `count` is known.
+    `min`, `max`, `mean` and `std` (population, ddof 0) are over the finite elements, None without any;
+    `min` and `max` of integers and bools are exact ints. `subnormal` counts non-zero elements below the
+    dtype's smallest normal number. `count` is the number of all elements. Complex tensors are
+    summarised by their absolute values; for strings only `count` is set.
     """
 
     min: float | None
@@ -41,15 +41,15 @@ class Summary(RichOutput):
 
     @property
     def finite(self) -> int:
-        """How many elements are neither NaN nor infinite."""
+        """Return the number of elements that are neither NaN nor infinite."""
         return self.count - self.nan - self.posinf - self.neginf
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """The fields by name, in order, fit for JSON."""
+        """Return the fields by name, in order, as JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def figures(self, digits: int = 4) -> list[tuple[str, str]]:
-        """Return labels and numbers for a line: non-zero counts of NaN and infinities, then the statistics.
+        """Return labels and numbers for a line: non-zero counts of NaN and infinities, then statistics.
 
         Without a finite element the line ends with the count of all elements: ``nan 12 of 12``.
         """
@@ -65,7 +65,7 @@ class Summary(RichOutput):
 
 
 class _Draft(RichOutput):
-    """A summary while it is made: the same slots, open to assignment."""
+    """A summary under construction: the same slots, open to assignment."""
 
     __slots__ = Summary.__slots__
 
@@ -76,10 +76,10 @@ class _Draft(RichOutput):
 
 
 def build_summary(ends: Sequence[float | None], counts: Sequence[int], count: int) -> Summary:
-    """``Summary(*ends, *counts, count)`` in a third of the time.
+    """Return ``Summary(*ends, *counts, count)`` in a third of the time.
 
-    The `__init__` of a frozen dataclass goes through `object.__setattr__` for each field, which
-    for small tensors costs more than their statistics.
+    The `__init__` of a frozen dataclass calls `object.__setattr__` for each field, which costs more
+    than the statistics of a small tensor.
     """
     draft: Any = _Draft(ends, counts, count)
     draft.__class__ = Summary

@@ -1,1 +1,1 @@
-"""Where a NaN or an Inf was born, and why."""
+"""Origins and causes of NaN and Inf."""

@@ -1,4 +1,4 @@
-"""Carries marks through a statement, from its operands to its results."""
+"""Propagates marks through a statement, from its operands to its results."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked,
 
 
 def inherits(op: Op) -> bool:
-    """Whether the influence of an op is that of its formula, if it has one."""
+    """Whether an op without its own influence rule inherits that of its formula, if it has one."""
     return op.influence is EVERYTHING
 
 
 @dataclass(slots=True)
 class Formulas:
-    """Runs the formulas of a program's statements; `carry` is called with each statement of them."""
+    """Runs the formulas of statements; `carry` is called with each statement of them."""
 
     program: Loaded
     carry: Callable[[Step], None]
@@ -45,7 +45,7 @@ class Formulas:
         self._loaded = Loaded(self.program.program, self.program.listing, linker)
 
     def run(self, step: Step) -> Sequence[Any] | None:
-        """The results of the statement's formula; None where it has none for these operands, or fails."""
+        """Return the results of the statement's formula; None if it has none for these operands, or fails."""
         binding, operands = step.binding, step.application.operands
         try:
             formula = self._loaded.formula_for(binding.code, binding.pc, operands)
@@ -55,7 +55,7 @@ class Formulas:
             machine = Machine(formula, given, self._loaded.call, self._running)
             ended = isinstance(machine.run(), Ended)
         except NncdbgError:
-            return None  # There is no formula for these operands, so the op is looked at as a whole.
+            return None  # There is no formula for these operands: the op is treated as a whole.
         frame = machine.frames[0]
         results = [array_of(value) for value in frame.code.operands_of(-1, frame.slots)] if ended else []
         same = len(results) >= len(step.application.results)
@@ -75,9 +75,10 @@ class Formulas:
 
 @dataclass(slots=True)
 class Carrier:
-    """`rounded` has the origins of infinities that are no exact results: overflows, constants used as data.
+    """Propagates marks from the operands of statements to their results.
 
-    `problems` says what could not be followed exactly, and why.
+    `rounded` holds the origins of infinities that are not exact results: overflows, and constants used as
+    data. `problems` lists what could not be tracked exactly, and why.
     """
 
     marks: MarkedTensors
@@ -111,7 +112,7 @@ class Carrier:
             self.marks.note(result, latest, role)
 
     def _inherited(self, step: Step) -> bool:
-        """Carry the marks through the op's formula; whether it has one."""
+        """Propagate the marks through the op's formula; return whether it has one."""
         operands = step.application.operands
         for value, host, known in zip(step.inputs, operands, step.known, strict=True):
             if known is not None and host is not value:
@@ -122,7 +123,7 @@ class Carrier:
         return found is not None
 
     def _carry_shapes(self, step: Step) -> None:
-        """The shapes of results depend on those of the operands; all of a result on an empty operand's."""
+        """Propagate marks of shapes: to the shapes of results, and to all elements if an operand is empty."""
         origins = NONE.union(*(each.shape for each in step.known if each))
         if not origins:
             return
@@ -157,7 +158,7 @@ class Carrier:
             self._spoil(step, number, result, now.spoiled)
 
     def _spoil(self, step: Step, number: int, result: Any, spoiled: Marked) -> None:
-        """An intentional infinity is data from here on, except where the element is bad anyway."""
+        """Mark an intentional infinity as data, except where the element is bad for another reason."""
         known = self.marks.of(result)
         if spoiled is None or isinstance(spoiled, list):
             self.marks.add(result, "real", frozenset({number}), spoiled)
@@ -172,10 +173,10 @@ class Carrier:
             self.tell(frozenset({number}), step.binding)
 
     def influenced(self, step: Step, marked: Sequence[Marked], *, exact: bool = True) -> Sequence[Marked]:
-        """The elements of each result that depend on the marked elements of the operands."""
+        """Return the elements of each result that depend on the marked elements of the operands."""
         return influenced(step.application, marked, self.complain, exact=exact)
 
     def complain(self, problem: str) -> None:
-        """Note what could not be followed exactly."""
+        """Record what could not be tracked exactly."""
         if problem not in self.problems:
             self.problems.append(problem)

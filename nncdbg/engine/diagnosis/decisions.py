@@ -1,4 +1,4 @@
-"""Marks through control flow: a condition influences all that its branch or loop gives."""
+"""Marks through control flow: a condition influences all results of its branch or loop."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from nncdbg.engine.ops.influence import Marked, whole
 
 @dataclass(slots=True)
 class Decisions:
-    """Per frame the origins that decided whether, or how often, it runs."""
+    """The origins that determined whether, or how often, each frame runs."""
 
     marks: MarkedTensors
     _decided: dict[int, tuple[Origins, Origins]] = field(default_factory=dict)
-    """By frame the origins, and the sightings nearest to the condition."""
+    """For each frame the origins, and the recorded findings nearest to the condition."""
 
     def hear(self, event: Event, machine: Machine) -> None:
-        """Note what decided on a frame; at its end, mark what it gives."""
+        """Record the origins of a frame's condition; mark the results when the frame ends."""
         if not self.marks:
             return
         if isinstance(event, Pushed):
@@ -43,7 +43,7 @@ class Decisions:
             self._end(event.frame, machine.frames[-1])
 
     def _breaks(self, frame: Frame, slots: Sequence[Any]) -> None:
-        """The conditions of `break` in an iteration that has run."""
+        """Record the conditions of `break` in a completed iteration."""
         code = frame.code
         for pc, node in enumerate(code.nodes):
             if node.op == "break":
@@ -68,7 +68,7 @@ class Decisions:
             self.marks.note(outer.slots[slot], nearest)
 
     def _stack(self, loop: Frame, results: Sequence[Any]) -> None:
-        """The values that a loop has collected are stacked when it is over."""
+        """Stack the marks of the values that a loop has collected, at its end."""
         carried = len(loop.code.graph.inputs) - 1
         latest = loop.code.operands[len(loop.code.nodes)][carried:]
         for result, items, last in zip(results[carried:], loop.collected, latest, strict=False):

@@ -1,4 +1,4 @@
-"""From a birth in a program to its cause, with the statement of the op's micro program where it happened."""
+"""Causes of NaN and Inf that originate in a program, with the statement of the op's micro program."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 _DEPTH = 6
-"""How far back formulas are read."""
+"""Maximum depth to which formulas are read back."""
 
 Diagnosis: TypeAlias = "tuple[Cause, Within | None]"
-"""Why a value was born bad, and where in the op's micro program."""
+"""The cause of a bad value, and where it originates in the op's micro program."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosing:
-    """Explains births in a program; `loaded` has the micro programs of its ops."""
+    """Explains origins in a program; `loaded` has the micro programs of its ops."""
 
     loaded: Loaded
     to_host: Callable[[Any], Any]
     backend: str = "numpy"
-    """Whose kernels run; those of others are compared with ours."""
+    """The backend that runs the kernels; other kernels than ours are compared with ours."""
 
     def __repr__(self) -> str:
         return f"<Diagnosing on {self.backend}: {self.loaded!r}>"
 
     def __call__(self, finding: Finding, slots: Sequence[Any]) -> Diagnosis | None:
-        """The cause, as `cause` has it; None for an infinity that is legal by definition (see `is_legal`)."""
+        """Return the cause (see `cause`); None for a legal infinity (see `is_legal`)."""
         return None if self.is_legal(finding, slots) else self.cause(finding)
 
     def is_legal(self, finding: Finding, slots: Sequence[Any]) -> bool:
@@ -48,7 +48,7 @@ class Diagnosing:
 
         `slots` are those of the statement's frame at that moment.
         """
-        # Late: the rules are many, and most runs never need one.
+        # Imported late: the rules are many, and most runs need none.
         from nncdbg.engine.diagnosis.explaining import legal
 
         code, pc = finding.binding.code, finding.binding.pc
@@ -56,7 +56,7 @@ class Diagnosing:
         return finding.kind == "inf" and legal(self.birth(finding), makers)
 
     def cause(self, finding: Finding) -> Diagnosis:
-        """The cause of a NaN, an Inf or an integer fault of a statement, and where within its op."""
+        """Return the cause of a NaN, Inf or integer fault of a statement, and where within its op."""
         from nncdbg.engine.diagnosis.explaining import cause_of_fault
         from nncdbg.engine.diagnosis.recomputed import kernel_at_fault
         from nncdbg.engine.diagnosis.within import diagnose, diagnose_overflow
@@ -76,7 +76,7 @@ class Diagnosing:
         return diagnose(birth, finding.binding.code, finding.binding.pc, self.loaded)
 
     def birth(self, finding: Finding) -> Birth:
-        """What is known of the statement, its operands and its result, on the host."""
+        """Collect the statement, its operands and its result on the host."""
         code, pc = finding.binding.code, finding.binding.pc
         node = code.nodes[pc]
         opset = version_of(node.op, code.opsets)
@@ -111,7 +111,7 @@ class Diagnosing:
         return cause_of_zeros(op, names, operands, results[output])
 
     def suspicion(self, statement: Statement, slots: list[Any]) -> str:
-        """Return what is suspicious about a statement that has run, such as its axis; or nothing."""
+        """Describe what is suspicious about a statement that has run, such as its axis; empty if nothing."""
         from nncdbg.engine.diagnosis.suspicions import misaligned, suspicion
 
         op, attributes, operands, results = self._executed(statement, slots)
@@ -122,7 +122,7 @@ class Diagnosing:
         return suspicion(op, attributes, operands, results[0]) or misaligned(op, operands, reductions)
 
     def _reduction(self, code: Code, slot: int, slots: list[Any]) -> tuple[Any, Sequence[int]] | None:
-        """Return the array and the axes that a slot was reduced from without `keepdims`, if it was."""
+        """Return the array and axes that a slot was reduced from without `keepdims`; None for others."""
         from nncdbg.engine.diagnosis.suspicions import reduced_axes
 
         pc = code.definition[slot]
@@ -135,7 +135,7 @@ class Diagnosing:
     def _executed(
         self, statement: Statement, slots: list[Any]
     ) -> tuple[Op | None, Mapping[str, Any], list[Any], list[Any]]:
-        """Return the op, all attributes, and on the host the operands and the results of a statement."""
+        """Return the op, all attributes, the operands and the results of a statement, on the host."""
         code, pc = statement.code, statement.pc
         node = code.nodes[pc]
         version = version_of(node.op, code.opsets)
@@ -146,7 +146,7 @@ class Diagnosing:
 
 
 def _maker(code: Code, slot: int, slots: Sequence[Any]) -> tuple[str, Sequence[tuple[int, ...]]] | None:
-    """The op that made an operand in the same block, and the shapes of what it made it of."""
+    """Return the op that made an operand in the same block, and the shapes of its operands."""
     pc = code.definition[slot]
     if pc < 0:
         return None
@@ -155,7 +155,7 @@ def _maker(code: Code, slot: int, slots: Sequence[Any]) -> tuple[str, Sequence[t
 
 
 def made(code: Code, slot: int, depth: int = _DEPTH) -> Made | None:
-    """What made the value in a slot; None for an input, a constant, or what a loop or call gives."""
+    """Return what made the value in a slot; None for inputs, constants, and results of loops and calls."""
     pc = code.definition[slot]
     if pc < 0 or not depth:
         return None

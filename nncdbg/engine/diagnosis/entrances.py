@@ -1,6 +1,6 @@
-"""The NaN and Inf that a program is given: its inputs, its constants, numbers written in place.
+"""NaN and Inf in what a program is given: its inputs, constants and literals.
 
-A block's constants are inspected when a frame of it begins for the first time.
+The constants of a block are inspected when a frame of it begins for the first time.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ MASKS = "use a finite number: an infinity works as a mask only in Where, Max, Mi
 
 
 def cause_of_input(name: str, array: Array, kind: str) -> Cause:
-    """An input that has NaN or Inf, and in which element of its batch."""
+    """Return the cause for an input with NaN or Inf, and their index in its batch."""
     hint = "check the source of the data; no statement has run yet"
     return Cause("bad input", f"input %{name} has {_words(array, kind)}", hint)
 
 
 def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
-    """A parameter that has NaN or Inf in the model."""
+    """Return the cause for a parameter of the model with NaN or Inf."""
     hint = "check the training or the conversion of the model"
     return Cause("bad parameter", f"%{name} has {_words(array, kind)}", MASKS if kind == "inf" else hint)
 
 
 def cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
-    """A number written in place among the operands of an op."""
+    """Return the cause for a literal among the operands of an op."""
     number = f"operand {operand + 1} of {op} is {array.reshape(-1)[0]}" if array.size == 1 else ""
     evidence = number or f"operand {operand + 1} of {op} has {_words(array, kind)}"
     return Cause("bad parameter", evidence, MASKS if kind == "inf" else "write a finite number")
 
 
 def _words(array: Array, kind: str) -> str:
-    """`2 NaN among 12 elements, all in index 7 of axis 0`, or with the first place."""
+    """Describe bad elements: `2 NaN among 12 elements, all at index 7 of axis 0`, or the first index."""
     bad = np.isnan(array) if kind == "nan" else np.isinf(array)
     count, what = int(bad.sum()), {"nan": "NaN", "inf": "Inf"}[kind]
     words = f"{count} {what} among {array.size} elements"
@@ -59,7 +59,7 @@ def _words(array: Array, kind: str) -> str:
 
 @dataclass(slots=True)
 class Entrances:
-    """Marks what a program is given with NaN or Inf; each is reported once it influences something."""
+    """Marks inputs and constants with NaN or Inf; each is reported once it influences a result."""
 
     seen: Sightings
     marks: MarkedTensors
@@ -67,11 +67,11 @@ class Entrances:
     _inspected: set[int] = field(default_factory=set)
 
     def hear(self, event: Event) -> bool:
-        """Whether a block begins that has NaN or Inf among its constants."""
+        """Whether a block with NaN or Inf among its constants begins."""
         return isinstance(event, Pushed) and self.of_constants(event.frame.code)
 
     def of_inputs(self, code: Code, inputs: Mapping[str, Any]) -> bool:
-        """Mark the inputs of the entry graph; whether any is not finite."""
+        """Mark the inputs of the entry graph; return whether any is not finite."""
         found = False
         for name, value in inputs.items():
             for item in value if isinstance(value, (list, tuple)) else (value,):
@@ -79,7 +79,7 @@ class Entrances:
         return found
 
     def of_constants(self, code: Code) -> bool:
-        """Mark the constants of a block; whether any is not finite.  A second time nothing is done."""
+        """Mark the constants of a block, once; return whether any is not finite."""
         if id(code) in self._inspected:
             return False
         self._inspected.add(id(code))
@@ -99,7 +99,10 @@ class Entrances:
         return self._enter(value, partial(cause_in_place, index, node.op), code, result, pc)
 
     def of_operand(self, value: Any, statement: Statement, index: int) -> bool:
-        """Mark an operand that nothing is known of, such as one set by hand; whether it is not finite."""
+        """Mark an operand without a known origin; return whether it is not finite.
+
+        Such an operand was set by hand, for example.
+        """
         slots = statement.code.operands[statement.pc]
         name = statement.code.names[slots[index]] if index < len(slots) else ""
         return self._enter(value, partial(cause_of_constant, name), statement.code, name)

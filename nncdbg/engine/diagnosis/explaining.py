@@ -1,7 +1,7 @@
 """Causes of NaN, Inf, zeros and integer faults, by the rules that the declaration of an op names.
 
-Where the rule of an op finds no cause, the op is computed again.  The evidence of a cause is numbers: which
-elements of which operand, and the exact result.
+If the rule of an op finds no cause, the op is computed again. The evidence of a cause is numeric: the
+elements of an operand, and the exact result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nncdbg.stats.finiteness import bad
 
 
 def cause_of(birth: Birth) -> Cause:
-    """Why a statement gave NaN or Inf; "unknown", with the facts, where nothing tells it."""
+    """Return why a statement produced NaN or Inf; "unknown", with the facts, if no rule explains it."""
     plain = _plain(birth)
     if not bad(plain.output, birth.kind).any():
         return Cause("unknown", f"the result of {birth.op} has no {birth.kind}", "")
@@ -35,7 +35,7 @@ def cause_of(birth: Birth) -> Cause:
 
 
 def explained(birth: Birth) -> Cause | None:
-    """The cause by the rule of the op alone; None where it has none, or says nothing."""
+    """Return the cause by the rule of the op alone; None if it has no rule or the rule finds none."""
     plain = _plain(birth)
     if not bad(plain.output, birth.kind).any():
         return None
@@ -50,9 +50,9 @@ def _explained(birth: Birth) -> Cause | None:
 
 
 def legal(birth: Birth, made_by: Sequence[Maker]) -> bool:
-    """Whether the infinities of a birth are legal by definition.
+    """Whether the infinities of a result are legal by definition.
 
-    `made_by` has for each operand the op that made it, where that is known.
+    `made_by` holds the op that made each operand, where known.
     """
     op = lookup(birth.op, birth.opset) if birth.kind == "inf" else None
     rule = None if op is None else rule_of(op.legal)
@@ -60,7 +60,7 @@ def legal(birth: Birth, made_by: Sequence[Maker]) -> bool:
 
 
 def cause_of_zeros(op: Op | None, names: Sequence[str], operands: Sequence[Any], result: Array) -> Cause:
-    """Return why a statement gives zeros only: an underflow, an activation without positive inputs, other.
+    """Return why a result is all zeros: underflow, activation without positive inputs, or unknown.
 
     `names` are those of the operands, empty for one without a name; `op` is None for a call.
     """
@@ -79,7 +79,7 @@ def _is_complex(birth: Birth) -> bool:
 
 
 def _plain(birth: Birth) -> Birth:
-    """The birth with arrays throughout: a scalar that came as an element is one of no axes."""
+    """Return the birth with arrays only: NumPy scalars become arrays of no axes."""
     return replace(birth, inputs=[*map(array_of, birth.inputs)], output=np.asarray(birth.output))
 
 
@@ -98,7 +98,7 @@ _HINTS = {
 
 
 def cause_of_fault(birth: Birth, fault: IntegerFault) -> Cause:
-    """The cause of an integer fault, with the offending values in numbers."""
+    """Return the cause of an integer fault, with the offending values."""
     if fault.cause == RANGE:
         return _out_of_range(birth, fault)
     given, what = np.asarray(birth.inputs[fault.operand]), "0"

@@ -1,4 +1,4 @@
-"""What looks at results while a program runs, and what that is for: statistics, and findings that stop it."""
+"""Inspection of results while a program runs: statistics, and findings that stop it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Instrumentation:
-    """Has results inspected by the allocation, or by an observer that `linker` links in while it is wanted.
+    """Inspects results in the allocation, or in an observer that `linker` links in on demand.
 
-    `report` hears of findings; with `statistics` the summary of every result is logged.
+    `report` is called with findings; with `statistics` the summary of every result is logged.
     """
 
     def __init__(self, linker: Linker, report: Report, statistics: bool) -> None:
@@ -54,9 +54,9 @@ class Instrumentation:
         return f"<Instrumentation: statistics {logged}, catches {caught}>"
 
     def check(self, name: str, program: Program, text: Listing, quiet: Callable[[], bool]) -> None:
-        """Run micro programs beside the kernels; `quiet` says when nothing is to be checked.
+        """Run micro programs beside the kernels; `quiet` returns whether to skip the check.
 
-        Raises UsageError for a check that is not "micro".
+        Raises UsageError for a check other than "micro".
         """
         if name != "micro":
             raise UsageError(f"unknown check {name!r}", hint="use micro")
@@ -67,7 +67,10 @@ class Instrumentation:
         self.catches.add("micro")
 
     def catch(self, kinds: Iterable[str], condition: Expression | None) -> None:
-        """Stop for these kinds too.  Raises UsageError for one that is none, or that cannot be found here."""
+        """Also stop at these kinds.
+
+        Raises UsageError for an unknown kind, or one that cannot be found here.
+        """
         beyond = self.beyond()
         for kind in kinds:
             if kind in beyond:
@@ -83,7 +86,7 @@ class Instrumentation:
             self._link()
 
     def uncatch(self, kinds: Iterable[str]) -> None:
-        """Stop no more for these kinds."""
+        """Stop catching these kinds."""
         caught = self.catches.conditions.keys() & set(kinds)
         for kind in caught:
             del self.catches.conditions[kind]
@@ -91,30 +94,30 @@ class Instrumentation:
             self._link()
 
     def follow(self, trail: Trail) -> None:
-        """Let a trail hear of all that is found, and have every statement followed once it asks for that."""
+        """Report all findings to a NaN tracker, which tracks every statement once it requests that."""
         self.trail = trail
         self._link()
 
     def unfollow(self) -> None:
-        """Drop the trail; another one may come."""
+        """Remove the NaN tracker; another one may be set."""
         self.trail = None
         if self.linker.follow is not None:
             self.linker.follow = None
             self.linker.link_again()
 
     def begin_following(self) -> None:
-        """Have the trail see each statement's operands and results as a whole from now on."""
+        """Pass each statement's operands and results to the NaN tracker from now on."""
         assert self.trail is not None
         self.linker.follow = self.trail.wrap
         self.linker.link_again()
 
     def measure(self, wrap: Callable[[Binding, Execute], Execute]) -> None:
-        """Have each statement's results measured by what `wrap` makes of its instruction."""
+        """Measure each statement's results with the instruction that `wrap` returns."""
         self.linker.measure = wrap
         self.linker.link_again()
 
     def beyond(self) -> dict[str, tuple[str, str]]:
-        """The kinds of findings that cannot be found here, each with why, and what would find it."""
+        """Return the kinds of findings that cannot be found here, each with the reason and a hint."""
         found = {}
         if self.micro is None:
             found["micro"] = "micro programs are not compared with the kernels", "use --check micro"
@@ -128,7 +131,7 @@ class Instrumentation:
         return found
 
     def _link(self) -> None:
-        """Look for what is caught now."""
+        """Link the inspection for the kinds that are caught now."""
         inspecting = self.linker.allocation
         followed = 0 if self.trail is None else int(Flag.NAN | Flag.INF | Flag.UNWRITTEN | GUARDS)
         inspecting.watched = self._observer.watched = self.catches.flags | followed
@@ -141,12 +144,12 @@ class Instrumentation:
             self.linker.link_again()
 
     def _faults(self, binding: Binding, execute: Execute) -> Execute:
-        """The instruction with the checks that its op declares."""
+        """Return the instruction with the checks that its op declares."""
         return self._overflows.wrap(binding, self._integers.wrap(binding, execute))
 
 
 def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Allocation:
-    """The allocation asked for; if none is, `debug`, or `plain` where it cannot manage the memory."""
+    """Return the requested allocation; by default `debug`, or `plain` for device memory."""
     usual = "debug" if backend.on_host else "plain"
     chosen = allocation(usual if allocator is None else allocator)
     if not backend.on_host and chosen.inspects:
@@ -158,7 +161,7 @@ def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Alloc
 
 
 def _statistics_on(backend: Backend, report: Report, wanted: bool) -> tuple[StatisticsLog | None, Observer]:
-    """The log, if it is wanted, and the observer for results that no allocation inspects."""
+    """Return the log, if requested, and the observer for results that no allocation inspects."""
     if backend.on_host:
         log = StatisticsLog() if wanted else None
         return log, Observer(report, log)

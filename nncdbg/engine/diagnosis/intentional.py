@@ -1,8 +1,8 @@
 """Intentional infinities: constants, inputs and empty reductions that the program uses as masks.
 
-An infinity is intentional as long as it is only moved, selected by `Where`, `Max` or `Min`, compared, or
-added to scores that a softmax turns into shares.  A softmax may be written out: `Exp` of scores from which
-a maximum was subtracted, or `Exp` divided by its sum.  Used in another way it is data, and its origin is
+An infinity is intentional as long as it is only moved, selected by `Where`, `Max` or `Min`, compared,
+or added to scores that a softmax turns into shares. A softmax may be written out: `Exp` of scores minus
+their maximum, or `Exp` divided by its sum. Any other use makes the infinity data, and its origin is
 reported.
 """
 
@@ -20,7 +20,7 @@ from nncdbg.stats.finiteness import bad
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What became of an intentional infinity at a statement: masks of one result."""
+    """An intentional infinity after a statement: masks of one result."""
 
     meant: Marked = None
     stage: Stage = Stage.RAW
@@ -30,12 +30,12 @@ class Consumed:
 def consumed(
     row: Influence, stage: Stage, known: Sequence[Marks | None], marks: Marked, result: Any
 ) -> Consumed:
-    """What the elements `marks` of a result, which depend on an intentional infinity, are now."""
+    """Classify the elements `marks` of a result, which depend on an intentional infinity."""
     if isinstance(result, (list, tuple)):
         return Consumed(marks, stage) if row.infinities is Infinities.KEPT else Consumed(spoiled=marks)
     infinite, how = marks & bad(result, "inf"), row.infinities
     if (marks & bad(result, "nan")).any():
-        # The NaN is a finding of its own, and the infinity its cause.
+        # The NaN is a separate finding, and the infinity its cause.
         return Consumed(infinite, Stage.SCORES)
     if stage is Stage.SHARE:
         return _share(how, known, marks)
@@ -65,7 +65,7 @@ def _share(how: Infinities, known: Sequence[Marks | None], marks: Marked) -> Con
 
 
 def role_of(op: str, row: Influence, known: Sequence[Marks | None]) -> Role:
-    """What a result is in a softmax that is written out."""
+    """Return the role of a result in a softmax that is written out."""
     roles = [each.role if each is not None else Role.NONE for each in known]
     if row.greatest:
         return Role.MAXIMUM

@@ -1,6 +1,6 @@
-"""Which elements of a tensor depend on which bad values: boolean masks by tensor and origin.
+"""Marks: which elements of a tensor depend on which bad values, as boolean masks by tensor and origin.
 
-A finite element can be marked too: an index that a NaN decided, a 0 that was 1 / Inf.
+A finite element can be marked too: an index computed from a NaN, or a 0 that was 1 / Inf.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.influence import Marked, whole
 
 MOST_GROUPS = 8
-"""Sets of origins that are kept apart in one tensor; more are followed as one."""
+"""Maximum number of separate sets of origins in one tensor; more are merged into one."""
 
 
 class Stage(Enum):
-    """What became of an intentional infinity so far."""
+    """The state of an intentional infinity."""
 
     RAW = "as it was given"
     SCORES = "among scores"
@@ -29,7 +29,7 @@ class Stage(Enum):
 
 
 class Role(Flag):
-    """What a tensor is in a softmax that is written out."""
+    """The role of a tensor in a softmax that is written out."""
 
     NONE = 0
     MAXIMUM = auto()
@@ -39,16 +39,17 @@ class Role(Flag):
 
 @dataclass(slots=True)
 class Marks:
-    """What one tensor depends on.
+    """The origins that one tensor depends on.
 
-    `real` has the elements that depend on each set of origins, `meant` those that come from an intentional
-    infinity and were only used as a mask so far.  `latest` are the sightings nearest to this tensor.
+    `real` holds the elements that depend on each set of origins, `meant` those that come from an
+    intentional infinity and were only used as a mask so far. `latest` are the numbers of the recorded
+    findings nearest to this tensor.
     """
 
     real: dict[Origins, Array] = field(default_factory=dict)
     meant: dict[tuple[int, Stage], Array] = field(default_factory=dict)
     shape: Origins = NONE
-    """The origins that the shape depends on too."""
+    """The origins that the shape depends on."""
     latest: Origins = NONE
     role: Role = Role.NONE
 
@@ -61,7 +62,7 @@ class Marks:
 
 
 class MarkedTensors:
-    """The marks of tensors.  A list means what it holds."""
+    """The marks of tensors; a list has the marks of its items."""
 
     def __init__(self) -> None:
         self._known: ByIdentity[Marks] = ByIdentity()
@@ -70,7 +71,7 @@ class MarkedTensors:
         return bool(self._known)
 
     def of(self, value: Any) -> Marks | None:
-        """The marks of a tensor, or of a sequence: then each mask is a list."""
+        """Return the marks of a tensor, or of a sequence, with a list in place of each mask."""
         if not isinstance(value, (list, tuple)):
             return self._known.get(value)
         items = [self.of(item) for item in value]
@@ -87,7 +88,7 @@ class MarkedTensors:
         return found
 
     def add(self, value: Any, name: str, key: Any, marked: Marked) -> None:
-        """Mark elements of a tensor (for a sequence: of what it holds) in `real` or `meant`."""
+        """Mark elements of a tensor, or of the items of a sequence, in `real` or `meant`."""
         if value is None or marked is None:
             return
         if marked is True:
@@ -107,7 +108,7 @@ class MarkedTensors:
             groups[every] = np.logical_or.reduce(masks)
 
     def copy(self, source: Any, target: Any) -> None:
-        """Give a tensor the marks of another one of the same shape."""
+        """Copy the marks of a tensor to another one of the same shape."""
         known = self.of(source)
         if known is None or target is None or source is target:
             return
@@ -119,12 +120,12 @@ class MarkedTensors:
         self.note(target, known.latest, known.role)
 
     def add_shape(self, value: Any, origins: Origins) -> None:
-        """Note what the shape of a tensor depends on."""
+        """Add origins to the shape of a tensor."""
         for item in value if isinstance(value, (list, tuple)) else (value,):
             self._entry(item).shape |= origins
 
     def note(self, value: Any, latest: Origins = NONE, role: Role = Role.NONE) -> None:
-        """Note the nearest sightings of a marked tensor, or its role."""
+        """Set the nearest recorded findings of a marked tensor, or its role."""
         if isinstance(value, (list, tuple)):
             for item in value:
                 self.note(item, latest, role)
@@ -146,16 +147,16 @@ def _complete(masks: Sequence[Marked], value: Sequence[Any]) -> Marked:
 
 
 def groups_of(known: Iterable[Marks | None], name: str) -> Sequence[Any]:
-    """The keys of the groups among some marks, in a fixed order."""
+    """Return the keys of the groups among some marks, in a fixed order."""
     keys = {key: None for each in known if each is not None for key in getattr(each, name)}
     return [*keys]
 
 
 def masks_of(known: Sequence[Marks | None], name: str, key: Any) -> Sequence[Marked]:
-    """Per operand the elements of one group."""
+    """Return the elements of one group for each operand."""
     return [getattr(each, name).get(key) if each is not None else None for each in known]
 
 
 def hits(groups: Mapping[Any, Marked], place: Array) -> list[Any]:
-    """The keys of the groups that have an element of `place`."""
+    """Return the keys of the groups with an element in `place`."""
     return [key for key, marks in groups.items() if marks is not None and bool((marks & place).any())]

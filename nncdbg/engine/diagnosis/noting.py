@@ -1,4 +1,4 @@
-"""Writes sightings: what happened at a statement, in which visit of it, with which operands."""
+"""Records findings: what happened at a statement, in which visit of it, with which operands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nncdbg.stats import summarize
 
 @dataclass(slots=True)
 class Notes:
-    """Adds sightings to `seen`, and their numbers to the marks of tensors."""
+    """Adds recorded findings to `seen`, and their numbers to the marks of tensors."""
 
     machine: Machine
     to_host: Callable[[Any], Any]
@@ -38,7 +38,7 @@ class Notes:
         cause: Cause | None = None,
         lost: bool = False,
     ) -> None:
-        """Note a statement that propagates or heals values that originate at `roots`."""
+        """Record a statement that propagates or heals values that originate at `roots`."""
         parents = NONE.union(*(each.latest for each in known if each is not None))
         key = key_of(role, finding)
         sighting = self.seen.known(key)
@@ -54,7 +54,7 @@ class Notes:
             marks.latest = (marks.latest - parents) | {sighting.number}
 
     def birth(self, finding: Finding, parents: Origins = NONE, **fields: Any) -> Sighting:
-        """Note where something begins."""
+        """Record an origin."""
         key = key_of("birth", finding)
         known = self.seen.known(key)
         if known is not None:
@@ -103,7 +103,7 @@ def key_of(role: str, finding: Finding) -> tuple[Any, ...]:
 
 
 def _value(finding: Finding) -> str:
-    """The name of the result concerned; of what another statement made, where it is about an operand."""
+    """Return the name of the result concerned; for a finding about an operand, that of its producer."""
     statement, output = finding.binding, finding.output
     if output is None and finding.other is not None:
         statement, output = finding.other, 0

@@ -1,7 +1,8 @@
-"""Births that no rule explains: the op again, by plain NumPy, and then in f64.
+"""Causes that no rule explains: run the op again in plain NumPy, and then in f64.
 
-If that is finite in the same type, the kernel is suspect.  If it is finite in f64 only, something
-overflowed.  An infinity among the operands is replaced by large finite numbers to tell what became of it.
+If the result is finite in the same type, the kernel is suspect. If it is finite in f64 only, something
+overflowed. Infinities among the operands are replaced by large finite numbers to determine their
+effect.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from nncdbg.engine.ops.schema import split, versions_of
 from nncdbg.stats.finiteness import bad
 
 MOST = 1 << 20
-"""Elements of operands and result up to which an op is run again: some ten milliseconds."""
+"""Maximum number of elements of operands and result to run an op again: about ten milliseconds."""
 
 MOST_BY_REFERENCE = 1 << 12
-"""The same for `onnx.reference`, parts of which are loops in Python."""
+"""The same for `onnx.reference`, which contains loops in Python."""
 
 _EXPECTED = (NncdbgError, ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError)
-"""What kernels, those of `onnx.reference` too, raise over operands of a type they do not take."""
+"""Exceptions of kernels, including `onnx.reference`, for operands of an unsupported type."""
 
 
 def recomputed(birth: Birth) -> Cause | None:
-    """The cause as computing the op again tells it; None where that tells nothing."""
+    """Return the cause found by computing the op again; None if it finds none."""
     birth, index = narrowed(birth, spot(birth))
     again = _again(birth, birth.inputs)
     if again is not None and not _is_bad(again, index, birth.kind):
@@ -54,7 +55,7 @@ def recomputed(birth: Birth) -> Cause | None:
 
 
 def narrowed(birth: Birth, index: Index) -> tuple[Birth, Index]:
-    """Of a pointwise op, the one element that is looked at, with as many axes as before."""
+    """Reduce a pointwise op to the inspected element, with as many axes as before."""
     op = lookup(birth.op, birth.opset)
     if op is None or not op.pointwise or (birth.opset < 7 and len(birth.inputs) > 1):
         return birth, index
@@ -74,7 +75,10 @@ def _suspect(birth: Birth, index: Index, expected: str) -> Cause:
 
 
 def _of_infinity(birth: Birth, index: Index) -> Cause:
-    """Whether infinities are subtracted: then large numbers in their place leave a large one."""
+    """Return the cause for infinite operands: infinity minus infinity, or zero times infinity.
+
+    If large finite numbers in place of the infinities leave a large result, they are subtracted.
+    """
     probe = _again(birth, [_probed(value) for value in birth.inputs])
     names = [spelled(birth, i) for i, value in enumerate(birth.inputs) if _infinities(value)]
     evidence = f"{', '.join(names)} contains infinities, and {birth.op} turns them into NaN{at(index)}"
@@ -90,13 +94,13 @@ def _of_infinity(birth: Birth, index: Index) -> Cause:
 
 
 def _infinities(value: Any) -> list[float]:
-    """The infinities that a value holds, each once."""
+    """Return the distinct infinities in a value."""
     arrays = [array for array in flat([value]) if is_float(array)]
     return [sign for sign in (-np.inf, np.inf) if any((array == sign).any() for array in arrays)]
 
 
 def _probed(value: Any) -> Any:
-    """In f64, with each infinity another number of about 1e30."""
+    """Convert to f64 and replace each infinity by a different number of about 1e30."""
     if isinstance(value, (list, tuple)):
         return [_probed(item) for item in value]
     if not is_float(value):
@@ -109,7 +113,7 @@ def _probed(value: Any) -> Any:
 
 
 def _of_range(birth: Birth, index: Index) -> Cause | None:
-    """Whether f64 holds what the op's own type does not."""
+    """Return an overflow if f64 represents what the op's own type does not; else None."""
     dtype, hint = birth.output.dtype, overflow_hint(birth.output.dtype)
     again = _again(birth, [_widened(value) for value in birth.inputs])
     if again is not None and is_float(again) and np.isfinite(again[index]) and dtype.itemsize < 8:
@@ -124,7 +128,7 @@ def _of_range(birth: Birth, index: Index) -> Cause | None:
 
 
 def _may_overflow(most: float, dtype: np.dtype[Any]) -> bool:
-    """Whether a sum of products of such numbers may be past the end of a type."""
+    """Whether a sum of products of such numbers may exceed the range of a type."""
     square = EXACT.multiply(decimal(most), decimal(most))
     return overflows(EXACT.multiply(square, decimal(64)), dtype)
 
@@ -144,7 +148,7 @@ def _size(array: Array) -> float:
 
 
 def _widened(value: Any, factor: float = 1.0) -> Any:
-    """In f64, times a factor."""
+    """Convert to f64 and multiply by a factor."""
     if isinstance(value, (list, tuple)):
         return [_widened(item, factor) for item in value]
     return value.astype(np.float64) * factor if is_float(value) else value
@@ -155,7 +159,7 @@ def _is_bad(result: Array, index: Index, kind: str) -> bool:
 
 
 def _again(birth: Birth, operands: Sequence[Any]) -> Array | None:
-    """The result by the plain NumPy kernel; None without one, if it takes too long, or if it fails.
+    """Return the result of the plain NumPy kernel; None without one, if it takes too long, or if it fails.
 
     An op that runs by its formula has no kernel: its causes are those of the statements inside.
     """
@@ -180,12 +184,12 @@ def _again(birth: Birth, operands: Sequence[Any]) -> Array | None:
 
 
 def _is_known(op: str) -> bool:
-    """Whether it is known what the op means.  A kernel of the user's is never run on other operands."""
+    """Whether the op has a known definition. A user's kernel is never run on other operands."""
     return split(op)[0] == "nncdbg" or bool(versions_of(op))
 
 
 def _arguments(declared: Op, birth: Birth) -> dict[str, Any]:
-    """The attributes, and what else a kernel asks for."""
+    """Return the attributes and the other arguments of a kernel."""
     asked = dict(birth.attributes)
     if declared.opset_version:
         asked["opset"] = birth.opset
@@ -195,7 +199,7 @@ def _arguments(declared: Op, birth: Birth) -> dict[str, Any]:
 
 
 def kernel_at_fault(birth: Birth, statement: Statement, backend: str) -> Cause | None:
-    """The cause `kernel` where a backend gave NaN or Inf and the op's definition gives numbers; else None."""
+    """Return the cause `kernel` if a backend gave NaN or Inf but the op's definition gives numbers."""
     expected = _by_definition(birth, statement)
     wrong = bad(birth.output, birth.kind)
     if expected is None or expected.shape != wrong.shape or not wrong.any():
@@ -216,7 +220,7 @@ def kernel_at_fault(birth: Birth, statement: Statement, backend: str) -> Cause |
 
 
 def _by_definition(birth: Birth, statement: Statement) -> Any:
-    """The result of our kernel on the same operands; None where there is none, or it fails."""
+    """Return the result of our kernel on the same operands; None without a kernel, or if it fails."""
     call = call_of(statement.code, statement.pc, _no_generator)
     if call.op.random or (call.op.foreign and not call.op.reference):
         return None

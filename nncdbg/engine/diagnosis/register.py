@@ -1,4 +1,4 @@
-"""What is known of tensors, by their identity; no tensor is kept alive by it."""
+"""Records of tensors by identity; a record does not keep its tensor in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
 
 Origins: TypeAlias = "frozenset[int]"
-"""Numbers of sightings."""
+"""Numbers of recorded findings."""
 
 NONE: Origins = frozenset()
 
@@ -25,7 +25,7 @@ class ByIdentity(Generic[Known]):
         return bool(self._entries)
 
     def get(self, value: Any) -> Known | None:
-        """The record of a tensor; None if there is none."""
+        """Return the record of a tensor; None if there is none."""
         entry = self._entries.get(id(value))
         return entry[1] if entry is not None and entry[0]() is value else None
 
@@ -33,7 +33,7 @@ class ByIdentity(Generic[Known]):
         self._entries[id(value)] = (self._reference(value), known)
 
     def _reference(self, value: Any) -> Any:
-        """A weak reference; an element, which cannot be referred to so, is kept."""
+        """Return a weak reference; NumPy scalars do not support one and are kept."""
         try:
             return ref(value, partial(self._entries.pop, id(value)))
         except TypeError:
@@ -41,13 +41,13 @@ class ByIdentity(Generic[Known]):
 
 
 class Register:
-    """The origins of the trouble in tensors, per kind.  A list means what it holds."""
+    """The origins of bad values in tensors, per kind; a list has the origins of its items."""
 
     def __init__(self) -> None:
         self._entries: ByIdentity[dict[str, Origins]] = ByIdentity()
 
     def mark(self, value: Any, kind: str, origins: Origins) -> None:
-        """Note trouble of a kind; without an origin there is none."""
+        """Set the origins of a kind; no origins means none."""
         if value is None or not origins or isinstance(value, (list, tuple)):
             return
         known = self._entries.get(value)
@@ -57,12 +57,12 @@ class Register:
         known[kind] = origins
 
     def origins(self, value: Any, kind: str) -> Origins:
-        """The origins of the trouble of a kind in a value, as far as it is noted."""
+        """Return the recorded origins of a kind in a value."""
         if isinstance(value, (list, tuple)):
             return self.union(value, kind)
         known = self._entries.get(value)
         return NONE if known is None else known.get(kind, NONE)
 
     def union(self, values: Iterable[Any], kind: str) -> Origins:
-        """The origins of several values."""
+        """Return the origins of several values."""
         return NONE.union(*(self.origins(value, kind) for value in values))

@@ -1,4 +1,4 @@
-"""What was seen at one statement of a run, as plain records that hold no tensors."""
+"""Recorded findings at statements of a run, as plain records without tensors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from nncdbg.engine.execution.frame import Frame
 
 ENTRANCE = -1
-"""The pc of what a program was given: its inputs and constants."""
+"""The pc of the inputs and constants of a program."""
 
 MOST_VISITS = 16
-"""Visits of one statement whose births are followed apart; later ones are counted with the last."""
+"""Maximum number of separately tracked visits of one statement; later ones count with the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An operand as it was: its name, its type as the text spells it, its statistics if it is a tensor."""
+    """An operand: its name, its type as the text spells it, and its statistics if it is a tensor."""
 
     name: str
     type: str | None
@@ -33,9 +33,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One visit of a statement: the iterations of the loops around it and the calls that led there.
+    """One visit of a statement: the iterations of the enclosing loops and the calls that led there.
 
-    Both are outermost first; `calls` are the statements that called the functions around it.
+    Both are outermost first; `calls` are the statements that called the enclosing functions.
     """
 
     statement: Statement
@@ -44,7 +44,7 @@ class Visit:
 
     @classmethod
     def of(cls, statement: Statement, frames: Sequence[Frame]) -> Visit:
-        """The visit that a stack of frames, outermost first, is at."""
+        """Return the visit at a stack of frames, outermost first."""
         iteration = tuple(frame.iteration for frame in frames if frame.is_loop)
         outer = [Statement(frame.code, frame.pc) for frame in frames[:-1]]
         return cls(statement, iteration, tuple(each for each in outer if _calls(each)))
@@ -57,14 +57,15 @@ def _calls(statement: Statement) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Sighting:
-    """A statement where a value stopped being finite, was handed on, or became finite again.
+    """A statement where a value stopped being finite, was propagated, or became finite again.
 
-    `kind` is nan, inf, uninitialized, integer or guard; `role` birth, propagated or healed.  `statement`
-    may have the pc ENTRANCE: an input or constant that was bad from the start; `used` is the first
-    statement that it influences.  `iteration` and `calls` (the statements that called the functions around
-    it, outermost first) say which visit of the statement it was.  `parents` are the numbers of the
-    sightings that led to this one, `roots` those of the births and entrances behind it; `count` says how
-    often the same was seen.  `lost` marks a healed value without influence on the results of the statement.
+    `kind` is nan, inf, uninitialized, integer or guard; `role` is birth, propagated or healed.
+    `statement` may have the pc ENTRANCE: an input or constant that was bad from the start; `used` is
+    the first statement that it influences. `iteration` and `calls` (the statements that called the
+    enclosing functions, outermost first) identify the visit of the statement. `parents` are the numbers
+    of the records that led to this one, `roots` those of its origins in the program, its inputs and its
+    constants; `count` is the number of equal records. `lost` marks a healed value without influence on
+    the results of the statement.
     """
 
     number: int
@@ -89,13 +90,13 @@ class Sighting:
 
     @property
     def born(self) -> bool:
-        """Whether the trouble began here, in the program or in what it was given."""
+        """Whether the value originates here, in the program or in its inputs and constants."""
         return self.role == "birth" or self.statement.pc == ENTRANCE
 
 
 @dataclass(slots=True)
 class Sightings:
-    """The sightings of a run.  `told` are those to report, in the order of their report."""
+    """The recorded findings of a run, with those to report in the order of their report."""
 
     told: list[Sighting] = field(default_factory=list)
     _every: list[Sighting] = field(default_factory=list)
@@ -106,13 +107,13 @@ class Sightings:
         return self._every[number]
 
     def known(self, key: tuple[Any, ...]) -> Sighting | None:
-        """The sighting with which another one of this key would be counted; None where it is a new one."""
+        """Return the record that a new one with this key would be counted with; None if it would be new."""
         found = self._known.get(key, [])
         whole = key[0] != "birth" or len(found) >= MOST_VISITS
         return found[-1] if found and whole else None
 
     def add(self, key: tuple[Any, ...] | None, *, tell: bool = True, **fields: Any) -> Sighting:
-        """A new sighting; without `tell` it is reported only once `tell` is called."""
+        """Add a record; without `tell` it is reported only once `tell` is called."""
         sighting = Sighting(len(self._every), **fields)
         self._every.append(sighting)
         if key is not None:
@@ -124,17 +125,17 @@ class Sightings:
         return sighting
 
     def tell(self, number: int, used: Visit | None = None) -> None:
-        """Report a sighting that was held back; `used` is the statement that it influences."""
+        """Report a record that was held back; `used` is the statement that it influences."""
         if number in self._untold:
             self._untold.discard(number)
             self._every[number].used = used
             self.told.append(self._every[number])
 
     def conclude(self, outputs: Origins, nearest: Origins, *, ended: bool) -> None:
-        """Decide what reaches an output, then keep one sighting of each statement and role.
+        """Determine what reaches an output, then keep one record of each statement and role.
 
-        `outputs` are the births and entrances that an output depends on, `nearest` the sightings nearest to
-        the outputs.  Where the program did not end, everything may reach one.
+        `outputs` are the origins that an output depends on, `nearest` the records nearest to the
+        outputs. If the program did not end, everything may reach an output.
         """
         handed_on = self._ancestors(nearest)
         for sighting in self.told:
@@ -160,6 +161,6 @@ class Sightings:
 
 
 def _one(group: Sequence[Sighting]) -> Sighting:
-    """The first visit that reaches an output stands for all of them."""
+    """Merge equal records into the first one that reaches an output."""
     chosen = next((each for each in group if each.reaches_output), group[0])
     return chosen if len(group) == 1 else replace(chosen, count=sum(each.count for each in group))

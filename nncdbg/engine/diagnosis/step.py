@@ -18,7 +18,7 @@ from nncdbg.stats.finiteness import bad
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One executed statement: its operands and results, on the host too, and the marks of the operands."""
+    """An executed statement: its operands and results, also on the host, and the operands' marks."""
 
     binding: Binding
     inputs: Sequence[Any]
@@ -34,7 +34,7 @@ def step_of(
     known: Sequence[Marks | None],
     to_host: Callable[[Any], Any] = lambda value: value,
 ) -> Step:
-    """A statement that has run; `to_host` gives operands and results as NumPy arrays."""
+    """Return the step of a statement that has run; `to_host` converts its values to NumPy arrays."""
     operands = [array_of(to_host(value)) for value in inputs]
     hosts = [array_of(to_host(value)) for value in results]
     application = Application(binding.op, binding.attributes, operands, hosts, [None] * len(operands))
@@ -48,7 +48,7 @@ def either(a: Marked, b: Marked) -> Marked:
 
 
 def alone(finding: Finding, application: Application, born: Any) -> Finding:
-    """The finding without what came in bad: operands and result with finite numbers in its place."""
+    """Return the finding with only its own bad elements: those that came in are replaced by 1."""
     kind = finding.kind
     operands = [_finite(value, bad_in(value, kind)) for value in application.operands]
     host = application.results[finding.output or 0]

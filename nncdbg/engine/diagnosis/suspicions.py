@@ -1,4 +1,4 @@
-"""Statements that are legal and finite, but often a mistake: a wrong axis, a broadcast of both operands."""
+"""Suspicious statements: legal and finite, but often a mistake, such as a wrong axis or a broadcast."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _LIMITED = frozenset({"i8", "u8", "i4", "u4"})
 """Types of quantized codes."""
 
 _SATURATED = 0.1
-"""Share of elements at the limits of a type from which on they are suspicious."""
+"""Share of elements at the limits of a type from which it is suspicious."""
 
 _FEWEST = 4
-"""Elements of a result from which on equal ones are suspicious."""
+"""Number of elements of a result from which equal ones are suspicious."""
 
 Rule: TypeAlias = "Callable[[Op, Mapping[str, Any], Sequence[Array], Array], str]"
 
 
 def suspicion(op: Op, attributes: Mapping[str, Any], operands: Sequence[Any], result: Any) -> str:
-    """Return what is suspicious about one result of a statement, with the numbers; empty if nothing is.
+    """Describe what is suspicious about one result of a statement, with numbers; empty if nothing is.
 
-    `attributes` hold the defaults of the schema too.  Operands and result are arrays on the host; what is
-    no array is not examined.
+    `attributes` include the defaults of the schema. Operands and result are arrays on the host;
+    non-arrays are not examined.
     """
     arrays = [each for each in operands if isinstance(each, np.ndarray)]
     if not isinstance(result, np.ndarray) or not result.size or not arrays:
@@ -38,9 +38,9 @@ def suspicion(op: Op, attributes: Mapping[str, Any], operands: Sequence[Any], re
 def misaligned(
     op: Op, operands: Sequence[Any], reductions: Sequence[tuple[Any, Sequence[int]] | None]
 ) -> str:
-    """Return how an operand that was reduced without `keepdims` is broadcast along a wrong axis; or empty.
+    """Describe an operand, reduced without `keepdims`, that is broadcast along a wrong axis; else empty.
 
-    `reductions` has for each operand the array that was reduced to it and the axes, or None.  Example:
+    `reductions` holds for each operand the array that was reduced to it and the axes, or None. Example:
     ``x - ReduceMean(x, [1], keepdims=0)`` of a square x subtracts the mean of row j from column j.
     """
     if not op.arithmetic or len(operands) != 2:
@@ -65,7 +65,7 @@ def misaligned(
 
 
 def reduced_axes(op: Op, attributes: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[int]:
-    """Return the axes over which a reduction with `keepdims=0` goes; empty for other statements."""
+    """Return the axes of a reduction with `keepdims=0`; empty for other statements."""
     if not op.reduces or attributes.get("keepdims", 1):
         return ()
     arrays = [each for each in operands if isinstance(each, np.ndarray)]

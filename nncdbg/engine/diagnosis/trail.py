@@ -1,10 +1,11 @@
 """The NaN tracker: follows bad values element by element, from where they originate to the outputs.
 
-The allocation or observer that inspects every result reports those with NaN or Inf, and misused
-memory.  Until the first report the tracker costs nothing, unless the program is given a NaN or Inf: then,
-and from the first report on, it follows each statement (`wrap`).  By the op's row
-(`nncdbg.engine.ops.influence`) it marks the elements of the results that depend on a bad value, finite ones
-too: the index of an ArgMax, the 0 of 1 / Inf. What is marked in an output has an effect.
+The allocation or observer that inspects every result reports NaN, Inf and misused memory. Until the
+first report the tracker has no cost, unless an input or constant contains NaN or Inf: then, and from
+the first report on, it tracks each statement (`wrap`). By the op's influence rule
+(`nncdbg.engine.ops.influence`) it marks the result elements that depend on a bad value, including
+finite ones: the index of an ArgMax, the 0 of 1 / Inf. A mark in an output means that the bad value has
+an effect.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _READ_NOTHING = (NOTHING.find, CHECK.find)
 
 @dataclass(slots=True)
 class Trail:
-    """`machine` runs the program; `inputs` are its inputs by name, as they are in its slots.
+    """The NaN tracker of a run; `machine` runs the program, `inputs` are its inputs by name.
 
-    `whole` says whether every element of a tensor was written.  `begin` has its argument called before the
-    next statement, from which on all are followed; `quiet` says when nothing is to be noted, as the past is
-    being computed again.
+    The inputs are the values in the machine's slots. `whole` returns whether every element of a tensor
+    is initialized. `begin` schedules its argument before the next statement, from which on all are
+    tracked. `quiet` returns whether the past is being recomputed, so that nothing is recorded.
     """
 
     machine: Machine
@@ -65,13 +66,13 @@ class Trail:
     _asked: bool = False
     _followed: bool = False
     _reported: bool = False
-    """Whether a result of the statement that runs has NaN or Inf."""
+    """Whether a result of the statement in execution contains NaN or Inf."""
     _legal: set[int] = field(default_factory=set)
-    """The births of infinities that are legal by definition."""
+    """The origins of infinities that are legal by definition."""
     _explaining: set[int] = field(default_factory=set)
-    """The sightings of misused memory, wrong integers, inner overflows: they explain what depends on it."""
+    """Records of misused memory, wrong integers and inner overflows, which explain dependent values."""
     _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
-    """Statements that read uninitialized memory before they were followed."""
+    """Statements that read uninitialized memory before tracking began."""
 
     def __post_init__(self) -> None:
         self._carrier = Carrier(self._marks, self._seen, self.diagnosing.loaded, self.machine)
@@ -81,29 +82,29 @@ class Trail:
         self.machine.listeners.append(self._hear)
 
     def start(self) -> bool:
-        """Inspect what the program is given; with a NaN or Inf in it every statement has to be followed."""
+        """Inspect inputs and constants; return whether a NaN or Inf requires tracking every statement."""
         frame = self.machine.frames[0]
         if self._entrances.of_inputs(frame.code, self.inputs) | self._entrances.of_constants(frame.code):
             self._asked = self._followed = True
         return self._followed
 
     def marks_of(self, value: Any) -> Marks | None:
-        """What a tensor depends on, as far as it is followed."""
+        """Return the marks of a tracked tensor; None without any."""
         return self._marks.of(value)
 
     @property
     def problems(self) -> list[str]:
-        """What could not be followed exactly, and why."""
+        """What could not be tracked exactly, and why."""
         return self._carrier.problems
 
     @property
     def sightings(self) -> list[Sighting]:
         return self._seen.told
 
-    # -- what is reported ------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def found(self, finding: Finding) -> None:
-        """A result holds NaN or Inf, or memory was misused."""
+        """Handle a result with NaN or Inf, misused memory, or a fault."""
         if self.quiet() or finding.kind == "micro":
             return
         self._follow()
@@ -122,7 +123,7 @@ class Trail:
             self._trace(binding, finding.inputs, results, reported=True, kinds=(finding.kind,))
 
     def _integer_fault(self, finding: Finding) -> None:
-        """Note wrong integers; those that come from a NaN or Inf have the origin of that."""
+        """Record wrong integers; those caused by a NaN or Inf get its origin."""
         operands = [array_of(self.to_host(value)) for value in finding.inputs]
         fault = fault_of(finding.binding, operands)
         if fault is None or finding.result is None:
@@ -150,7 +151,7 @@ class Trail:
             self._notes.hand_on("propagated", finding, origins, known, finding.result, cause=cause)
 
     def _overflowed(self, finding: Finding) -> None:
-        """Note an overflow inside an op, and the elements of its finite result that it made wrong."""
+        """Record an overflow inside an op, and the elements of its finite result that it made wrong."""
         cause, within = self.diagnosing.cause(finding)
         number = self._notes.birth(finding, cause=cause, within=within).number
         self._carrier.rounded.add(number)
@@ -168,7 +169,7 @@ class Trail:
             return
         if not self._followed:
             self._unfollowed.append((finding.binding, origins))
-        # It is about an operand: whatever is read of it from now on comes from there.
+        # The finding is about an operand: later reads of that operand depend on it.
         for value in finding.inputs:
             if not self.whole(value) and not self._depends_on_memory(self._marks.of(value)):
                 self._mark_whole(value, origins)
@@ -180,7 +181,7 @@ class Trail:
         self._marks.add(value, "real", origins, whole(self.to_host(value)))
         self._marks.note(value, origins)
 
-    # -- what is followed ------------------------------------------------------------------------
+    # -- tracking ----------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         if not self._asked:
@@ -188,7 +189,7 @@ class Trail:
             self.begin(self._catch_up)
 
     def _catch_up(self) -> None:
-        """What a statement gave while it was not followed yet depends on what it read."""
+        """Mark the results of statements that read uninitialized memory before tracking began."""
         self._followed = True
         frame = self.machine.frames[-1]
         for statement, origins in self._unfollowed:
@@ -197,12 +198,12 @@ class Trail:
                     self._mark_whole(frame.slots[slot], origins)
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
-        """An instruction after which the marks of its operands are carried to its results."""
+        """Return an instruction that propagates the marks of its operands to its results."""
 
         def followed(*inputs: Any) -> Any:
             results = execute(*inputs)
             if isinstance(results, np.bool_):
-                # NumPy has one object for each of the two, so they could not be told apart.
+                # NumPy has one object for each bool, so results would share their marks.
                 results = np.asarray(results)
             reported, self._reported = self._reported, False
             if (self._marks or reported) and not self.quiet():
@@ -227,7 +228,7 @@ class Trail:
         reported: bool,
         kinds: Sequence[str] = KINDS,
     ) -> None:
-        """Carry marks from operands to results, and note what became of NaN and Inf."""
+        """Propagate marks from operands to results, and record the changes of NaN and Inf."""
         known = [self._marks.of(value) for value in inputs]
         if not reported and not any(known):
             return
@@ -247,10 +248,10 @@ class Trail:
         if marked and not any(noted) and binding.op.influence.find not in _READ_NOTHING:
             self._healed(step)
 
-    # -- what is noted ---------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------
 
     def _note_kind(self, step: Step, index: int, kind: str) -> bool:
-        """Note the births and what is handed on of one kind in one result; whether it holds any."""
+        """Record the origins and propagation of one kind in one result; return whether it contains any."""
         host, result = step.application.results[index], step.results[index]
         there = bad(host, kind)
         if not there.any():
@@ -270,7 +271,7 @@ class Trail:
         return True
 
     def _misused_in(self, step: Step, index: int) -> Any:
-        """The elements of a result that a finding about the memory of this very statement explains."""
+        """Return the elements of a result that a memory finding at this statement explains."""
         found, marks = (
             np.zeros(step.application.results[index].shape, bool),
             self._marks.of(step.results[index]),
@@ -282,7 +283,7 @@ class Trail:
         return found
 
     def _explained(self, step: Step, index: int, kind: str) -> Any:
-        """The result elements that depend on an operand element of the kind, or on misused memory."""
+        """Return the result elements that depend on an operand element of the kind, or on misused memory."""
         masks: list[Marked] = []
         for value, known in zip(step.application.operands, step.known, strict=True):
             there = bad_in(value, kind)
@@ -294,7 +295,7 @@ class Trail:
         return False if found is None else shaped(step.application.results[index], found)
 
     def _originates(self, step: Step, index: int, kind: str, explained: Any, parents: Origins) -> None:
-        """Note a birth; an infinity that is legal by definition is followed as an intentional one."""
+        """Record an origin; a legal infinity is tracked as an intentional one."""
         result = step.results[index]
         finding = Finding(kind, step.binding, "", step.inputs, index, result=result)
         there = bad(step.application.results[index], kind)
@@ -318,7 +319,7 @@ class Trail:
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
 
     def _healed(self, step: Step) -> None:
-        """Note operands with NaN or Inf that give finite results: the value is lost, or decides a result."""
+        """Record bad operands with finite results: the value is lost, or influences a result."""
         depends = NONE.union(*(marks.origins for marks in map(self._marks.of, step.results) if marks))
         for kind in KINDS:
             origins, known = NONE, []
@@ -333,10 +334,10 @@ class Trail:
                 finding = Finding(kind, step.binding, "", step.inputs, 0, result=step.results[0])
                 self._notes.hand_on("healed", finding, origins, known, step.results[0], lost=lost)
 
-    # -- at the end --------------------------------------------------------------------------------
+    # -- end -----------------------------------------------------------------------------------------
 
     def conclude(self, *, ended: bool) -> None:
-        """Decide what reaches an output; where the program did not end, everything may."""
+        """Determine what reaches an output; if the program did not end, everything may."""
         frame = self.machine.frames[0]
         outputs = frame.code.operands_of(-1, frame.slots) if ended else ()
         known = [marks for marks in map(self._marks.of, outputs) if marks is not None]

@@ -1,8 +1,8 @@
-"""Where inside a composite op a NaN or an Inf was born: its micro program runs once more, and is followed.
+"""Origins inside a composite op: the micro program runs again, with tracking.
 
-It runs on NumPy, on a machine of its own, over the operands of that moment; nothing of the program's
-state is touched.  An infinity that ends in a finite number, such as exp(90) in 1 / (1 + exp(90)), is not
-what is looked for: only what leads to the result is.
+It runs on NumPy, on a separate machine, over the operands of that moment; the program's state is not
+touched. Only values that lead to the bad result count: an infinity that ends in a finite number, such
+as exp(90) in 1 / (1 + exp(90)), is ignored.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from nncdbg.engine.ops.causes.places import at, flat, spot
 from nncdbg.engine.ops.schema import complete, version_of
 
 MOST_WORK = 1 << 22
-"""Multiplications, or elements of operands, up to which a micro program is run: about a second at most."""
+"""Maximum multiplications, or elements of operands, of a micro program: about a second at most."""
 
 MOST_BIRTHS = 64
-"""Births in one micro program that are kept, with their operands."""
+"""Maximum number of origins in one micro program that are kept, with their operands."""
 
 DEEPEST = 8
-"""Micro programs inside micro programs."""
+"""Maximum nesting of micro programs."""
 
 KINDS = ("inf", "nan")
 _GIVEN: Origins = frozenset({-1})
-"""The origin of what the op was given, and of what is meant to be infinite."""
+"""The origin of the op's operands and of intentional infinities."""
 
 FROM_INFINITIES = frozenset(
     {
@@ -54,12 +54,12 @@ FROM_INFINITIES = frozenset(
         "fully masked row",
     }
 )
-"""Causes of a NaN that an infinity is to blame for."""
+"""Causes of a NaN that result from an infinity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Within:
-    """A statement of a micro program, and what was born there."""
+    """A statement of a micro program, and the NaN or Inf that originates there."""
 
     code: Code
     pc: int
@@ -67,10 +67,11 @@ class Within:
 
 
 def diagnose(birth: Birth, code: Code, pc: int, loaded: Loaded) -> tuple[Cause, Within | None]:
-    """Why the statement at `pc` of a code gave NaN or Inf, and where inside of its op.
+    """Return why the statement at `pc` produced NaN or Inf, and where inside of its op.
 
-    What the rule of the op itself finds (a masked row, a variance of 0) says more than the micro-op does.  If
-    neither finds anything, and the micro program comes to a finite number, the kernel is suspect.
+    The cause by the rule of the op itself (a masked row, a variance of 0) is more specific than that of
+    the micro op. If neither finds a cause and the micro program gives a finite number, the kernel is
+    suspect.
     """
     own = explained(birth)
     inside = Microscope(loaded).look(birth, code, pc)
@@ -82,7 +83,7 @@ def diagnose(birth: Birth, code: Code, pc: int, loaded: Loaded) -> tuple[Cause, 
 
 
 def diagnose_overflow(birth: Birth, finding: Finding, loaded: Loaded) -> tuple[Cause, Within | None] | None:
-    """The overflow of a sum of squares inside of an op whose result is finite or NaN; None without one."""
+    """Return the overflow of a sum of squares inside an op with a finite or NaN result; None without one."""
     code, pc = finding.binding.code, finding.binding.pc
     declared = lookup(birth.op, birth.opset)
     squares = declared.squares if declared is not None else None
@@ -102,7 +103,7 @@ def diagnose_overflow(birth: Birth, finding: Finding, loaded: Loaded) -> tuple[C
 def _of_micro(birth: Birth, inner: Birth) -> Cause:
     cause = cause_of(inner)
     if cause.name == "cast out of range":
-        # A micro program over narrow floats computes in f32 and rounds once: nobody has asked for this cast.
+        # Micro programs over narrow floats compute in f32 and round once: this cast is not in the program.
         return Cause(
             "overflow", f"the result of {birth.op}: {cause.evidence}", overflow_hint(birth.output.dtype)
         )
@@ -119,7 +120,7 @@ def _suspect(birth: Birth, result: Finite) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class Finite:
-    """The micro program came to a finite number where the kernel did not."""
+    """A finite result of the micro program where the kernel gave none."""
 
     number: float
 
@@ -134,14 +135,17 @@ class Microscope:
         self._followed = _Followed()
 
     def look(self, birth: Birth, code: Code, pc: int, depth: int = DEEPEST) -> Within | Finite | None:
-        """The statement where it was born; None where there is no micro program, or too much to run."""
+        """Return the statement of origin, or `Finite` if the micro program gives a finite number.
+
+        Return None without a micro program, or if it is too large to run.
+        """
         birth = _small(birth)
         if _work(birth) > MOST_WORK:
             return None
         try:
             results = self._run(birth, code, pc)
         except NncdbgError:
-            return None  # There is no micro program for these operands, so the op is looked at as a whole.
+            return None  # There is no micro program for these operands: the op is treated as a whole.
         if results is None or birth.index >= len(results):
             return None
         result = results[birth.index]
@@ -157,7 +161,7 @@ class Microscope:
         return inner if isinstance(inner, Within) else found
 
     def overflow(self, birth: Birth, code: Code, pc: int, depth: int = DEEPEST) -> Within | None:
-        """The first statement that rounded a finite number to Inf; None without one."""
+        """Return the first statement that rounded a finite number to Inf; None without one."""
         try:
             if self._run(birth, code, pc) is None:
                 return None
@@ -175,7 +179,7 @@ class Microscope:
         return None
 
     def _run(self, birth: Birth, code: Code, pc: int) -> Sequence[Any] | None:
-        """The results of the micro program; None where there is none, or it draws random numbers."""
+        """Return the results of the micro program; None without one, or if it draws random numbers."""
         formula = self._loaded.formula_for(code, pc, birth.inputs)
         if formula is None or _is_random(formula):
             return None
@@ -202,26 +206,26 @@ class Microscope:
 
 @dataclass(slots=True)
 class _Followed:
-    """What is bad in one run of a micro program, and since which statement."""
+    """The bad values in one run of a micro program, and the statements where they originate."""
 
     births: list[Within] = field(default_factory=list)
     parents: list[Origins] = field(default_factory=list)
-    """Per birth of a NaN the births of the infinities among its operands."""
+    """For each NaN origin, the origins of the infinities among its operands."""
     squares: list[tuple[Binding, Sequence[Any], Sequence[Any]]] = field(default_factory=list)
-    """Statements of ops inside of which a sum of squares may overflow, with operands and results."""
+    """Statements of ops in which a sum of squares may overflow, with operands and results."""
     _bad: Register = field(default_factory=Register)
     _makers: Register = field(default_factory=Register)
     _made: list[tuple[str, list[tuple[int, ...]]]] = field(default_factory=list)
     _known: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def enter(self, given: Sequence[Any]) -> None:
-        """Note operands and constants: what is bad in them was not born here."""
+        """Record operands and constants: bad values in them do not originate here."""
         for value in flat(given):
             for kind in KINDS:
                 self._bad.mark(value, kind, _GIVEN)
 
     def after(self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any]) -> None:
-        """A statement has run."""
+        """Record the bad results of a statement that has run."""
         shapes = [value.shape for value in inputs if isinstance(value, np.ndarray)]
         if any(0 in shape for shape in shapes):
             self._made.append((binding.node.op, shapes))
@@ -237,21 +241,21 @@ class _Followed:
 
     def _note(self, binding: Binding, inputs: Sequence[Any], result: Any, index: int, kind: str) -> None:
         if self._bad.origins(result, kind) - _GIVEN:
-            return  # An operand is handed on as it is.
+            return  # The operand is passed on unchanged.
         origins = self._origins(inputs, kind)
         if not origins:
             origins = self._born(binding, inputs, result, index, kind)
         self._bad.mark(result, kind, origins)
 
     def _origins(self, values: Sequence[Any], kind: str) -> Origins:
-        """Where the bad elements of some values come from; empty where there are none."""
+        """Return the origins of the bad elements of some values; empty if there are none."""
         return NONE.union(*(self._origins_of(value, kind) for value in values if holds_any(value, kind)))
 
     def _origins_of(self, value: Any, kind: str) -> Origins:
         known = self._bad.origins(value, kind)
         if known:
             return known
-        # Nobody has given or made it but the machine: a loop has stacked what it collected.
+        # Only the machine makes such a value: the stacked items that a loop collected.
         every = frozenset(number for number, each in enumerate(self.births) if each.birth.kind == kind)
         return every or _GIVEN
 
@@ -273,7 +277,7 @@ class _Followed:
         return self._made[max(numbers)] if numbers else None
 
     def root(self, result: Any, kind: str) -> Within | None:
-        """The birth in which the trouble of a result began; None where the op was given it."""
+        """Return where the bad values of a result originate; None if they come from the op's operands."""
         origins = self._origins_of(result, kind) - _GIVEN
         if not origins:
             return None
@@ -295,12 +299,12 @@ def _birth(binding: Binding, inputs: Sequence[Any], result: Any, index: int, kin
 
 
 def _small(birth: Birth) -> Birth:
-    """The birth itself; of a pointwise op over many elements, the first bad one."""
+    """Return the birth; for a pointwise op over many elements, only the first bad one."""
     return narrowed(birth, spot(birth))[0] if birth.output.size > MOST_WORK >> 4 else birth
 
 
 def _work(birth: Birth) -> int:
-    """How much its micro program has to do: elements, and multiplications where all products are formed."""
+    """Estimate the work of a micro program: elements, and multiplications if all products are formed."""
     arrays = [birth.output, *(value for value in flat(birth.inputs) if isinstance(value, np.ndarray))]
     size = sum(array.size for array in arrays)
     op = lookup(birth.op, birth.opset)

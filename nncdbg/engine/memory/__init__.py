@@ -1,4 +1,4 @@
-"""How results get their memory: one allocation policy per run."""
+"""Memory of results: one allocation policy per run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ALLOCATORS = ("debug", "arena", "poison", "plain")
 
 
 def allocation(name: str | Allocation) -> Allocation:
-    """The allocation called `name`, or the one given; raises UsageError for an unknown name."""
+    """Return the allocation called `name`, or the given one; raises UsageError for an unknown name."""
     keep_freed()
     if isinstance(name, Allocation):
         return name

@@ -1,11 +1,11 @@
-"""The allocators `arena` and `poison`: memory is used again once the plan says that a value is dead.
+"""The allocators `arena` and `poison`: memory is reused once the plan frees a value.
 
-As in production, so bugs of the plan show as they do there.  `poison` fills memory with the
-pattern of fresh memory when it is freed, so that old data cannot pass for new.
+Memory is reused as in production, so bugs of the plan have the same effects. `poison` fills freed
+memory with the pattern of fresh memory, so that stale data is not mistaken for new.
 
-Statements that ran before in an arena of the same holes take the same places (see `stretches`).  Who holds
-their blocks is only noted once somebody wants to know: a block or call begins, a statement does something
-else than it did, or a value is looked up.
+Statements that ran before in an arena with the same holes take the same places (see `stretches`). The
+holders of their blocks are recorded late: when a block or call begins, a statement deviates from its
+earlier run, or a value is looked up.
 """
 
 from __future__ import annotations
@@ -42,28 +42,31 @@ class ArenaAllocation(ReusingAllocation):
         self.heap = Heap()
         self._stretches = Stretches()
         self._unobserved: tuple[Execute, Execute] | None = None
-        """What was made last for a statement: with account of its blocks, and without."""
+        """The latest instructions made for a statement: with and without accounting of its blocks."""
         self._making_steps: Making | None = None
         self._latest: Execute | None = None
-        """What was made last for a kernel that writes into a given buffer."""
+        """The latest instruction made for a kernel that writes into a given buffer."""
         self._learns = plan is by_liveness
-        """Another plan may free something else each time, and what is read after that is to be found."""
+        """Whether stretches are learned: only for `by_liveness`.
+
+        Another plan may free differently each time, and its reads of freed memory must be found.
+        """
         self._course = Course()
         self._gathering_steps = self._going_along()
         self._forget()
 
     def _forget(self) -> None:
-        """Nothing has run yet."""
+        """Reset to the state before the first statement."""
         course, fresh = self._course, Course()
         for each in fields(Course):
-            # The same object, which the instructions know.
+            # Keep the same object: the instructions refer to it.
             setattr(course, each.name, getattr(fresh, each.name))
         self._learning: tuple[Hashable, Step | None, Scope, int] | None = None
-        """The stretch that is learned: its key, last step, scope and the number of segments."""
+        """The stretch being learned: its key, last step, scope and the number of segments."""
         self._freed: list[Block] = []
-        """What the statement in execution has freed, while it is learned."""
+        """The blocks freed by the statement in execution while a stretch is learned."""
         self._span = 0
-        """What the latest block was asked for."""
+        """The span requested for the latest block."""
         self._alone = True
         """False once another machine has computed with values of this run."""
 
@@ -72,7 +75,7 @@ class ArenaAllocation(ReusingAllocation):
         self._making_steps = None
 
     def live_bytes(self) -> int:
-        """Bytes of the blocks that are not freed."""
+        """Return the size in bytes of the live blocks."""
         self._account()
         return self.heap.live_bytes
 
@@ -81,7 +84,7 @@ class ArenaAllocation(ReusingAllocation):
         return super().block_of(content)
 
     def _renew(self) -> None:
-        # What the run before stood in is kept for this one.
+        # Keep the pages of the earlier run for this one.
         region = self.heap.region
         region.begin_run()
         self.heap = Heap(region)
@@ -99,7 +102,7 @@ class ArenaAllocation(ReusingAllocation):
         step = course.running
         if step is not None:
             if shape == step.shape and dtype is step.dtype and course.handed is None:
-                # Where it was the last time.
+                # The same place as the last time.
                 place: Any = step.place
                 if place.number != course.number:
                     self._turn_to(place.number)
@@ -122,7 +125,7 @@ class ArenaAllocation(ReusingAllocation):
         return buffer, heap.bases[block.number] + start
 
     def _turn_to(self, number: int) -> None:
-        """The next steps are in another segment."""
+        """Switch the steps to another segment."""
         course, heap = self._course, self.heap
         course.number, course.segment = number, heap.segments[number]
         course.raw, course.base = heap.raw[number], heap.bases[number]
@@ -151,7 +154,7 @@ class ArenaAllocation(ReusingAllocation):
         return self._gathering_steps(pc, quick, otherwise, pc == len(code.nodes))
 
     def _going_along(self) -> Callable[[int, Gather, Gather, bool], Gather]:
-        """What makes the functions that begin a step (see `_writing`)."""
+        """Return the factory of the functions that begin a step (see `_writing`)."""
         course = self._course
 
         def making(pc: int, quick: Gather, otherwise: Gather, ends: bool) -> Gather:
@@ -196,7 +199,7 @@ class ArenaAllocation(ReusingAllocation):
         course, refill = self._course, self._refill if self.poison else None
         assert self._unobserved is not None
         accounted, run = self._unobserved
-        # What nobody observes needs no way around for observers.
+        # Without an observer the direct instruction suffices.
         quick = run if execute is accounted else execute
 
         def completed(*inputs: Any) -> Any:
@@ -231,18 +234,18 @@ class ArenaAllocation(ReusingAllocation):
         return self._making_steps(binding, binding.kernel_into, completed)
 
     def _refill(self, freed: tuple[Bytes, ...]) -> None:
-        """Write the pattern where something died."""
+        """Write the pattern into freed bytes."""
         for number, start, end in freed:
             write_pattern(self.heap.raw[number], start, end)
 
     def _fail(self, binding: Binding) -> None:
-        """A step has raised."""
+        """Leave the stretch after a step raised."""
         self._leave_stretch()
         self.lifetimes.scopes[-1].begun = binding.pc
         self._discard(binding)
 
     def _complete_late(self, binding: Binding, results: Any) -> None:
-        """The statement was begun as a step, and was something else."""
+        """Complete a statement that began as a step but deviated from it."""
         self._leave_stretch()
         scope = self.lifetimes.scopes[-1]
         scope.begun = binding.pc
@@ -252,7 +255,7 @@ class ArenaAllocation(ReusingAllocation):
     # -- stretches -----------------------------------------------------------------------
 
     def _follow(self, code: Code, pc: int, slots: list[Any]) -> None:
-        """Begin, or go on with, a stretch at a statement of which nothing is known yet."""
+        """Begin or continue a stretch at a statement without a known step."""
         scope, learning = self._current, self._learning
         self._alone = self._alone and scope is not None
         self._learning = None
@@ -282,7 +285,7 @@ class ArenaAllocation(ReusingAllocation):
             self._learning = (key, None, scope, len(self.heap.segments))
 
     def _learn(self, binding: Binding, results: Any) -> None:
-        """Remember where a statement put its result, if it took one block and nothing else happened."""
+        """Record the place of a statement's result, if it took one block and nothing else happened."""
         assert self._learning is not None
         scope, segments = self._learning[2:]
         slot, made = binding.code.targets[binding.pc], self._made
@@ -308,16 +311,17 @@ class ArenaAllocation(ReusingAllocation):
         self._course.next = None
 
     def _account(self) -> None:
-        """Note who holds, and who held, the blocks of the steps that have run.
+        """Record the past and present holders of the blocks of the executed steps.
 
-        Amid a step, what it has taken is noted as well, and the statement goes on as if it was none.
+        During a step, the blocks that it has taken are recorded as well, and the statement continues as
+        an ordinary one.
         """
         if self._course.running is not None:
             self._account_running(self._course.running)
         if self._course.pending:
             pending, self._course.pending = self._course.pending, []
             scope, poison = self.lifetimes.scopes[-1], self.poison
-            # It was poisoned when it died.
+            # Already poisoned when it was freed.
             self.poison = False
             step = self._course.unaccounted
             for buffer in pending:
@@ -347,7 +351,7 @@ class ArenaAllocation(ReusingAllocation):
 
 
 def _held(scope: Scope) -> Hashable:
-    """Where the blocks stand that a scope may free, and how many hold them."""
+    """Return the places and holder counts of the blocks that a scope may free."""
     return tuple(
         (slot, block.number, block.start, block.span, block.holders, block.freed is None)
         for slot, block in scope.held.items()

@@ -1,8 +1,7 @@
-"""Blocks of an arena: who owns which bytes, who freed them, and who got them next.
+"""Blocks of an arena: their owner, the statement that freed them, and their successor.
 
-Best fit over a sorted list of holes; neighboring holes grow together.  A hole remembers the
-blocks that were freed into it until somebody else gets their bytes, so that a stale read can
-be told with both sites.
+Best fit over a sorted list of holes; adjacent holes are merged. A hole remembers the blocks that were
+freed into it until their bytes are reused, so that a stale read can be reported with both sites.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from nncdbg.engine.memory.segment import Segment
 
 _CHUNK = 1 << 20
 _LEAST = ALIGNMENT + GUARD
-"""Bytes that a remainder must have to become a hole of its own."""
+"""Minimum size in bytes of a remainder that becomes a separate hole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a block is: a value, the statement that wrote it, and the iteration of its loop.
+    """The owner of a block: a value, the statement that wrote it, and the iteration of its loop.
 
-    `home` is the block of the program that defines the value, where that is not the statement's.
+    `home` is the block of the program that defines the value, if it is not the statement's.
     """
 
     value: str
@@ -45,13 +44,13 @@ class Owner:
 class Block:
     """`span` bytes at offset `start` of a segment: a buffer of `size` bytes and the guard after it.
 
-    `holders` counts the slots whose plan is to free it; `freed` is the statement after which the
-    last of them did, None while the block lives; `successor` the first to get some of its bytes,
-    `taken` which of them, counted from the start of the segment.
+    `holders` counts the slots that hold the block. `freed` is the statement after which the last holder
+    released it, None while the block is live. `successor` is the first owner to reuse some of its
+    bytes, and `taken` is their range, counted from the start of the segment.
     """
 
     number: int
-    """Which segment, in the order in which they were taken."""
+    """Index of the segment, in the order of allocation."""
     segment: Segment
     start: int
     span: int
@@ -63,7 +62,7 @@ class Block:
     taken: tuple[int, int] | None = None
 
     def overlap(self, start: int, end: int) -> tuple[int, int] | None:
-        """The bytes of its buffer from `start` to `end` of the segment; None if there are none."""
+        """Return the bytes of its buffer from `start` to `end` of the segment; None if there are none."""
         own = self.start
         first = start if start > own else own
         last = end if end < own + self.size else own + self.size
@@ -72,18 +71,18 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Hole:
-    """Bytes that nobody owns."""
+    """Free bytes of a segment."""
 
     number: int
     segment: Segment
     start: int
     span: int
     graves: list[Block] = field(default_factory=list)
-    """Freed blocks whose bytes still stand."""
+    """Freed blocks with bytes that are not overwritten yet."""
 
 
 class Heap:
-    """One growing arena.  `peak_bytes` is the most that blocks took at one time."""
+    """A growing arena; `peak_bytes` is the largest total size of its blocks so far."""
 
     def __init__(self, region: Region | None = None) -> None:
         self.region = region or Region()
@@ -97,7 +96,7 @@ class Heap:
         self.peak_bytes = 0
 
     def take(self, span: int, size: int, owner: Owner) -> Block:
-        """A block of at least `span` bytes out of the smallest hole that fits, whatever stands there."""
+        """Take a block of at least `span` bytes from the smallest hole that fits, without clearing it."""
         hole = self._fitting(span) or self._grow(span)
         if hole.span - span < _LEAST:
             span = hole.span
@@ -115,11 +114,11 @@ class Heap:
 
     @property
     def layout(self) -> tuple[tuple[int, int, int], ...]:
-        """(segment, start, span) of each hole: what decides where the next blocks go."""
+        """Return (segment, start, span) of each hole, which determines the places of the next blocks."""
         return tuple((hole.number, hole.start, hole.span) for hole in self._holes)
 
     def _fitting(self, span: int) -> Hole | None:
-        """The smallest hole of at least `span` bytes, the first of several."""
+        """Return the smallest hole of at least `span` bytes, the first of equals."""
         found = None
         for hole in self._holes:
             if hole.span >= span and (found is None or hole.span < found.span):
@@ -127,7 +126,7 @@ class Heap:
         return found
 
     def free(self, block: Block, after: Statement) -> None:
-        """Give a living block's bytes back."""
+        """Free a live block."""
         assert block.freed is None
         block.freed = after
         self.live_bytes -= block.span
@@ -138,7 +137,7 @@ class Heap:
         self._join(index - 1)
 
     def _join(self, index: int) -> None:
-        """Make the holes at `index` and after it one, if they touch."""
+        """Merge the holes at `index` and after it, if they are adjacent."""
         if not 0 <= index < len(self._holes) - 1:
             return
         hole, after = self._holes[index], self._holes[index + 1]
@@ -158,7 +157,7 @@ class Heap:
 
 
 def _succeeds(block: Block, grave: Block) -> bool:
-    """Whether a new block overlaps a freed one; the freed one learns of it."""
+    """Whether a new block overlaps a freed one; if so, set the successor of the freed one."""
     if block.start >= grave.start + grave.span or grave.start >= block.start + block.span:
         return False
     grave.successor = block.owner

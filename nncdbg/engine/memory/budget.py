@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write them, and how much old values may take by default."""
+"""Sizes in bytes in human notation, and the default budget for old values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
 
 
 def parse_bytes(size: int | str | None) -> int:
-    """A number of bytes from a number, or from text such as ``4GiB`` or ``500MB``.
+    """Parse a number of bytes, or text such as ``4GiB`` or ``500MB``.
 
-    None is a quarter of the machine's memory.  Raises UsageError for anything else.
+    None is a quarter of the machine's memory. Raises UsageError for anything else.
     """
     if size is None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

@@ -13,25 +13,25 @@ from nncdbg.engine.ops.planning import result_of
 from nncdbg.stats.inspection import PATTERN_WORD, fill, is_pattern
 
 GUARD = 64
-"""Bytes of pattern before and after each buffer, which no kernel may touch."""
+"""Bytes of pattern before and after each buffer, which no kernel may write."""
 
 ALIGNMENT = 64
 
 
 def span_of(size: int) -> int:
-    """Bytes from one buffer's start to the next: the size, a guard, and up to the next alignment."""
+    """Return the bytes from one buffer's start to the next: the size and a guard, aligned."""
     return -(-(size + GUARD) // ALIGNMENT) * ALIGNMENT
 
 
 def address_of(array: Array) -> int:
-    """The address of an array's first byte."""
+    """Return the address of an array's first byte."""
     return int(array.__array_interface__["data"][0])
 
 
 def planned(
     binding: Binding, inputs: Sequence[Any]
 ) -> tuple[tuple[int, ...], np.dtype[Any], int, int] | None:
-    """(shape, dtype, elements, span) of the output for these inputs; None if only the kernel knows them."""
+    """Return (shape, dtype, elements, span) of the output; None if only the kernel determines them."""
     plan = result_of(binding.op, binding.attributes, inputs)
     if plan is None:
         return None
@@ -41,11 +41,11 @@ def planned(
 
 
 _PATTERN = PATTERN_WORD.to_bytes(2, "little") * 256
-"""The fill pattern as it is at an even address, longer than a guard and what it takes to the alignment."""
+"""The fill pattern at an even address, longer than a guard with its alignment."""
 
 
 def pattern_between(start: int, end: int) -> bytes:
-    """The fill pattern from `start` to `end` of a segment, which begins at an even address."""
+    """Return the fill pattern from `start` to `end` of a segment, which begins at an even address."""
     odd = start & 1
     return _PATTERN[odd : odd + end - start]
 
@@ -59,7 +59,7 @@ def write_pattern(raw: memoryview, start: int, end: int) -> None:
 
 
 def guards(buffer: Array) -> tuple[Array, Array]:
-    """The bytes before and after a buffer.  Its base is the segment that it stands in."""
+    """Return the guard bytes before and after a buffer; its base is the segment that contains it."""
     segment: Array = np.asarray(buffer.base)
     start = address_of(buffer) - address_of(segment)
     end = start + buffer.nbytes
@@ -67,7 +67,7 @@ def guards(buffer: Array) -> tuple[Array, Array]:
 
 
 def damage(buffer: Array) -> str | None:
-    """Where a kernel wrote beside a buffer, as an element counted from its start; None if nowhere."""
+    """Describe an out-of-bounds write by its element index; None if the guards are intact."""
     before, after = guards(buffer)
     early = np.flatnonzero(~is_pattern(before))
     if len(early):
@@ -81,6 +81,6 @@ def damage(buffer: Array) -> str | None:
 
 
 def heal(buffer: Array) -> None:
-    """Write the pattern into the guards again, so that the damage is told once."""
+    """Restore the pattern in the guards, so that the damage is reported once."""
     for guard in guards(buffer):
         fill(guard)

@@ -1,9 +1,9 @@
-"""The allocator `debug`: no address is handed out twice in a run, every fresh buffer is NaN.
+"""The allocator `debug`: addresses are unique in a run, and every fresh buffer is NaN.
 
-Buffers come one after the other out of a large reserved region; pages whose buffers are all
-dropped go back to the system, their addresses do not come again before the program starts anew.
-The region is filled with one pattern that is a quiet NaN in every common float type, so fill and
-guards cost one pass for many buffers.
+Buffers are taken one after the other from a large reserved region. When all buffers of a page are
+dropped, the page returns to the system, and its addresses are not reused before the program restarts.
+The region is filled with one pattern that is a quiet NaN in every common float type, so fill and guards
+cost one pass for many buffers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nncdbg.engine.memory.region import Region
 _SMALL_SEGMENT = 1 << 18
 
 _LARGE = 1 << 16
-"""Bytes from which a buffer does not begin a new segment for others too."""
+"""Bytes above which a buffer that does not fit into the current segment gets a separate one."""
 
 
 class DebugAllocation(InspectedAllocation):
@@ -41,7 +41,7 @@ class DebugAllocation(InspectedAllocation):
         self._limit = len(self._segment)
 
     def live_bytes(self) -> int:
-        """Bytes of the segments in which some buffer still stands."""
+        """Return the size in bytes of the segments with live buffers."""
         return self.region.live_bytes
 
     def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
@@ -53,7 +53,7 @@ class DebugAllocation(InspectedAllocation):
         self._offset = self._limit
 
     def allocate(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Array, int]:
-        """A fresh buffer and its address; `span` is its size with alignment and guard (see `span_of`)."""
+        """Return a fresh buffer and its address; `span` is its padded size (see `span_of`)."""
         offset = self._offset
         end = offset + span
         if end > self._limit:
@@ -65,7 +65,7 @@ class DebugAllocation(InspectedAllocation):
         return np.ndarray(shape, dtype, self._segment, offset), self._base + offset
 
     def _alone(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Array, int]:
-        """A buffer in a segment of its own, so that small ones go on where they were."""
+        """Return a buffer in a separate segment; small buffers continue in the current one."""
         segment = self.region.segment(GUARD + span)
         self._over()
         return np.ndarray(shape, dtype, segment, GUARD), address_of(segment) + GUARD
@@ -78,4 +78,4 @@ class DebugAllocation(InspectedAllocation):
 
 
 def _nobody() -> None:
-    """Nobody keeps a budget yet."""
+    """Ignore the budget until `begin` sets a callback."""

@@ -1,8 +1,8 @@
-"""Kernels run into buffers of ours, and every result is inspected: what `debug` and `arena` share.
+"""Inspection of results in guarded buffers, shared by `debug` and `arena`.
 
-After each kernel one compiled pass over its output checks the guards, looks for elements that
-nobody wrote, and takes the statistics.  A tensor that nobody wrote is remembered apart from
-its values, since a kernel can turn NaN into a number and integers have none.
+After each kernel one compiled pass over its output checks the guards, finds uninitialized elements and
+computes the statistics. An uninitialized tensor is recorded apart from its values, because a kernel can
+turn NaN into a number, and integers have no NaN.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _shapes_of = attrgetter("shape")
 _all_shapes_of = partial(map, _shapes_of)
 
 Making: TypeAlias = Callable[[Binding, Execute, Execute], Execute]
-"""``(binding, kernel, otherwise)``: runs a statement with `kernel`, or with `otherwise` where it cannot."""
+"""``(binding, kernel, otherwise)``: runs a statement with `kernel`, or with `otherwise` if it cannot."""
 
 
 class InspectedAllocation(Allocation):
-    """Results are written into buffers with guards and inspected; where they come from is `allocate`.
+    """Results are written into guarded buffers from `allocate` and inspected.
 
-    `report` hears of each finding whose flag is in `watched`.  `unwritten` knows the buffers that
-    nobody wrote yet, by identity.
+    `report` is called with each finding of a flag in `watched`. Uninitialized buffers are recorded by
+    identity, each with the statement that left it so.
     """
 
     inspects = True
@@ -69,9 +69,9 @@ class InspectedAllocation(Allocation):
 
     @abstractmethod
     def allocate(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Array, int]:
-        """A buffer with guards around it and its address; `span` is its size as `span_of` has it.
+        """Return a buffer with guards around it and its address; `span` is its size as in `span_of`.
 
-        The buffer's `base` is the uint8 array that it and its guards stand in.
+        The buffer's `base` is the uint8 array that contains it and its guards.
         """
 
     def whole(self, content: Any) -> bool:
@@ -89,14 +89,14 @@ class InspectedAllocation(Allocation):
         def gathered(slots: list[Any]) -> Sequence[Any]:
             operands = gather(slots)
             if self.unwritten:
-                # A condition or a number of times is read here; what a loop carries is only handed on.
+                # Only the condition or count is read here; what a loop carries is only passed on.
                 self._check_reads(Statement(code, pc), operands[:1])
             return operands
 
         return gathered
 
     def _returning(self, code: Code, pc: int, gather: Gather) -> Gather:
-        """What the program gives out is read, by whoever asked for it; a call only hands its results on."""
+        """Check the results of the program: returning them reads them. A call only passes its results on."""
 
         def gathered(slots: list[Any]) -> Sequence[Any]:
             operands = gather(slots)
@@ -117,13 +117,13 @@ class InspectedAllocation(Allocation):
         return self._running(binding)
 
     def _running(self, binding: Binding) -> Execute:
-        """The kernel, into a buffer of ours if it can."""
+        """Run the kernel into our buffer if it supports that."""
         if binding.kernel_into is not None and binding.op.infer is not None:
             return self._into(binding)
         return self._adopting(binding)
 
     def _into(self, binding: Binding) -> Execute:
-        """For a kernel that writes into a given buffer."""
+        """Return the instruction of a kernel that writes into a given buffer."""
         kernel = binding.kernel_into
         if binding.op.foreign:
             kernel = self.kernel_buffers.watched_into(binding, self._left_unwritten)
@@ -133,11 +133,11 @@ class InspectedAllocation(Allocation):
         return self._making(binding, kernel, partial(self._adopted, binding))
 
     def _writing(self, known: KnownSteps | None = None) -> Making:
-        """What makes the functions that run kernels.  The hot path of debugging: every line counts.
+        """Return the factory of the functions that run kernels. This is the hot path: every line counts.
 
-        With `known`, a whole instruction is made: it runs a step without further calls, and leaves
-        everything else to its `otherwise`.  What all statements share is in the cells of this function, so
-        that each statement has little memory of its own that must come into the cache.
+        With `known`, the factory makes a whole instruction: it runs a step without further calls, and
+        leaves everything else to `otherwise`. State that all statements share is in the cells of this
+        function, so that each statement loads little memory of its own into the cache.
         """
         unwritten, allocate, mask, sizes_of = self.unwritten, self.allocate, MASK, self._sizes_of
         rows, results, position = self._row_source()
@@ -215,9 +215,9 @@ class InspectedAllocation(Allocation):
         return making
 
     def _sizes_of(self, binding: Binding, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
-        """Shape, dtype, elements and span of a result, and the inspection, None while it is not compiled.
+        """Return shape, dtype, elements, span and inspection of a result, the last None until it is compiled.
 
-        None if only the kernel knows the sizes.
+        Return None if only the kernel determines the sizes.
         """
         plan = planned(binding, inputs)
         if plan is None:
@@ -231,7 +231,7 @@ class InspectedAllocation(Allocation):
         return self.log.address, self.log.results, self.log.positions.take
 
     def _adopting(self, binding: Binding) -> Execute:
-        """For a kernel that allocates for itself."""
+        """Return the instruction of a kernel that allocates its results."""
 
         def execute(*inputs: Any) -> Any:
             if self.unwritten:
@@ -241,7 +241,7 @@ class InspectedAllocation(Allocation):
         return execute
 
     def _adopted(self, binding: Binding, *inputs: Any) -> Any:
-        """Run a kernel that allocates for itself, and copy its results into buffers of ours."""
+        """Run a kernel that allocates its results, and copy them into our buffers."""
         kernel, several = binding.kernel, binding.several
         self.kernel_buffers.forget()
         results = kernel(*inputs)
@@ -266,7 +266,7 @@ class InspectedAllocation(Allocation):
     def _adopt(
         self, binding: Binding, inputs: Sequence[Any], index: int, result: Any, wrong: str | None = None
     ) -> Any:
-        """A result in a buffer of ours; `wrong` says what the kernel did not write of it, or wrongly."""
+        """Copy a result into our buffer; `wrong` describes uninitialized or wrong elements, if any."""
         if result is None or isinstance(result, (list, tuple)):
             return result
         array = np.asarray(result)
@@ -277,13 +277,16 @@ class InspectedAllocation(Allocation):
         flags = self._inspect(buffer, address)
         if wrong is not None:
             self._left_unwritten(binding, inputs, buffer, wrong, index)
-        # A copy writes every element: what looks like the pattern here is data.
+        # A copy writes every element: what matches the pattern here is data.
         if flags & self.watched & ~UNWRITTEN:
             self._examine(binding, inputs, buffer, flags & ~UNWRITTEN, index)
         return buffer
 
     def _empty(self, binding: Binding) -> Execute:
-        """A tensor that nobody writes: what an op reads of it later is a finding there."""
+        """Return the instruction of `nncdbg.Empty`, which allocates an uninitialized tensor.
+
+        Reads of the tensor are reported at the statement that reads it.
+        """
         shape = tuple(binding.attributes["shape"])
         dtype = NUMPY[binding.attributes["dtype"]]
         span = span_of(dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
@@ -298,9 +301,10 @@ class InspectedAllocation(Allocation):
         return execute
 
     def _filling(self, binding: Binding) -> Execute:
-        """For a statement that copies a tensor and writes over parts of it.
+        """Return the instruction of a statement that copies a tensor and overwrites parts of it.
 
-        What nobody wrote may be in no part of the copy any more; if it is, who reads the copy is told of.
+        The copy may have overwritten every uninitialized element. If it has not, reads of the copy are
+        reported.
         """
         execute = self._running(binding)
 
@@ -322,13 +326,13 @@ class InspectedAllocation(Allocation):
 
     def _mark_unwritten(self, buffer: Array, binding: Binding) -> None:
         key = id(buffer)
-        # When the buffer goes, so does its mark; `pop` takes the dead reference as its default.
+        # The mark is dropped with the buffer; `pop` takes the dead reference as its default.
         self.unwritten[key] = (ref(buffer, partial(self.unwritten.pop, key)), binding)
 
     # -- inspection ----------------------------------------------------------------------
 
     def _inspect(self, buffer: Array, address: int) -> int:
-        """Check guards and pattern of a buffer and log its statistics; the flags of `stats.inspection`."""
+        """Check guards and pattern of a buffer and log its statistics; return `Flag` bits."""
         row = 0
         if self.log is not None:
             number = self.log.positions.take() & MASK
@@ -340,7 +344,7 @@ class InspectedAllocation(Allocation):
         return compiled(address, buffer.size, GUARD, row)
 
     def _inspector(self, dtype: np.dtype[Any]) -> Inspector | None:
-        """The compiled inspection of a dtype, kept from the moment it is there."""
+        """Return the compiled inspection of a dtype, cached once it is ready; None before."""
         compiled = inspector(name_of(dtype))
         if compiled is not None:
             self._inspectors[dtype] = compiled
@@ -370,7 +374,7 @@ class InspectedAllocation(Allocation):
     def _examine(
         self, binding: Binding, inputs: Sequence[Any], buffer: Array, flags: int, index: int = 0
     ) -> None:
-        """The rare path: some flag is set that somebody watches."""
+        """Report findings: the rare path, taken if a watched flag is set."""
         op, name = binding.node.op, binding.node.outputs[index].name
         if flags & GUARDS & self.watched:
             detail = f"{op} wrote outside %{name}'s buffer: {damage(buffer)}"
@@ -387,11 +391,11 @@ class InspectedAllocation(Allocation):
 
 
 def _nobody(finding: Finding) -> None:
-    """Nobody listens before `connect`."""
+    """Ignore findings until `connect` sets a callback."""
 
 
 def _key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
-    """What of the operands tells the sizes of the result."""
+    """Return the function from operands to what determines the sizes of the result."""
     measure = measure_of(binding.op, binding.attributes)
     if measure is not None:
         return lambda inputs: measure(*inputs)
@@ -400,7 +404,7 @@ def _key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
 
 @lru_cache(maxsize=1 << 14)
 def _one(equal: tuple[Any, ...]) -> tuple[Any, ...]:
-    """One object for equal tuples: many statements have the same sizes, and share them in the CPU's cache."""
+    """Return one object for equal tuples: statements with the same sizes share them in the CPU cache."""
     return equal
 
 

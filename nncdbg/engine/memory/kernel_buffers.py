@@ -1,4 +1,4 @@
-"""What a user's kernel leaves unwritten in the buffers that it allocates through `xp`."""
+"""Uninitialized memory in the buffers that a user's kernel allocates through `xp`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _READ_SCRATCH = "read uninitialized memory from xp.empty: {count} of {size} elem
 
 
 class KernelBuffers:
-    """Every buffer of the kernel that runs, filled with the pattern of fresh memory.
+    """The buffers of the running kernel, filled with the pattern of fresh memory.
 
-    If the kernel leaves some of it unwritten, it runs once more over another fill: results that differ were
-    computed from what was not written, and elements that hold both fills are unwritten themselves.
+    If the kernel leaves some of it uninitialized, it runs once more over another fill. Results that
+    differ were computed from uninitialized memory, and elements that hold both fills are uninitialized
+    themselves.
     """
 
     def __init__(self) -> None:
@@ -37,13 +38,13 @@ class KernelBuffers:
         return array
 
     def forget(self) -> None:
-        """A kernel begins."""
+        """Drop the buffers when a kernel begins."""
         self._made.clear()
 
     def misuse(
         self, binding: Binding, results: Sequence[Any], again: Callable[[], Sequence[Any]]
     ) -> dict[int, str]:
-        """What is wrong with each result of the kernel that has just run, by its number, in words.
+        """Describe the misuse in each result of the kernel that has just run, by its index.
 
         `again` runs the kernel once more over the same operands.
         """
@@ -58,13 +59,13 @@ class KernelBuffers:
                 told = _compared(binding, index, result, second[index] if second is not None else None)
                 if told is not None:
                     found[index] = told
-        # A kernel that gives something else each time proves nothing.
+        # A kernel that is not deterministic proves nothing.
         return found if found and (second is None or self._repeats(results, again)) else {}
 
     def watched_into(
         self, binding: Binding, found: Callable[[Binding, Sequence[Any], Array, str], None]
     ) -> Execute:
-        """The kernel that writes into the buffer given last; misuse of what it allocates goes to `found`."""
+        """Return the kernel that writes into its last argument; misuse is reported to `found`."""
         kernel = binding.kernel_into
         assert kernel is not None
 
@@ -86,7 +87,7 @@ class KernelBuffers:
         return into
 
     def _again(self, again: Callable[[], Sequence[Any]]) -> Sequence[Any] | None:
-        """The results over the other fill; None if the kernel fails there: it read what it did not write."""
+        """Return the results over the other fill; None if the kernel fails over it."""
         self._second = True
         try:
             return again()
@@ -103,7 +104,7 @@ class KernelBuffers:
 
 
 def _other_fill(array: Array) -> int:
-    """The byte of the second fill: a bool of the first one is true, so that of the second is false."""
+    """Return the byte of the second fill; for bool it is false, because the first fill is true."""
     return 0 if array.dtype == np.bool_ else OTHER_FILL
 
 

@@ -1,9 +1,8 @@
-"""The allocation of a watch: results stay where kernels put them, and are looked at for NaN and Inf.
+"""The allocation of a watch: results stay where kernels put them, and are checked for NaN and Inf.
 
-The kernels of nncdbg write every element of what they are given, and inside it; its own tests hold
-them to that.  So their results need neither fill nor guards, and a statement that only moves
-elements cannot give birth to a NaN.  What was made by `nncdbg.Empty`, and the kernels of an op library, get
-the buffers of `debug`.
+The kernels of nncdbg write every element of their results and stay in bounds; its tests verify that. So
+their results need no fill or guards, and a NaN cannot originate at a statement that only moves
+elements. Results of `nncdbg.Empty`, and of the kernels of an op library, get the buffers of `debug`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from nncdbg.stats.finiteness import is_finite
 
 
 class LeanAllocation(DebugAllocation):
-    """NaN and Inf are looked for in every result that may have them; `unwritten` is as in `debug`."""
+    """Checks every result that may contain NaN or Inf; uninitialized reads are reported as in `debug`."""
 
     name = "lean"
 
@@ -37,7 +36,7 @@ class LeanAllocation(DebugAllocation):
         return self._moving(binding) if moves(binding) else self._looking(binding)
 
     def _moving(self, binding: Binding) -> Execute:
-        """For a statement whose result holds nothing that its operands do not hold."""
+        """Return the instruction of a statement that only copies elements of its operands."""
         kernel, unwritten = binding.kernel, self.unwritten
 
         def execute(*inputs: Any) -> Any:
@@ -70,7 +69,7 @@ class LeanAllocation(DebugAllocation):
         return execute_several if binding.several else execute_one
 
     def _look(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> None:
-        """Report what is not finite in a result."""
+        """Report NaN and Inf in a result."""
         for flag, kind, test in _TESTS:
             if flag & self.watched and test(result).any():
                 self.report(Finding(kind, binding, "", inputs, index, result=result))
@@ -80,7 +79,7 @@ _TESTS: tuple[tuple[int, str, Callable[[Any], Any]], ...] = ((NAN, "nan", np.isn
 
 
 def moves(binding: Binding) -> bool:
-    """Whether a statement only moves elements, or makes constants, all of them finite."""
+    """Whether a statement only moves elements, or makes finite constants."""
     if binding.op.content not in (Content.MOVED, Content.CONSTANT):
         return False
     return all(is_finite(np.asarray(value)) for value in binding.attributes.values() if _is_data(value))

@@ -1,7 +1,7 @@
-"""Who holds which block: one scope per frame on the machine's stack, and per iteration of a loop.
+"""Holders of blocks: one scope per frame on the machine's stack, and per iteration of a loop.
 
-A scope holds a block through a slot.  What leaves a frame is held by the receiving frame before
-the frame lets go of it, so a value that leaves twice is held twice and freed once.
+A scope holds a block through a slot. The receiving frame holds a value before the frame that it leaves
+releases it, so a value that leaves twice is held twice and freed once.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from nncdbg.engine.memory.planner import Plan
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """A frame's blocks.  `begun` is the pc of its latest statement, `done` of the latest completed one."""
+    """The blocks of a frame; `begun` is the pc of its latest statement, `done` of the last completed."""
 
     frame: Frame
     begun: int = -1
     done: int = -1
     held: dict[int, Block] = field(default_factory=dict)
     released: dict[int, tuple[Block, Statement]] = field(default_factory=dict)
-    """Per slot the block that the plan let go of, and after which statement."""
+    """The block that the plan released from each slot, and the statement before its release."""
     collected: list[Block] = field(default_factory=list)
-    """What a loop has collected in all its iterations so far."""
+    """The blocks that a loop has collected in all its iterations so far."""
 
 
 @dataclass(slots=True)
 class Lifetimes:
-    """Follows a machine's frames and lets go of blocks as `plan` says.
+    """Follows a machine's frames and releases blocks as `plan` says.
 
-    `block_of` finds the block of a slot's content; `free` is told of a block that nobody holds
-    any more; `freed_again` of one that the plan frees although it did before.
+    `block_of` returns the block of a slot's content. `free` is called with a block without holders,
+    `freed_again` with one that the plan frees a second time.
     """
 
     plan: Plan
@@ -45,20 +45,20 @@ class Lifetimes:
     scopes: list[Scope] = field(default_factory=list)
 
     def begin(self, frame: Frame) -> None:
-        """Nothing is held yet: the machine is at the start of its entry graph."""
+        """Start at the entry graph without held blocks."""
         self.scopes = [Scope(frame)]
 
     # -- frames --------------------------------------------------------------------------
 
     def pushed(self, frame: Frame) -> None:
-        """A frame begins; what it was given is held by it as well as by the frame around it."""
+        """Begin a frame; its inputs are held by it as well as by the enclosing frame."""
         scope = Scope(frame)
         self.scopes.append(scope)
         for slot in range(1, 1 + len(frame.code.graph.inputs)):
             self.hold(scope, slot, frame.slots[slot])
 
     def popped(self) -> None:
-        """A frame is over, its results stand in the frame around it."""
+        """End a frame; its results are in the enclosing frame."""
         inner, outer = self.scopes.pop(), self.scopes[-1]
         pc = outer.frame.pc - 1
         self._hold_results(outer, pc)
@@ -66,7 +66,7 @@ class Lifetimes:
         self.complete(outer, Statement(outer.frame.code, pc))
 
     def iterated(self, frame: Frame) -> None:
-        """A loop's frame begins its next iteration with the values that it carries."""
+        """Begin the next iteration of a loop's frame with the carried values."""
         before = self.scopes[-1]
         scope = self.scopes[-1] = Scope(frame)
         for slot in range(2, 1 + len(frame.code.graph.inputs)):
@@ -90,7 +90,7 @@ class Lifetimes:
     # -- statements ------------------------------------------------------------------------
 
     def complete_through(self, scope: Scope, last: int) -> None:
-        """The statements of a scope up to `last` have run: hold what they gave, free what dies."""
+        """Account for the statements of a scope up to `last`: hold their results, free dead values."""
         code = scope.frame.code
         for pc in range(scope.done + 1, last + 1):
             self._hold_results(scope, pc)
@@ -98,7 +98,7 @@ class Lifetimes:
         scope.done = max(scope.done, last)
 
     def complete(self, scope: Scope, statement: Statement) -> None:
-        """A statement has run, and what it gave is held: free what dies."""
+        """Free dead values after a statement with results that are held already."""
         self._release_planned(scope, statement)
         scope.done = statement.pc
 
@@ -108,7 +108,7 @@ class Lifetimes:
             self.hold(scope, slot, slots[slot])
 
     def hold(self, scope: Scope, slot: int, content: Any) -> None:
-        """The scope holds the block of a slot's content, if that is in one."""
+        """Hold the block of a slot's content, if it has one."""
         block = self.block_of(content)
         if block is not None:
             block.holders += 1

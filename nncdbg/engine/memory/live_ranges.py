@@ -1,7 +1,7 @@
-"""When a value is alive: from the statement that writes it to the last one that reads it.
+"""Live ranges: from the statement that writes a value to the last one that reads it.
 
-Times count the steps of one graph with the blocks inside it, each statement once, in the order of
-the text: what it reads at its start, what it writes at its end.
+Times count the steps of one graph and the blocks inside it, each statement once, in the order of the
+text. A statement reads at its start and writes at its end.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Interval: TypeAlias = "tuple[int, int]"
 
 @dataclass(frozen=True, slots=True)
 class LiveRange:
-    """`intervals` in the times of the graph; `definition` and `last` are the pcs in the value's block.
+    """`intervals` in the times of the graph; `definition` and `last` are pcs in the value's block.
 
-    `definition` is -1 for what is there when the block begins; `last` is -1 where nothing reads it.
+    `definition` is -1 for a value that exists when the block begins; `last` is -1 if nothing reads it.
     """
 
     intervals: tuple[Interval, ...]
@@ -42,9 +42,9 @@ class LiveRange:
 
 
 class Times:
-    """The times of a graph's statements; `code` is that of the graph, which the blocks are inside of.
+    """The times of the statements of the graph `code`, including its blocks.
 
-    A statement reads at the start of its span and writes at the end; blocks and calls lie between.
+    A statement reads at the start of its span and writes at the end; blocks and calls are between.
     """
 
     def __init__(self, code: Code) -> None:
@@ -68,7 +68,7 @@ class Times:
             spans.append((start, next(self._clock)))
 
     def range_of(self, code: Code, slot: int) -> LiveRange:
-        """When the value in a slot of a block is alive."""
+        """Return the live range of the value in a slot of a block."""
         definition, last = code.definition[slot], last_uses(code)[slot]
         spans = self.spans[code]
         if definition >= 0:
@@ -79,7 +79,7 @@ class Times:
         if parent is None:
             end = 0 if last < 0 else self._last_read(code, slot, last)
             return LiveRange(((-1, end),), -1, last)
-        # What a loop carries: up to its last use, and from `next` to the next iteration or the end.
+        # A carried value: up to its last use, and from `next` to the next iteration or the end.
         around = self.spans[parent][int(code.path[-2])]
         end = around[0] + 1 if last < 0 else self._last_read(code, slot, last)
         return LiveRange(((around[0] + 1, end), (spans[-1][1], around[1] - 1)), -1, last)
@@ -91,12 +91,12 @@ class Times:
         if not code.parent and last == len(code.nodes):
             # The graph's results outlive it.
             return self._end
-        # A block or a call reads it any time up to its end.
+        # A block or a call may read it any time up to its end.
         return end - 1 if inside or called else start
 
 
 def lines_of(code: Code, slot: int, line: LineOf) -> tuple[int | None, int | None]:
-    """The first and the last line at which the value in a slot is alive."""
+    """Return the first and last line at which the value in a slot is live."""
     definition, last = code.definition[slot], last_uses(code)[slot]
     parent = code.parent
     if definition >= 0:
@@ -107,7 +107,7 @@ def lines_of(code: Code, slot: int, line: LineOf) -> tuple[int | None, int | Non
         begin = line(code, 0)
     loop = parent is not None and parent.nodes[int(code.path[-2])].op == "while"
     if definition < 0 and loop:
-        # What a loop carries is its result too.
+        # A carried value is also a result of the loop.
         return begin, line(code, len(code.nodes))
     if last < 0:
         return begin, begin

@@ -1,9 +1,9 @@
-"""A planner of our own: offsets for every value of a program, out of the sizes that a run has shown.
+"""A memory planner: offsets for every value of a program, from the sizes that a run has shown.
 
-Values are packed graph by graph, the largest first, each as low as it fits beside those that are
-alive with it; a view shares the bytes of what it shows, and an elementwise op may write over an
-operand that it reads last.  The bytes of a graph that is called come after those of all its
-callers; a graph that calls itself gets none, since it needs as many as it is deep.
+Values are packed graph by graph, the largest first, each at the lowest offset that fits beside the
+values that are live with it. A view shares the bytes of its source, and an elementwise op may overwrite
+an operand that it reads last. The bytes of a called graph follow those of all its callers. A recursive
+graph gets none, because it needs as many copies as it is deep.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ALIGNMENT = 64
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Values that share bytes, the first of them the root."""
+    """Values that share bytes; the first one is the root."""
 
     values: list[tuple[Code, int]]
     size: int
     live: list[LiveRange]
     views: list[bool] = field(default_factory=lambda: [False])
-    """Per value whether it shows the root's data, rather than having written over it."""
+    """Whether each value is a view of the root's data, rather than overwriting it."""
     offset: int = -1
 
     def meets(self, other: Buffer) -> bool:
@@ -44,9 +44,9 @@ def pack(
     reuse: bool = True,
     times: Callable[[Code], Times] = Times,
 ) -> PlacedPlan:
-    """A plan for the values with a size in `sizes` (bytes); without `reuse` no byte is given twice.
+    """Plan the values with a size in `sizes` (bytes); without `reuse` no byte is assigned twice.
 
-    `times` says how long values live.
+    `times` returns the times of a graph, which determine the live ranges.
     """
     roots = [code for code in codes if code.parent is None and code.formula is None]
     bases = _order(roots)
@@ -64,7 +64,7 @@ def pack(
 
 
 def _order(roots: Iterable[Code]) -> dict[str, set[str]]:
-    """The graphs that do not call themselves, callers first, each with its callers."""
+    """Return the graphs that are not recursive, callers first, each with its callers."""
     calls: dict[str, set[str]] = {}
     for root in roots:
         called = {node.op[1:] for code in walk(root) for node in code.nodes if node.op.startswith("@")}
@@ -99,7 +99,7 @@ def _buffers(root: Code, sizes: Mapping[Site, int], reuse: bool, times: Times) -
 
 
 def _whole(live: LiveRange, code: Code, times: Times) -> LiveRange:
-    """The range from when the statement begins to read, as it may write before it has read all."""
+    """Extend the range to the start of the statement, which may write before it has read everything."""
     pc = live.definition
     if pc < 0 or pc in code.bodies or code.nodes[pc].op.startswith("@"):
         return live
@@ -110,7 +110,7 @@ def _whole(live: LiveRange, code: Code, times: Times) -> LiveRange:
 def _shared(
     code: Code, slot: int, size: int, of: Mapping[tuple[Code, int], Buffer], times: Times
 ) -> Buffer | None:
-    """The buffer of an operand that the value may stand in, too."""
+    """Return the buffer of an operand that the value may share."""
     pc = code.definition[slot]
     if pc < 0 or pc in code.bodies:
         return None
@@ -138,12 +138,12 @@ def _same_type(code: Code, one: int, other: int) -> bool:
 
 
 def _dies_at(buffer: Buffer, code: Code, pc: int, times: Times) -> bool:
-    """Whether nobody reads the buffer's bytes after a statement that does."""
+    """Whether the bytes of a buffer are not read after the statement at `pc`."""
     return all(live.end <= times.spans[code][pc][0] for live in buffer.live)
 
 
 def _assign(buffers: list[Buffer], base: int, reuse: bool) -> int:
-    """Give each buffer its offset; the end of the bytes that were given."""
+    """Assign an offset to each buffer; return the end of the assigned bytes."""
     end = base
     done: list[Buffer] = []
     for buffer in sorted(buffers, key=lambda each: -each.size) if reuse else buffers:

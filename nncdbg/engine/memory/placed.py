@@ -1,9 +1,9 @@
 """An arena that follows a plan of offsets, such as another framework's.
 
-A kernel runs in a buffer of its own with guards around it; what it gives is then put where the plan
-says, whatever stands there.  Who loses bytes by that and is read later is found at the reader.
-What a graph is given, what a loop carries and what a block gives is put into its place likewise,
-all of it at once, as `next` is a parallel assignment.
+Each kernel runs in a separate buffer with guards. Its result is then copied to the planned offset and
+overwrites what is there. If an overwritten value is read later, the finding is reported at the reader.
+The inputs of a graph, the values that a loop carries and the results of a block are placed in the same
+way, all at once, because `next` is a parallel assignment.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from nncdbg.engine.memory.segment import Segment
 from nncdbg.stats.inspection import fill
 
 SLACK = 1 << 20
-"""Bytes after the arena into which a value may run whose place is too small."""
+"""Bytes after the arena, room for a value that is larger than its planned place."""
 
 
 class Space:
-    """One arena of fixed size, and the values that stand in it."""
+    """An arena of fixed size and the values in it."""
 
     def __init__(self, extent: int) -> None:
         self.memory: Segment = Region().segment(extent + SLACK)
         self._standing: list[tuple[Block, Site]] = []
-        """What lives and has all its bytes, with the value whose bytes they are."""
+        """Live values with all their bytes intact, each with the root value of its bytes."""
 
     @property
     def live_bytes(self) -> int:
@@ -48,9 +48,10 @@ class Space:
     def put(
         self, content: Array, offset: int, root: Site, owner: Owner, source: Block | None
     ) -> tuple[Array, Block]:
-        """Write a value.  Who stood there loses bytes, unless it keeps them as they were on purpose.
+        """Write a value into the arena; values that it overwrites lose bytes.
 
-        That is so for values of one root, and for the `source` that this is a copy or a view of.
+        Values of the same root, and the `source` that this value is a copy or view of, share bytes on
+        purpose: they stay valid if the write leaves their bytes unchanged.
         """
         size, end = content.nbytes, offset + content.nbytes
         placed: Array = np.ndarray(content.shape, content.dtype, self.memory, offset)
@@ -71,11 +72,11 @@ class Space:
         return placed, block
 
     def remove(self, block: Block) -> None:
-        """A value is dead."""
+        """Remove a dead value."""
         self._standing = [pair for pair in self._standing if pair[0] is not block]
 
     def poison(self, block: Block) -> None:
-        """Write the pattern where a dead value stood, if nobody else does."""
+        """Fill the bytes of a dead value with the pattern, unless a live value shares them."""
         start, end = block.start, block.start + block.size
         if all(other.overlap(start, end) is None for other, _ in self._standing):
             fill(np.asarray(self.memory)[start:end])
@@ -86,10 +87,10 @@ def _bytes(array: Array) -> Array:
 
 
 class PlacedAllocation(ReusingAllocation):
-    """Results at the offsets of `plan`; with `poison`, the bytes of what is dead are filled with the pattern.
+    """Results at the offsets of `plan`; with `poison`, dead bytes are filled with the pattern.
 
-    `needed` tells how many bytes each value took at most, as far as it has run; `apart` are the results of
-    ops that have no place, and `beyond` those that do not fit into the arena: these stand elsewhere.
+    `needed` is the largest size in bytes of each value so far. `apart` lists op results without a place
+    in the plan, and `beyond` those that do not fit into the arena; both are stored outside of it.
     """
 
     name = "placed"
@@ -106,7 +107,7 @@ class PlacedAllocation(ReusingAllocation):
         self._space = Space(plan.extent)
 
     def live_bytes(self) -> int:
-        """Bytes of the values that stand in the arena."""
+        """Return the size in bytes of the values in the arena."""
         return self._space.live_bytes
 
     def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
@@ -131,25 +132,25 @@ class PlacedAllocation(ReusingAllocation):
                 self._results(frames[-1], frames[-1].pc - 1)
             case Iterated(frame):
                 for items in frame.collected:
-                    # What a loop collects is copied, as its place is written again in the next iteration.
+                    # Copy what a loop collects: the next iteration overwrites its place.
                     items[-1] = np.array(items[-1]) if self.block_of(items[-1]) else items[-1]
                 self._receive(frame, Statement(frame.code, len(frame.code.nodes)))
 
     def _catch_up(self, scope: Scope, pc: int, first: bool) -> None:
-        # A loop of no iterations gives its results without a frame.
+        # A loop of zero iterations returns its results without a frame.
         for each in range(scope.done + 1, pc):
             self._results(scope.frame, each)
         super()._catch_up(scope, pc, first)
 
-    # -- what comes and goes with frames ---------------------------------------------------------
+    # -- frames ------------------------------------------------------------------------------------
 
     def _receive(self, frame: Frame, statement: Statement) -> None:
-        """Put what a frame is given, or carries on, into its places."""
+        """Put the inputs of a frame, or the values that its loop carries, into their places."""
         first = 2 if frame.is_loop else 1
         self._put_all(frame, range(first, 1 + len(frame.code.graph.inputs)), statement)
 
     def _results(self, frame: Frame, pc: int) -> None:
-        """Put what a block or call has given into the places of its statement's results."""
+        """Put the results of a block or call into their places."""
         self._put_all(frame, frame.code.result_slots(pc), Statement(frame.code, pc))
 
     def _put_all(self, frame: Frame, slots: Sequence[int], statement: Statement) -> None:
@@ -165,10 +166,10 @@ class PlacedAllocation(ReusingAllocation):
         for slot, copy, owner, source in zip(wanted, copies, owners, sources, strict=True):
             frame.slots[slot] = self._put(code, copy, owner, source)
 
-    # -- what statements write ---------------------------------------------------------------------
+    # -- statements --------------------------------------------------------------------------------
 
     def allocate(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Array, int]:
-        """A buffer apart, with guards, for a kernel to write into."""
+        """Return a separate buffer with guards, for a kernel to write into."""
         memory = np.empty(GUARD + span, np.uint8)
         fill(memory)
         buffer: Array = np.ndarray(shape, dtype, memory, GUARD)

@@ -1,4 +1,4 @@
-"""What is wrong with a plan of offsets as far as it can be seen without following it."""
+"""Static checks of a plan of offsets."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _MIXING = frozenset(
         "resize",
     )
 )
-"""Families of ops in which an element of the result depends on elements at other places of an operand."""
+"""Families of ops in which a result element depends on operand elements at other positions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """A value of a block with its place; `size` is what it takes, as far as that is known."""
+    """A value of a block and its place; `size` in bytes is computed, declared, or taken from the plan."""
 
     code: Code
     slot: int
@@ -52,9 +52,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanProblem:
-    """`kind` is small, misaligned, outlived, overlap or in place; `other` is who has the bytes too.
+    """A problem of a plan: `kind` is small, misaligned, outlived, overlap or in place.
 
-    `first` and `last` are the bytes concerned, for `small` those needed and those given.
+    `other` is the second value at the same bytes. `first` and `last` delimit the shared bytes. For `small`
+    they are the bytes needed and planned, for `misaligned` the offset and the alignment, for `outlived` the
+    planned and the actual last line.
     """
 
     kind: str
@@ -70,10 +72,9 @@ def problems(
     needed: Mapping[Site, int],
     line: LineOf,
 ) -> Iterator[PlanProblem]:
-    """What is wrong, graph by graph, in the order of the text.
+    """Yield the problems of a plan, graph by graph, in the order of the text.
 
-    `codes` are those that the program has compiled, `needed` tells how many bytes each value took that
-    was computed.
+    `codes` are the compiled blocks of the program. `needed` is the size in bytes of each computed value.
     """
     for root in codes:
         if root.parent is None and root.formula is None:
@@ -95,7 +96,7 @@ def _placed(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) -> Iterato
 
 
 def _declared_size(code: Code, name: str, place: PlannedBuffer) -> int:
-    """What the type of a value that was not computed says; the plan's word where that says nothing."""
+    """Return the size by the declared type of a value; the size in the plan if the type is not concrete."""
     known = code.types.get(name)
     if not isinstance(known, TensorType) or not known.concrete:
         return place.size
@@ -123,7 +124,7 @@ def _of_one(plan: PlacedPlan, value: Placed, line: LineOf) -> Iterator[PlanProbl
 
 
 def _overlaps(values: list[Placed]) -> Iterator[PlanProblem]:
-    """Pairs of values of one graph that share bytes while both are alive."""
+    """Yield pairs of values of one graph that share bytes while both are live."""
     found: list[tuple[tuple[int, int], PlanProblem]] = []
     standing: list[Placed] = []
     for value in sorted(values, key=lambda each: each.place.offset):
@@ -152,7 +153,7 @@ def _conflict(first: Placed, second: Placed) -> str | None:
 
 
 def _same_copy(first: Placed, second: Placed) -> bool:
-    """A view at the bytes of what it shows, though the plan does not call it an alias."""
+    """Whether `second` is a view of `first` at the same bytes that the plan does not declare as an alias."""
     code, pc = second.code, second.live.definition
     if pc < 0 or pc in code.bodies or code.nodes[pc].op.startswith("@"):
         return False
@@ -161,7 +162,7 @@ def _same_copy(first: Placed, second: Placed) -> bool:
 
 
 def _may_be_in_place(first: Placed, second: Placed) -> bool:
-    """Whether an op may write over its operand: place for place, element for element."""
+    """Whether an op may write over its operand: same bytes, same element order."""
     if (first.place.offset, first.size) != (second.place.offset, second.size):
         return False
     code, node = second.code, second.code.nodes[second.live.definition]

@@ -1,4 +1,4 @@
-"""A memory plan as a file: which bytes of one arena each value gets.
+"""A memory plan as a file: the bytes of one arena that each value gets.
 
 A plan is JSON, so that one made by another framework can be checked::
 
@@ -8,17 +8,18 @@ A plan is JSON, so that one made by another framework can be checked::
                          "v": {"alias": "h"}},
                 "main/5/0": {"t": {"offset": 1024, "size": 512}}}}
 
-* A key of `graphs` is a graph's name, or that of a block in it: statement 5 of ``main``, its body 0, both
-  counted from 0.  A value that only one block of a graph has may stand under the graph, and one that only
-  one block of the program has under its entry graph.
-* `offset` and `size` are in bytes.  All graphs share one arena.
-* `alias` names a value of the same graph whose bytes this one shares, as a view does: both stay valid.
-  Its `offset` and `size` are those of the other one unless they are given.
-* A value at the bytes of one that is dead, or that the same statement reads last (in place), needs no word.
-* `lives`, if given, holds the first and last line at which the planner takes the value for alive, in the
+* A key of `graphs` is the name of a graph, or of a block in it: statement 5 of ``main``, its body 0, both
+  counted from 0. A value that occurs in only one block of a graph may be listed under the graph, and one
+  that occurs in only one block of the program under the entry graph.
+* `offset` and `size` are in bytes. All graphs share one arena.
+* `alias` names a value of the same graph that shares its bytes with this one, as a view does: both stay
+  valid. `offset` and `size` default to those of the other value.
+* A value may use the bytes of a dead value, or of one that the same statement reads last (in place),
+  without a declaration.
+* `lives`, if given, holds the first and last line at which the planner considers the value live, in the
   text that `nncdbg print` shows.
-* A value without an entry stands in memory of its own, which is not checked; the result of a block, a loop
-  or a call without one is the same memory as what the block gives.
+* A value without an entry gets separate memory, which is not checked. The result of a block, loop or call
+  without an entry uses the same memory as the value that the block returns.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 class PlannedBuffer:
     """Bytes `offset` to `offset + size` of the arena.
 
-    `root` is the value whose bytes these are, the value itself if it is no alias; `lives` the lines at
-    which the planner takes it for alive.
+    `root` is the value that owns these bytes: the value itself unless it is an alias. `lives` holds the
+    lines between which the planner considers it live.
     """
 
     offset: int
@@ -79,7 +80,7 @@ class PlannedBuffer:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPlan:
-    """Where each value of a program stands; `alignment` is what the planner says that it kept to."""
+    """The place of each value of a program; `alignment` in bytes is the one that the planner declares."""
 
     places: Mapping[Site, PlannedBuffer]
     alignment: int = 1
@@ -92,10 +93,10 @@ class PlacedPlan:
 
 
 def read_plan(file: str | os.PathLike[str], program: Program) -> PlacedPlan:
-    """The plan in a file, for this program.
+    """Read the plan in a file, for this program.
 
-    Raises UsageError for a file that cannot be read, that is no plan, or that names what the
-    program does not have.
+    Raises UsageError for an unreadable file, a file that is not a plan, or names that do not exist in
+    the program.
     """
     name = os.fspath(file)
     try:
@@ -107,7 +108,7 @@ def read_plan(file: str | os.PathLike[str], program: Program) -> PlacedPlan:
 
 
 def parse_plan(content: bytes | str, program: Program, source: str = "the plan") -> PlacedPlan:
-    """The plan in a text; raises UsageError as `read_plan` does."""
+    """Parse the plan in a text; raises UsageError as `read_plan` does."""
     try:
         document = msgspec.json.decode(content, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -128,7 +129,7 @@ def parse_plan(content: bytes | str, program: Program, source: str = "the plan")
 
 
 def plan_text(plan: PlacedPlan) -> str:
-    """The plan as the text of a file."""
+    """Return the plan as the text of a file."""
     graphs: dict[str, dict[str, Any]] = {}
     for (path, name), place in plan.places.items():
         fields: dict[str, Any] = {"offset": place.offset, "size": place.size}
@@ -147,12 +148,12 @@ def plan_text(plan: PlacedPlan) -> str:
 
 
 def key_of(path: Path) -> str:
-    """How a plan names a block: `main`, or `main/5/0`."""
+    """Return the name of a block in a plan: `main`, or `main/5/0`."""
     return "/".join(map(str, path))
 
 
 class _Names:
-    """What a program's blocks and values are called in a plan."""
+    """The names of a program's blocks and values in a plan."""
 
     def __init__(self, program: Program, source: str) -> None:
         self.source = source
@@ -160,7 +161,7 @@ class _Names:
         self.values: dict[Path, set[str]] = {}
         self.entry = program.entry
         self.inside: dict[str, dict[str, list[Path]]] = {}
-        """Per graph and name the blocks that define such a value; under the entry those of all graphs."""
+        """The blocks that define each name, per graph; for the entry graph, those of all graphs."""
         for path, block in blocks(program):
             self._enter(path, block)
 
@@ -236,7 +237,7 @@ def _near(word: str, known: Any, sigil: str) -> str:
 
 
 def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> PlannedBuffer:
-    """The bytes of a value, through the values that it is an alias of."""
+    """Resolve the bytes of a value through its aliases."""
     entry, root, seen = entries[site], site, {site}
     offset, size = entry.offset, entry.size
     while (name := entries[root].alias) is not None:
@@ -261,7 +262,7 @@ def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> PlannedBuf
 
 
 def _visible(path: Path, name: str, entries: Mapping[Site, Entry]) -> Site | None:
-    """The value of that name in a block, or in one around it."""
+    """Find the value of that name in a block, or in an enclosing one."""
     while path:
         if (path, name) in entries:
             return path, name

@@ -1,7 +1,7 @@
 """When memory is freed: the plan that an arena follows.
 
-A plan is only a function, so that a test can give one with a planted bug, and a user the plan
-of a runtime that is suspected.
+A plan is a plain function, so a test can pass one with a planted bug, and a user the plan of a
+suspected runtime.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.liveness import dying
 
 Plan: TypeAlias = Callable[[Code, int], Sequence[int]]
-"""`plan(code, pc)`: the slots of the block whose values are freed after its statement `pc`."""
+"""`plan(code, pc)`: the slots of the block with the values to free after its statement `pc`."""
 
 
 def by_liveness(code: Code, pc: int) -> Sequence[int]:

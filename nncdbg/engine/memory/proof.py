@@ -1,4 +1,4 @@
-"""What a result that still looks like fresh memory is: not written, read too early, or just data."""
+"""Classify a result that still holds the fill pattern: uninitialized, read too early, or plain data."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from nncdbg.engine.memory.buffers import GUARD
 from nncdbg.stats.inspection import is_pattern
 
 OTHER_FILL = 0x3F
-"""A moderate number in every float type, so that sums with it are other numbers."""
+"""Fill byte of the second run: a moderate number in every float type, so that sums with it differ."""
 
 UNWRITTEN = "left {count} of {size} elements of %{name} uninitialized"
 
 
 def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | None:
-    """What a kernel did wrong with its output, proved by running it again over another fill.
+    """Describe how a kernel misused its output, by a second run over another fill; None if it did not.
 
-    Only elements that hold the pattern in `buffer` are suspects.  One that holds the other fill
-    in the second run was not written.  One that was written holds the same bytes in both, whatever
-    they are; if not, it was computed from what the buffer held (which shows in types whose
-    arithmetic hands on the bits of a NaN: f16, f32, f64).  None if nothing is wrong.
+    Only elements that hold the pattern in `buffer` are suspects. An element that holds the other fill after
+    the second run was not written. A written element holds the same bytes in both runs; if the bytes differ,
+    it was computed from the previous contents of the buffer. Such a read is detected in types whose
+    arithmetic propagates the bits of a NaN: f16, f32, f64.
     """
     assert binding.kernel_into is not None
     suspect = is_pattern(buffer).reshape(-1)
@@ -41,18 +41,18 @@ def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | Non
 
 
 def _buffer_like(buffer: Array) -> Array:
-    """A buffer with another fill, and room around it for a kernel that writes too far."""
+    """Return a buffer with another fill, with guards for a kernel that writes out of bounds."""
     memory = np.full(2 * GUARD + buffer.nbytes, OTHER_FILL, np.uint8)
     return np.ndarray(buffer.shape, buffer.dtype, memory, GUARD)
 
 
 def bytes_of(array: Array) -> Array:
-    """The bytes of an array of numbers, u8[elements, bytes of one]."""
+    """Return the bytes of an array of numbers, u8[elements, itemsize]."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.itemsize)
 
 
 def words(binding: Binding, output: int, buffer: Array, wrong: Array, told: str) -> str:
-    """`told` of the elements of a result that are `wrong` (bool[elements]), and where the first is."""
+    """Format a message about the elements `wrong` (bool[elements]) of a result, with the first index."""
     places = np.flatnonzero(wrong)
     where = [int(i) for i in np.unravel_index(int(places[0]), buffer.shape)]
     name = binding.node.outputs[output].name

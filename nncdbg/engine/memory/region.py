@@ -1,9 +1,9 @@
 """Addresses that are handed out once in a run: segments of pages filled with the pattern.
 
-Large ranges are reserved without memory behind them; a segment whose buffers are all dropped
-gives its pages back to the system, and its addresses do not come again in this run.  What only
-an earlier run stood in is kept for the next one, which asks for the same sizes again: a page
-that the system hands out anew costs as much as filling it twice.
+Large ranges are reserved without memory behind them. When all buffers of a segment are dropped, its
+pages return to the system, and its addresses are not reused in this run. Segments that only an earlier
+run used are kept for the next run, which requests the same sizes: a page that the system allocates anew
+costs as much as filling it twice.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ from nncdbg.engine.memory.segment import Segment
 _PAGE = mmap.PAGESIZE
 _RANGE = 1 << 36
 _CHECKED = 1 << 26
-"""From this size on, a segment is refused if the machine has not the memory for it."""
+"""Size in bytes from which a segment is refused if the machine lacks the memory."""
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if os.uname().sysname == "Linux" else 0)
 _PATTERN = np.full(1 << 12, 0x7FFF7FFF7FFF7FFF, np.uint64).view(np.uint8)
 
 
 Place: TypeAlias = "tuple[mmap.mmap, int]"
-"""A range, and where in it a segment starts."""
+"""A range, and the offset of a segment in it."""
 
 
 def paint(segment: Segment) -> None:
     """Write the pattern into a whole segment."""
-    # Copies of 32 KiB are a third faster than stores by number: the system's memcpy knows how to
-    # write without reading first.
+    # Copies of 32 KiB are a third faster than single stores: memcpy writes without reading first.
     end = len(segment) // len(_PATTERN) * len(_PATTERN)
     np.copyto(segment[:end].reshape(-1, len(_PATTERN)), _PATTERN)
     np.copyto(segment[end:], _PATTERN[: len(segment) - end])
@@ -46,7 +45,7 @@ def paint(segment: Segment) -> None:
 class Region:
     """Hands out segments from low to high addresses, range after range.
 
-    `live_bytes` counts the segments that some array still stands in.
+    `live_bytes` is the size of the segments that some array still uses.
     """
 
     def __init__(self) -> None:
@@ -54,18 +53,18 @@ class Region:
         self._used = self._size = 0
         self._run = 0
         self._spare: defaultdict[int, deque[Place]] = defaultdict(deque)
-        """By size the segments of earlier runs that nothing stands in, their pages still there."""
+        """Unused segments of earlier runs by size, with their pages still allocated."""
         self.live_bytes = 0
 
     def begin_run(self) -> None:
-        """From here on the addresses of earlier runs may come again, once nothing stands there."""
+        """Allow addresses of earlier runs to be reused once they are free."""
         self._run += 1
         self._give_back(sum(size * len(places) for size, places in self._spare.items()))
 
     def segment(self, size: int) -> Segment:
-        """A fresh, filled uint8 array of at least `size` bytes, whole pages.
+        """Return a fresh, filled uint8 array of at least `size` bytes, in whole pages.
 
-        Raises RunError if the machine has not the memory.
+        Raises RunError if the machine lacks the memory.
         """
         size = -(-size // _PAGE) * _PAGE
         pages, start = self._spare[size].pop() if self._spare.get(size) else self._fresh(size)
@@ -78,7 +77,7 @@ class Region:
         return segment
 
     def _fresh(self, size: int) -> Place:
-        # What the earlier run did not ask for comes in place of what it did.
+        # Free spare segments of the earlier run to make room for a size that it did not use.
         self._give_back(size)
         if size >= _CHECKED:
             _check_memory(size)
@@ -91,7 +90,7 @@ class Region:
     def _release(self, place: Place, size: int, run: int, file: int | None) -> None:
         self.live_bytes -= size
         if file is not None:
-            # Another process may have the file since a fork, so its pages are not written to again.
+            # After a fork another process may share the file, so its pages are not written to again.
             pages, start = place
             shared_pages.unmap(_address(pages) + start, size, file)
         elif run < self._run:
@@ -100,7 +99,7 @@ class Region:
             _vacate(place, size)
 
     def _give_back(self, wanted: int) -> None:
-        """Give the pages of spare segments back, at least `wanted` bytes or all that there are."""
+        """Return the pages of spare segments to the system, at least `wanted` bytes or all of them."""
         while wanted > 0 and self._spare:
             size, places = self._spare.popitem()
             while places and wanted > 0:
@@ -110,7 +109,7 @@ class Region:
                 self._spare[size] = places
 
     def _reserve(self, least: int) -> None:
-        """Reserve the next range; the older ones stay reserved, so that no address comes twice."""
+        """Reserve the next range; older ranges stay reserved, so that no address is reused."""
         size = max(_RANGE, least)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         while True:
@@ -123,13 +122,13 @@ class Region:
                         f"out of memory: cannot reserve {_sized(least)} of address space",
                         hint="use smaller inputs, or use --allocator arena, which reuses memory",
                     ) from error
-                # A limit on address space (ulimit -v) asks for less at a time.
+                # With a limit on address space (ulimit -v), reserve less at a time.
                 size = max(least, size >> 2)
         self._used, self._size = 0, size
 
 
 def _in_file(segment: Segment) -> int | None:
-    """Map a memory file over a segment; its descriptor, None if the segment stays ordinary memory."""
+    """Map a memory file over a segment and return its descriptor; None if it stays ordinary memory."""
     file = shared_pages.memory_file(len(segment))
     if file is not None and not shared_pages.map_over(address_of(segment), len(segment), file):
         os.close(file)
@@ -156,7 +155,7 @@ def _check_memory(size: int) -> None:
 
 
 def available_memory() -> int:
-    """Bytes that can be taken without swapping, as the system tells; else all there are."""
+    """Return the bytes available without swapping; all memory if the system does not report them."""
     table = Path("/proc/meminfo")
     if table.exists():
         for line in table.read_text().splitlines():

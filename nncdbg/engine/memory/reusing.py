@@ -1,9 +1,9 @@
-"""What all allocators do that use memory again: they know whose each byte is, and look before each read.
+"""Base of the allocators that reuse memory: they track the owner of each byte and check each read.
 
-Each block knows its owner, who freed it and who got its bytes; every statement's operands are
-looked up before it runs.  Old values do not stand, so going back in time is a replay from the
-start.  Machines other than the one that is debugged (clones that look at another moment) compute
-in memory of their own.
+Each block records its owner, the statement that freed it and the successor at its bytes. The operands
+of every statement are checked before it runs. Old values are overwritten, so stepping back replays from
+the start. Machines other than the debugged one (clones that inspect another moment) compute in separate
+memory.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from nncdbg.engine.memory.planner import Plan
 
 @dataclass(slots=True, eq=False)
 class Misread:
-    """`statement` reads its operand `name` from a block that was freed, or that lost bytes.
+    """`statement` reads its operand `name` from a block that was freed or overwritten.
 
-    `iteration` holds the iterations of the loops around it, outermost first, at the first time;
-    `count` says how often it did, `tick` how many statements had run.
+    `iteration` holds the iterations of the enclosing loops at the first misread, outermost first;
+    `count` is the number of misreads, `tick` the number of statements that had run.
     """
 
     statement: Statement
@@ -48,17 +48,17 @@ class Misread:
 
 
 class ReusingAllocation(InspectedAllocation):
-    """Results in memory that is used again; where, is `allocate`.  Freed by `plan`."""
+    """Results in reused memory, allocated by `allocate` and freed by `plan`."""
 
     retains = False
     settles = False
-    """True if the results of a statement are moved to where they are to stand (see `_settled`)."""
+    """True if the results of a statement are moved to their final places (see `_settled`)."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.lifetimes = Lifetimes(plan, self.block_of, self._free, self._freed_again)
         self.misreads: dict[tuple[Code, int, str], Misread] = {}
-        """What was read wrong, in the order of the run."""
+        """The misreads, in the order of the run."""
         self._blocks: dict[int, tuple[weakref.ref[Array], Block]] = {}
         self._made: list[Block] = []
         self._current: Scope | None = None
@@ -88,16 +88,16 @@ class ReusingAllocation(InspectedAllocation):
                 self._restart()
 
     def _restart(self) -> None:
-        """The machine is at its first statement again, with nothing computed."""
+        """Start over: the machine is at its first statement again, with nothing computed."""
         assert self._debuggee.tick == 0
-        # A new arena, so that a replay finds in it exactly what the first run found.
+        # A new arena, so that a replay finds the same contents as the first run.
         self._renew()
         self._blocks.clear()
         self.misreads.clear()
         self.lifetimes.begin(self._debuggee.frames[0])
 
     def _moved_in(self, event: Event) -> None:
-        """What a transfer of control has brought into the innermost frame is to stand where it should."""
+        """Move the values that a transfer of control brought into the innermost frame to their places."""
 
     @abstractmethod
     def _renew(self) -> None:
@@ -105,7 +105,7 @@ class ReusingAllocation(InspectedAllocation):
 
     @abstractmethod
     def _free(self, block: Block, after: Statement) -> None:
-        """Nobody holds a block any more."""
+        """Free a block without holders."""
 
     # -- statements ------------------------------------------------------------------------
 
@@ -140,14 +140,14 @@ class ReusingAllocation(InspectedAllocation):
         return gathered
 
     def _catch_up(self, scope: Scope, pc: int, first: bool) -> None:
-        """Statement `pc` of a scope is next, the `first` that is executed there."""
+        """Account for statements before `pc`; `first` if none of the scope was executed yet."""
         self.lifetimes.complete_through(scope, pc - 1)
 
     def wrap(self, binding: Binding) -> Execute:
         return self._accounting(binding, super().wrap(binding))
 
     def _accounting(self, binding: Binding, run: Execute) -> Execute:
-        """Run a statement, and note who holds what it has made."""
+        """Run a statement and record the holders of its results."""
         kernel, made = binding.kernel, self._made
         owner = Owner(first_name(binding), binding)
         settles = self.settles
@@ -174,7 +174,7 @@ class ReusingAllocation(InspectedAllocation):
         return execute
 
     def completing(self, binding: Binding, execute: Execute) -> Execute:
-        """Free what the statement was the last to read; an observer still finds it in place."""
+        """Free operands after their last read; observers run before that."""
         lifetimes = self.lifetimes
 
         def completed(*inputs: Any) -> Any:
@@ -187,11 +187,11 @@ class ReusingAllocation(InspectedAllocation):
         return completed
 
     def _settled(self, binding: Binding, inputs: Sequence[Any], results: Any) -> Any:
-        """The results of a statement where they are to stand, where the allocation `settles` them."""
+        """Return the results of a statement at their final places, for an allocation that `settles` them."""
         raise NotImplementedError
 
     def _keep(self, scope: Scope, binding: Binding, results: Any) -> None:
-        """The statement's frame holds what it has just made; what nobody holds is free again."""
+        """Hold the results of a statement in its frame, and free new blocks without a holder."""
         slots = binding.code.result_slots(binding.pc)
         for slot, result in zip(slots, results if binding.several else (results,), strict=False):
             self.lifetimes.hold(scope, slot, result)
@@ -200,7 +200,7 @@ class ReusingAllocation(InspectedAllocation):
                 self._free(block, binding)
 
     def _discard(self, binding: Binding) -> None:
-        """What the statement took and nobody holds is free again."""
+        """Free the blocks that a failed statement took."""
         for block in self._made:
             if block.holders == 0 and block.freed is None:
                 self._free(block, binding)
@@ -219,25 +219,25 @@ class ReusingAllocation(InspectedAllocation):
     # -- blocks ------------------------------------------------------------------------------
 
     def _know(self, buffer: Array, block: Block) -> None:
-        """From here on `buffer` is known to stand in `block`, which the statement in execution took."""
+        """Record that `buffer` is in `block`, which the statement in execution took."""
         self._made.append(block)
         key = id(buffer)
-        # When the buffer goes, so does its entry; `pop` takes the dead reference as its default.
+        # The entry is dropped with the buffer; `pop` takes the dead reference as its default.
         self._blocks[key] = (weakref.ref(buffer, partial(self._blocks.pop, key)), block)
 
     def block_of(self, content: Any) -> Block | None:
-        """The block that a slot's content stands in, or stood in; None for what is not in the arena."""
+        """Return the current or former block of a slot's content; None for content outside the arena."""
         entry = self._blocks.get(id(content))
         return entry[1] if entry is not None and entry[0]() is content else None
 
-    # -- what is found -------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------
 
     def standing(self, content: Any) -> str | None:
         block = self.block_of(content)
         return None if block is None or not _lost(block) else f"its memory was {self._fate(block)}"
 
     def _refuse_stale(self, operands: Sequence[Any]) -> None:
-        """Another machine may share values with this one only as long as they stand."""
+        """Raise RunError if a value that another machine shares has lost its memory."""
         for value in operands:
             gone = self.standing(value)
             if gone is not None:
@@ -249,16 +249,16 @@ class ReusingAllocation(InspectedAllocation):
                 )
 
     def _check_operands(self, statement: Statement, operands: Sequence[Any]) -> None:
-        """Report each operand whose memory was freed, or has another owner by now."""
+        """Report each operand with freed or overwritten memory."""
         moment = self._debuggee.tick, self._debuggee.frames
         self._check_standing(statement, statement.code.operands[statement.pc], operands, moment)
 
     def _check_break(self, frame: Frame) -> None:
-        """What a loop carries is its result where it is left by `break`."""
+        """Check the carried values of a loop that ends by `break`: they are its results."""
         if frame.is_loop and frame.pc < len(frame.code.nodes):
             carried = range(2, 1 + len(frame.code.graph.inputs))
             contents = [frame.slots[slot] for slot in carried]
-            # The frame is gone already, and the tick is that after it.
+            # The frame is popped already, and the tick is the one after it.
             moment = self._debuggee.tick - 1, [*self._debuggee.frames, frame]
             self._check_standing(Statement(frame.code, frame.pc), carried, contents, moment)
 
@@ -300,7 +300,7 @@ class ReusingAllocation(InspectedAllocation):
         return " and ".join(parts)
 
     def _place(self, statement: Statement) -> str:
-        """A statement in words: `%y = Relu (line 3)`."""
+        """Describe a statement: `%y = Relu (line 3)`."""
         code, pc = statement.code, statement.pc
         outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
         word = verb(statement)
@@ -308,7 +308,7 @@ class ReusingAllocation(InspectedAllocation):
 
 
 def first_name(statement: Statement) -> str:
-    """The name of a statement's first result."""
+    """Return the name of a statement's first result."""
     outputs = statement.code.nodes[statement.pc].outputs
     return outputs[0].name if outputs else "_"
 
@@ -322,7 +322,7 @@ def _lost(block: Block) -> bool:
 
 
 def verb(statement: Statement) -> str:
-    """The op, or the word at the start of a line that is none."""
+    """Return the op, or the keyword of a line that is not an op."""
     code, pc = statement.code, statement.pc
     if pc < len(code.nodes):
         return code.nodes[pc].op

@@ -8,10 +8,11 @@ import numpy as np
 
 
 class Segment(np.ndarray[Any, Any]):
-    """Pages that buffers are placed in.  Its own type, so that it stays the base of views of buffers.
+    """Pages that buffers are placed in, as a type that stays the base of views of buffers.
 
-    `file` is the descriptor of the memory file behind it, None for ordinary memory.  For a private copy of
-    such a file, `source` is the segment that keeps it, and `changed` lists the bytes that differ from it.
+    `file` is the descriptor of the memory file behind it, None for ordinary memory. For a private copy
+    of such a file, `source` is the segment that keeps it open, and `changed` lists the byte ranges that
+    differ from it.
     """
 
     file: int | None = None

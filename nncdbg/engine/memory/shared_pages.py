@@ -1,11 +1,11 @@
-"""Large buffers in memory files, so that an edited copy shares the pages in which nothing was changed.
+"""Large buffers in memory files, so that an edited copy shares the unchanged pages.
 
-A segment of a memory file is mapped shared; a copy maps the same file privately, and the system copies a
-page when it is first written to.  The file is never written to after its value is complete, as a value is
-written once.  After a fork the child has the file too; neither process writes to old values.
+A segment in a memory file is mapped shared. A copy maps the same file privately, and the system copies
+a page on the first write to it. The file is never written to after its value is complete, because a
+value is written once. After a fork the child has the file too; neither process writes to old values.
 
-Only Linux has memory files.  Elsewhere, and where the system refuses one, segments are ordinary memory and
-an edit copies the whole tensor.
+Only Linux has memory files. Elsewhere, and where the system refuses one, segments are ordinary memory
+and an edit copies the whole tensor.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.segment import Segment
 
 LEAST = 1 << 29
-"""Bytes from which a segment is a memory file.
+"""Size in bytes from which a segment is a memory file.
 
-The pages of a memory file are taken anew in each run, which costs two to three times as much as filling them;
-below this size a whole copy for an edit is cheap enough.
+Each run allocates the pages of a memory file anew, which costs two to three times as much as filling
+them; below this size a whole copy for an edit is cheap enough.
 """
 
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
@@ -36,7 +36,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def memory_file(size: int) -> int | None:
-    """The descriptor of a new memory file; None where there is none to be had."""
+    """Create a memory file and return its descriptor; None if the system refuses."""
     if not hasattr(os, "memfd_create"):
         return None
     try:
@@ -52,12 +52,12 @@ def memory_file(size: int) -> int | None:
 
 
 def map_over(address: int, size: int, file: int) -> bool:
-    """Map a memory file over reserved pages; False if the system refuses."""
+    """Map a memory file over reserved pages; return False if the system refuses."""
     return _mmap(address, size, mmap.MAP_SHARED | _NORESERVE, file)
 
 
 def unmap(address: int, size: int, file: int) -> None:
-    """Give the pages of a memory file back; their addresses stay reserved."""
+    """Return the pages of a memory file to the system; their addresses stay reserved."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
     _mmap(address, size, flags, -1)
     os.close(file)
@@ -82,10 +82,10 @@ def _mmap(address: int, size: int, flags: int, file: int) -> bool:
 
 
 def writable_copy(array: Array) -> Array:
-    """A copy of a tensor that may be written to.
+    """Return a copy of a tensor that may be written to.
 
-    Large ones share pages with the original if it is in a memory file; else they get one of their own, so
-    that the next copy shares.
+    A large tensor in a memory file shares its pages with the copy. Another large tensor is copied into
+    a new memory file, so that the next copy shares pages.
     """
     if array.nbytes < LEAST or array.dtype.hasobject or not array.flags.c_contiguous:
         return np.array(array)
@@ -96,7 +96,7 @@ def writable_copy(array: Array) -> Array:
 
 
 def _segment_of(array: Array) -> Segment | None:
-    """The segment that an array, or what it is a view of, is placed in."""
+    """Return the segment of an array or of the array that it is a view of; None without one."""
     base: Any = array.base
     while isinstance(base, np.ndarray) and not isinstance(base, Segment):
         base = base.base
@@ -107,7 +107,7 @@ def _sharing(array: Array, base: Segment) -> Array:
     assert base.file is not None
     pages = mmap.mmap(base.file, len(base), flags=mmap.MAP_PRIVATE, prot=_READ_WRITE)
     copy = Segment((len(base),), np.uint8, pages, 0)
-    # The file, and what is in it, must stay as long as the copy.
+    # Keep the file and its contents as long as the copy.
     copy.file, copy.source = base.file, base if base.source is None else base.source
     for start, end in base.changed:
         copy[start:end] = base[start:end]
@@ -125,14 +125,14 @@ def _in_own_file(array: Array) -> Array:
     segment = Segment((size,), np.uint8, pages, 0)
     segment.file = file
     weakref.finalize(segment, os.close, file).atexit = False
-    # What is written to this copy from here on goes to the file, which no other array shares yet.
+    # Writes to this copy go to the file, which no other array shares yet.
     result: Array = np.ndarray(array.shape, array.dtype, segment, 0)
     np.copyto(result, array)
     return result
 
 
 def note_change(array: Array, index: Any) -> None:
-    """Remember which bytes of a copy differ from its file, after `array[index]` was written to."""
+    """Record which bytes of a copy differ from its file, after a write to `array[index]`."""
     base = _segment_of(array)
     if base is None or base.source is None:
         return

@@ -1,7 +1,7 @@
-"""Straight lines of statements whose places in the arena are known from an earlier run.
+"""Straight lines of statements with places in the arena that are known from an earlier run.
 
-Where a statement's block goes is decided by the holes of the arena and by what was taken and freed since.
-So a run of statements that begins with the same holes takes the same places, and needs no search for them.
+The holes of the arena, and the blocks taken and freed since, determine where a block goes. So a run of
+statements that begins with the same holes takes the same places, without a search.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Bytes: TypeAlias = "tuple[int, int, int]"
 """(segment, start, end)."""
 
 MOST_STEPS = 200_000
-"""Statements that are remembered; beyond it, all are forgotten and learned anew."""
+"""Maximum number of remembered statements; beyond it, all are dropped and learned anew."""
 
 
 @dataclass(slots=True, eq=False)
 class BufferStretch:
-    """Where a block stands: the segment, where its buffer starts, and what its guards are to hold."""
+    """The place of a block: segment number, start of its buffer, and expected contents of its guards."""
 
     number: int
     start: int
@@ -39,7 +39,7 @@ class BufferStretch:
 
 @lru_cache(maxsize=1 << 14)
 def place_of(number: int, start: int, size: int, span: int) -> BufferStretch:
-    """The place of a block.  Few places serve many statements, and what is shared stays in the cache."""
+    """Return the place of a block; many statements share few places, which stay in the CPU cache."""
     before, end, limit = start - GUARD, start + size, start + span
     return BufferStretch(
         number,
@@ -53,7 +53,7 @@ def place_of(number: int, start: int, size: int, span: int) -> BufferStretch:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A statement that takes one block; without a `place` the end of its graph, which takes none."""
+    """A statement that takes one block; without a `place`, the end of its graph, which takes none."""
 
     pc: int
     statement: Statement
@@ -65,14 +65,14 @@ class Step:
     span: int = 0
     place: BufferStretch | None = None
     freed: tuple[Bytes, ...] = ()
-    """What dies after the statement."""
+    """The bytes that are freed after the statement."""
     after: Step | None = None
 
 
 def step_of(
     statement: Statement, slot: int, buffer: Any, block: Block, span: int, freed: list[Block]
 ) -> Step:
-    """What has just run, as it will run again."""
+    """Return the step that repeats a statement that has just run."""
     return Step(
         statement.pc,
         Statement(statement.code, statement.pc),
@@ -89,22 +89,22 @@ def step_of(
 
 @dataclass(slots=True, eq=False)
 class Course:
-    """Where a run is in a stretch.  All of it is asked for at each statement, so it is kept together."""
+    """The position of a run in a stretch, in one object because every statement reads all of it."""
 
     next: Step | None = None
-    """What runs next, if it is known."""
+    """The next step, if it is known."""
     running: Step | None = None
-    """What is in execution, if it is known."""
+    """The step in execution, if it is known."""
     slots: list[Any] | None = None
     """The slots of the frame of `next`."""
     handed: Array | None = None
     """The buffer that the step in execution writes into."""
     pending: list[Array] = field(default_factory=list)
-    """The results of the steps that have run and are not accounted for yet."""
+    """Results of the steps that have run and are not accounted for yet."""
     unaccounted: Step | None = None
     """The first of these steps."""
     number: int = -1
-    """The segment in use: these are its array, its bytes and its address."""
+    """The number of the segment in use; `segment`, `raw` and `base` are its array, bytes and address."""
     segment: Segment | None = None
     raw: Any = None
     base: int = 0
@@ -112,29 +112,29 @@ class Course:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownSteps:
-    """What instructions need to run as steps in one call."""
+    """The callbacks that an instruction needs to run as a step in one call."""
 
     course: Course
     refill: Callable[[tuple[Bytes, ...]], None] | None
-    """Writes the pattern where something died; None if nothing does."""
+    """Writes the pattern into freed bytes; None without poisoning."""
     turn_to: Callable[[int], None]
-    """Makes a segment the one in use."""
+    """Makes a segment the current one."""
     failed: Callable[[Binding], None]
-    """Called where a step has raised."""
+    """Called after a step raised."""
     complete_late: Callable[[Binding, Any], None]
-    """Called with the result of a statement that began as a step, and was noted amid its execution."""
+    """Called with the result of a step that was accounted for during its execution."""
 
 
 @dataclass(slots=True)
 class Stretches:
-    """The first step of each stretch, by the state of the arena that it begins in; None if it has no step."""
+    """The first step of each stretch by the state of the arena at its start; None without a step."""
 
     first: dict[Hashable, Step | None] = field(default_factory=dict)
     count: int = 0
     _plannable: dict[tuple[Code, bool], tuple[bool, ...]] = field(default_factory=dict)
 
     def begin(self, key: Hashable) -> None:
-        """A stretch without steps, yet."""
+        """Begin a stretch without steps."""
         if self.count > MOST_STEPS:
             self.first.clear()
             self.count = 0
@@ -142,7 +142,7 @@ class Stretches:
         self.count += 1
 
     def add(self, key: Hashable, last: Step | None, step: Step) -> None:
-        """Put a step after the last one of a stretch."""
+        """Append a step after the last one of a stretch."""
         self.count += 1
         if last is None:
             self.first[key] = step
@@ -150,9 +150,9 @@ class Stretches:
             last.after = step
 
     def plannable(self, code: Code, outermost: bool) -> tuple[bool, ...]:
-        """Per pc whether its statement makes one value and needs no look at its operands.
+        """Return per pc whether its statement makes one value and needs no check of its operands.
 
-        Those are given to the program from outside, or made by ordinary statements of the block.  What is
+        Such operands are inputs of the program or results of ordinary statements of the block. A value
         freed by liveness is not read again.
         """
         found = self._plannable.get((code, outermost))

@@ -1,4 +1,4 @@
-"""Which findings stop the program, and in which words: births of NaN and Inf, misused memory."""
+"""Findings that stop the program, and their messages: origins of NaN and Inf, and misused memory."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _FLAGS = {
 class Catches:
     """The kinds of findings that stop, each with an optional condition.
 
-    Misused memory is a bug of whoever wrote the kernel or the plan, so it is caught from the start.
+    Misused memory is always a bug of a kernel or plan, so it is caught by default.
     """
 
     conditions: dict[str, Expression | None] = field(
         default_factory=lambda: {"uninitialized": None, "guard": None}
     )
     to_host: Callable[[Any], Any] = lambda value: value
-    """Brings an operand to where one can look at it."""
+    """Returns an operand on the host."""
 
     def add(self, kind: str, condition: Expression | None = None) -> None:
         if kind not in KINDS:
@@ -47,17 +47,18 @@ class Catches:
 
     @property
     def flags(self) -> int:
-        """The inspection flags that some caught kind is interested in."""
+        """Return the inspection flags of all caught kinds."""
         watched = 0
         for kind in self.conditions:
             watched |= int(_FLAGS.get(kind, 0))
         return watched
 
     def qualifying(self, finding: Finding) -> Iterator[tuple[Finding, Expression | None]]:
-        """The finding as each caught kind tells it, with the condition that is still to be true.
+        """Yield the finding for each caught kind, with the condition that remains to be evaluated.
 
-        A NaN is caught where it originates: at an element that no NaN among the inputs influences.  `inf`
-        likewise; an infinity out of finite inputs that no division by zero explains is an overflow.
+        A NaN is caught where it originates: at an element that no NaN among the inputs influences. The
+        same applies to `inf`; an infinity from finite inputs is an overflow unless a division by zero
+        explains it.
         """
         for kind in self._kinds_of(finding):
             if kind in self.conditions:
@@ -86,7 +87,7 @@ class Catches:
         return f"{what} is in {name}: {node.op} produced it from {of} without {has}"
 
     def _originates(self, finding: Finding, inputs: Sequence[Any]) -> bool:
-        """Whether an element of the result is bad though no bad element of the inputs influences it."""
+        """Whether a result element is bad although no bad input element influences it."""
         binding, index = finding.binding, finding.output or 0
         if not isinstance(binding, Binding):
             return False
@@ -96,14 +97,14 @@ class Catches:
 
 
 def overflows(op: Op | None, inputs: Sequence[Any]) -> bool:
-    """Whether an infinity that an op made of these operands is a finite number out of range of its type."""
+    """Whether an infinity from these operands is a finite number out of range of its type."""
     exact = op is not None and op.exact_infinity
     exact = exact(inputs) if callable(exact) else exact
     return not exact and not any(holds_any(value, "nan") for value in inputs)
 
 
 def holds_any(value: Any, kind: str) -> bool:
-    """Whether a tensor holds a NaN (kind nan) or an infinity (kind inf)."""
+    """Whether a tensor contains a NaN (kind nan) or an infinity (kind inf)."""
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.hasobject:
         return False
     if value.dtype.kind != "c" and name_of(value.dtype) not in FLOATS:

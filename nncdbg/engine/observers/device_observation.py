@@ -1,6 +1,6 @@
-"""Statistics and findings of results on a device: rows stay there until somebody looks.
+"""Statistics and findings of results on a device: rows stay there until the log is read.
 
-Only `catch` waits, for the ten numbers of each result, as a NaN must stop the program at the
+Only `catch` waits for the ten numbers of each result, because a NaN must stop the program at the
 statement that made it.
 """
 
@@ -22,21 +22,21 @@ NAN_COLUMN, INF_COLUMNS = 4, slice(5, 7)
 
 
 class DeviceStatisticsLog(StatisticsLog):
-    """A log whose rows are written on the device, and copied to `rows` when the log is read."""
+    """A log with rows that are written on the device and copied to `rows` when the log is read."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__()
         self._backend = backend
         self.block = backend.to_device(np.full((CAPACITY, COLUMNS), np.nan))
         self.written: set[int] = set()
-        """The rows on the device that were not copied yet."""
+        """The rows on the device that are not copied yet."""
 
     def row_of(self, array: Any) -> list[float] | None:
         self.fetch()
         return super().row_of(array)
 
     def fetch(self) -> None:
-        """Copy what is new on the device to the host, in one transfer; waits for it."""
+        """Copy new rows from the device to the host in one transfer, and wait for it."""
         if self.written:
             numbers = sorted(self.written)
             self.rows[numbers] = self._backend.to_host(self.block)[numbers]
@@ -44,14 +44,14 @@ class DeviceStatisticsLog(StatisticsLog):
 
 
 class DeviceObserver(Observer):
-    """An observer that leaves the numbers where the results are."""
+    """An observer that keeps the statistics on the device of the results."""
 
     def __init__(self, backend: Backend, report: Report, log: DeviceStatisticsLog | None) -> None:
         super().__init__(report, log)
         self._backend = backend
         self._device_log = log
         self._row = backend.to_device(np.full(COLUMNS, np.nan))
-        """Where the numbers of a result go if there is no log."""
+        """Destination of the statistics of a result without a log."""
 
     def _look(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
         if result is None or isinstance(result, (list, tuple, np.ndarray, np.generic)):

@@ -1,6 +1,6 @@
-"""Integer faults while a program runs: an op that declares them is checked before its kernel runs.
+"""Integer faults while a program runs: checks of the operands of ops that declare such faults.
 
-Operands are read and never changed.  A statement whose op declares no integer faults is left as it is.
+Operands are checked before the kernel runs, and only read. Statements of other ops are not wrapped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nncdbg.engine.ops.schema import complete, version_of
 
 
 def fault_of(statement: Statement, inputs: Sequence[Any]) -> IntegerFault | None:
-    """The integer fault of a statement over these operands (NumPy arrays); None if it has none."""
+    """Return the integer fault of a statement over these operands (NumPy arrays); None without one."""
     node = statement.code.nodes[statement.pc]
     version = version_of(node.op, statement.code.opsets)
     op = lookup(node.op, version)
@@ -28,7 +28,7 @@ def fault_of(statement: Statement, inputs: Sequence[Any]) -> IntegerFault | None
 
 
 def finding_of(statement: Statement, fault: IntegerFault, inputs: Sequence[Any], result: Any) -> Finding:
-    """The finding that a fault of a statement is."""
+    """Return the finding for an integer fault of a statement."""
     code, pc = statement.code, statement.pc
     node, name = code.nodes[pc], code.names[code.operands[pc][fault.operand]]
     where, count = f"%{name}" if name else f"operand {fault.operand + 1}", int(fault.elements.sum())
@@ -40,14 +40,14 @@ def finding_of(statement: Statement, fault: IntegerFault, inputs: Sequence[Any],
 
 
 class IntegerChecks:
-    """Reports findings of the kind `integer` to `report`; `to_host` gives an operand as a NumPy array."""
+    """Reports findings of the kind `integer`; `to_host` returns an operand as a NumPy array."""
 
     def __init__(self, report: Report, to_host: Callable[[Any], Any]) -> None:
         self.report = report
         self.to_host = to_host
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
-        """The instruction with the check of its op; `execute` itself where the op has none."""
+        """Return the instruction with the check of its op, or `execute` itself without one."""
         find = binding.op.integer_fault
         if find is None:
             return execute
@@ -61,7 +61,7 @@ class IntegerChecks:
             try:
                 results = execute(*inputs)
             finally:
-                # Some kernels refuse to divide by zero; then the fault is why the statement failed.
+                # Some kernels refuse to divide by zero; then the fault explains the failure.
                 result = results[0] if binding.several and results else results
                 self.report(finding_of(binding, fault, inputs, result))
             return results

@@ -1,4 +1,4 @@
-"""Where a statement's operands and results hold NaN or Inf, and which of these come from its operands."""
+"""NaN and Inf in a statement's operands and results, and which of them come from its operands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("nan", "inf")
 
 
 def bad_in(value: Any, kind: str) -> Marked:
-    """The elements of an operand that are NaN or Inf; None where none is."""
+    """Return a mask of the elements of an operand that are NaN or Inf; None if there are none."""
     if isinstance(value, (list, tuple)):
         items = [bad_in(item, kind) for item in value]
         if all(item is None for item in items):
@@ -29,17 +29,18 @@ def bad_in(value: Any, kind: str) -> Marked:
 
 
 def array_of(value: Any) -> Any:
-    """NumPy gives an element for some tensors of no axes."""
+    """Convert a NumPy scalar, which NumPy returns for some tensors of no axes, to an array."""
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def influenced(
     application: Application, marked: Sequence[Marked], complain: Callable[[str], None], *, exact: bool = True
 ) -> Sequence[Marked]:
-    """The elements of each result that depend on the marked operand elements, by the op's row.
+    """Return the elements of each result that depend on the marked operand elements.
 
-    `exact` is that of `Application`; True in place of a mask marks the shape of a result too.  A row that
-    fails is reported to `complain`, and everything is marked.
+    The op's influence rule determines them. `exact` is that of `Application`; True in place of a mask marks
+    the shape of a result too. If the rule fails, the error is reported to `complain` and everything is
+    marked.
     """
     results = application.results
     if not any(marks is not None for marks in marked):
@@ -60,12 +61,12 @@ def _fitting(marks: Marked, result: Any) -> Marked:
 
 
 def shaped(value: Any, marks: Marked) -> Marked:
-    """Marks with True spelled out as every element of a value."""
+    """Return marks with True expanded to every element of a value."""
     return whole(value) if marks is True else marks
 
 
 def born_in(application: Application, index: int, kind: str) -> Array:
-    """The elements of result `index` that are NaN or Inf although no such operand element influences them."""
+    """Return the NaN or Inf elements of result `index` that no such operand element influences."""
     host = application.results[index]
     given = [bad_in(value, kind) for value in application.operands]
     found = influenced(application, given, lambda problem: None, exact=False)[index]

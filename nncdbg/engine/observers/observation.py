@@ -1,4 +1,4 @@
-"""Statistics and findings where the allocator does not inspect: results are looked at, never touched."""
+"""Statistics and findings for allocators that do not inspect: results are only read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FINDINGS = ((NAN, "nan"), (INF, "inf"))
 
 
 class Observer:
-    """Wraps an instruction so that the summary of each result is logged and judged."""
+    """Wraps an instruction to log and check the summary of each result."""
 
     def __init__(self, report: Report, log: StatisticsLog | None) -> None:
         self.report = report
@@ -29,7 +29,7 @@ class Observer:
         self.watched = 0
         self._inspectors: dict[np.dtype[Any], Inspector] = {}
         self._cells: dict[type, tuple[Any, int, Inspector]] = {}
-        """By type of a NumPy scalar a cell for one element, its address, and the inspection of the dtype."""
+        """For each NumPy scalar type, a cell of one element, its address, and the inspection of the dtype."""
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         return (
@@ -39,7 +39,7 @@ class Observer:
         )
 
     def _observing(self, binding: Binding, execute: Execute) -> Execute:
-        """For one result.  A NumPy scalar has no address: it is inspected in a cell that it is copied to."""
+        """Wrap an instruction with one result; a NumPy scalar is copied to a cell, as it has no address."""
         cells, log = self._cells, self.log
         results, rows = ([None], 0) if log is None else (log.results, log.address)
         position = log.positions.take if log is not None else None
@@ -80,7 +80,7 @@ class Observer:
         number = -1
         if self.log is not None:
             number = self.log.positions.take() & MASK
-            # An element, which NumPy gives for some tensors of no axes, cannot be referred to.
+            # NumPy scalars, which NumPy returns for some tensors of no axes, have no weak references.
             self.log.results[number] = ref(result) if isinstance(result, np.ndarray) else None
         compiled = self._inspectors.get(result.dtype) or self._inspector(result.dtype)
         found = result.__array_interface__
@@ -99,7 +99,7 @@ class Observer:
                 self.report(Finding(kind, binding, "", inputs, index, result=result))
 
     def _inspector(self, dtype: np.dtype[Any]) -> Inspector | None:
-        """The compiled inspection of a dtype, kept from the moment it is there."""
+        """Return the compiled inspection of a dtype, cached once it is ready; None before."""
         compiled = inspector(name_of(dtype))
         if compiled is not None:
             self._inspectors[dtype] = compiled
@@ -108,7 +108,7 @@ class Observer:
         return compiled
 
     def _look_plainly(self, result: Any, number: int) -> int:
-        """What the compiled pass does, for any strides."""
+        """Do the work of the compiled pass, for any strides."""
         summary = summarize(result)
         if self.log is not None:
             self.log.rows[number] = row_of(summary)

@@ -1,7 +1,7 @@
-"""The slow oracle: beside each kernel of a composite op runs its micro program, and both must agree.
+"""The slow oracle: a micro program runs beside each kernel of a composite op, and both must agree.
 
-The micro program is what the op means, in simple ops; it runs on a machine of its own, on NumPy,
-so that nothing of the program's state is touched.
+The micro program defines the op in terms of simple ops. It runs on NumPy, on a separate machine, so the
+program's state is not touched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nncdbg.engine.values.values import type_of
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A value as the kernel gave it, and as the micro program did."""
+    """A value from the kernel that differs from the one of the micro program."""
 
     statement: Statement
     name: str
@@ -44,17 +44,17 @@ class Disagreement:
 
 @dataclass(slots=True)
 class Coverage:
-    """What was checked: statements and runs; and what was not, by op, with the number of statements."""
+    """The checked statements and runs; and by op, the number of statements that were not checked."""
 
     statements: set[tuple[int, int]] = field(default_factory=set)
     runs: int = 0
     without: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
-    """No micro program: primitives, and composites that draw random numbers."""
+    """Ops without a micro program: primitives, and composites that draw random numbers."""
     failed: dict[str, str] = field(default_factory=dict)
     """Why the micro program of an op could not run."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers by name, fit for JSON."""
+        """Return the numbers by name, as JSON values."""
         return {
             "statements": len(self.statements),
             "runs": self.runs,
@@ -77,7 +77,10 @@ def _counted(count: int, noun: str) -> str:
 
 
 class MicroCheck:
-    """Wraps kernels.  `report` hears of disagreements; `quiet` says when nothing is to be checked."""
+    """Compares kernels with micro programs.
+
+    `report` is called with disagreements; `quiet` returns whether to skip the check.
+    """
 
     def __init__(
         self,
@@ -90,18 +93,18 @@ class MicroCheck:
         self.report, self.to_host, self.quiet = report, to_host, quiet
         self.coverage = Coverage()
         self.disagreement: Disagreement | None = None
-        """The latest."""
+        """The latest disagreement."""
         self._running = Running()
         linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0))
         self._loaded = Loaded(program, text, linker)
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
-        """An instruction that runs the kernel, then what it should be the same as."""
+        """Return an instruction that runs the micro program and the kernel, and compares the results."""
         if binding.code.formula is not None:
             return execute
 
         def checked(*inputs: Any) -> Any:
-            # Before the kernel: where memory is reused, its operands may be gone after it.
+            # Before the kernel: with reused memory, its operands may be overwritten after it.
             expected = None if self.quiet() else self._expected(binding, inputs)
             results = execute(*inputs)
             if expected is not None:
@@ -111,7 +114,7 @@ class MicroCheck:
         return checked
 
     def _expected(self, binding: Binding, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        """The results by the micro program; None where there is none, or it fails."""
+        """Return the results of the micro program; None without one, or if it fails."""
         statement, op = (id(binding.code), binding.pc), binding.node.op
         operands = [self.to_host(value) for value in inputs]
         try:
@@ -152,7 +155,7 @@ class MicroCheck:
             match = measure(site, site, "place", (host, wanted), Tolerance())
             if match.diverges:
                 detail = _words(match)
-                # In memory of its own: the buffer may be used again.
+                # A copy, because the buffer may be reused.
                 kernel = np.array(host) if isinstance(host, np.ndarray) else host
                 self.disagreement = Disagreement(
                     Statement(binding.code, binding.pc), value.name, kernel, wanted, detail

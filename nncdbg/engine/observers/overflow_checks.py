@@ -1,8 +1,8 @@
-"""Overflows inside ops whose results are finite: the result is compared with one that cannot overflow.
+"""Overflows inside ops with finite results: the result is compared with one that cannot overflow.
 
-Only an op that declares `Op.squares` is checked, and computed again only if a few elements of its result
-are those of an overflow and its operands are so large that its sum of squares may overflow.
-Operands and results are read and never changed.
+Only ops that declare `Op.squares` are checked. The result is computed again only if a few of its
+elements indicate an overflow and the operands are so large that a sum of squares may overflow. Operands
+and results are only read.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Array
 
 RELATIVE = 2.0**-6
-"""Differences below are rounding errors, whatever the type."""
+"""Relative differences below this are rounding errors in every type."""
 
 
 class OverflowChecks:
-    """Reports findings of the kind `inf`, with `elements`; `to_host` gives a value as a NumPy array."""
+    """Reports findings of the kind `inf`, with `elements`; `to_host` returns a value as a NumPy array."""
 
     def __init__(self, report: Report, to_host: Callable[[Any], Any]) -> None:
         self.report = report
         self.to_host = to_host
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
-        """The instruction with the check; `execute` itself where the op adds up no squares."""
+        """Return the instruction with the check, or `execute` itself if the op sums no squares."""
         squares = binding.op.squares
         if squares is None or not squares.when(binding.attributes):
             return execute
@@ -59,10 +59,10 @@ class OverflowChecks:
 
 
 def overflowed(binding: Binding, inputs: Sequence[Any], result: Array) -> Array | None:
-    """The finite elements of a result that are wrong as a sum of squares overflowed; None without one.
+    """Return the finite elements made wrong by an overflow of a sum of squares; None without one.
 
-    They differ from the result in a wider type and, since a wider type also rounds less, from the result over
-    scaled operands.  An op without a kernel has no wider type than f64.
+    They differ from the result in a wider type and, because a wider type also rounds less, from the
+    result over scaled operands. An op without a kernel has no wider type than f64.
     """
     squares = binding.op.squares
     assert squares is not None
@@ -86,7 +86,7 @@ def _wider(value: Any) -> Any:
 
 
 def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
-    """The main result of the op's definition over these operands; None where it cannot run over them."""
+    """Return the main result of the op's definition over these operands; None if it cannot run."""
     call = call_of(binding.code, binding.pc, _no_generator)
     try:
         with np.errstate(all="ignore"):
@@ -101,7 +101,7 @@ def _no_generator() -> Any:
 
 
 def _differs(result: Array, expected: Any) -> Array | None:
-    """The finite elements of `result` that are not those of `expected`, rounded to the same type."""
+    """Return the finite elements of `result` that differ from `expected` rounded to the same type."""
     if expected is None or expected.shape != result.shape:
         return None
     with np.errstate(all="ignore"):
