@@ -268,9 +268,9 @@ class Debugger(RichOutput):
     def assert_true(
         self, expression: str, when: str | None = None, hits: int | str | None = None
     ) -> Breakpoint:
-        """Stop after each statement that writes a value of an expression and makes it false.
+        """Stop after each statement that writes an operand of an expression and makes it false.
 
-        With ``$out`` it is evaluated after every statement.  Raises ExpressionError, UsageError.
+        An expression with ``$out`` is evaluated after every statement.  Raises ExpressionError, UsageError.
         """
         return self.breakpoints.add({"assert": expression}, when, hits)
 

@@ -88,7 +88,7 @@ class Loaded:
         return self._called[key]
 
     def formula(self, frame: Frame) -> Code | None:
-        """Return the micro program of the next statement of a frame, for its operands; None for a primitive."""
+        """Return the micro program of a frame's statement, for its operands; None for a primitive."""
         code, pc = frame.code, frame.pc
         if not code.runs_kernel(pc):
             return None
