@@ -22,7 +22,7 @@ class Current:
 
     @classmethod
     def before(cls, frame: Frame, pc: int) -> Current:
-        """Return the statement at `pc` with the results of the one before it; at the start, the block's inputs."""
+        """Return the statement at `pc` and the results of the one before it; at the start, block inputs."""
         return cls(frame, pc, results_of(frame, pc - 1))
 
     @classmethod
@@ -32,7 +32,7 @@ class Current:
 
 
 def results_of(frame: Frame, pc: int) -> Sequence[int]:
-    """Return the slots that a statement writes; for the start of a block (-1), its inputs and carried values."""
+    """Return the slots that a statement writes; for a block's start (-1), its inputs and carried values."""
     if pc < 0:
         inputs = frame.code.graph.inputs[1 if frame.is_loop else 0 :]
         return [frame.code.slot_of[value.name] for value in inputs if value.name]

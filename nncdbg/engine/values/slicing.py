@@ -23,7 +23,7 @@ FinishedKind = TypeVar("FinishedKind", FramePopped, IterationEnded)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visit:
-    """One frame of a block, or one iteration of a loop; `pc` is the statement that began it.
+    """One frame of a block, or one iteration of a loop; statement `pc` of `outer` began it.
 
     `outer` is None for the entry graph, and if it is unknown.  `depth` is None for a frame that was left.
     `until` is the last tick at which it existed.
@@ -132,7 +132,7 @@ class Slicing:
     # -- into a block --------------------------------------------------------------------------
 
     def _inside(self, visit: Visit, pc: int) -> Visit | None:
-        """Return the finished frame that the statement at `pc` began; None if there is none, or it was dropped."""
+        """Return the finished frame that the statement at `pc` began; None if none exists or is kept."""
         node = visit.code.nodes[pc]
         if not node.op.startswith("@") and pc not in visit.code.bodies:
             return None
