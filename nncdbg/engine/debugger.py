@@ -165,7 +165,7 @@ class Debugger(RichOutput):
     def begin_anew(self, inputs: Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> bool:
         """Restart with other inputs and the compiled code; return False if their types need other code.
 
-        Requires a run without breakpoints, caught findings and measurements.  Raises as Debugger does for
+        Requires a run without set values, caught findings and measurements.  Raises as Debugger does for
         its inputs.
         """
         self._bind(inputs, dims)

@@ -64,7 +64,7 @@ class Backend(Protocol):
         """Convert a NumPy array for the backend's kernels; non-arrays are returned unchanged."""
 
     def to_host(self, value: Any) -> Any:
-        """Convert a value to a NumPy array, waiting for it if necessary; non-tensors are returned unchanged."""
+        """Convert a value to a NumPy array, waiting if necessary; non-tensors are returned unchanged."""
 
     def summarize(self, value: Any, row: Any) -> None:
         """Write the statistics of a value (see `stats.inspection`) to `row`, ten float64 of the backend's.

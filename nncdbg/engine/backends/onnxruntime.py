@@ -57,7 +57,7 @@ class OnnxRuntime:
         # devices that are not used here.
         native = onnxruntime.capi.onnxruntime_pybind11_state
         self.make_value = native.OrtValue.ortvalue_from_numpy_with_onnx_type
-        """(contiguous array, ONNX's number of its type) -> value over the array's memory, without a reference."""
+        """(contiguous array, ONNX's number of its type) -> value over the array's memory, not owning it."""
         self.binding = native.SessionIOBinding
         self.host = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
         self.run_options = onnxruntime.RunOptions()
@@ -167,7 +167,7 @@ class _Statement:
     def run(self, *inputs: Any) -> Any:
         """Return the results, in memory of NumPy if their sizes are known, else of onnxruntime.
 
-        NumPy's memory is faster: onnxruntime returns its memory to the system and allocates it anew each time.
+        NumPy's memory is faster: onnxruntime returns its memory to the system and allocates it each time.
         """
         plan = self._plan(inputs) if self._sizes_follow else None
         if plan is not None:
@@ -315,7 +315,7 @@ def _size_of(inputs: Sequence[Any]) -> int:
 
 
 class _Memory:
-    """The bytes of an OrtValue, as memory for a NumPy array; keeps the OrtValue alive."""
+    """The bytes of an OrtValue, as memory for a NumPy array; the array keeps a reference to it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

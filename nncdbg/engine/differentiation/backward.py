@@ -111,7 +111,7 @@ class BackwardBuilder(Statements):
     # -- opsets --------------------------------------------------------------------------
 
     def _fitted(self, node: Node) -> Node:
-        """Return the statement in the program's opset.  Raises UnsupportedOp if the opset does not have it."""
+        """Return the statement in the program's opset.  Raises UnsupportedOp if the opset lacks it."""
         if node.op.startswith("@") or node.subgraphs:
             return node
         version = version_of(node.op, self.opsets)

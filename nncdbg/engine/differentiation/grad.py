@@ -91,7 +91,7 @@ class _Backward:
         self._parts: dict[str, list[str]] = {}
         """Per value the cotangents from the statements that read it."""
         self._open: list[str] = []
-        """The graphs whose calls are being differentiated."""
+        """The graphs of the calls that are being differentiated."""
 
     def repeat(self, nodes: Sequence[Node]) -> None:
         """Append the statements that depend on moved points."""

@@ -47,7 +47,7 @@ SPACING = 1024
 
 
 class _Evicted:
-    """The content of a slot whose value was dropped to keep within the budget."""
+    """The content of a slot after its value was dropped to stay within the budget."""
 
     def __repr__(self) -> str:
         return "<evicted>"
