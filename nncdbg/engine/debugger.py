@@ -1,6 +1,6 @@
-"""The debugger as its users see it: one facade with the verbs of a debugger.
+"""The debugger's facade: one class with all debugger verbs.
 
-Terminal, protocol server and scripts only translate into these calls.
+The terminal, the protocol server and scripts translate into these calls.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ class Debugger(RichOutput):
     * `inputs`: arrays, numbers, lists, or text such as ``"x.npy"`` and ``"zeros"``, by input name.  Inputs
       that are not given are drawn at random from `seed`; `notes` reports them.
     * `dims`: symbolic sizes by name.
-    * `backend`: the kernels that run: ``"numpy"``, ``"onnxruntime"``, ``"cupy"``, or a Backend.  An op
-      without a kernel there fails, or with `fallback` runs on NumPy (see `fallbacks`).
+    * `backend`: the kernels to run: ``"numpy"``, ``"onnxruntime"``, ``"cupy"``, or a Backend.  An op
+      without a kernel fails, or runs on NumPy with `fallback` (see `fallbacks`).
     * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
       on a device), or an Allocation.
-    * `history`: the bytes that old values may take, a number or text such as ``"4GiB"``; by default a
+    * `history`: the bytes that old values may use, a number or text such as ``"4GiB"``; default: a
       quarter of RAM.
     * `statistics`: log the summary of every result.
     * `check`: ``"micro"`` runs micro programs beside the kernels (see `micro`).
-    * `max_ops`: stop after so many statements, and again after as many more.
-    * `folder`: the folder of the files that `inputs` names; by default the current one.
-    * `black_box`: records the statement that runs, in case a kernel ends the process.
+    * `max_ops`: stop after this many statements, and again after each further `max_ops`.
+    * `folder`: the folder of the files named in `inputs`; default: the current one.
+    * `black_box`: records the running statement, in case a kernel ends the process.
     * `supervision`: moves the program (see `nncdbg.listen`).
 
     Raises GraphError, LoadError or UsageError for a program or inputs that cannot run.
@@ -117,7 +117,7 @@ class Debugger(RichOutput):
         self.messages: list[str] = []
         """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
         self.said: Callable[[LogMessage], None] = lambda message: self.messages.append(message.text)
-        """Takes each message when it is made, on the thread that moves the program."""
+        """Receives each message at once, on the thread that moves the program."""
         self._folder = folder
         self._bind(inputs, dims)
         self.backend = backend_of(backend)
@@ -150,7 +150,7 @@ class Debugger(RichOutput):
         bound = bind(self.program.graph, inputs, dims, self.seed, folder=self._folder, consumers=consumers)
         self.inputs = bound.arrays
         self.given = {name.removeprefix("%"): data for name, data in (inputs or {}).items()}
-        """The inputs as they were given: texts, numbers, arrays."""
+        """The inputs as given: texts, numbers, arrays."""
         self.dims = bound.dims
         self.notes = [*map(Note, self.program.notes), *bound.notes]
 
@@ -163,9 +163,10 @@ class Debugger(RichOutput):
         self.stop: Stop = self.control.here("entry")
 
     def begin_anew(self, inputs: Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> bool:
-        """Begin with other inputs and the code compiled before; False where that is for other types.
+        """Restart with other inputs and the compiled code; return False if their types need other code.
 
-        For a run in which nothing was set, caught or measured.  Raises the errors of Debugger for its inputs.
+        Requires a run without set values, caught findings and measurements.  Raises as Debugger does for
+        its inputs.
         """
         self._bind(inputs, dims)
         if [*map(type_of, self.inputs.values())] != self._types:
@@ -175,7 +176,7 @@ class Debugger(RichOutput):
         return True
 
     def release(self) -> None:
-        """Drop every value; `begin_anew` gives inputs again."""
+        """Drop every value; `begin_anew` sets inputs again."""
         self.inputs = {}
         self.given = {}
         self.observers.unfollow()
@@ -192,7 +193,7 @@ class Debugger(RichOutput):
         return printable(f"<Debugger {self.program.summary()}; {state}>")
 
     def _take_control(self, history: int, max_ops: int | None) -> None:
-        """Create what moves the machine, which is at its first statement, and what inspects it."""
+        """Create the objects that move and inspect the machine, which is at its first statement."""
         self.timeline: Timeline = Timeline(self.machine, history, self.allocation)
         self.timeline.passed_edits = self._passed_edits
         self.allocation.begin(self.machine, self._house_keeping, self.loaded.line)
@@ -222,7 +223,7 @@ class Debugger(RichOutput):
         placement = Placement(self.program, self.listing, self.loaded.listing_of)
         self.breakpoints: Breakpoints = Breakpoints(placement, traps, self._innermost)
 
-    # -- stopping places -------------------------------------------------------------------
+    # -- breakpoints -----------------------------------------------------------------------
 
     def break_at(
         self,
@@ -240,12 +241,12 @@ class Debugger(RichOutput):
     ) -> Breakpoint:
         """Stop before a line, before each statement with an op, at a graph's start, or at a value.
 
-        `source` is a file and line of the user's model: every statement that comes from there.
+        `source` is a file and line of the user's model: stop at every statement of that line.
         `site` is one statement, such as (path or code of a block, number of the statement) or (listing
         of a micro program, line there).
-        `when` is a condition, `hits` a hit count (``3``, ``">=3"``, ``"%3"``); with `log` the
-        message is printed, with ``{expression}`` filled in, and the program goes on.  Raises
-        UsageError for a place that does not exist, ExpressionError for a wrong condition.
+        `when` is a condition, `hits` a hit count (``3``, ``">=3"``, ``"%3"``).  With `log`, print the message
+        with each ``{expression}`` evaluated, and continue.  Raises UsageError for a place that does not
+        exist, ExpressionError for an invalid condition.
         """
         asked = {"line": line, "op": op, "graph": graph, "value": value, "source": source, "site": site}
         return self.breakpoints.add(asked, when, hits, log, temporary)
@@ -259,17 +260,17 @@ class Debugger(RichOutput):
     ) -> Breakpoint:
         """Stop after each statement that changes the result of an expression, such as ``"%h[0, 3]"``.
 
-        The first result is a change, unless it is false.  Raises ExpressionError, and UsageError for an
-        element outside of a value whose sizes are known.
+        The first result counts as a change unless it is false.  Raises ExpressionError, and UsageError for
+        an element outside a value of known sizes.
         """
         return self.breakpoints.add({"watch": expression}, when, hits)
 
     def assert_true(
         self, expression: str, when: str | None = None, hits: int | str | None = None
     ) -> Breakpoint:
-        """Stop after each statement that writes a value of an expression and makes it false.
+        """Stop after each statement that writes an operand of an expression and makes it false.
 
-        With ``$out`` it is evaluated after every statement.  Raises ExpressionError, UsageError.
+        An expression with ``$out`` is evaluated after every statement.  Raises ExpressionError, UsageError.
         """
         return self.breakpoints.add({"assert": expression}, when, hits)
 
@@ -278,13 +279,13 @@ class Debugger(RichOutput):
         self.breakpoints.delete(number)
 
     def enable(self, number: int, enabled: bool = True) -> None:
-        """Switch a breakpoint on or off."""
+        """Enable or disable a breakpoint."""
         self.breakpoints.enable(number, enabled)
 
     def catch(self, *kinds: str, when: str | None = None) -> None:
         """Stop where a NaN (`nan`) or Inf (`inf`) originates, a value overflows, or memory is misused.
 
-        Raises UsageError for an unknown kind, or one that cannot be found here (see `observers.beyond`).
+        Raises UsageError for a kind that is unknown or not available here (see `observers.beyond`).
         """
         scope = self.values
         expression = check_condition(scope.read(when)) if when else None
@@ -295,9 +296,9 @@ class Debugger(RichOutput):
         self.observers.uncatch(kinds or tuple(self.observers.catches.conditions))
 
     def follow(self) -> Trail:
-        """Have all that is not a number followed from here on: births, where they lead, where they end.
+        """Track NaN and Inf from here on: where they originate, propagate and end.
 
-        It stops nothing; what is caught stops as before.
+        Tracking stops nothing; catches work as before.
         """
         from nncdbg.engine.diagnosis.trail import Trail
 
@@ -317,7 +318,7 @@ class Debugger(RichOutput):
         return trail
 
     def _follow_soon(self, first: Callable[[], None]) -> None:
-        """Before the next statement do `first`, and have each one followed from there on."""
+        """Before the next statement call `first`, then follow each statement from there on."""
 
         def begin() -> None:
             first()
@@ -339,23 +340,23 @@ class Debugger(RichOutput):
         return stop
 
     def stop_here(self, numbers: Container[int]) -> Stop | None:
-        """The stop that these breakpoints make before the next statement, in a program that has not run yet.
+        """Return the stop that these breakpoints make before the next statement of a program not yet run.
 
-        `run` executes that statement, as it is the one that a user has seen and left behind.
+        `run` executes that statement, because the user has already seen the stop there.
         """
         stop = self.control.stop_here(numbers)
         return None if stop is None else self.move(lambda: stop)
 
     def run(self, *, heed: bool = True) -> Stop:
-        """Run until something stops the program; `Stop.reason` says what.
+        """Run until something stops the program; `Stop.reason` is the cause.
 
-        Without `heed` neither breakpoints nor findings stop it.
+        Without `heed`, ignore breakpoints and findings.
         """
         self.control.check_not_ended()
         return self.move(lambda: self.control.resume(heed=heed))
 
     def step_over(self) -> Stop:
-        """Execute the next statement, with all it calls."""
+        """Execute the next statement, including its calls."""
         self.control.check_not_ended()
         return self.move(self.control.step_over)
 
@@ -366,12 +367,12 @@ class Debugger(RichOutput):
         return self.move(self.control.step_into, formula)
 
     def step_out(self) -> Stop:
-        """Run until the innermost frame is left."""
+        """Run until the innermost frame returns."""
         self.control.check_not_ended()
         return self.move(self.control.step_out)
 
     def run_to(self, *, line: int) -> Stop:
-        """Run until the statement at `line`, or the next one after it, is next."""
+        """Run until the next statement is at `line`, or is the first one after it."""
         self.control.check_not_ended()
         place = self.listing.next_site(line)
         if place is None:
@@ -384,14 +385,14 @@ class Debugger(RichOutput):
         return self.move(lambda: self.control.run_to(lambda: self.control.sites(there, site.pc)))
 
     def step_back(self, *, micro: bool = False) -> Stop:
-        """Undo the last statement of this frame, with all it called.  UsageError at the start.
+        """Undo the last statement of this frame, including its calls.  Raises UsageError at the start.
 
-        With `micro`, if it was taken by its micro program, undo only the end of that.
+        With `micro`, undo only the return from its micro program, if the statement ran by one.
         """
         return self.move(lambda: self.control.step_back(into=micro and left_micro_program(self.machine)))
 
     def step_back_into(self) -> Stop:
-        """Undo the last statement executed, wherever it was."""
+        """Undo the last executed statement, in whatever frame it ran."""
         return self.move(lambda: self.control.step_back(into=True))
 
     def reverse_step_out(self) -> Stop:
@@ -403,14 +404,14 @@ class Debugger(RichOutput):
         return self.move(self.control.reverse_continue, self._judge.settle_before)
 
     def restart(self) -> Stop:
-        """Go back to the first statement of this branch; breakpoints stay.
+        """Go back to the first statement of this branch; keep breakpoints.
 
         Edits of the branch are applied again when the run reaches them.
         """
         return self.move(self.control.go_to, 0)
 
     def go_to(self, place: str | int | Mark) -> Stop:
-        """Go to a mark, by name, or to the moment after so many statements."""
+        """Go to a mark, by name, or to the moment after this many statements."""
         if isinstance(place, str):
             place = self.timeline.find_mark(place)
         if isinstance(place, Mark):
@@ -420,27 +421,27 @@ class Debugger(RichOutput):
         return self.move(self.control.go_to, place)
 
     def pause(self) -> None:
-        """Stop before the next statement; to be called from a signal handler or another thread."""
+        """Stop before the next statement; call it from a signal handler or another thread."""
         self.control.pause()
 
     # -- values ----------------------------------------------------------------------------
 
     @property
     def values(self) -> Values:
-        """Names and values as seen from the selected frame."""
+        """Names and values visible in the selected frame."""
         return self.values_at(len(self.machine.frames) - 1 - max(0, self.selected))
 
     def values_at(self, depth: int) -> Values:
-        """Names and values as seen from the frame at `depth`, 0 for the outermost."""
+        """Return the names and values visible in the frame at `depth`, 0 for the outermost."""
         frame = self.machine.frames[depth]
         pc, done = self.statement_at(depth)
         current = Current.after(frame, pc) if done else Current.before(frame, pc)
         return replace(self._innermost, depth=depth, current=current)
 
     def statement_at(self, depth: int) -> tuple[int, bool]:
-        """(pc, whether it has run) of the current statement of the frame at `depth`.
+        """Return (pc, whether it has run) of the current statement of the frame at `depth`.
 
-        That is the next one; or in the frame that the stop is about, the one just run that it is about.
+        This is the next statement, or in the frame of the stop, the executed statement that caused it.
         """
         frame, stop = self.machine.frames[depth], self.stop
         nodes = frame.code.nodes
@@ -458,16 +459,16 @@ class Debugger(RichOutput):
         return self.values.named(name)[1]
 
     def __getitem__(self, name: str) -> Tensor:
-        """The value at this moment with its name and statistics; errors are those of `value`."""
+        """Return the value at this moment with its name and statistics; raises as `value` does."""
         name, array = self.values.named(name)
         return Tensor(array, name)
 
     def stats(self, name: str) -> Summary:
-        """The statistics of a value, over its finite elements, with counts of the others."""
+        """Return the statistics of a value over its finite elements, with counts of the others."""
         return summarize(self.value(name))
 
     def evaluate(self, text: str) -> Any:
-        """The value of an expression at this moment; `$x = EXPR` also defines a convenience name."""
+        """Return the value of an expression at this moment; `$x = EXPR` also defines a variable."""
         scope = self.values
         definition = split_definition(text)
         if definition is None:
@@ -477,15 +478,15 @@ class Debugger(RichOutput):
         return result
 
     def set_value(self, name: str, value: Any, index: Any = None, *, scope: Values | None = None) -> Branch:
-        """Change a value, or the part at `index`, and compute again what depends on it.
+        """Change a value, or the part at `index`, and recompute the values that depend on it.
 
         `value` is an array, a number, a list, or text: ``"zeros"``, ``"normal[2,3]"``, ``"x.npy"``,
-        ``"photo.png:/255"``.  `index` is a NumPy index, or text such as ``"0, 2:4"``; `scope` says from which
-        frame the name is seen (the selected one, if None).  The run without the edit stays: the branch that
-        is returned is the new one.
+        ``"photo.png:/255"``.  `index` is a NumPy index, or text such as ``"0, 2:4"``.  `scope` is the frame
+        in which the name is looked up (None: the selected one).  Return the new branch; the run without the
+        edit is kept.
 
-        The results of the next statement can be set where its op has no kernel (see `awaited`): the statement
-        returns them from then on, in every iteration, and the branch is the current one.
+        If the next statement's op has no kernel, its results can be set (see `awaited`): the statement then
+        returns them in every iteration, and the current branch is returned.
         """
         scope = scope or self.values
         name = scope.resolve(name)
@@ -498,7 +499,7 @@ class Debugger(RichOutput):
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """The results of the next statement, if its op has no kernel, so that they can be set."""
+        """Return the results of the next statement that can be set because its op has no kernel."""
         if self.machine.ended:
             return ()
         frame = self.machine.frames[-1]
@@ -541,7 +542,7 @@ class Debugger(RichOutput):
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong beside the program: listeners that raised, and so hear no more; oldest first."""
+        """Failures beside the program, oldest first: listeners detached after raising."""
         return self.machine.problems
 
     @property
@@ -551,14 +552,14 @@ class Debugger(RichOutput):
 
     @property
     def fallbacks(self) -> list[tuple[int | None, str]]:
-        """(line, op) of each statement that ran on NumPy as the backend has no kernel for it."""
+        """(line, op) of each statement that ran on NumPy because the backend has no kernel for it."""
         fallen = self._fallback.fallen if self._fallback is not None else []
         return [(self.loaded.line(each.code, each.pc), each.code.nodes[each.pc].op) for each in fallen]
 
-    # -- what the engine asks ----------------------------------------------------------------
+    # -- called by the engine ----------------------------------------------------------------
 
     def explain(self, error: BaseException, frame: Frame, pc: int) -> NncdbgError:
-        """The error of a statement on the stack: its place, its operands, where their sizes come from."""
+        """Return a statement's error with its place, its operands, and the origins of their sizes."""
         return self._judge.explain(error, frame, pc)
 
     def _code_arrived(self, code: Code) -> None:

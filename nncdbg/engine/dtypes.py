@@ -59,15 +59,15 @@ INTEGERS = SIGNED | UNSIGNED
 
 
 def integer_range(name: str) -> tuple[int, int]:
-    """The least and the greatest value of an integer type, those of less than a byte included."""
+    """Return the least and the greatest value of an integer type, including types below one byte."""
     bits = int(name[1:])
     return (0, (1 << bits) - 1) if name[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
 
 def name_of(dtype: Any) -> str:
-    """The short name of a NumPy dtype; strings of any width are `str`.
+    """Return the short name of a NumPy dtype; strings of any width are `str`.
 
-    Raises KeyError for a dtype that no graph can hold (a structured one, say).
+    Raises KeyError for a dtype that a graph cannot hold, such as a structured one.
     """
     resolved = np.dtype(dtype)
     if resolved.kind in "US":

@@ -8,14 +8,14 @@
     ├── UsageError           a command or a call was wrong             exit code 2
     │   ├── InputError       an input or a size is missing or wrong    exit code 2
     │   ├── ExpressionError  an expression does not parse or resolve   exit code 2
-    │   └── NotComputed      a value is asked for before it exists     exit code 2
+    │   └── NotComputed      a value is read before it exists          exit code 2
     └── RunError             the graph failed while running            exit code 4
         ├── StoppedRun       a budget or a limit ended the run early   exit code 4
         └── MemoryFault      a guard, a double free, a stale read      exit code 4
 
-One shape: what failed, in the user's words / the statement underlined / where it came
-from / types and shapes of the inputs / one hint.  Fields stand beside the text, so that
-JSON and the Debug Adapter Protocol can carry them; `str` escapes what could steer a terminal.
+Every error has the same parts: the failure, the statement underlined, its source, types and
+shapes of the inputs, one hint.  Each part is also a field, for JSON and the Debug Adapter
+Protocol; `str` escapes terminal control sequences.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Excerpt:
         where += f":{self.column}"
         gutter = f"{self.line:>5} | "
         text, column = _window(self.text, self.column)
-        # Tabs stay tabs in the caret line, so that the caret stands under its character.
+        # Tabs stay tabs in the caret line, so that the caret is under its character.
         lead = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
         carets = "^" * max(1, min(self.width, len(text) - column + 2))
         return f"  at {where}\n{gutter}{text}\n{' ' * (len(gutter) - 2)}| {lead}{carets}"
@@ -52,7 +52,7 @@ _LONGEST = 120
 
 
 def _window(text: str, column: int) -> tuple[str, int]:
-    """The part of a very long line around a column, and the column in that part."""
+    """Return the part of a very long line around a column, and the column in that part."""
     if len(text) <= _LONGEST:
         return text, column
     start = max(0, min(column - 1 - _LONGEST // 3, len(text) - _LONGEST))
@@ -64,11 +64,11 @@ def _window(text: str, column: int) -> tuple[str, int]:
 
 
 class NncdbgError(Exception):
-    """Any failure that nncdbg explains.
+    """Base class of all failures that nncdbg explains.
 
-    `message` says what failed; `excerpt` is the statement underlined; `source` is where the
-    user's model says it (`net.py:12`, an ONNX node name); `operands` are lines such as
-    `%x: f32[1,3]`; `hint` is one sentence on what to do.
+    `message` says what failed; `excerpt` is the underlined statement; `source` is its place in
+    the user's model (`net.py:12`, an ONNX node name); `operands` are lines such as
+    `%x: f32[1,3]`; `hint` is one sentence with the fix.
     """
 
     exit_code = 4
@@ -97,12 +97,12 @@ class NncdbgError(Exception):
 
     @property
     def line(self) -> int | None:
-        """The 1-based line of the statement, None if no place in a text is known."""
+        """The 1-based line of the statement; None if its place in a text is unknown."""
         return self.excerpt.line if self.excerpt is not None else None
 
     @property
     def column(self) -> int | None:
-        """The 1-based column of what is underlined."""
+        """The 1-based column of the underlined text."""
         return self.excerpt.column if self.excerpt is not None else None
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class LoadError(NncdbgError):
 
 
 class UnsupportedOp(LoadError):
-    """An op that had to run has no kernel."""
+    """A statement to run has an op without a kernel."""
 
 
 class GraphError(NncdbgError):
@@ -180,7 +180,7 @@ class ExpressionError(UsageError):
 
 
 class NotComputed(UsageError):
-    """A value is asked for at a moment at which it does not exist."""
+    """A value is read at a moment when it does not exist."""
 
 
 class RunError(NncdbgError):
@@ -188,11 +188,11 @@ class RunError(NncdbgError):
 
 
 class StoppedRun(RunError):
-    """The run was stopped before its end: a budget, a limit of statements."""
+    """A budget or a statement limit stopped the run before its end."""
 
 
 def failure_code(error: BaseException) -> int:
-    """The exit code of a run that ended with this error: 3 for an op without a kernel, else 4."""
+    """Return the exit code of a run that ended with this error: 3 for an op without a kernel, else 4."""
     return UnsupportedOp.exit_code if isinstance(error, UnsupportedOp) else RunError.exit_code
 
 

@@ -1,7 +1,8 @@
-"""What can be extended: front-ends, backends, ops and commands, built in or from installed packages.
+"""Extension points: front-ends, backends, ops and commands, built in or from installed packages.
 
-Each extension is a name and a target ``module:attribute``, imported on first use.  Installed packages add
-theirs by entry points in these groups; their metadata is read only for a name that is not built in.
+An extension is a name and a target ``module:attribute``, imported on first use.  Installed packages
+register theirs as entry points in these groups; their metadata is read only for names that are not
+built in.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ BACKENDS = "nncdbg.backends"
 """Name to a class of backends (`nncdbg.engine.backends.Backend`)."""
 
 OPS = "nncdbg.ops"
-"""Operator domain to a module that declares the ops of that domain when it is imported."""
+"""Operator domain to a module that declares the domain's ops on import."""
 
 COMMANDS = "nncdbg.commands"
-"""Name of a command of the prompt to a module that declares it when it is imported."""
+"""Name of a prompt command to a module that declares it on import."""
 
 BUILT_IN: dict[str, dict[str, str]] = {
     FRONTENDS: {
@@ -48,7 +49,7 @@ def names(group: str) -> tuple[str, ...]:
 
 
 def find(group: str, name: str) -> Any | None:
-    """Import an extension and return it, None for an unknown name.
+    """Import an extension and return it; None for an unknown name.
 
     Raises LoadError, with the name of the distribution, if the code of an installed package fails.
     """

@@ -1,7 +1,7 @@
-"""The records that hold a program: plain, frozen, without behavior beyond equality.
+"""The records of a program: plain, frozen dataclasses without behavior beyond equality.
 
-SSA: a value is defined once per frame.  Names are never changed.  Data of any size is either
-`Inline` or a `Reference` into a store, so a graph of gigabytes is a few kilobytes here.
+SSA: a value is defined once per frame, and names never change.  Data is either `Inline` or a
+`Reference` into a store, so the records of a model of gigabytes take a few kilobytes.
 
 Control flow is three ops and a statement:
 
@@ -9,11 +9,11 @@ Control flow is three ops and a statement:
 * ``"if"``: `inputs` is the condition, `subgraphs` the two branches (no inputs; they see the
   values around them), `outputs` the branches' outputs in order.
 * ``"while"``: `inputs` is ``(times or None, *initial)``; `subgraphs` is the body, whose `inputs`
-  are ``(counter, *carried)`` (a counter that nobody reads is ``Value("")``) and whose `outputs`
-  are ``(*next, *collected)``; the node's `outputs` are the final carried values, then the
-  collected ones stacked on a new first axis; an output that nobody reads is ``Value("")``.
-* ``"break"`` inside a body leaves the loop unless its one input is true.  The carried values
-  of that moment are the result; `next` was not reached, so nothing is collected.
+  are ``(counter, *carried)`` (an unused counter is ``Value("")``) and whose `outputs` are
+  ``(*next, *collected)``; the node's `outputs` are the final carried values, then the
+  collected ones stacked on a new first axis; an unused output is ``Value("")``.
+* ``"break"`` inside a body leaves the loop unless its one input is true.  The results are the
+  carried values of that moment; `next` is not reached, so nothing is collected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.text.listing import Listing
 
 Dim: TypeAlias = "int | str | None"
-"""A size, a symbol such as ``"N"``, or None where nothing is known (printed ``?``)."""
+"""A size, a symbol such as ``"N"``, or None for an unknown size (printed ``?``)."""
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -81,12 +81,12 @@ Type: TypeAlias = "TensorType | SequenceType | OptionalType"
 
 
 def tensor_only(type: Type | None) -> TensorType | None:
-    """The type if it is known to be a tensor's, None for all else."""
+    """Return the type if it is a known tensor type, else None."""
     return type if isinstance(type, TensorType) else None
 
 
 def without_sizes(type: Type) -> Type:
-    """What holds of a value whose sizes may change."""
+    """Return the type with its sizes unknown, for a value whose sizes may change."""
     if isinstance(type, TensorType):
         return TensorType(type.dtype)
     return type.__class__(without_sizes(type.element))
@@ -94,7 +94,7 @@ def without_sizes(type: Type) -> Type:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the user's model says it: source position, and the node's own name there.
+    """A position in the user's model: the source line, and the node's own name there.
 
     `stack` holds the callers, innermost first, as (file, line).
     """
@@ -112,14 +112,14 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A name and, where known, its type.  The empty name is an output that nobody reads."""
+    """A name and, if known, its type.  The empty name is an unused output."""
 
     name: str
     type: Type | None = None
 
 
 def same_data(a: object, b: object) -> bool:
-    """Equality that tells -0.0 from 0.0, finds NaN equal to itself, and 1 unequal to True."""
+    """Return whether both are equal: -0.0 differs from 0.0, NaN equals itself, and 1 differs from True."""
     if type(a) is not type(b):
         return False
     if isinstance(a, float) and isinstance(b, float):
@@ -133,8 +133,8 @@ def same_data(a: object, b: object) -> bool:
 class Literal:
     """An operand written in place: a bool, int, float, str, or nested tuples of one of them.
 
-    It has the type that its position asks for: that of the other operands under the same type
-    variable of the op's schema, else i64, f32, bool or str.
+    Its type follows from its position: the type of the other operands under the same type variable
+    of the op's schema, else i64, f32, bool or str.
     """
 
     data: Any
@@ -147,7 +147,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inline:
-    """Data that stands in the text.  Compared by dtype, shape and bytes."""
+    """Data in the program text.  Compared by dtype, shape and bytes."""
 
     array: Array
 
@@ -164,7 +164,7 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Data that stands in the program's store number `store`, under `key`."""
+    """Data in the program's store number `store`, under `key`."""
 
     key: str
     store: int = 0
@@ -179,10 +179,10 @@ class Constant:
 
 
 Operand: TypeAlias = "str | Literal | None"
-"""A value's name, data in place, or None for an optional input that is not given (``_``)."""
+"""A value's name, inline data, or None for an omitted optional input (``_``)."""
 
 Attribute: TypeAlias = "int | float | str | bytes | bool | Type | Inline | tuple[Any, ...]"
-"""Floats are ONNX attribute floats, that is f32, unless they do not fit it exactly."""
+"""Floats are ONNX attribute floats, that is f32, unless f32 cannot represent them exactly."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,7 +213,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Statements in execution order.  In a nested graph the outputs carry no type of their own."""
+    """Statements in execution order.  The outputs of a nested graph have no type of their own."""
 
     name: str
     inputs: tuple[Value, ...] = ()
@@ -229,7 +229,7 @@ class Graph:
 
 
 def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:
-    """Equality without recursion: blocks may be nested deeper than Python's stack."""
+    """Return whether the graphs are equal, without recursion: nesting may exceed Python's stack."""
     if len(these) != len(those):
         return False
     stack = list(zip(these, those, strict=True))
@@ -252,7 +252,7 @@ def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:
 
 
 def _same_line(a: Node, b: Node) -> bool:
-    """Equality of two statements, their blocks apart."""
+    """Return whether two statements are equal, apart from their blocks."""
     return (
         (a.op, a.inputs, a.outputs, a.location, a.comment)
         == (b.op, b.inputs, b.outputs, b.location, b.comment)
@@ -263,13 +263,13 @@ def _same_line(a: Node, b: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Program(RichOutput):
-    """All graphs of a source, `entry` first to run.
+    """All graphs of a source; the run begins with `entry`.
 
-    `stores` are the paths behind `Reference.store`, as the text has them; `opsets` maps an op
-    domain to its version (empty: the newest known).  `source` (the file that the program came
-    from), `readers` (opened stores), `listing` (the lines of that file, where it is graph
-    text), `notes` (what was corrected when the file was read) and `prefixes` (by their labels, with
-    which its text shortens names; None: chosen by the printer) are not part of its identity.
+    `stores` are the paths for `Reference.store`, as in the text; `opsets` maps an op domain to its
+    version (empty: the newest supported).  These fields are not part of the identity: `source` (the
+    program's file), `readers` (opened stores), `listing` (the lines of that file, if it is graph text),
+    `notes` (corrections made while reading the file) and `prefixes` (label to the prefix that the text
+    abbreviates in names; None: chosen by the printer).
     """
 
     graphs: Mapping[str, Graph]
@@ -282,10 +282,10 @@ class Program(RichOutput):
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     prefixes: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     kept: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What was made from the program for later use, by its kind; a program derived from it begins without."""
+    """Cached derivations of the program by kind; a program derived from it starts with an empty cache."""
 
     def __getstate__(self) -> list[Any]:
-        """Return the fields for a copy, which begins without what was kept."""
+        """Return the fields for a copy, without the cache."""
         return [{} if each.name == "kept" else getattr(self, each.name) for each in fields(self)]
 
     def __str__(self) -> str:
@@ -296,12 +296,12 @@ class Program(RichOutput):
 
     @staticmethod
     def parse(text: str, *, file: str | None = None) -> Program:
-        """Return the program that `text` spells; `file` is its path, for errors.  Raises ParseError."""
+        """Parse `text` into a program; `file` is its path, for errors.  Raises ParseError."""
         program: Program = representations().parse(text, file)
         return program
 
     def text(self, *, locations: bool = True) -> str:
-        """Return the program as text, which ends in a newline; without `loc` clauses if not `locations`."""
+        """Return the program as text with a final newline; without `loc` clauses if not `locations`."""
         return representations().text(self, locations)
 
     def summary(self) -> str:
@@ -309,11 +309,11 @@ class Program(RichOutput):
         return representations().summary(self)
 
     def as_listing(self) -> Listing:
-        """Return the lines that the program was read from, or else those of its text without locations."""
+        """Return the lines that the program was read from, else those of its text without locations."""
         listing: Listing = representations().listing(self)
         return listing
 
     @property
     def graph(self) -> Graph:
-        """The graph that runs first."""
+        """The entry graph."""
         return self.graphs[self.entry]

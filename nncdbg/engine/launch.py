@@ -1,4 +1,4 @@
-"""From a program to a machine at its first statement: inputs bound, code compiled and linked."""
+"""Launch a program: bind inputs, compile and link code, create the machine at its first statement."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from nncdbg.textual_repr.printer import listing
 
 @dataclass(slots=True)
 class Loaded:
-    """A program's code: of the entry now, of called graphs and micro programs when they are first entered.
+    """The compiled code of a program: the entry at once, called graphs and micro programs on first use.
 
-    Every code is in `linker.codes`; `arrived` is told of those that come while the program runs.
+    `linker.codes` holds every code; `arrived` is called for each one that is added during the run.
     """
 
     program: Program
@@ -49,11 +49,10 @@ class Loaded:
         return self.linker.codes
 
     def entry(self, inputs: Sequence[Array]) -> Code:
-        """The entry's code for these inputs.
+        """Return the entry's code for these inputs.
 
-        Raises GraphError for an opset that nobody knows, and for what is wrong with any sizes; where
-        only the sizes of these inputs do not fit together, the statement fails when it is run, so that
-        one can step up to it.
+        Raises GraphError for an unsupported opset, and for errors at any sizes.  If only the sizes of these
+        inputs do not match, the statement fails when it runs, so that the user can step up to it.
         """
         used = {split(node.op)[0] for _, graph in blocks(self.program) for node in graph.nodes}
         check_opsets(self.program.opsets, used)
@@ -73,7 +72,7 @@ class Loaded:
         return self._compile(self.program, graph.name, declared)
 
     def call(self, name: str, inputs: Sequence[Any]) -> Code:
-        """The code of a called graph, one per combination of element types."""
+        """Return the code of a called graph, one per combination of element types."""
         types = [type_of(value) for value in inputs]
         key = (name, *(known.dtype if known else None for known in types))
         if key not in self._called:
@@ -89,20 +88,20 @@ class Loaded:
         return self._called[key]
 
     def formula(self, frame: Frame) -> Code | None:
-        """The micro program of the statement at a frame's pc, for its operands; None for a primitive."""
+        """Return the micro program of a frame's statement, for its operands; None for a primitive."""
         code, pc = frame.code, frame.pc
         if not code.runs_kernel(pc):
             return None
         return self.formula_for(code, pc, code.operands_of(pc, frame.slots))
 
     def formula_for(self, code: Code, pc: int, operands: Sequence[Any]) -> Code | None:
-        """The micro program of a statement for these operands; None for a primitive."""
+        """Return the micro program of a statement for these operands; None for a primitive."""
         types = [type_of(value) for value in operands]
         key = (code, pc, tuple(types))
         if key not in self._formulas:
             program = formula_of(code.nodes[pc], types, code.opsets)
             if program is not None and len(program.graphs[program.entry].outputs) < _wanted(code.nodes[pc]):
-                program = None  # The formula gives the main results only; this statement wants more.
+                program = None  # The formula computes the main results only; this statement uses more.
             given = [known for known in types if known is not None]
             self._formulas[key] = (
                 self._compile(program, program.entry, given, formula=program) if program is not None else None
@@ -110,7 +109,7 @@ class Loaded:
         return self._formulas[key]
 
     def listing_of(self, code: Code) -> Listing:
-        """The text in which the statements of a code stand."""
+        """Return the text that contains the statements of a code."""
         return self._text(code.formula)
 
     def _text(self, formula: Program | None) -> Listing:
@@ -125,14 +124,14 @@ class Loaded:
         return self.listing_of(code).line(code.path, pc)
 
     def names_of(self, code: Code) -> ProgramNames:
-        """Return the names of the program that a block belongs to: the debugged one, or a micro program."""
+        """Return the names of the program of a block: the debugged program, or a micro program."""
         program = code.formula or self.program
         if "names" not in program.kept:
             program.kept["names"] = ProgramNames(program)
         return program.kept["names"]  # type: ignore[no-any-return]
 
     def names_in(self, code: Code) -> ShortNames:
-        """Return the names that are visible in a block, with their short forms."""
+        """Return the names visible in a block, with their short forms."""
         return self.names_of(code).at(code.path)
 
     def _compile(
@@ -150,7 +149,7 @@ class Loaded:
         return code
 
     def _read(self, constant: Constant, program: Program) -> Array:
-        # One array per constant, so that every frame of a graph shares it.
+        # One array per constant, shared by all frames of a graph.
         key = id(constant)
         if key not in self._arrays:
             self._arrays[key] = initial_data(constant, program)
@@ -162,7 +161,7 @@ def _fits(declared: Type | None, element: TensorType) -> bool:
 
 
 def _wanted(node: Node) -> int:
-    """How many outputs the statement names, up to its last one."""
+    """Return the number of outputs that the statement names, up to its last one."""
     return max((index for index, value in enumerate(node.outputs, 1) if value.name), default=0)
 
 
@@ -176,7 +175,7 @@ def _mark_formula(code: Code, program: Program) -> None:
 
 
 def _placed(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
-    """The error with its statement underlined and source position in the user's model."""
+    """Return the error with its statement underlined and its source position in the user's model."""
     error.excerpt = excerpt(text, path, pc)
     node = _node_at(program, path, pc)
     location = node.location if node is not None else None
@@ -185,7 +184,7 @@ def _placed(error: NncdbgError, text: Listing, path: Path, pc: int, program: Pro
 
 
 def _node_at(program: Program, path: Path, pc: int) -> Node | None:
-    """The statement at a place; None for the last line of a block."""
+    """Return the statement at a place; None for the last line of a block."""
     graph = program.graphs[str(path[0])]
     for node, body in zip(path[1::2], path[2::2], strict=True):
         graph = graph.nodes[int(node)].subgraphs[int(body)]
@@ -193,7 +192,7 @@ def _node_at(program: Program, path: Path, pc: int) -> Node | None:
 
 
 def generator_of(running: Running, seed: int) -> Callable[[Path, int], np.random.Generator]:
-    """Random streams keyed by (seed, statement, iteration of every frame): the same at every replay."""
+    """Return random streams keyed by (seed, statement, iteration of every frame): equal at every replay."""
 
     def generator(path: Path, pc: int) -> np.random.Generator:
         *outer, inner = running.frames

@@ -1,9 +1,9 @@
 """Repro bundles: a folder with a program, its data and a finding, which `nncdbg DIR` opens at the finding.
 
-program.nnc           the text of what the finding needs
-data.safetensors      the weights that it names, those only
-inputs.safetensors    what its inputs are
-nncdbg.json           the finding, where it is, how to run it, versions, where it came from
+program.nnc           the part of the program that the finding needs
+data.safetensors      the weights used by that part
+inputs.safetensors    its inputs
+nncdbg.json           the finding, its place, how to run it, versions, the source model
 README                how to open it
 
 The watch writes bundles (`nan_watch/bundles/writing.py`).
@@ -27,21 +27,21 @@ from nncdbg.opening.tensor_file import Entry, from_builtins, from_json, unpack
 
 PROGRAM, INPUTS, DOCUMENT, README = "program.nnc", "inputs.safetensors", "nncdbg.json", "README"
 STORE = "data.safetensors"
-"""The store that the text of the program names."""
+"""The store named in the text of the program."""
 
 FORMAT = 1
 
 SETTINGS = ("backend", "fallback", "allocator", "seed", "max_ops", "op_libraries")
-"""The fields of the run configuration that a bundle keeps."""
+"""The fields of the run configuration saved in a bundle."""
 
 C = TypeVar("C", bound=RunConfiguration)
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What `nncdbg.json` holds.
+    """The content of `nncdbg.json`.
 
     `statements` is the number of statements that run before the finding's; `finding` is as a watch
-    reports it, `model` where the program came from.  `settings` has the fields `SETTINGS` and the gates.
+    reports it, `model` the source of the program.  `settings` has the fields `SETTINGS` and the gates.
     """
 
     format: int
@@ -55,7 +55,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle that was opened.  `inputs` are by name; `statements` run before the finding's own."""
+    """An opened bundle.  `inputs` are by name; `statements` is the number that run before the finding's."""
 
     folder: Path
     program: Program
@@ -67,12 +67,12 @@ class Bundle:
         return self.document.statements
 
     def configuration(self, kind: type[C]) -> C:
-        """Return how the program is run.  Raises LoadError if that is damaged."""
+        """Return the bundle's run configuration.  Raises LoadError if it is damaged."""
         return from_builtins(self.document.settings, kind, str(self.folder / DOCUMENT))
 
     @property
     def supplied(self) -> dict[str, Any]:
-        """The fields of the run configuration that the bundle supplies where they are not given."""
+        """Return the fields of the run configuration that the bundle supplies if they are not given."""
         own = self.configuration(RunConfiguration)
         supplied = {name: getattr(own, name) for name in SETTINGS if name != "op_libraries"}
         return {**supplied, "inputs": self.inputs}
@@ -101,7 +101,7 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
 
 
 def open_bundle(folder: Path) -> Bundle:
-    """Return the bundle in a folder.  Raises LoadError if it is none, or damaged; ParseError for its text."""
+    """Open the bundle in a folder.  Raises LoadError if it is missing or damaged; ParseError for its text."""
     document = read_document(folder)
     program = load(folder / PROGRAM)
     inputs = unpack(folder / INPUTS, document.inputs)
@@ -109,7 +109,7 @@ def open_bundle(folder: Path) -> Bundle:
 
 
 def read_document(folder: Path) -> Document:
-    """Return what `nncdbg.json` in a folder says.  Raises LoadError if there is none, or if it is damaged."""
+    """Read `nncdbg.json` in a folder.  Raises LoadError if it is missing or damaged."""
     path = folder / DOCUMENT
     try:
         document = from_json(path.read_bytes(), Document, str(path))

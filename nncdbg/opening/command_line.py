@@ -1,6 +1,6 @@
-"""Command lines: the parser, the options that commands share, and the run configuration that they give.
+"""Command lines: the parser, the shared options, and the run configuration built from them.
 
-Imports nothing heavy.
+Imports no heavy modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser whose errors have the shape of all others."""
+    """An argparse parser whose errors are printed like all others."""
 
     _json = False
 
@@ -51,19 +51,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_model(parser: Parser) -> None:
-    """Add the model, and how it is opened."""
+    """Add the model, and the options for opening it."""
     _, program = settings()["program"]
     parser.add_argument("model", metavar=program.metavar, help=program.help)
     add_opening(parser)
 
 
 def add_opening(parser: Parser) -> None:
-    """Add how a model is opened."""
+    """Add the options for opening a model."""
     _add(parser, "flat", "stores")
 
 
 def add_machine(parser: Parser) -> None:
-    """Add the inputs, and how the program runs."""
+    """Add the inputs, and the options for running the program."""
     _add(parser, "inputs", "dims", "seed", "backend", "fallback", "op_libraries")
     _add(parser, "allocator", "history", "max_ops")
 
@@ -74,7 +74,7 @@ def add_check(parser: Parser) -> None:
 
 
 def _add(parser: Parser, *names: str, **more: Any) -> None:
-    """Add the flags of these fields; a flag that is not given is None."""
+    """Add the flags of these fields; an omitted flag is None."""
     for name in names:
         field, setting = settings()[name]
         note = setting.shown_default or (f"{field.default}" if field.default else "")
@@ -98,7 +98,7 @@ def add_verification(parser: Parser) -> None:
 
 
 def add_prompt(parser: Parser) -> None:
-    """Add where the prompt's commands come from and go to."""
+    """Add the options for the source and destination of the prompt's commands."""
     add = parser.add_argument
     add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")
     add("-ex", "--command", action=_Script, dest="source", metavar="COMMAND", help="run COMMAND first")
@@ -124,8 +124,8 @@ class _Script(argparse.Action):
 def configuration_of(options: argparse.Namespace) -> RunConfiguration:
     """Return the run configuration of these options.
 
-    Raises UsageError for an input or size that is malformed or set twice, and for a folder that is not one;
-    RunError if the process may use too little memory.
+    Raises UsageError for an input or size that is malformed or set twice, and for a path that is not a
+    folder; RunError if the memory limit of the process is too low.
     """
     check_address_space()
     from nncdbg.engine.inputs.binding import parse_dim, parse_spec

@@ -1,7 +1,7 @@
 """The run configuration: one record with a field for each setting of a run.
 
 The flags of the command line, the keys of a launch configuration and the parameters of `Debugger` are views
-of this record.  `nncdbg --help` reads it, so it imports nothing heavy.
+of this record.  `nncdbg --help` reads it, so it imports no heavy modules.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _BACKENDS = tuple(BUILT_IN[BACKENDS])
 
 
 class Setting(NamedTuple):
-    """How a field of the run configuration is spelled and described.
+    """The spelling and description of a field of the run configuration.
 
     `help` describes the flag, and the key of a launch configuration unless there is a `description`.
-    `parameter` is the function that takes the field in Python.
+    `parameter` is the name of the Python function that accepts the field.
     """
 
     help: str
     flag: str = ""
     metavar: str | None = None
     shown_default: str = ""
-    """The default, where the value in the record does not show it."""
+    """The default to show, if the record's value does not show it."""
     key: str = ""
     """The key of a launch configuration; "" for the field's name."""
     description: str = ""
@@ -52,7 +52,7 @@ def _setting(default: Any, help: str, flag: str = "", metavar: str | None = None
 class RunConfiguration:
     """How a program is opened and run.
 
-    `given` has the names of the fields that the user set; a recording or a repro bundle supplies the others.
+    `given` has the names of the fields set by the user; a recording or a repro bundle supplies the others.
     """
 
     program: str = _setting(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenedProgram:
-    """A program with its run configuration; `bundle` is the repro bundle that it is from."""
+    """A program with its run configuration; `bundle` is the repro bundle that contains it, or None."""
 
     program: Program
     configuration: RunConfiguration
@@ -53,7 +53,7 @@ def open_program(
 ) -> OpenedProgram:
     """Load the op libraries and the program of a configuration.
 
-    A repro bundle supplies the fields that are not given.  `between` is called between the parts of the work;
+    A repro bundle supplies the fields that are not given.  `between` is called between the steps of the work;
     an exception from it ends the work.
 
     Raises LoadError, GraphError, ParseError or UsageError.

@@ -1,4 +1,4 @@
-"""`nncdbg.run`: a run from the first statement to the end, as one call."""
+"""`nncdbg.run`: run a program from the first statement to the end in one call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(
     `program` is a Program, a path or an `onnx.ModelProto`.  The other arguments are those of Debugger:
     inputs that are not given are drawn at random from `seed`.
 
-    Raises what `nncdbg.load` and Debugger raise, UnsupportedOp if an op has no kernel, and RunError or
+    Raises as `nncdbg.load` and Debugger do, UnsupportedOp if an op has no kernel, and RunError or
     MemoryFault if a statement fails.
     """
     debugger = Debugger(
@@ -49,7 +49,7 @@ def run(
 
 
 def failure_of(stop: Stop, model: str) -> NncdbgError | None:
-    """The error that ended a run before its end, with hints that name `model`; None at the end."""
+    """Return the error that ended a run early, with hints that name `model`; None for a complete run."""
     if stop.reason == "end":
         return None
     if isinstance(stop.error, NncdbgError):

@@ -1,7 +1,7 @@
-"""What slots hold, in a safetensors file: tensors of every type, sequences, strings, nothing.
+"""Slot contents in a safetensors file: tensors of every type, sequences, strings, absent optionals.
 
-Types that the format has no name for (4 bits, complex of 128, some of 8) are kept as their bytes; strings
-stand in the description.  Each value is described by an `Entry`, which goes into a JSON document.
+Types that the format does not have (4 bits, complex128, some 8-bit types) are stored as bytes; strings
+are in the description.  Each value has an `Entry`, which is part of a JSON document.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one value is kept.
+    """The stored form of one value.
 
     `tensor` is a key of the file; with `bytes`, its bytes are those of a tensor of `dtype` and `shape`.
-    `strings` are a tensor of strings, `items` a sequence; none of these is an optional that is absent.
+    `strings` are a tensor of strings, `items` a sequence; without any of these it is an absent optional.
     """
 
     tensor: str | None = None
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def pack(contents: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Entry]]:
-    """The tensors to be written, by key, and what says how to read each value again."""
+    """Return the tensors to write, by key, and the entries to read each value again."""
     tensors: dict[str, Array] = {}
     return tensors, {name: _packed(name, content, tensors) for name, content in contents.items()}
 
@@ -65,7 +65,7 @@ def _packed(key: str, content: Any, tensors: dict[str, Array]) -> Entry:
 
 
 def key_for(name: str, taken: Collection[str]) -> str:
-    """A key of a safetensors file for a value: its name, as far as one can be a key, and not taken."""
+    """Return an unused safetensors key for a value: its name, as far as allowed in a key."""
     key = name.encode("utf-8", "backslashreplace").decode()
     number = 1
     while key in taken or key == "__metadata__":
@@ -79,7 +79,7 @@ def _text(item: Any) -> str:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Array], note: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file; `note` goes into its header.  Raises LoadError if that cannot be done."""
+    """Write a safetensors file; `note` is stored in its header.  Raises LoadError if writing fails."""
     import safetensors.numpy
 
     try:
@@ -89,7 +89,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Array], note: Mapping[str, s
 
 
 def unpack(path: Path, entries: Mapping[str, Entry]) -> dict[str, Any]:
-    """The values that entries describe.  Raises LoadError for a file that does not have them."""
+    """Return the values that entries describe.  Raises LoadError for a file without them."""
     store: Any = open_store(path) if any(_of_file(entry) for entry in entries.values()) else None
     return {name: _unpacked(name, entry, store, path) for name, entry in entries.items()}
 
@@ -128,7 +128,7 @@ def _unpacked(name: str, entry: Entry, store: Any, path: Path) -> Any:
 
 
 def to_json(record: msgspec.Struct) -> str:
-    """A record as a JSON document; numbers that JSON does not have are null."""
+    """Return a record as a JSON document; numbers that JSON does not have become null."""
     return json.dumps(_finite(msgspec.to_builtins(record)), indent=1, allow_nan=False) + "\n"
 
 
@@ -141,9 +141,9 @@ def _finite(value: Any) -> Any:
 
 
 def from_json(text: str | bytes, kind: type[T], title: str) -> T:
-    """Return the record in a JSON document.  Raises LoadError that begins with `title` if it is damaged."""
+    """Decode a record from JSON.  Raises LoadError with a message that begins with `title` if damaged."""
     try:
-        # Not msgspec's own decoder, which rejects the lone surrogates of odd names.
+        # Not msgspec's own decoder: it rejects lone surrogates in names.
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _damaged(title, error) from None
@@ -151,7 +151,7 @@ def from_json(text: str | bytes, kind: type[T], title: str) -> T:
 
 
 def from_builtins(content: Any, kind: type[T], title: str) -> T:
-    """Return the record in decoded JSON.  Raises LoadError that begins with `title` if it is damaged."""
+    """Convert decoded JSON to a record.  Raises LoadError that begins with `title` if it is damaged."""
     try:
         return msgspec.convert(content, kind)
     except (RecursionError, msgspec.ValidationError) as error:

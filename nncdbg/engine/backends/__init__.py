@@ -1,8 +1,8 @@
-"""Whose kernels run: one small Protocol, and the table of those who keep it.
+"""Backends: the protocol for running kernels, and the table of the built-in backends.
 
-A backend binds a statement to a kernel and moves values to where that kernel finds them.  What
-goes on around it (frames, allocation, statistics, going back) is the same for all.  Each library
-is imported only when its backend is asked for.
+A backend binds a statement to a kernel and moves values to the kernel's device.  Everything around it
+(frames, allocation, statistics, going back) is the same for all backends.  A library is imported only
+when its backend is requested.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Execute: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What of a statement its kernel is bound to.  `op` is without a kernel where we have none."""
+    """The part of a statement that its kernel is bound to.  `op` has no kernel if nncdbg has none."""
 
     node: Node
     op: Op
@@ -30,20 +30,20 @@ class Call:
     attributes: Mapping[str, Any]
     """With the schema's defaults, and `opset` and `outputs_count` for ops that take these."""
     several: bool
-    """True if a sequence of results is due, else one bare result."""
+    """True for a sequence of results, False for one bare result."""
     constants: frozenset[int]
     """The operands that are the same array at each execution, unless a user changes them."""
     generator: Callable[[], Any]
     """The random stream of the statement in this iteration, a `numpy.random.Generator`."""
     fresh: Callable[[Any], Any] | None = None
-    """Takes each NumPy buffer that a user's kernel allocates through `xp` (see `kernel_namespace`)."""
+    """Receives each NumPy buffer that a user's kernel allocates through `xp` (see `kernel_namespace`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """A bound kernel: `run(*inputs)`, and `into(*inputs, buffer)` where it can write into a buffer.
+    """A bound kernel: `run(*inputs)`, and `into(*inputs, buffer)` if it can write into a buffer.
 
-    Both raise UnsupportedOp where it shows only at the call that the backend cannot run the op.
+    Both raise UnsupportedOp if only the call shows that the backend cannot run the op.
     """
 
     run: Execute
@@ -51,30 +51,30 @@ class Kernels:
 
 
 class Backend(Protocol):
-    """Whose kernels run, and where values live."""
+    """Runs kernels, and determines where values are stored."""
 
     name: str
     on_host: bool
     """True if values are NumPy arrays; else allocators of host memory cannot hold them."""
 
     def bind(self, call: Call) -> Kernels:
-        """The kernel of a statement.  Never raises: without a kernel, `run` does."""
+        """Return the kernel of a statement.  Never raises: if there is no kernel, `run` raises."""
 
     def to_device(self, array: Any) -> Any:
-        """A NumPy array as the backend's kernels take it; what is none comes back as it is."""
+        """Convert a NumPy array for the backend's kernels; non-arrays are returned unchanged."""
 
     def to_host(self, value: Any) -> Any:
-        """A value as a NumPy array, waiting for it if need be; what is no tensor as it is."""
+        """Convert a value to a NumPy array, waiting if necessary; non-tensors are returned unchanged."""
 
     def summarize(self, value: Any, row: Any) -> None:
         """Write the statistics of a value (see `stats.inspection`) to `row`, ten float64 of the backend's.
 
-        Only asked of backends that are not `on_host`; it must neither wait nor copy to the host.
+        Only called for backends that are not `on_host`; it must neither wait nor copy to the host.
         """
 
 
 def backend(chosen: str | Backend) -> Backend:
-    """The backend called `chosen`, or the one given.
+    """Return the backend with the name `chosen`, or `chosen` itself.
 
     Raises UsageError for an unknown name, a library that is not installed, and a missing device.
     """
@@ -89,7 +89,7 @@ def backend(chosen: str | Backend) -> Backend:
 
 
 def refusal(message: str, hint: str | Callable[[], str] | None = None) -> Kernels:
-    """The kernel of an op without one: executing it raises UnsupportedOp."""
+    """Return the kernels of an op without one: executing them raises UnsupportedOp."""
 
     def refuse(*inputs: Any) -> Any:
         raise UnsupportedOp(message, hint=hint() if callable(hint) else hint)
@@ -98,7 +98,7 @@ def refusal(message: str, hint: str | Callable[[], str] | None = None) -> Kernel
 
 
 def way_past(node: Node, first: str) -> str:
-    """The hint for a statement whose op has no kernel: what to try `first`, or to give its results."""
+    """Return the hint for a statement without a kernel: try `first`, or set its results."""
     results = [value for value in node.outputs if value.name]
     if not results:
         return first

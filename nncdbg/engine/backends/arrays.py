@@ -1,4 +1,4 @@
-"""Our own kernels over an array namespace: what the NumPy and the CuPy backend share."""
+"""The built-in kernels over an array namespace, shared by the NumPy and the CuPy backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Bind: TypeAlias = Callable[[Call], Kernels]
 
 
 def bind_over(xp: ModuleType, call: Call, inner: Bind | None = None) -> Kernels:
-    """The declared kernel of an op, bound to the namespace `xp`.
+    """Return the declared kernel of an op, bound to the namespace `xp`.
 
     `inner` binds the statements of the formula of an op without a kernel; None for this function itself.
     """
@@ -33,14 +33,14 @@ def bind_over(xp: ModuleType, call: Call, inner: Bind | None = None) -> Kernels:
 
 
 def _by_formula(inner: Bind, call: Call) -> Kernels:
-    """The formula of a composite op that has no kernel of its own."""
+    """Return the formula of a composite op without a kernel of its own, as a kernel."""
     from nncdbg.engine.backends.composed import FormulaKernel
 
     return Kernels(_first_results(FormulaKernel(inner, call).run, len(call.node.outputs), call.several))
 
 
 def _way_out(op: str, version: int) -> str:
-    """What a user can do about an op without a kernel."""
+    """Return a hint for an op without a kernel."""
     from nncdbg.engine.backends.onnxruntime import has_kernel
 
     if has_kernel(op, version):
@@ -54,7 +54,7 @@ def _way_out(op: str, version: int) -> str:
 
 
 def _bound(xp: ModuleType, call: Call, *, out: bool) -> Execute:
-    """The bound kernel; a random one gets the stream of its statement and iteration at each call."""
+    """Return the bound kernel; a random one gets the stream of its statement and iteration at each call."""
     op, attributes = call.op, call.attributes
     if not op.random:
         return op.bind(xp, attributes, out=out)
@@ -67,7 +67,7 @@ def _bound(xp: ModuleType, call: Call, *, out: bool) -> Execute:
 
 
 def _first_results(kernel: Execute, count: int, several: bool) -> Execute:
-    """For ops whose number of results varies: the results that the statement names."""
+    """Wrap a kernel with a variable number of results: return the results that the statement names."""
 
     def run(*inputs: Any) -> Any:
         results = kernel(*inputs)

@@ -1,4 +1,4 @@
-"""Composite ops without a kernel of their own: the statements of their formula, one after the other."""
+"""Composite ops without a kernel of their own: run the statements of their formula in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nncdbg.engine.ops.schema import complete, split, version_of
 
 
 class FormulaKernel:
-    """The formula of a statement, compiled once per types of the operands; `bind` gives its kernels.
+    """The formula of a statement, compiled once per types of the operands; `bind` returns its kernels.
 
     A formula is straight-line code.  Raises UnsupportedOp for one with a block or a call.
     """
@@ -29,7 +29,7 @@ class FormulaKernel:
         self._plans: dict[tuple[TensorType | None, ...], Callable[[Sequence[Any]], tuple[Any, ...]]] = {}
 
     def run(self, *inputs: Any) -> tuple[Any, ...]:
-        """All results of the formula, in order."""
+        """Return all results of the formula, in order."""
         types = tuple(None if value is None else type_of_array(value) for value in inputs)
         plan = self._plans.get(types)
         if plan is None:
@@ -72,7 +72,7 @@ class FormulaKernel:
 def call_of(
     code: Code, pc: int, generator: Callable[[], Any], fresh: Callable[[Any], Any] | None = None
 ) -> Call:
-    """The statement at `pc` as its kernel is bound to it."""
+    """Return the Call of the statement at `pc`, for binding its kernel."""
     node = code.nodes[pc]
     version = version_of(node.op, code.opsets)
     op = lookup(node.op, version) or Op(node.op, kernel=None)

@@ -1,13 +1,13 @@
-"""Our own kernels on CuPy arrays: values stay on the device, and nothing waits unless it must.
+"""The built-in kernels on CuPy arrays: values stay on the device, and the host waits only if it must.
 
-Results of kernels stay on the device in their slots; statistics are one more kernel whose row
-stays there too until somebody looks.  Shapes, axes and other operands that steer a kernel from the
-host live on the host, as do small integer tensors computed from such; a value is copied to the
-host only where a person looks, a condition decides, or a kernel is steered by what was computed.
+Results of kernels stay on the device in their slots; statistics are one more kernel, and its row
+stays on the device until it is read.  Shapes, axes and other operands that a kernel needs on the
+host are kept on the host, and so are small integer tensors computed from them.  A value is copied
+to the host only to display it, to decide a condition, or if a kernel needs a computed operand there.
 
-Tested against a stand-in for CuPy that refuses every implicit conversion.  With CuPy 14.2 itself only
+Tested against a substitute for CuPy that refuses every implicit conversion.  With CuPy 14.2 itself only
 the names of the functions, their keywords and the error without a device were checked: no kernel
-was run on a device yet.
+has run on a device yet.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.ops.influence import Content
 
 SMALL = 1024
-"""Elements up to which integers that were computed on the host stay there."""
+"""The most elements of host-computed integers that stay on the host."""
 
 
 class CuPy:
-    """Kernels of ours over `cupy`, on the current device and stream.
+    """The built-in kernels over `cupy`, on the current device and stream.
 
     Raises UsageError if CuPy is not installed or there is no device.
     """
@@ -41,7 +41,7 @@ class CuPy:
         self.xp: Any = _library()
         self._summing: Summing = summing(self.xp)
         self._constants: dict[int, tuple[Any, Any]] = {}
-        """Constants by identity, as they stand on the host and on the device."""
+        """Constants by identity, on the host and on the device."""
 
     def bind(self, call: Call) -> Kernels:
         return bind_on_device(self, self.xp, call)
@@ -58,7 +58,7 @@ class CuPy:
         self._summing(value, row)
 
     def constant(self, array: Any) -> Any:
-        """A constant on the device; it is moved once."""
+        """Return a constant on the device; it is copied once."""
         known = self._constants.get(id(array))
         if known is None:
             known = self._constants[id(array)] = (array, self.to_device(array))
@@ -73,7 +73,7 @@ def _library() -> ModuleType:
             "the backend cupy needs the package CuPy, which is not installed",
             hint="pip install nncdbg[gpu]",
         ) from error
-    # Without a driver `import cupy` works, and every call raises.
+    # Without a driver `import cupy` works, but every call raises.
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -87,9 +87,9 @@ def _library() -> ModuleType:
 
 
 def moved(xp: Any, array: Any) -> Any:
-    """A NumPy array of numbers on the device; text stays on the host.
+    """Copy a NumPy array of numbers to the device; text stays on the host.
 
-    Raises UnsupportedOp for element types that the device's arrays have not.
+    Raises UnsupportedOp for element types that the device's arrays do not support.
     """
     if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.hasobject:
         return array
@@ -102,7 +102,7 @@ def moved(xp: Any, array: Any) -> Any:
 
 
 def bind_on_device(backend: CuPy, xp: Any, call: Call) -> Kernels:
-    """The kernel of a statement with its operands where it needs them."""
+    """Return the kernel of a statement that moves each operand to where the kernel needs it."""
     try:
         kernels = bind_over(xp, call, backend.bind)
     except AttributeError as error:
@@ -144,7 +144,7 @@ def _missing(xp: Any, call: Call, error: AttributeError) -> UnsupportedOp:
 
 
 def _is_shape_arithmetic(inputs: Sequence[Any], steering: Sequence[int]) -> bool:
-    """Small integers of the host, and nothing else: what sizes are computed from."""
+    """Return whether all operands are small integers on the host, from which sizes are computed."""
     given = [value for index, value in enumerate(inputs) if value is not None and index not in steering]
     return bool(given) and all(
         isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biu" and value.size <= SMALL
@@ -153,14 +153,14 @@ def _is_shape_arithmetic(inputs: Sequence[Any], steering: Sequence[int]) -> bool
 
 
 def _kept_small(backend: CuPy, results: Any) -> Any:
-    """What was computed on the host; it stays there unless it is large, as of an Expand."""
+    """Return host-computed results; keep them on the host unless they are large, as from Expand."""
     if isinstance(results, (list, tuple)):
         return [_kept_small(backend, result) for result in results]
     return results if results is None or results.size <= SMALL else backend.to_device(results)
 
 
 def _placed(backend: CuPy, xp: Any, value: Any, steers: bool, constant: bool) -> Any:
-    """An operand on the host if it steers the kernel, else on the device."""
+    """Return an operand on the host if it steers the kernel, else on the device."""
     if value is None or isinstance(value, (list, tuple)):
         return value
     if steers:

@@ -1,4 +1,4 @@
-"""Mixed runs: what a backend has no kernel for runs on NumPy, and is listed."""
+"""Mixed runs: statements without a kernel in the backend run on NumPy, and are listed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nncdbg.engine.errors import UnsupportedOp
 
 
 class Fallback:
-    """Covers kernels of `backend`.  `fallen` lists what ran on NumPy so far, each statement once."""
+    """Covers the kernels of `backend`.  `fallen` lists each statement that ran on NumPy so far, once."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -21,7 +21,7 @@ class Fallback:
         self.fallen: list[Statement] = []
 
     def cover(self, kernels: Kernels, call: Call, statement: Statement) -> Kernels:
-        """Kernels that go over to NumPy, for good, when those given raise UnsupportedOp."""
+        """Return kernels that switch to NumPy permanently when the given ones raise UnsupportedOp."""
         ours = self._numpy.bind(call)
         run = self._covered(kernels.run, self._moving(ours.run, call.several), statement)
         if kernels.into is None:
@@ -51,7 +51,7 @@ class Fallback:
             self.fallen.append(statement)
 
     def _moving(self, kernel: Execute, several: bool) -> Execute:
-        """The NumPy kernel for values of a device: copied to the host and back, as asked for."""
+        """Wrap a NumPy kernel for device values: copy operands to the host and results back."""
         if self._backend.on_host:
             return kernel
         to_host, to_device = self._backend.to_host, self._backend.to_device
@@ -64,7 +64,7 @@ class Fallback:
 
 
 def _copying(kernel: Execute) -> Execute:
-    """A kernel that allocates for itself, as one that writes into the buffer given last."""
+    """Wrap a kernel that allocates its result so that it writes into the buffer given last."""
 
     def run(*arguments: Any) -> Any:
         np.copyto(arguments[-1], kernel(*arguments[:-1]))

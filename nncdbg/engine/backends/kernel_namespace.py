@@ -1,4 +1,4 @@
-"""The namespace that a user's kernel gets as `xp` where memory is watched: NumPy, but for fresh buffers."""
+"""The namespace `xp` of a user's kernel if memory is watched: NumPy with tracked allocations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Fresh = Callable[[Array], Array]
 
 
 class KernelNamespace(ModuleType):
-    """`module` with `empty`, `empty_like` and `ndarray` that hand each new buffer to `fresh` first.
+    """`module` with `empty`, `empty_like` and `ndarray` that pass each new buffer to `fresh` first.
 
     Every other attribute is the module's own, and so are all arrays: `isinstance(x, xp.ndarray)` and
     `class Mine(xp.ndarray)` work as with the module itself.
@@ -20,7 +20,7 @@ class KernelNamespace(ModuleType):
 
     def __init__(self, module: ModuleType, fresh: Fresh) -> None:
         super().__init__(module.__name__, module.__doc__)
-        # What ModuleType sets to None would hide the module's own.
+        # ModuleType sets these to None, which would hide the module's own.
         for name in ("__loader__", "__package__", "__spec__"):
             setattr(self, name, getattr(module, name, None))
         self._module = module
@@ -50,7 +50,7 @@ def _fresh(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
 
 
 def _array_type(own: Any, fresh: Fresh) -> Any:
-    """A class in the place of `own`: an array that it makes without a buffer given is fresh."""
+    """Return a substitute for the class `own`: an array made without a given buffer is fresh."""
 
     class ArrayType(type(own)):  # type: ignore[misc]
         def __instancecheck__(cls, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The default: our own kernels on NumPy arrays."""
+"""The default backend: the built-in kernels on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nncdbg.engine.backends.kernel_namespace import KernelNamespace
 
 
 class NumPy:
-    """Values are NumPy arrays, kernels are ours."""
+    """Values are NumPy arrays; kernels are built in."""
 
     name = "numpy"
     on_host = True

@@ -1,4 +1,4 @@
-"""A statement as an ONNX model of one node, for a runtime to run it alone."""
+"""A statement as an ONNX model of one node, so that a runtime can run it alone."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SEQUENCE = "sequence"
 TEXT = np.dtype(object)
 
 Kind: TypeAlias = "np.dtype[Any] | tuple[str, np.dtype[Any]] | None"
-"""What a session depends on of an operand: its dtype, or (SEQUENCE, dtype); None if it is not given.
+"""The property of an operand that selects a session: dtype, or (SEQUENCE, dtype); None if not given.
 
-Sizes and ranks are left open: onnxruntime's inference asks for more where it knows half of a shape.
+Sizes and ranks stay unknown: onnxruntime's inference requires full shapes if a part is known.
 """
 
 Kinds: TypeAlias = "tuple[Kind, ...]"
@@ -39,7 +39,7 @@ _PACKED = frozenset({"u4", "i4", "u2", "i2", "f4e2m1fn"})
 
 
 def kind_of(value: Any) -> Kind:
-    """The kind of an operand.  On the path of every execution, so no types are built."""
+    """Return the kind of an operand.  Runs at every execution, so it builds no types."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
@@ -49,19 +49,19 @@ def kind_of(value: Any) -> Kind:
 
 
 def type_of(kind: Kind) -> Type | None:
-    """A kind as a type without sizes."""
+    """Return a kind as a type without sizes."""
     if isinstance(kind, tuple):
         return SequenceType(TensorType(name_of(kind[1])))
     return None if kind is None else TensorType(name_of(kind))
 
 
 def output_names(node: Node) -> list[str]:
-    """``output_0`` and so on, empty for an output that the statement does not name."""
+    """Return ``output_0`` and so on, empty for an output that the statement does not name."""
     return [f"output_{index}" if value.name else "" for index, value in enumerate(node.outputs)]
 
 
 def why_not(call: Call) -> str | None:
-    """Why onnxruntime cannot run a statement, as far as that shows before its operands are known."""
+    """Return why onnxruntime cannot run a statement, as far as known without its operands; else None."""
     if call.op.draws(call.node.inputs):
         return "its random numbers would differ when a statement is executed again"
     if opset_for(call.node.op, call.version) is None:
@@ -71,10 +71,10 @@ def why_not(call: Call) -> str | None:
 
 @cache
 def opset_for(op: str, version: int) -> int | None:
-    """The opset that a model of one node imports for the op's domain.
+    """Return the opset that a model of one node imports for the op's domain.
 
-    That of the program, or `NEWEST_OPSET` if the op had the same signature then (newer versions
-    that only add element types); None if it had not.
+    This is the program's opset, or `NEWEST_OPSET` if the op had the same signature then (newer versions
+    that only add element types); None if the signature differs.
     """
     domain, _ = split(op)
     if domain or version <= NEWEST_OPSET:
@@ -87,7 +87,7 @@ def opset_for(op: str, version: int) -> int | None:
 
 
 def refuse_packed(dtype_name: str, call: Call) -> None:
-    """Raise UnsupportedOp for elements of less than a byte, which runtimes store packed."""
+    """Raise UnsupportedOp for elements smaller than a byte, which runtimes store packed."""
     if dtype_name in _PACKED:
         raise UnsupportedOp(
             f"{call.node.op} has no kernel on onnxruntime for {dtype_name}: onnxruntime packs its elements",
@@ -96,14 +96,14 @@ def refuse_packed(dtype_name: str, call: Call) -> None:
 
 
 def signature(call: Call) -> tuple[Any, ...]:
-    """What besides the operands a session depends on."""
+    """Return the parts of a call, besides its operands, that a session depends on."""
     node = call.node
     attributes = tuple((name, _frozen(value)) for name, value in sorted(node.attributes.items()))
     return node.op, call.version, attributes, tuple(bool(value.name) for value in node.outputs)
 
 
 def _frozen(value: Any) -> Any:
-    """An attribute as something that can be looked up; types differ where numbers are equal."""
+    """Convert an attribute to a dictionary key; equal numbers of different types stay different."""
     if isinstance(value, Inline):
         array = value.array
         content = tuple(array.ravel().tolist()) if array.dtype.hasobject else array.tobytes()
@@ -115,13 +115,13 @@ def _frozen(value: Any) -> Any:
 
 @cache
 def takes_tensors_only(op: str, version: int) -> bool:
-    """False where an operand or result may be a sequence or an optional, or the op has no schema."""
+    """Return False if an operand or result may be a sequence or an optional, or the op has no schema."""
     found = schema(op, version)
     return found is not None and all(formal.tensor for formal in (*found.inputs, *found.outputs))
 
 
 def model_of(call: Call, kinds: Kinds) -> Any:
-    """The ModelProto of one node, its operands as inputs ``input_0`` and so on."""
+    """Return the ModelProto of one node, with its operands as inputs ``input_0`` and so on."""
     from onnx import helper
 
     node = call.node
@@ -152,7 +152,7 @@ def model_of(call: Call, kinds: Kinds) -> Any:
 
 
 def _as_kind(value: Any, kind: int | None) -> Any:
-    """An attribute's value for ONNX; program text may write 1 where a float is due."""
+    """Convert an attribute's value for ONNX; program text may have 1 where ONNX requires a float."""
     data = attribute_data(value)
     if kind == _FLOAT:
         return float(data)
@@ -160,7 +160,7 @@ def _as_kind(value: Any, kind: int | None) -> Any:
 
 
 def _attribute_kinds(op: str, version: int) -> Mapping[str, int]:
-    """The type of each attribute as the schema has it; an empty list would not tell."""
+    """Return the type of each attribute from the schema; the value does not show it for an empty list."""
     from onnx import AttributeProto
 
     found = schema(op, version)
@@ -169,7 +169,7 @@ def _attribute_kinds(op: str, version: int) -> Mapping[str, int]:
 
 
 def fact(error: Exception) -> str:
-    """The part of an onnxruntime message that says what is wrong, without codes and node names."""
+    """Return the cause from an onnxruntime message, without codes and node names."""
     text = " ".join(str(error).split())
     _, _, status = text.rpartition(" Status Message: ")
     if status != text:

@@ -1,9 +1,9 @@
-"""The kernels of onnxruntime, one node at a time: the kernel that is stepped is the kernel that is shipped.
+"""onnxruntime's kernels, one node at a time: the debugger steps the kernels that are deployed.
 
-A statement becomes a session of one node when it is first executed, as only then its operands'
-types are known; statements that agree in op, attributes and types share it.  Operands are bound
-where they stand, results are written into the buffers of the allocator, so nothing is copied and
-NaN fill, guards and inspection see what the kernel did.  Control flow stays the machine's.
+A statement becomes a session of one node at its first execution, because the types of its operands
+are only known then; statements with the same op, attributes and types share a session.  Operands are
+bound in place and results are written into the allocator's buffers, so nothing is copied, and NaN
+fill, guards and inspection see the kernel's own writes.  The machine runs control flow.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class OnnxRuntime:
                 hint="pip install onnxruntime",
             ) from error
         self._library = onnxruntime
-        # Below the public binding, which takes as long per operand as a small kernel: its checks are
-        # those of devices that are not asked for here.
+        # Below the public binding, which takes as long per operand as a small kernel: it checks for
+        # devices that are not used here.
         native = onnxruntime.capi.onnxruntime_pybind11_state
         self.make_value = native.OrtValue.ortvalue_from_numpy_with_onnx_type
-        """(contiguous array, ONNX's number of its type) -> value over the array's memory, not holding it."""
+        """(contiguous array, ONNX's number of its type) -> value over the array's memory, not owning it."""
         self.binding = native.SessionIOBinding
         self.host = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
         self.run_options = onnxruntime.RunOptions()
@@ -86,7 +86,7 @@ class OnnxRuntime:
         raise AssertionError("summarize() is only for results in device memory")
 
     def session(self, call: Call, kinds: Kinds) -> Any:
-        """The session for a statement and the kinds of its operands.
+        """Return the session for a statement and the kinds of its operands.
 
         Raises UnsupportedOp if onnxruntime has no kernel for them.
         """
@@ -113,61 +113,61 @@ _NUMBERS = {NUMPY[name]: number for name, number in ONNX.items()}
 """NumPy dtype to ONNX's number for it."""
 
 _CHANGED = object()
-"""Stands for operands that are not those of the last time."""
+"""Marks operands that differ from those of the previous execution."""
 
 _SMALL = 1 << 16
-"""Bytes of operands up to which binding memory takes longer than copying a result does."""
+"""Bytes of operands up to which binding memory takes longer than copying a result."""
 
 
 def _options(library: Any, threads: int) -> Any:
-    """One kernel is all there is: nothing to optimize, to plan or to run side by side."""
+    """Return session options for a single kernel: no optimization, memory planning or parallel nodes."""
     options = library.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
-    # What fails is raised, and told once.
+    # Failures are raised, so they need not be logged too.
     options.log_severity_level = 4
     return options
 
 
 def _has_one_tensor(call: Call) -> bool:
-    """Whether the result is one tensor, made of tensors, so that it can go into a buffer."""
+    """Return whether the result is one tensor made from tensors, so that it can go into a buffer."""
     return not call.several and call.op.infer is not None and takes_tensors_only(call.node.op, call.version)
 
 
 def _sizes_follow(call: Call) -> bool:
-    """Whether the sizes of the one result follow from those of the operands."""
+    """Return whether the sizes of the one result follow from those of the operands."""
     return _has_one_tensor(call) and measure_of(call.op, call.attributes) is None
 
 
 class _Statement:
-    """One statement's kernel: the session for its operands, and its binding to their memory."""
+    """One statement's kernel: the session for its operands, and the binding to their memory."""
 
     def __init__(self, backend: OnnxRuntime, call: Call) -> None:
         self._backend = backend
         self._call = call
         self._names = [f"input_{index}" for index in range(len(call.node.inputs))]
         self._packed_result = True
-        """Whether it is still to be seen that the result's elements are not packed."""
+        """Whether the result's elements may be packed, until that is checked."""
         self._outputs = [name for name in output_names(call.node) if name]
         self._kinds: Kinds | None = None
         self._session: Any = None
         self._copies = False
         self._binding: Any = None
         self._operands: list[tuple[int, str, Any, int]] = []
-        """For each operand that is given its index, name, dtype, and ONNX's number of that."""
+        """(index, name, dtype, ONNX's number of the dtype) of each given operand."""
         self._constants: list[Any] = []
-        """By index the constant operand whose memory is bound; `_CHANGED` for the others."""
+        """By index the constant operand with bound memory; `_CHANGED` for the others."""
         self._sizes_follow = _sizes_follow(call)
         self._planned_for: list[Any] = []
         self._planned: tuple[tuple[int, ...], np.dtype[Any]] | None = None
 
     def run(self, *inputs: Any) -> Any:
-        """The results, in memory of NumPy where their sizes are known, else of onnxruntime.
+        """Return the results, in memory of NumPy if their sizes are known, else of onnxruntime.
 
-        NumPy's is the faster: onnxruntime gives it back to the system and takes it anew each time.
+        NumPy's memory is faster: onnxruntime returns its memory to the system and allocates it each time.
         """
         plan = self._plan(inputs) if self._sizes_follow else None
         if plan is not None:
@@ -182,18 +182,18 @@ class _Statement:
         try:
             self._execute()
             results = binding.get_outputs()
-            # An item is a share in the result; what an iterator gives is not.
+            # An item shares ownership of the result; what an iterator yields does not.
             shares = [results[index] for index in range(len(results))]
             return self._ordered([_borrowed(value, self._call) for value in shares])
         finally:
-            # The history drops results when memory gets short, so they are not held here.
+            # The history drops results when memory gets short, so no reference is kept here.
             binding.clear_binding_outputs()
             del held
 
     def into(self, *arguments: Any) -> Any:
-        """Write the one result into the buffer that comes last, and return it."""
+        """Write the one result into the buffer given last, and return it."""
         buffer = arguments[-1]
-        # Mostly the operands are of the kinds of the last time, and `_bind` sees that on its way.
+        # Operands are mostly of the same kinds as last time, which `_bind` checks as it binds them.
         held = self._bind(arguments) if self._binding is not None else _CHANGED
         if held is _CHANGED:
             inputs = arguments[:-1]
@@ -212,7 +212,7 @@ class _Statement:
         return buffer
 
     def _plan(self, inputs: Sequence[Any]) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Shape and dtype of the result for these operands; None if only the kernel knows them."""
+        """Return shape and dtype of the result for these operands; None if only the kernel computes them."""
         key = [None if value is None else (value.shape, value.dtype) for value in inputs]
         if key != self._planned_for:
             self._planned = result_of(self._call.op, self._call.attributes, inputs)
@@ -220,7 +220,7 @@ class _Statement:
         return self._planned
 
     def _prepare(self, inputs: Sequence[Any]) -> None:
-        """The session and binding for these operands; mostly those of the last time."""
+        """Select the session and binding for these operands, mostly those of the last time."""
         kinds = (*map(kind_of, inputs),)
         if kinds == self._kinds:
             return
@@ -235,7 +235,7 @@ class _Statement:
         bindable = all(kind != TEXT and not isinstance(kind, tuple) for kind in kinds) and all(
             type_.startswith("tensor(") and type_ != "tensor(string)" for type_ in results
         )
-        # Numbers that NumPy itself knows can be asked for by name, which copies the results.
+        # Number types of NumPy itself can be requested by name, which copies the results.
         self._copies = all(_is_of_numpy(kind) for kind in kinds) and all(
             not type_.startswith(_FOREIGN) for type_ in results
         )
@@ -246,9 +246,9 @@ class _Statement:
             self._constants = [_CHANGED] * len(kinds)
 
     def _bind(self, inputs: Sequence[Any]) -> Any:
-        """Bind the operands where they stand; `_CHANGED` if they are of other kinds than the last time.
+        """Bind the operands in place; return `_CHANGED` if their kinds differ from the last time.
 
-        What is returned must live as long as the kernel runs: a binding holds no memory.
+        The returned object must live as long as the kernel runs, because a binding holds no references.
         """
         bind, make = self._binding.bind_ortvalue_input, self._backend.make_value
         constants = self._constants
@@ -294,7 +294,7 @@ class _Statement:
         return RunError(f"{op} failed in onnxruntime: {fact(error)}")
 
     def _ordered(self, results: list[Any]) -> Any:
-        """As the machine takes them: one bare, several in the order of the statement, None for a gap."""
+        """Return results as the machine takes them: one bare, several in order, None for a gap."""
         if not self._call.several:
             return results[0]
         remaining = iter(results)
@@ -315,7 +315,7 @@ def _size_of(inputs: Sequence[Any]) -> int:
 
 
 class _Memory:
-    """The bytes of an OrtValue, for NumPy to stand in; it lives as long as an array does."""
+    """The bytes of an OrtValue, as memory for a NumPy array; the array keeps a reference to it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -328,7 +328,7 @@ class _Memory:
 
 
 def _borrowed(value: Any, call: Call) -> Any:
-    """An array over the memory of an OrtValue of numbers."""
+    """Return an array over the memory of an OrtValue of numbers."""
     name = FROM_ONNX[value.element_type()]
     refuse_packed(name, call)
     shape, dtype = tuple(value.shape()), NUMPY[name]
@@ -338,7 +338,7 @@ def _borrowed(value: Any, call: Call) -> Any:
 
 
 def _plain(result: Any) -> Any:
-    """A result as values are here: text as objects, sequences as lists."""
+    """Convert a result to the machine's form: text as objects, sequences as lists."""
     if result is None or isinstance(result, (list, tuple)):
         return None if result is None else [_plain(item) for item in result]
     array = np.asarray(result)
@@ -346,7 +346,7 @@ def _plain(result: Any) -> Any:
 
 
 def has_kernel(op: str, version: int) -> bool:
-    """Whether onnxruntime, if it is installed, has a CPU kernel for an op in an opset of its domain."""
+    """Return whether onnxruntime, if installed, has a CPU kernel for an op in an opset of its domain."""
     try:
         from onnxruntime.capi import onnxruntime_pybind11_state as native
     except ImportError:

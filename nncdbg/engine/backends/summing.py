@@ -1,8 +1,8 @@
-"""Statistics on the device: one kernel per result, whose row of ten numbers stays there.
+"""Statistics on the device: one kernel per result, with its row of ten numbers on the device.
 
 Threads keep a running mean and sum of squares (Welford 1962), merged pairwise (Chan, Golub and
-LeVeque 1979); the block that is done last merges the blocks and writes the row.  What the fused
-kernel has no type for goes through functions of the namespace, which do not wait either.
+LeVeque 1979); the last block to finish merges the blocks and writes the row.  Types that the fused
+kernel does not support are summed by functions of the namespace, which do not wait either.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Summing: TypeAlias = Callable[[Any, Any], None]
-"""``(array, row)``: write the row of `stats.inspection` for an array; both stand on the device."""
+"""``(array, row)``: write the row of `stats.inspection` for an array; both are on the device."""
 
 THREADS = 256
 BLOCKS = 512
-"""Blocks at most; each thread takes every so many-th element."""
+"""The most blocks; the grid's threads stride over the elements."""
 
 COLUMNS = 10
 
@@ -128,27 +128,27 @@ extern "C" __global__ void summarize(
 
 
 def source_for(element: str) -> str:
-    """The kernel's source for one C type."""
+    """Return the kernel's source for one C type."""
     source = SOURCE.replace("ELEMENT", element).replace("THREADS", str(THREADS))
     return f"#include <cuda_fp16.h>\n{source}" if element == "half" else source
 
 
 def summing(xp: Any) -> Summing:
-    """The fused kernel where the namespace compiles kernels, as CuPy does; else its functions."""
+    """Return the fused kernel if the namespace compiles kernels, as CuPy does; else its functions."""
     return Fused(xp) if hasattr(xp, "RawKernel") else Composed(xp)
 
 
 class Fused:
     """One CUDA kernel per array.
 
-    Not run on a device yet: its source compiles with NVRTC 12.9, and was run thread by thread on a CPU.
+    Not yet run on a device: its source compiles with NVRTC 12.9, and was run thread by thread on a CPU.
     """
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
         self._kernels: dict[str, Any] = {}
         self._composed = Composed(xp)
-        # One stream runs one kernel after the other, so they can share their scratch.
+        # Kernels of one stream run one after the other, so they can share scratch memory.
         self._blocks = xp.empty(BLOCKS * COLUMNS, np.float64)
         self._done = xp.zeros(1, np.uint32)
 
@@ -173,7 +173,7 @@ class Fused:
 
 
 class Composed:
-    """The same row out of functions of the namespace: several kernels, no waiting."""
+    """The same row from functions of the namespace: several kernels, no waiting."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
@@ -188,7 +188,7 @@ class Composed:
         finite = xp.isfinite(wide)
         count = finite.sum(dtype=np.float64)
         known = xp.where(finite, wide, 0.0)
-        # 0 / 0 is NaN, which is what a row has where no element is finite.
+        # 0 / 0 is NaN, the mean in a row without finite elements.
         mean = known.sum() / count
         spread = xp.where(finite, wide - mean, 0.0)
         ends = (
@@ -207,5 +207,5 @@ class Composed:
 
 
 def _tiny(dtype: Any) -> float:
-    """The smallest normal number of a float type; 0 where there are no others."""
+    """Return the smallest normal number of a float type; 0 for other types."""
     return float(np.finfo(dtype).smallest_normal) if dtype.kind in "fc" else 0.0

@@ -1,1 +1,1 @@
-"""Building programs in Python: `nncdbg.Builder`, and the core that gradients share."""
+"""Building programs in Python: `nncdbg.Builder`, and the core shared with gradients."""

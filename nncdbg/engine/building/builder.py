@@ -1,4 +1,4 @@
-"""Builds programs in Python: each call appends a statement, typed at once and located at its Python line."""
+"""Build programs in Python: each call appends a statement, typed at once and located at its Python line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from nncdbg.engine.text.lexemes import Flaw
 from nncdbg.engine.text.types import parse_type
 
 _OWN_FILES = (str(Path(__file__).parents[2]) + os.sep, contextlib.__file__)
-"""Files whose lines are not the user's."""
+"""Files of nncdbg itself, excluded from the user's source positions."""
 
 
 class GraphValue:
@@ -95,12 +95,12 @@ class GraphValue:
 
 
 Given: TypeAlias = "GraphValue | bool | float | str | Sequence[Any] | Array | np.generic | None"
-"""An operand: a value, data in place, an array (it becomes a constant), or None for an omitted operand."""
+"""An operand: a value, inline data, an array (it becomes a constant), or None for an omitted operand."""
 
 
 @dataclass(eq=False)
 class _Block:
-    """A graph, a branch or the body of a loop that is open."""
+    """An open graph, branch or loop body."""
 
     kind: str
     name: str
@@ -135,9 +135,9 @@ class Builder:
             b.returns(loop.result(s, name="y"))
         program = b.program()
 
-    Ops are methods (`b.Softmax(x, axis=-1)`); `op` and `several` take any name.  The types of results are
-    inferred at once; a wrong statement raises GraphError with its Python line.  The location of a statement
-    is the line that calls the builder, or `location` while that is set.
+    Ops are methods (`b.Softmax(x, axis=-1)`); `op` and `several` accept any op name.  The types of results
+    are inferred at once; a wrong statement raises GraphError with its Python line.  The location of a
+    statement is the line that calls the builder, or `location` if that is set.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Builder:
         self._comment = ""
 
     def program(self, entry: str | None = None) -> Program:
-        """Return the program; `entry` runs: by default the graph that no other calls."""
+        """Return the program; it runs `entry`, by default the graph that no other graph calls."""
         if self._open:
             self._fail(f"graph @{self._open[0][0].name} is open", "call program() after its `with` block")
         calls = {op[1:] for graph in self._graphs.values() for op in _ops(graph) if op.startswith("@")}
@@ -186,7 +186,7 @@ class Builder:
 
     @contextlib.contextmanager
     def graph(self, name: str, *, comment: str = "") -> Iterator[None]:
-        """Build a graph inside the `with` block, which ends in `returns`."""
+        """Build a graph inside the `with` block, which ends with `returns`."""
         if name in self._graphs:
             self._fail(f"two graphs are named @{name}", "choose another name")
         block = _Block("graph", name, comment=comment)
@@ -251,7 +251,7 @@ class Builder:
         return partial(self.op, name)
 
     def call(self, graph: str, *operands: Given, names: Sequence[str | None]) -> tuple[GraphValue, ...]:
-        """Append a call of a graph that is built, with one output for each name; None is an unused output."""
+        """Append a call of a finished graph, with one output for each name; None is an unused output."""
         called = self._graphs.get(graph)
         if called is None:
             self._fail(f"no graph @{graph}", "build it before the call")
@@ -262,7 +262,7 @@ class Builder:
         return self._append(f"@{graph}", [self._operand(each) for each in operands], names, {})
 
     def loop(self, name: str = "", *, times: Given = None) -> Loop:
-        """Open a loop in a `with` block, which ends in `next`."""
+        """Open a loop in a `with` block, which ends with `next`."""
         return Loop(self, name, self._operand(times))
 
     def break_unless(self, condition: GraphValue) -> None:
@@ -286,7 +286,7 @@ class Builder:
         self._end("body", (*values, *collect))
 
     def branches(self, condition: GraphValue) -> Branches:
-        """Open a condition: `with` blocks of its `then` and `otherwise`, which end in `yields`."""
+        """Open a condition: `with` blocks of its `then` and `otherwise`, which end with `yields`."""
         return Branches(self, self._operand(condition))
 
     def yields(self, *values: GraphValue) -> None:
@@ -400,7 +400,7 @@ class Builder:
         return self.location or (_python_line() if self._locations else None)
 
     def _place(self, error: NncdbgError) -> None:
-        """Add to an error where the statement is: the Python line, or `location`."""
+        """Add to an error the location of its statement: the Python line, or `location`."""
         line = _python_line()
         text = linecache.getline(line.file or "", line.line or 0).rstrip()
         if self.location is not None or not text:
@@ -424,7 +424,7 @@ def _python_line() -> Location:
 
 
 class _Control:
-    """A statement with blocks, whose results are named after it is complete."""
+    """A statement with blocks; its results are named after it is complete."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
@@ -456,7 +456,7 @@ class _Control:
 
 
 class Loop(_Control):
-    """A loop: `carry` its values and read its `counter` inside; name its results after it."""
+    """A loop: inside it, `carry` its values and read its `counter`; after it, name its results."""
 
     def __init__(self, builder: Builder, name: str, times: Operand) -> None:
         super().__init__(builder)
@@ -499,7 +499,7 @@ class Loop(_Control):
         return builder._define(name, self._block.inputs[-1].type)
 
     def result(self, carried: GraphValue, *, name: str = "") -> GraphValue:
-        """Return the final value of a carried one."""
+        """Return the final value of a carried value."""
         names = [value.name for value in self._block.inputs[1:]]
         if carried.name not in names:
             self._builder._fail(f"%{carried.name} is not carried by this loop")
@@ -573,7 +573,7 @@ def _tuples(data: Any) -> Any:
 
 
 def _attribute(value: Any) -> Attribute:
-    """Return an attribute as the program text has it: floats are f32, lists are tuples, arrays are data."""
+    """Return an attribute as in program text: floats are f32, lists are tuples, arrays are data."""
     if isinstance(value, np.ndarray):
         return Inline(value)
     if isinstance(value, np.generic):

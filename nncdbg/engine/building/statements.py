@@ -1,4 +1,4 @@
-"""Statements of a graph that is being built: names, types and constants; the core of all builders."""
+"""Statements of a graph in construction: names, types and constants; the core of all builders."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Statements:
         self.constants: list[Constant] = []
         self.location: Location | None = None
         self.used = used
-        """The names that a new value may not have."""
+        """The names that new values must not use."""
 
     @property
     def version(self) -> int:
@@ -48,7 +48,7 @@ class Statements:
         return version_of("Identity", self.opsets)
 
     def type_of(self, operand: Operand) -> TensorType | None:
-        """Return the type of a value, None where it is not known, or for data in place."""
+        """Return the type of a value; None if it is unknown, or for inline data."""
         return tensor_only(self.types.get(operand)) if isinstance(operand, str) else None
 
     def types_at(self, node: Node) -> tuple[Type | None, ...]:
@@ -65,24 +65,24 @@ class Statements:
         return self.rules.results(node, self.types_at(node))
 
     def append(self, node: Node) -> None:
-        """Append a statement as it is."""
+        """Append a statement unchanged."""
         self.nodes.append(node)
         self.learn(node)
 
     def learn(self, node: Node) -> None:
-        """Store what is known of the types of a statement's outputs."""
+        """Store the known types of a statement's outputs."""
         for value, known in zip(node.outputs, self.inferred(node), strict=False):
             exact = isinstance(known, TensorType) and known.concrete
             self.types[value.name] = known if exact or value.type is None else value.type
 
     def append_constant(self, constant: Constant, name: str) -> str:
-        """Append a constant under a name; the name."""
+        """Append a constant under a name, and return the name."""
         self.constants.append(replace(constant, value=replace(constant.value, name=name)))
         self.types[name] = constant.value.type
         return name
 
     def fresh(self, name: str) -> str:
-        """Return a value name that is still free: `name`, or ``name.1`` and so on."""
+        """Return an unused value name: `name`, or ``name.1`` and so on."""
         free, count = name, 0
         while free in self.used:
             count += 1

@@ -1,4 +1,4 @@
-"""Builds a backward graph: statements under readable names, fitted to the program's opset."""
+"""Build a backward graph: statements with readable names, adapted to the program's opset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nncdbg.engine.ops.schema import schema, version_of, versions_of
 class BackwardBuilder(Statements):
     """Collects statements; calling it appends one (it is the `Emit` of rules).
 
-    A value that it makes is anonymous until `name` says what it is.
+    A new value is anonymous until `name` names it.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class BackwardBuilder(Statements):
     ) -> None:
         super().__init__(opsets, graphs, types, used)
         self.prefix = ""
-        """What anonymous values are called after."""
+        """The prefix of the names of anonymous values."""
         self._anonymous: set[str] = set()
         self._names: dict[str, str] = {}
 
     def __call__(self, op: str, *operands: Operand, **attributes: Attribute) -> str:
-        """Append a statement of one output; the name of its value."""
+        """Append a statement with one output, and return the name of its value."""
         name = self.fresh(f"{self.prefix}.{op.rpartition('.')[2].lower()}")
         self._anonymous.add(name)
         made = Node(op, operands, (Value(name),), attributes, location=self.location)
@@ -59,7 +59,7 @@ class BackwardBuilder(Statements):
             return [None] * len(node.outputs)
 
     def name(self, value: str, wanted: str) -> bool:
-        """Call an anonymous value `wanted`; False if the value has a name already."""
+        """Rename an anonymous value to `wanted`; return False if the value has a name already."""
         if value not in self._anonymous:
             return False
         self._anonymous.remove(value)
@@ -67,7 +67,7 @@ class BackwardBuilder(Statements):
         return True
 
     def repeated(self, graph: Graph, operands: Sequence[Operand]) -> tuple[list[Node], list[Operand]]:
-        """The statements of a graph appended for these operands; those statements, and its results.
+        """Append the statements of a graph for these operands; return those statements and its results.
 
         Raises UnsupportedOp for control flow, and for a statement that the opset does not have.
         """
@@ -91,7 +91,7 @@ class BackwardBuilder(Statements):
         return nodes, [inside[value.name] for value in graph.outputs]
 
     def finished(self, results: Sequence[str]) -> tuple[list[str], tuple[Node, ...], tuple[Constant, ...]]:
-        """The names of the results, the statements that they need, and the constants that those read."""
+        """Return the names of the results, their statements, and the constants that those read."""
         needed, kept = set(results), []
         for node in reversed(self.nodes):
             if any(value.name in needed for value in node.outputs):
@@ -111,7 +111,7 @@ class BackwardBuilder(Statements):
     # -- opsets --------------------------------------------------------------------------
 
     def _fitted(self, node: Node) -> Node:
-        """The statement as the program's opset has it; UnsupportedOp if that has no such statement."""
+        """Return the statement in the program's opset.  Raises UnsupportedOp if the opset lacks it."""
         if node.op.startswith("@") or node.subgraphs:
             return node
         version = version_of(node.op, self.opsets)
@@ -134,13 +134,13 @@ class BackwardBuilder(Statements):
 
 
 def _takes_axes(op: str) -> bool:
-    """Whether the newest version of an op takes axes as operand 1, which older ones have as an attribute."""
+    """Return whether the newest version of an op has axes as operand 1, and older ones as an attribute."""
     newest = schema(op, versions_of(op)[-1]) if versions_of(op) else None
     return newest is not None and [each.name for each in newest.inputs[1:2]] == ["axes"]
 
 
 def _with_axes(node: Node, as_operand: bool) -> Node:
-    """The statement with its axes as an operand, or as an attribute if they stand in place."""
+    """Return the statement with its axes as an operand, or if they are inline, as an attribute."""
     attributes = dict(node.attributes)
     if as_operand and "axes" in attributes:
         axes = attributes.pop("axes")

@@ -1,4 +1,4 @@
-"""Which ops stop a gradient that goes through a formula."""
+"""Find the ops that stop a gradient through a formula."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SAMPLES: dict[str, Any] = {"INT": 1, "FLOAT": 1.0, "FLOATS": (1.0,), "STRING": 
 
 @cache
 def rule_gaps(name: str) -> frozenset[str] | None:
-    """The ops in the formula of `name` that have neither a gradient rule nor a formula with one.
+    """Return the ops in the formula of `name` that have neither a gradient rule nor a formula with one.
 
-    Empty where the gradient goes through; None where `name` has no formula for any sample of operands.
-    Statements without float operands or float results count for nothing: no gradient goes back there.
+    Empty if the gradient passes through; None if `name` has no formula for any sample of operands.
+    Statements without float operands or float results are ignored: no gradient passes through them.
     """
     return _gaps(name, frozenset())
 
@@ -43,7 +43,7 @@ def _gaps(name: str, inside: frozenset[str]) -> frozenset[str] | None:
 
 
 def _formulas(name: str) -> Iterator[tuple[Program, list[TensorType]]]:
-    """The formulas of an op for f32 samples of all or only the needed operands, and their types."""
+    """Yield an op's formulas for f32 samples of all or only the required operands, with their types."""
     known = schema(name, version_of(name, {}))
     if known is None:
         return
@@ -66,7 +66,7 @@ def _formulas(name: str) -> Iterator[tuple[Program, list[TensorType]]]:
 
 
 def _float_ops(program: Program, types: Sequence[TensorType]) -> Iterator[str]:
-    """The ops of a formula that make floats out of floats."""
+    """Yield the ops of a formula that compute floats from floats."""
     compiler = Compiler(
         program, lambda constant: initial_data(constant, program), lambda path, pc, error: error
     )
@@ -95,8 +95,8 @@ def _may_be_float(type_: Type | None) -> bool:
 
 
 def _attributes(known: Schema, rank: int) -> dict[str, Any]:
-    """Samples of the attributes that must be given; lists of integers are one per spatial axis."""
+    """Return samples of the required attributes; lists of integers have one element per spatial axis."""
     samples = {**_SAMPLES, "INTS": (1,) * max(1, rank - 2)}
     required = [key for key, default in known.attributes.items() if default is REQUIRED]
-    # The debugger's own ops say no kind; theirs are lists of integers.
+    # The debugger's own ops declare no kind; their attributes are lists of integers.
     return {key: samples.get(known.kinds.get(key, "INTS"), 1) for key in required}

@@ -1,10 +1,10 @@
-"""Reverse-mode differentiation: from the statements that compute a value to the graph of its gradient.
+"""Reverse-mode differentiation: from the statements that compute a value to its gradient graph.
 
-The gradient is a graph like any other.  The cotangent of ``%x`` is called ``%d_x``; where several
-statements read ``%x`` it is the sum of ``%d_x.1``, ``%d_x.2`` ...  Each op goes back by its rule
-(`Op.vjp`).  One without a rule, and a call, goes back through its formula or graph, whose
-statements are repeated here.  Where neither is possible stands a statement that fails when it is
-run, and says why.
+The gradient is an ordinary graph.  The cotangent of ``%x`` is ``%d_x``; if several statements read
+``%x`` it is the sum of ``%d_x.1``, ``%d_x.2`` ...  Each op is differentiated by its rule (`Op.vjp`).
+An op without a rule, and a call, is differentiated through its formula or graph, and the statements
+of that are repeated here.  If neither is possible, the graph contains a statement that fails with
+the reason when it runs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from nncdbg.engine.ops.schema import complete, version_of
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The gradient of `y` by `xs`, with `held` constant; `wanted` are those of `xs` to be returned.
+    """The gradient of `y` by `xs`, with `held` constant; `wanted` are the members of `xs` to return.
 
-    `moved` are those of `xs` and `held` that get other values than the statements around have:
-    what depends on them is computed anew.
+    `moved` are the members of `xs` and `held` with values that differ from those of the statements
+    around: their dependents are recomputed.
     """
 
     y: str
@@ -39,7 +39,7 @@ class Request:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """The values at which the gradient is taken."""
+        """The values at which the gradient is evaluated."""
         return tuple(dict.fromkeys((*self.xs, *self.held)))
 
 
@@ -51,11 +51,11 @@ def gradient_graph(
     graphs: Mapping[str, Graph],
     opsets: Mapping[str, int],
 ) -> Graph:
-    """The graph that gives the cotangents of `request.wanted`, each of the type of its value.
+    """Return the graph of the cotangents of `request.wanted`, each of the type of its value.
 
-    `nodes` are in order; `types` are those of the values that no node gives, as far as they are
-    known; `graphs` are what nodes may call.  Inputs are `request.points`, then those values of
-    the statements around that the graph reads, all under their own names.
+    `nodes` are in order; `types` are those of the values that no node computes, as far as they are
+    known; `graphs` are those that nodes may call.  Inputs are `request.points`, then the values of the
+    surrounding statements that the graph reads, all under their own names.
     """
     points = request.points
     defined = {*types, *points, *(value.name for node in nodes for value in node.outputs)}
@@ -80,21 +80,21 @@ def gradient_graph(
 
 
 class _Backward:
-    """One walk back from `request.y`."""
+    """One backward pass from `request.y`."""
 
     def __init__(self, builder: BackwardBuilder, request: Request) -> None:
         self._emit = builder
         self._request = request
         self._points = frozenset(request.points)
         self._active = set(request.xs)
-        """Values that depend on `xs` in a way that has a derivative."""
+        """Values that depend differentiably on `xs`."""
         self._parts: dict[str, list[str]] = {}
-        """Per value the cotangents that come from the statements that read it."""
+        """Per value the cotangents from the statements that read it."""
         self._open: list[str] = []
-        """The graphs whose calls are being gone through."""
+        """The graphs of the calls that are being differentiated."""
 
     def repeat(self, nodes: Sequence[Node]) -> None:
-        """Append the statements that depend on points which have moved."""
+        """Append the statements that depend on moved points."""
         moved = set(self._request.moved)
         for node in nodes:
             if moved.isdisjoint(reads(node)):
@@ -107,7 +107,7 @@ class _Backward:
             self._emit.append(replace(node, outputs=outputs))
 
     def run(self, nodes: Sequence[Node]) -> list[str]:
-        """Append the statements of the backward graph; the cotangents of `request.wanted`."""
+        """Append the statements of the backward graph; return the cotangents of `request.wanted`."""
         self._mark(nodes)
         y = self._request.y
         if y in self._active:
@@ -121,13 +121,13 @@ class _Backward:
         there = x in self._parts
         cotangent = self._sum(x) if there else self._emit("nncdbg.FullLike", x, value=0.0)
         if not self._emit.name(cotangent, f"d_{x}"):
-            # It is the cotangent of another value too, and has its name from that.
+            # It is also the cotangent of another value, which gave it its name.
             cotangent = self._emit("Identity", cotangent)
             self._emit.name(cotangent, f"d_{x}")
         return cotangent
 
     def _sum(self, name: str) -> str:
-        """The cotangent of a value that nothing else will add to."""
+        """Return the cotangent of a value after all its parts have been added."""
         parts = self._parts[name]
         if len(parts) == 1:
             return parts[0]
@@ -145,7 +145,7 @@ class _Backward:
                     self._active.add(value.name)
 
     def _may_vary(self, name: str) -> bool:
-        """False for a value that is known to be of integers, bools or text."""
+        """Return False for a value that is known to be of integers, bools or text."""
         known = self._emit.types.get(name)
         return not isinstance(known, TensorType) or known.dtype in FLOATS | COMPLEX
 
@@ -154,7 +154,7 @@ class _Backward:
         return declared.vjp if declared is not None else None
 
     def _pull(self, nodes: Sequence[Node]) -> None:
-        """Go back through the statements, from the last to the first."""
+        """Differentiate the statements, from the last to the first."""
         for node in reversed(nodes):
             pulled = [value.name in self._parts and value.name not in self._points for value in node.outputs]
             if not any(pulled):
@@ -174,11 +174,11 @@ class _Backward:
     def _give(self, operand: Operand, part: Operand) -> None:
         if isinstance(operand, str) and operand in self._active and isinstance(part, str):
             self._parts.setdefault(operand, []).append(part)
-            # A cotangent has the type of its value, of which more may be known than the rule's ops tell.
+            # A cotangent has the type of its value, which may be known better than from the rule's ops.
             self._emit.types[part] = self._emit.types.get(operand) or self._emit.types.get(part)
 
     def _back(self, node: Node, cotangents: tuple[str | None, ...]) -> Sequence[tuple[Operand, Operand]]:
-        """Operands, and what goes back to each."""
+        """Return the operands with the cotangent of each."""
         reason = ""
         try:
             parts = self._by_rule(node, cotangents)
@@ -193,7 +193,7 @@ class _Backward:
         return [(name, part) for name in dict.fromkeys(reads(node))]
 
     def _by_rule(self, node: Node, cotangents: tuple[str | None, ...]) -> Sequence[Operand] | None:
-        """What the op's rule gives; None if it has none."""
+        """Return the cotangents by the op's rule; None if it has none."""
         version = version_of(node.op, self._emit.opsets)
         declared = lookup(node.op, version)
         if declared is None or declared.vjp is None:
@@ -201,7 +201,7 @@ class _Backward:
         known = [self._emit.type_of(each) for each in (*node.inputs, *cotangents)]
         if any(each is not None and each.dtype in COMPLEX for each in known):
             raise UnsupportedOp("its rule is for real numbers")
-        # Rules are written for statements whose operands and attributes fit.
+        # Rules require statements with valid operands and attributes.
         self._emit.rules.inferred(node, self._emit.types_at(node))
         applied = Applied(
             node.inputs,
@@ -213,7 +213,7 @@ class _Backward:
         return declared.vjp(self._emit, applied)
 
     def _through(self, node: Node, cotangents: tuple[str | None, ...]) -> bool:
-        """Go back through the graph of a call, or the formula of an op; False if there is none."""
+        """Differentiate the graph of a call, or the formula of an op; return False if there is none."""
         graph, operands = self._inside(node)
         if graph is None:
             return False
@@ -232,9 +232,9 @@ class _Backward:
         return True
 
     def _inside(self, node: Node) -> tuple[Graph | None, list[Operand]]:
-        """The graph behind a statement, and the operands that are given.
+        """Return the graph behind a statement, and the operands that are given.
 
-        Raises UnsupportedOp if it draws random numbers, as it would draw others when repeated.
+        Raises UnsupportedOp if it draws random numbers, because a repetition would draw others.
         """
         operands: list[Operand] = [operand for operand in node.inputs if operand is not None]
         graph = self._graph(node)
@@ -258,7 +258,7 @@ class _Backward:
         return graph
 
     def _draws(self, node: Node, seen: set[str]) -> bool:
-        """True if a statement draws random numbers, or one of a graph that it calls does."""
+        """Return whether a statement, or one in a graph that it calls, draws random numbers."""
         declared = lookup(node.op, version_of(node.op, self._emit.opsets))
         if declared is not None and declared.random:
             return declared.draws(node.inputs)

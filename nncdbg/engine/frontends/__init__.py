@@ -26,7 +26,7 @@ _STORES = {
 _EXPORT = 'export it first: torch.onnx.export(module, arguments, "model.onnx", dynamo=True)'
 
 _OF_TORCH = frozenset({".bin", ".ckpt", ".pt", ".pt2", ".pth", ".safetensors"})
-"""Suffixes of programs and weights of PyTorch, which cannot be opened directly."""
+"""Suffixes of PyTorch programs and weights, which cannot be opened directly."""
 
 
 class ModelProto(Protocol):
@@ -36,19 +36,19 @@ class ModelProto(Protocol):
 
 
 ProgramSource: TypeAlias = "Program | str | os.PathLike[str] | ModelProto"
-"""A program, or what `load` makes one of: the path of a file, or an `onnx.ModelProto`."""
+"""A program, or a source that `load` accepts: the path of a file, or an `onnx.ModelProto`."""
 
 
 def load(
     source: ProgramSource, *, flat: bool = False, stores: Iterable[str | os.PathLike[str]] = ()
 ) -> Program:
-    """Load a program from a file (`.onnx`, `.nnc`) or an `onnx.ModelProto`; a Program is returned as it is.
+    """Load a program from a file (`.onnx`, `.nnc`) or an `onnx.ModelProto`; return a Program unchanged.
 
     With `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
-    Graph text reads weights below its own folder only; `stores` lists other folders that it may read.
+    Graph text may read weights only below its own folder and the folders in `stores`.
 
     Raises LoadError if the file cannot be read, GraphError if the graph is wrong,
-    ParseError if the text does not parse, UsageError if `source` is something else.
+    ParseError if the text does not parse, UsageError for any other `source`.
     """
     if isinstance(source, Program):
         return source
@@ -86,10 +86,10 @@ def _hint_for(source: object) -> str:
 
 
 def open_stores(names: Sequence[str], folder: Path, allowed: Sequence[Path] = ()) -> tuple[Store, ...]:
-    """Return the stores that a program text names, relative to `folder`.
+    """Open the stores named in a program text, relative to `folder`.
 
-    Raises LoadError if one cannot be opened, or is neither below `folder` nor below a folder that
-    is `allowed`: a text of somebody else must not make files of the user part of a run.
+    Raises LoadError if one cannot be opened, or is neither below `folder` nor below a folder in
+    `allowed`: a text from another user must not read this user's files.
     """
     return tuple(_open(confined(name, folder, allowed)) for name in names)
 
@@ -104,7 +104,7 @@ def attach_stores(
 def confined(name: str, folder: Path, allowed: Sequence[Path], kind: str = "store") -> Path:
     """Return the path of a file that a text in `folder` names.
 
-    Raises LoadError unless it is below `folder` or below a folder that is `allowed`.
+    Raises LoadError unless it is below `folder` or below a folder in `allowed`.
     """
     try:
         path = (folder / name).resolve()
@@ -117,7 +117,7 @@ def confined(name: str, folder: Path, allowed: Sequence[Path], kind: str = "stor
             f'the {kind} "{name}" is outside the folder of the text: {folder.resolve()}',
             hint=f"if you trust the text, use {flag} (DAP: `allowStores`; Python: `stores`)",
         )
-    # As the user wrote it, for errors.
+    # Return the path as the user wrote it, for errors.
     return folder / name
 
 

@@ -1,4 +1,4 @@
-"""Files that a model names, kept below its folder."""
+"""Confine the files named in a model to its folder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 def path_inside(location: str, folder: Path) -> Path | None:
     """Return the resolved path of the file that a model in `folder` names; None if it is not below `folder`.
 
-    Raises OSError, ValueError or RuntimeError for what can be no path.
+    Raises OSError, ValueError or RuntimeError for an invalid path.
     """
-    # Both flavours, since a model made on one system is read on the other.
+    # Both flavours, since a model made on one system may be read on the other.
     flavours = (PurePosixPath(location), PureWindowsPath(location))
     if any(flavour.anchor or ".." in flavour.parts for flavour in flavours):
         return None

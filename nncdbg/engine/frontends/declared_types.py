@@ -1,8 +1,8 @@
 """The types that an ONNX graph declares for its values, corrected where inference contradicts them.
 
-Tools that change a model often leave the shapes in `value_info` as they were.  Such a shape is only a
-hint there, and onnxruntime ignores it.  Program text has no hints: its types are checked.  So a declared
-shape that cannot be right is replaced before the graph becomes a program.
+Tools that edit a model often leave stale shapes in `value_info`.  ONNX treats such a shape as a hint,
+and onnxruntime ignores it.  Program text has no hints: its types are checked.  So a declared shape that
+cannot be right is replaced before the graph becomes a program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Key: TypeAlias = tuple[Path, str]
 """A value: the path of its block, and its name."""
 
 _NAMED = 3
-"""Stale shapes that are reported one by one; the others are counted."""
+"""The number of stale shapes reported one by one; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StaleShape:
 
 
 def stale_shape_notes(found: Sequence[StaleShape]) -> tuple[str, ...]:
-    """Notes that name the first few stale shapes and count the others."""
+    """Return notes that name the first few stale shapes and count the others."""
     notes = [f"stale shape in the model: {stale}" for stale in found[:_NAMED]]
     others = len(found) - _NAMED
     if others > 0:
@@ -63,10 +63,10 @@ def stale_shape_notes(found: Sequence[StaleShape]) -> tuple[str, ...]:
 
 
 def with_inferred_types(graph: Graph, opsets: Mapping[str, int]) -> tuple[Graph, list[StaleShape]]:
-    """The graph with each declared type that inference contradicts replaced, and what was replaced.
+    """Replace each declared type that inference contradicts; return the graph and the replaced types.
 
-    A statement that only fails because of declared sizes of its operands loses these sizes.  A graph that
-    is wrong for another reason keeps its types from there on, so that compiling it reports the error.
+    A statement that fails only because of declared sizes of its operands loses these sizes.  A graph with
+    another error keeps its types from there on, so that the compiler reports the error.
     """
     if not any(value.type for block in _blocks(graph) for node in block.nodes for value in node.outputs):
         return graph, []
@@ -95,7 +95,7 @@ def with_inferred_types(graph: Graph, opsets: Mapping[str, int]) -> tuple[Graph,
 
 
 class _LenientInference(GraphInference):
-    """Declared types give way to inferred ones; the sizes of `distrusted` values are ignored.
+    """Inference in which inferred types replace declared ones; sizes of `distrusted` values are ignored.
 
     `symbols` are the symbolic sizes of the graph's inputs: any number is possible.
     """
@@ -107,7 +107,7 @@ class _LenientInference(GraphInference):
         self.distrusted = distrusted
         self.symbols = symbols
         self.trusted: set[Key] = set()
-        """Values with sizes that only their declaration gives."""
+        """Values with sizes that come from their declaration only."""
         self.replaced: dict[Key, Type] = {}
         self.failures: list[tuple[Path, int]] = []
 
@@ -138,7 +138,7 @@ class _LenientInference(GraphInference):
         return found
 
     def _fixes_symbol(self, declared: Type, inferred: Type) -> bool:
-        """Whether a number is declared where inference finds that any size is possible."""
+        """Return whether a size is declared as a number, but inference finds that any size is possible."""
         stated, known = tensor_only(declared), tensor_only(inferred)
         if stated is None or known is None or stated.shape is None or known.shape is None:
             return False
@@ -162,7 +162,7 @@ class _LenientInference(GraphInference):
     def check_ends(
         self, wanted: Sequence[Value], names: Sequence[str], found: Types, where: str = ""
     ) -> None:
-        """Replace declared types of results and carried values that contradict what is returned."""
+        """Replace declared types of results and carried values that contradict the returned types."""
         for value, known in zip(wanted, found, strict=False):
             if value.type is None or known is None or common_type(value.type, known) is not None:
                 continue
@@ -182,7 +182,7 @@ def _declared(constant: Constant) -> Type:
 
 
 def _failing_node(graph: Graph, inference: _LenientInference) -> Node | None:
-    """Infer the types of the graph; the statement at which that fails, None if it does not."""
+    """Infer the types of the graph; return the statement at which that fails, or None."""
     try:
         inference.infer(graph, [None] * len(graph.inputs))
     except NncdbgError:
@@ -204,7 +204,7 @@ def _blocks(graph: Graph) -> Iterator[Graph]:
 
 
 def _nearest(graph: Graph, node: Node, trusted: set[Key]) -> set[Key]:
-    """The values nearest to the operands of `node` with sizes that are only declared."""
+    """Return the values nearest to the operands of `node` with sizes that are only declared."""
     keys: dict[str, list[Key]] = {}
     for key in trusted:
         keys.setdefault(key[1], []).append(key)
@@ -226,7 +226,7 @@ def _nearest(graph: Graph, node: Node, trusted: set[Key]) -> set[Key]:
 
 
 def _retyped(graph: Graph, path: Path, types: Mapping[Key, Type], found: list[StaleShape]) -> Graph:
-    """The graph and the blocks in it with new types; each replaced type is added to `found`."""
+    """Return the graph and its blocks with new types; add each replaced type to `found`."""
 
     def value(old: Value, op: str | None = None) -> Value:
         new = types.get((path, old.name))

@@ -15,14 +15,14 @@ from nncdbg.engine.graph import Array
 
 @dataclass
 class ExternalData:
-    """Reads what TensorProtos with `data_location` EXTERNAL point to, all below `folder`."""
+    """Reads the data of TensorProtos with `data_location` EXTERNAL, all below `folder`."""
 
     folder: Path | None
     _maps: dict[Path, Array] = field(init=False, default_factory=dict, repr=False)
     _confined: dict[str, tuple[Path, int]] = field(init=False, default_factory=dict, repr=False)
 
     def place(self, tensor: Any, key: str, count: int) -> tuple[Path, int]:
-        """The file and the offset in bytes of `count` bytes; LoadError unless they are all there."""
+        """Return the file and the offset of `count` bytes.  Raises LoadError unless all of them exist."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
         if not location:
@@ -46,7 +46,7 @@ class ExternalData:
         return path, offset
 
     def read(self, tensor: Any, key: str, count: int) -> Array:
-        """The tensor's `count` bytes, u8[count], as a read-only view of the mapped file."""
+        """Return the tensor's `count` bytes, u8[count], as a read-only view of the mapped file."""
         path, offset = self.place(tensor, key, count)
         if count == 0:
             return np.empty(0, np.uint8)
@@ -58,7 +58,7 @@ class ExternalData:
         return self._maps[path][offset : offset + count]
 
     def _file(self, location: str, key: str) -> tuple[Path, int]:
-        """The file that `location` names, and its size; checked once."""
+        """Return the file named by `location`, and its size; checked once."""
         if location not in self._confined:
             path = self._resolve(location, key)
             if path.exists() and not path.is_file():

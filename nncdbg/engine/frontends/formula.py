@@ -1,4 +1,4 @@
-"""The micro program of an op: its own formula, else the function body that ONNX gives it."""
+"""The micro program of an op: its own formula, else ONNX's function body."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from nncdbg.engine.ops.schema import complete, version_of
 
 
 def formula_of(node: Node, types: Sequence[TensorType | None], opsets: Mapping[str, int]) -> Program | None:
-    """A program of one graph that computes the statement; None for a primitive.
+    """Return a program of one graph that computes the statement; None for a primitive.
 
-    `types` are those of all operands in order, None for one that is not given; the graph's
-    inputs are the operands that are given.
+    `types` are those of all operands in order, None for an omitted one; the graph's inputs are the
+    given operands.
     """
     version = version_of(node.op, opsets)
     attributes = complete(node.op, version, node.attributes)

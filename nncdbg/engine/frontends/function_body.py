@@ -1,4 +1,4 @@
-"""ONNX's own formulas: many operators are defined by a graph of simpler ones in their schema."""
+"""ONNX's own formulas: the schemas of many operators define them by a graph of simpler ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from nncdbg.engine.ops.onnx_messages import node_proto, type_proto
 def formula(
     op: str, version: int, attributes: Mapping[str, Any], input_types: Sequence[Type | None]
 ) -> Program | None:
-    """The function body of `op` in opset `version` of its domain, None where ONNX has none for it.
+    """Return the function body of `op` in opset `version` of its domain; None if ONNX has none for it.
 
-    `input_types` are those of the op's inputs in order, None for one that is not given.  The
-    program is one graph whose inputs are the inputs given, and whose outputs are all that the
-    schema has.  Attributes are as in program text or as kernels take them (arrays for tensors).
-    Source: FunctionProto of `onnx.defs`.
+    `input_types` are those of the op's inputs in order, None for an omitted one.  The program is one
+    graph with the given inputs, and with all outputs of the schema.  Attributes are as in program text
+    or as kernels take them (arrays for tensors).  Source: FunctionProto of `onnx.defs`.
     """
     import onnx
     from onnx.defs import SchemaError, get_schema
@@ -52,15 +51,15 @@ def formula(
     absent = [i for i in range(len(function.input)) if i >= len(node.input) or not node.input[i]]
     entry = conversion.called(function, defaults | stated, absent)
     opsets = {domain_of(entry.domain): int(entry.version) for entry in function.opset_import}
-    # The documentation of the op stands in its schema; a listing of the formula is not the place for it.
+    # The op's documentation is available in its schema, so a listing of the formula omits it.
     graph = replace(conversion.graphs[entry], comment="")
     return Program({entry: graph}, entry, opsets=opsets)
 
 
 def _body(schema: Any, version: int, node: Any, input_types: Sequence[Type | None]) -> bytes | None:
-    """The FunctionProto of the newest version that `version` covers.
+    """Return the FunctionProto of the newest version that `version` covers.
 
-    A body that was written in a later opset than the op imports that opset, and says the same.
+    A body written in a later opset than the op imports that opset, and has the same meaning.
     """
     plain = schema.function_opset_versions
     if plain:

@@ -1,7 +1,7 @@
-"""Module scopes become graphs that are called, so that stepping over, into and out means a layer.
+"""Group module scopes into called graphs, so that stepping over, into and out works by layer.
 
 The names of values and the results do not change: a layer's parameters have the names of the
-values they are given.
+values passed to it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Scope: TypeAlias = "tuple[str, ...]"
 """Modules around a node, outermost first, each by its full name."""
 
 _SMALLEST = 2
-"""A layer of fewer statements is not worth a step in."""
+"""The fewest statements of a layer."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Consecutive nodes of one module, or None for nodes of none."""
+    """Consecutive nodes of one module; None for nodes outside of modules."""
 
     module: str | None
     nodes: tuple[Node, ...]
@@ -33,9 +33,9 @@ class _Run:
 
 
 def all_known(scopes: Sequence[Sequence[str] | None]) -> list[Scope]:
-    """The scopes with those that are None filled in: what both known neighbors are inside of.
+    """Return the scopes with each None replaced by the common scope of both known neighbors.
 
-    Exporters put a Cast or a Reshape of their own between the nodes of a module, and say nothing.
+    Exporters insert a Cast or a Reshape between the nodes of a module without naming its scope.
     """
     before: list[Sequence[str]] = [()]
     for scope in scopes:
@@ -54,10 +54,10 @@ def group_layers(
     claim: Callable[[str], str],
     classes: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Graph]:
-    """The graph with its layers called, then the layers, outer before inner, in order of execution.
+    """Return the graph with its layers called, then the layers, outer before inner, in execution order.
 
-    `scopes` has one entry for each node; `claim` turns a module's name into a free graph name.
-    `classes` gives the class of a module, which becomes the comment of its layers.
+    `scopes` has one entry for each node; `claim` returns a free graph name for a module's name.
+    `classes` maps a module to its class, which becomes the comment of its layers.
     """
 
     def made(layer: Graph) -> Graph:
@@ -73,7 +73,7 @@ def _grouped(
         return [graph]
     runs = _runs(graph.nodes, scopes, depth)
     if len(runs) == 1:
-        # A module that is all of its parent would be a frame with one call in it.
+        # A module that is all of its parent would be a frame with only one call.
         return _grouped(graph, scopes, depth + 1, made)
     around = _Around(graph, runs)
     nodes: list[Node] = []
@@ -102,7 +102,7 @@ def _runs(nodes: Sequence[Node], scopes: Sequence[Scope], depth: int) -> list[_R
 
 
 class _Around:
-    """What a layer needs to know of the graph that it is taken from."""
+    """The facts about the surrounding graph that are needed to extract a layer."""
 
     def __init__(self, graph: Graph, runs: Sequence[_Run]) -> None:
         self.values = {value.name: value for value in graph.inputs}
@@ -123,11 +123,11 @@ class _Around:
             for constant in graph.constants
             if readers.get(constant.value.name, 0) == 1
         }
-        """Constants that one run alone reads."""
+        """Constants that only one run reads."""
 
 
 def _layer(run: _Run, index: int, around: _Around) -> Graph | None:
-    """The run as a graph, None if it is too small, belongs to no module, or gives nothing."""
+    """Return the run as a graph; None if it is too small, outside of modules, or without results."""
     if run.module is None or len(run.nodes) < _SMALLEST:
         return None
     defined = [value for node in run.nodes for value in node.outputs if value.name]

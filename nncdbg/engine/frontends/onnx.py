@@ -16,35 +16,35 @@ from nncdbg.engine.graph import Program
 from nncdbg.engine.process.collector import collector_paused
 
 MEMORY = "<memory>"
-"""The store of a model that has no file."""
+"""The store name of a model without a file."""
 
 
 @collector_paused()
 def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
-    """Return the program in an .onnx file; its weights stay there and are read when they are needed.
+    """Return the program in an .onnx file; its weights are read from the file when needed.
 
-    `stores` are for graph text: external data is always below the model's folder.
+    `stores` applies to graph text only: external data is always below the model's folder.
 
-    Raises LoadError for a file that is no whole model or whose external data is missing, and
-    GraphError for a cycle, an undefined or a twice defined value.
+    Raises LoadError for an incomplete or damaged file or missing external data, and GraphError for a
+    cycle, or a value that is undefined or defined twice.
     """
     return program_of(read_model(path), path, flat=flat)
 
 
 @collector_paused()
 def from_model(model: Any, *, flat: bool = False) -> Program:
-    """The program in an `onnx.ModelProto`, which must not change while the program is used."""
+    """Return the program in an `onnx.ModelProto`, which must not change while the program is used."""
     check_model(model, "the onnx.ModelProto")
     return program_of(model, None, flat=flat)
 
 
 def open_store(path: Path) -> OnnxStore:
-    """The tensors of an .onnx file; LoadError as for `load`."""
+    """Return the tensors of an .onnx file.  Raises LoadError as `load` does."""
     return OnnxStore(read_model(path), path.parent)
 
 
 def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
-    """The program of a model that was read from `path`, or made in memory."""
+    """Return the program of a model that was read from `path`, or created in memory."""
     model = with_blocks_inlined(model)
     store = OnnxStore(model, path.parent if path else None)
     opsets = opsets_of(model)
@@ -69,13 +69,13 @@ def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
 
 
 _BLOCKS = frozenset({("", "SequenceMap"), ("ai.onnx.preview", "FlexAttention")})
-"""Ops that ONNX defines by a function around graphs of their own."""
+"""Ops that ONNX defines by a function around their own subgraphs."""
 
 
 def with_blocks_inlined(model: Any) -> Any:
-    """The model with ops that hold graphs, control flow apart, replaced by their function bodies.
+    """Replace ops with subgraphs, except control flow, by their function bodies.
 
-    Only ONNX's inliner can: a graph inside sees the names around it.
+    Requires ONNX's inliner, because a subgraph uses names of the surrounding graph.
     """
     if not _has_blocks(model.graph) and not any(map(_has_blocks, model.functions)):
         return model
@@ -97,7 +97,7 @@ def _has_blocks(graph: Any) -> bool:
 
 
 def opsets_of(model: Any) -> dict[str, int]:
-    """Domain to version; functions may bring domains of their own."""
+    """Return the version of each domain, including the domains that functions import."""
     opsets: dict[str, int] = {}
     for entry in [*model.opset_import, *(entry for f in model.functions for entry in f.opset_import)]:
         opsets.setdefault(domain_of(entry.domain), int(entry.version))

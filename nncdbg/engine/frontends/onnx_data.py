@@ -13,9 +13,9 @@ from nncdbg.engine.graph import OptionalType, SequenceType, Type
 
 
 def load_data(path: Path, type_: Type | None) -> Any:
-    """What a file holds for a value of a type: an array, a list of them, or None for an absent optional.
+    """Return a file's data for a value of a type: an array, a list of arrays, or None for an absent optional.
 
-    Raises LoadError for a file that cannot be read, or holds something else.
+    Raises LoadError for a file that cannot be read, or contains another kind of data.
     """
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -35,7 +35,7 @@ def load_data(path: Path, type_: Type | None) -> Any:
 def _content(message: Any, path: Path) -> Any:
     if not hasattr(message, "elem_type"):
         return tensor_array(message, path.name, ExternalData(path.parent))
-    # The fields of a sequence and of an optional have the same names, in plural and in singular.
+    # Sequences and optionals have fields of the same names, in plural and in singular.
     single = hasattr(message, "tensor_value")
     if single:
         field = {1: "tensor_value", 3: "sequence_value", 5: "optional_value"}.get(message.elem_type)

@@ -1,4 +1,4 @@
-"""From a path to an `onnx.ModelProto`, or to one clear reason why the file is not a model."""
+"""Read an `onnx.ModelProto` from a path, or report one clear reason why the file is not a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from nncdbg.engine.errors import LoadError
 
 _LARGEST = 2**31 - 1
-"""No protobuf message can be larger."""
+"""The maximum size of a protobuf message."""
 
 _STRANGERS: tuple[tuple[bytes, str, str], ...] = (
     (b"<", "is an HTML or XML page", "download the file itself, not the page that shows it"),
@@ -21,7 +21,7 @@ _STRANGERS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x89HDF", "is an HDF5 file", "convert it with tf2onnx"),
     (b"#nncdbg", "is graph text", "rename it to .nnc"),
 )
-"""First bytes of what is often saved as .onnx by mistake."""
+"""First bytes of file types that are often saved as .onnx by mistake."""
 
 _TEXT = "rename graph text to .nnc; an ONNX model is binary"
 
@@ -29,7 +29,7 @@ _BROKEN = "the file is truncated, damaged or not an ONNX model: download or expo
 
 
 def read_model(path: Path) -> Any:
-    """The `onnx.ModelProto` in the file, external data not read.
+    """Return the `onnx.ModelProto` in the file, without external data.
 
     Raises LoadError if the file is missing, a directory, empty, too large, or not a model.
     """
@@ -47,7 +47,7 @@ def read_model(path: Path) -> Any:
 
 
 def file_size(path: Path) -> int:
-    """The size in bytes of a regular file that is not empty; LoadError for anything else."""
+    """Return the size in bytes of a nonempty regular file.  Raises LoadError for anything else."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -89,10 +89,10 @@ def _is_text(head: bytes) -> bool:
 
 
 def check_model(model: Any, where: str) -> None:
-    """LoadError unless the message has what every model has: a graph, known versions, names in UTF-8."""
+    """Raise LoadError unless the model has a graph, supported versions, and names in UTF-8."""
     import onnx
 
-    # 0 is what a model has that does not say.
+    # 0 means that the model states no version.
     if not 0 <= model.ir_version <= onnx.IR_VERSION:
         raise LoadError(
             f"{where} has IR version {model.ir_version}; nncdbg reads versions 1 to {onnx.IR_VERSION}",
@@ -107,7 +107,7 @@ def check_model(model: Any, where: str) -> None:
 
 
 def _damaged_texts(message: Any) -> Iterator[bytes]:
-    """String fields that are not UTF-8: protobuf gives them as bytes, and no name can be that."""
+    """Yield string fields that are not UTF-8: protobuf returns them as bytes, which cannot be names."""
     for field, value in message.ListFields():
         if field.cpp_type == field.CPPTYPE_MESSAGE:
             for inner in [value] if hasattr(value, "ListFields") else value:

@@ -1,9 +1,9 @@
-"""ONNX ``Gradient`` as the call of a graph: the backward graph of the graph that it stands in.
+"""ONNX ``Gradient`` as a call of the backward graph of its own graph.
 
 ``Gradient(x1, x2, z, xs=["a", "b"], zs=["c"], y="loss")`` is the gradient of ``%loss`` by ``%a``
-and ``%b`` where these are ``%x1`` and ``%x2`` and ``%c`` is ``%z``.  Usually an operand is the
-value that its name says; then the values around are used, else what depends on it is computed
-anew.  Source: Gradient-1 of ai.onnx.preview.training.
+and ``%b`` at ``%a`` = ``%x1``, ``%b`` = ``%x2`` and ``%c`` = ``%z``.  If an operand is the value
+of that name itself, as usual, the surrounding values are used; otherwise its dependents are
+recomputed.  Source: Gradient-1 of ai.onnx.preview.training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GRADIENT = "ai.onnx.preview.training.Gradient"
 
 
 def with_target(node: Node) -> Node:
-    """A Gradient statement that also reads the value it differentiates, so that it comes after it."""
+    """Return a Gradient statement that also reads its differentiated value, so that it comes after it."""
     return replace(node, inputs=(*node.inputs, request_of(node).y)) if node.op == GRADIENT else node
 
 
@@ -31,11 +31,11 @@ def with_gradients(
     opsets: Mapping[str, int],
     claim: Callable[[str], str],
 ) -> tuple[Node, ...]:
-    """The statements, one for one; a Gradient (of `with_target`) becomes the call of a new graph.
+    """Return the statements, one for one; a Gradient (of `with_target`) becomes a call of a new graph.
 
-    The new graph goes to `graphs` under a name that `claim` gives.  `types` are those of the inputs
-    and constants, as far as they are known.  A Gradient of a value that an outer graph computes
-    stays as it is, and cannot be run.
+    The new graph is added to `graphs` under a name from `claim`.  `types` are those of the inputs and
+    constants, as far as known.  A Gradient of a value that an outer graph computes is unchanged, and
+    cannot run.
     """
     done: list[Node] = []
     for node in nodes:
@@ -49,7 +49,7 @@ def with_gradients(
 
 
 def request_of(node: Node) -> Request:
-    """What a Gradient statement asks for; GraphError if its attributes and operands do not fit."""
+    """Return the request of a Gradient statement.  Raises GraphError for invalid attributes or operands."""
     y, xs, zs = node.attributes.get("y"), _names_in(node, "xs"), _names_in(node, "zs")
     if not isinstance(y, str) or not xs:
         raise GraphError(f"{title(node)} must have one value in y, and at least one in xs")

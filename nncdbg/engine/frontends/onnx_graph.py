@@ -1,4 +1,4 @@
-"""ONNX graphs and functions as `Graph` records: constants, nodes, branches, loops, calls."""
+"""Convert ONNX graphs and functions to `Graph` records: constants, nodes, branches, loops, calls."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ from nncdbg.engine.graph import (
 )
 
 INLINE_ELEMENTS = 16
-"""Constants of at most this many elements stand in the text."""
+"""Constants of at most this many elements are inline in the text."""
 
 FunctionKey: TypeAlias = "tuple[str, str, str]"
 
 
 class Conversion:
-    """One model on its way to a Program; `graphs` collects what is called, by name.
+    """The conversion of one model to a Program; `graphs` collects called graphs by name.
 
-    `opsets` maps a domain to its version (none: the newest known); `stale` collects the declared shapes
-    that were replaced.
+    `opsets` maps a domain to its version (none: the newest supported); `stale` collects the declared
+    shapes that were replaced.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Conversion:
         self._open: list[FunctionKey] = []
 
     def claim(self, name: str) -> str:
-        """A graph name that is still free: `name`, or ``name#2`` and so on."""
+        """Return an unused graph name: `name`, or ``name#2`` and so on."""
         free, count = name, 1
         while free in self._names:
             count += 1
@@ -91,13 +91,13 @@ class Conversion:
         return free
 
     def entry(self, graph: Any) -> str:
-        """Convert the model's own graph; its name."""
+        """Convert the model's own graph, and return its name."""
         name = self.claim(graph.name or "main")
         self._enter(graph, name, Scope(), comment=onnx_node.comment_text(graph.doc_string))
         return name
 
     def called(self, function: Any, attributes: Mapping[str, Any], absent: Sequence[int]) -> str:
-        """The graph of a FunctionProto for these attributes and inputs that are not given; its name."""
+        """Convert a FunctionProto for these attributes and omitted inputs, and return the graph's name."""
         key = _function_key(function)
         given = {name: attributes[name].SerializeToString(deterministic=True) for name in sorted(attributes)}
         copy = (key, tuple(given.items()), tuple(absent))
@@ -117,7 +117,7 @@ class Conversion:
         return name
 
     def _enter(self, proto: Any, name: str, scope: Scope, comment: str) -> None:
-        self.graphs[name] = Graph(name)  # Its place: callers stand before what they call.
+        self.graphs[name] = Graph(name)  # Reserve its place: callers come before the graphs they call.
         graph, modules = self._graph(proto, name, scope)
         check_hiding(graph)
         graph, stale = with_inferred_types(replace(graph, comment=comment), self._opsets)
@@ -132,12 +132,12 @@ class Conversion:
             self.graphs[layer.name] = layer
 
     def nested(self, graph: Any, name: str, scope: Scope) -> Graph:
-        """A branch or body: sees `scope.outer`, its outputs carry no types."""
+        """Convert a branch or body: it sees `scope.outer`, and its outputs have no types."""
         converted, _ = self._graph(graph, graph.name or name, scope)
         return replace(converted, outputs=tuple(Value(value.name) for value in converted.outputs))
 
     def _graph(self, proto: Any, name: str, scope: Scope) -> tuple[Graph, list[onnx_node.Modules | None]]:
-        """The graph and the modules around each of its nodes."""
+        """Return the graph and the modules around each of its nodes."""
         constants = [*self._initializers(proto, scope), *self._constant_nodes(proto, scope)]
         given = {constant.value.name for constant in constants}
         inputs = tuple(value for value in graph_inputs(proto, scope) if value.name not in given)
@@ -182,7 +182,7 @@ class Conversion:
         return constants
 
     def _constant_data(self, node: Any, scope: Scope) -> Any | None:
-        """The AttributeProto with the data of a Constant node, None for any other node."""
+        """Return the AttributeProto with the data of a Constant node; None for any other node."""
         if node.op_type != "Constant" or onnx_node.domain_of(node.domain):
             return None
         if len(node.attribute) != 1 or len(node.output) != 1:
@@ -199,7 +199,7 @@ class Conversion:
         return next(iter(attributes.values()))
 
     def _constant(self, name: str, proto: Any, scope: Scope, *, resolved: bool = False) -> Constant:
-        """Inline if small, or if its data came with the call of a function (`resolved`)."""
+        """Return a constant, inline if small or if its data comes from a function call (`resolved`)."""
         if self._store is None or resolved:
             array = array_of(proto, name, self._external)
             return Constant(Value(name, TensorType(name_of(array.dtype), array.shape)), Inline(array))
@@ -218,9 +218,9 @@ class Conversion:
         return self._store.external if self._store else ExternalData(None)
 
     def attributes(self, node: Any, scope: Scope) -> dict[str, Any]:
-        """AttributeProtos by name, references to the function's attributes resolved.
+        """Return AttributeProtos by name, with references to the function's attributes resolved.
 
-        A reference to an attribute that the call does not give is left out, as ONNX has it.
+        A reference to an attribute that the call omits is left out, as ONNX specifies.
         """
         found = {}
         for attribute in node.attribute:
@@ -234,7 +234,7 @@ class Conversion:
         return found
 
     def nodes(self, node: Any, index: int, scope: Scope) -> list[Node]:
-        """A NodeProto as statements; `index` is its position in its graph."""
+        """Convert a NodeProto to statements; `index` is its position in its graph."""
         location, comment = onnx_node.location_of(node), onnx_node.comment_of(node)
         attributes = self.attributes(node, scope)
         domain = onnx_node.domain_of(node.domain)
@@ -267,7 +267,7 @@ class Conversion:
         }
 
     def _subgraphs(self, node: Any, index: int, scope: Scope) -> dict[str, Graph]:
-        """Attribute name to converted graph."""
+        """Return the converted graphs by attribute name."""
         return {
             name: self.nested(graph, name, replace(scope, path=subgraph_path(scope.path, index, node, name)))
             for name, graph in subgraphs_of(node)

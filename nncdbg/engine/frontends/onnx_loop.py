@@ -1,9 +1,9 @@
 """ONNX ``Loop`` as ``while``: the condition becomes a carried value and a ``break`` that reads it.
 
 ONNX tests the condition before each iteration, so ``break`` is the first statement of the body.
-Where no condition is given and the body passes on a constant, the loop runs by its count alone.
-As onnxruntime and onnx.reference do, a condition that the body computes ends the loop even if
-the node was given none.
+If no condition is given and the body returns a constant, the loop runs by its count alone.
+As in onnxruntime and onnx.reference, a condition that the body computes ends the loop even if
+the node has no condition input.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def loop_node(
     outputs: Sequence[Value],
     true: Collection[str],
 ) -> Node:
-    """The ``while`` of a Loop NodeProto (ONNX Loop-1 to 25).
+    """Return the ``while`` of a Loop NodeProto (ONNX Loop-1 to 25).
 
     `inputs` are (count, condition, *initial) of the node; `body.inputs` (counter, condition,
     *carried); `body.outputs` (condition, *next, *collected); `true` the outer values known to be true.
-    Raises GraphError where the numbers do not fit, or a carried value has no name.
+    Raises GraphError for counts that do not match, or a carried value without a name.
     """
     title = node_title(node)
     if body is None:
@@ -62,7 +62,7 @@ def _known_true(condition: Operand, true: Collection[str]) -> bool:
 
 
 def _stays_true(body: Graph, true: Collection[str]) -> bool:
-    """True if the condition that the body passes on is a true constant, or the one it was given."""
+    """Return whether the body's condition output is a true constant, or its condition input."""
     name = body.outputs[0].name
     identities = (node for node in body.nodes if node.op == "Identity" and node.inputs and node.outputs)
     copies = {node.outputs[0].name: node.inputs[0] for node in identities}
@@ -77,6 +77,6 @@ def _stays_true(body: Graph, true: Collection[str]) -> bool:
 
 
 def _reads(body: Graph, name: str) -> bool:
-    """True if a statement reads the value, or it is a result besides the condition itself."""
+    """Return whether a statement reads the value, or it is a result besides the condition itself."""
     used = any(name in reads(node) for node in body.nodes)
     return used or any(value.name == name for value in body.outputs[1:])

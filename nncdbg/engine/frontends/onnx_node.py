@@ -1,4 +1,4 @@
-"""The small parts of ONNX messages as records: types, attributes, where a node comes from."""
+"""Convert small parts of ONNX messages to records: types, attributes, source locations."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASS_HIERARCHY = "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
 _DEEPEST = 32
-"""Modules inside modules that are still told apart."""
+"""The deepest nesting of modules that is kept apart."""
 _TORCH_ITSELF = re.compile(r"[\\/](site|dist)-packages[\\/]torch[\\/]")
-"""Where torch is installed: a module of its own is not source position in the user's model."""
+"""The installation of torch: its own modules are not source positions in the user's model."""
 _TRACEBACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _TORCHSCRIPT_LINE = re.compile(r"^\s*(?P<file>[^\n]+?)\((?P<line>\d+)\): ", re.MULTILINE)
 
 Modules: TypeAlias = "tuple[tuple[str, str], ...]"
-"""(full name, class) of modules inside each other, outermost first; the class is empty if it is not known."""
+"""(full name, class) of nested modules, outermost first; the class is empty if unknown."""
 
 
 def domain_of(domain: str) -> str:
-    """The domain as programs have it: ``ai.onnx`` is another name of the default domain."""
+    """Return the domain's name in programs: ``ai.onnx`` is an alias of the default domain."""
     return "" if domain == "ai.onnx" else domain
 
 
 def op_name(node: Any) -> str:
-    """``Relu``, ``com.microsoft.Gelu``."""
+    """Return the op with its domain: ``Relu``, ``com.microsoft.Gelu``."""
     domain = domain_of(node.domain)
     return f"{domain}.{node.op_type}" if domain else str(node.op_type)
 
 
 def node_title(node: Any) -> str:
-    """How messages call a NodeProto: its name where it has one, its op, its first output."""
+    """Return the name of a NodeProto in messages: its own name if any, its op, its first output."""
     if node.name:
         return f'node "{node.name}" ({node.op_type})'
     first = next((output for output in node.output if output), None)
@@ -50,7 +50,7 @@ def node_title(node: Any) -> str:
 
 
 def need_names(title: str, carried: Iterable[Value]) -> None:
-    """Raise GraphError if a value that a loop carries has no name, as neither ONNX nor graph text allows."""
+    """Raise GraphError for a loop's carried value without a name, as ONNX and graph text require one."""
     if not all(value.name for value in carried):
         raise GraphError(
             f"{title} carries a value that has no name in its body", hint="name the inputs of the body"
@@ -58,22 +58,22 @@ def need_names(title: str, carried: Iterable[Value]) -> None:
 
 
 def typed_values(infos: Iterable[Any]) -> dict[str, Type]:
-    """Name to type of the ValueInfoProtos that say one."""
+    """Return the types of the ValueInfoProtos that state one, by name."""
     types = ((info.name, type_of_proto(info.type)) for info in infos)
     return {name: known for name, known in types if known is not None}
 
 
 def value_of(info: Any) -> Value:
-    """A ValueInfoProto as a Value."""
+    """Convert a ValueInfoProto to a Value."""
     return Value(info.name, type_of_proto(info.type))
 
 
 def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attribute:
-    """An AttributeProto as program text has it.
+    """Convert an AttributeProto to its form in program text.
 
-    Strings that are not UTF-8 are bytes.  A graph (of an op that is no control flow here) is its
-    ONNX text: enough to read, not to run.  Raises GraphError for an attribute without data, and
-    for a type that is neither a tensor's nor a sequence's nor an optional's.
+    Strings that are not UTF-8 become bytes.  A graph (of an op that is not control flow here) becomes
+    its ONNX text, which can be read but not run.  Raises GraphError for an attribute without data, and
+    for a type other than a tensor, a sequence or an optional.
     """
     from onnx import AttributeProto
 
@@ -134,9 +134,9 @@ def _type_attribute(proto: Any, where: str) -> Type:
 
 
 def location_of(node: Any) -> Location | None:
-    """Where a NodeProto comes from: its name, and the source lines that torch's exporters leave.
+    """Return the location of a NodeProto: its name, and the source lines written by torch's exporters.
 
-    The innermost line outside of torch itself counts, with its callers.
+    The innermost line outside of torch itself is used, with its callers.
     """
     trace, doc = metadata_of(node).get(_STACK_TRACE, ""), node.doc_string
     frames = _frames(trace, doc) if trace or doc else []
@@ -148,35 +148,34 @@ def location_of(node: Any) -> Location | None:
 
 
 def _frames(trace: str, doc: str) -> list[tuple[str, int]]:
-    """(file, line), innermost first."""
+    """Return (file, line) of each frame, innermost first."""
     # A traceback has its innermost call last, the older exporter's doc_string has it first.
     frames = [(found["file"], int(found["line"])) for found in _TRACEBACK_LINE.finditer(trace)][::-1]
     return frames or [(found["file"], int(found["line"])) for found in _TORCHSCRIPT_LINE.finditer(doc)]
 
 
 def comment_of(node: Any) -> str:
-    """The doc_string as a comment, unless it is a stack trace, which `location_of` reads."""
+    """Return the doc_string as a comment, unless it is a stack trace, which `location_of` reads."""
     doc = node.doc_string
     return "" if not doc or _TORCHSCRIPT_LINE.search(doc) else comment_text(doc)
 
 
 def comment_text(doc: str) -> str:
-    """Text as ``##`` lines can hold it: no trailing blanks, no empty lines around, one kind of line end."""
+    """Format text for ``##`` lines: no trailing blanks, no empty lines around, one kind of line end."""
     return "\n".join(line.rstrip() for line in doc.strip().splitlines())
 
 
 def metadata_of(node: Any) -> dict[str, str]:
-    """metadata_props of a NodeProto, empty before ONNX 1.16."""
+    """Return the metadata_props of a NodeProto; empty before ONNX 1.16."""
     entries = getattr(node, "metadata_props", ())
     return {entry.key: entry.value for entry in entries} if entries else {}
 
 
 def modules_of(node: Any) -> Modules | None:
-    """The modules around a NodeProto, outermost first; None if nothing is known of them.
+    """Return the modules around a NodeProto, outermost first; None if they are unknown.
 
-    From torch's name scopes (``['', 'encoder', 'encoder.layer', 'addmm']``, with the classes in a list
-    of as many entries), else from slashes in the node's name, else from those in the name of its first
-    output.
+    Sources, in order: torch's name scopes (``['', 'encoder', 'encoder.layer', 'addmm']``, with a list of
+    as many classes), slashes in the node's name, slashes in the name of its first output.
     """
     metadata = metadata_of(node)
     if metadata and (scopes := _listed(metadata.get(_NAME_SCOPES, ""))):
@@ -193,28 +192,28 @@ def modules_of(node: Any) -> Modules | None:
 
 @lru_cache(maxsize=4096)
 def _modules_in(folder: str) -> Modules:
-    """The modules that a path of names is inside of."""
+    """Return the modules in a path of names."""
     words = [word for word in folder.split("/") if word]
     return tuple(("/".join(words[: depth + 1]), "") for depth in range(min(len(words), _DEEPEST)))
 
 
 def _inside(names: Sequence[str], classes: Sequence[str]) -> Modules:
-    """The modules that have a name; the last entry is the op itself."""
+    """Return the modules that have a name; the last entry is the op itself."""
     pairs = zip(names[:-1], classes[:-1], strict=True)
     return tuple((name, kind) for name, kind in pairs if name)[:_DEEPEST]
 
 
 def _listed(text: str) -> list[str]:
-    """A Python list as torch writes it; empty for anything else."""
+    """Parse a Python list as torch writes it; empty for anything else."""
     try:
         names = parsed(lambda: ast.literal_eval(text)) if text else []
     except (ValueError, SyntaxError, RecursionError, MemoryError):
-        # Written by another tool under the same key: the node's name may still say it.
+        # Written by another tool under the same key; the node's name may still contain the modules.
         return []
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def source_line(node: Any) -> str | None:
-    """Where an error about a NodeProto comes from, None if nothing is known."""
+    """Return the source line of a NodeProto for errors; None if it is unknown."""
     location = location_of(node)
     return str(location) if location else None

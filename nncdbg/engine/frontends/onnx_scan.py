@@ -1,4 +1,4 @@
-"""ONNX ``Scan`` as ``while``: each iteration gathers its slices, the outputs are collected."""
+"""ONNX ``Scan`` as ``while``: each iteration gathers its slices; the outputs are collected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INDEX = TensorType("i64", ())
 
 
 class _Names:
-    """Names for the values that ONNX leaves implicit, none of which the graph already has."""
+    """Generates unused names for the values that ONNX leaves implicit."""
 
     def __init__(self, stem: str, taken: frozenset[str]) -> None:
         self._stem = stem
@@ -38,11 +38,11 @@ def scan_nodes(
     attributes: Mapping[str, Attribute],
     taken: frozenset[str],
 ) -> list[Node]:
-    """The statements of a Scan NodeProto (ONNX Scan-9 to 25).
+    """Return the statements of a Scan NodeProto (ONNX Scan-9 to 25).
 
     `inputs` are (*initial, *sequences); `body.inputs` (*carried, *slices); `body.outputs`
-    (*next, *collected); `taken` are names that are in use.  Raises GraphError where the numbers
-    do not fit, UnsupportedOp for an output that is stacked along an axis whose place is unknown.
+    (*next, *collected); `taken` are the names in use.  Raises GraphError for counts that do not match,
+    UnsupportedOp for an output stacked along an axis of unknown position.
     """
     title = node_title(node)
     count = attributes.get("num_scan_inputs")
@@ -83,10 +83,10 @@ def batched_scan_nodes(
     attributes: Mapping[str, Attribute],
     taken: frozenset[str],
 ) -> list[Node]:
-    """The statements of a Scan NodeProto of ONNX Scan-8: a loop over the batch around that of Scan-9.
+    """Return the statements of a Scan NodeProto of ONNX Scan-8: a batch loop around that of Scan-9.
 
     `inputs` are (lengths or None, *initial, *sequences), each with the batch as its first axis.
-    Raises UnsupportedOp where lengths are given, GraphError where the numbers do not fit.
+    Raises UnsupportedOp if lengths are given, GraphError for counts that do not match.
     """
     title = node_title(node)
     if body is None or len(inputs) < 2:
@@ -121,7 +121,7 @@ def _inside(body: Graph) -> frozenset[str]:
 
 
 def _numbers(attributes: Mapping[str, Attribute], name: str, count: int, title: str) -> list[int]:
-    """One number per input or output, 0 where the attribute is not given."""
+    """Return one number per input or output, 0 if the attribute is omitted."""
     given = attributes.get(name)
     if given is None:
         return [0] * count
@@ -131,7 +131,7 @@ def _numbers(attributes: Mapping[str, Attribute], name: str, count: int, title: 
 
 
 def _length(sequence: Operand, axis: int, names: _Names) -> tuple[list[Node], str]:
-    """Statements that give the number of iterations, and its name."""
+    """Return statements that compute the number of iterations, and its name."""
     shape, times = names.fresh("shape"), names.fresh("times")
     size = Node("Gather", (shape, Literal(axis)), (Value(times, _INDEX),))
     return [Node("Shape", (sequence,), (Value(shape),)), size], times
@@ -145,7 +145,7 @@ def _slices(
     times: str,
     names: _Names,
 ) -> tuple[list[Node], Value]:
-    """The first statements of the body, which define the slices, and the counter they read."""
+    """Return the first statements of the body, which define the slices, and the counter they read."""
     counter = names.fresh("index")
     nodes: list[Node] = []
     mirrored = counter
@@ -160,7 +160,7 @@ def _slices(
 
 
 def _placed(value: Value, axis: int, reverse: int, names: _Names, title: str) -> tuple[Value, list[Node]]:
-    """What the loop gives instead of `value`, and the statements that reverse it or move its axis."""
+    """Return the loop's output for `value`, and the statements that reverse it or move its axis."""
     if not value.name or not (axis or reverse):
         return value, []
     nodes: list[Node] = []

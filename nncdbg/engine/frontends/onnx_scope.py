@@ -1,4 +1,4 @@
-"""What holds inside one ONNX graph while it is converted, and what its messages say of names and types."""
+"""The scope of one ONNX graph during conversion, and the checks of its names and types."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nncdbg.engine.graph import Constant, Graph, Inline, Operand, Type, Value
 
 @dataclass(frozen=True)
 class Scope:
-    """What holds inside one graph while it is converted.
+    """The names and facts visible inside one graph during conversion.
 
-    `outer` are the names visible from around it; `true` the values known to be constant true;
-    `attributes` and `absent` are what the call of the function around it gives: AttributeProtos
-    by name, and inputs that are not given.
+    `outer` are the visible names of surrounding graphs; `true` the values known to be constant true;
+    `attributes` (AttributeProtos by name) and `absent` (inputs that are not given) come from the call
+    of the surrounding function.
     """
 
     path: GraphPath = ()
@@ -26,13 +26,13 @@ class Scope:
     true: frozenset[str] = frozenset()
     types: Mapping[str, Type] = field(default_factory=dict)
     known: Mapping[str, Type | None] = field(default_factory=dict)
-    """The types of values of this graph and of those around it, as far as the model states them."""
+    """The types of values of this graph and of surrounding ones, as far as the model states them."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
 
 
 def inputs_of(node: Any, scope: Scope) -> tuple[Operand, ...]:
-    """Operands of a NodeProto; trailing ones that are not given are left out."""
+    """Return the operands of a NodeProto, without trailing omitted ones."""
     operands = [name if name and name not in scope.absent else None for name in node.input]
     while operands and operands[-1] is None:
         operands.pop()
@@ -40,19 +40,19 @@ def inputs_of(node: Any, scope: Scope) -> tuple[Operand, ...]:
 
 
 def outputs_of(node: Any, scope: Scope) -> tuple[Value, ...]:
-    """Output values of a NodeProto with the types that the model states."""
+    """Return the output values of a NodeProto with the types stated in the model."""
     return tuple(Value(name, scope.types.get(name)) for name in node.output)
 
 
 def padded(outputs: tuple[Value, ...], count: int, title: str) -> tuple[Value, ...]:
-    """The outputs filled up to `count` with unread ones; GraphError if there are more."""
+    """Return the outputs padded to `count` with unused ones.  Raises GraphError if there are more."""
     if len(outputs) > count:
         raise GraphError(f"{title} has {len(outputs)} outputs, but its graph returns {count}")
     return outputs + (Value(""),) * (count - len(outputs))
 
 
 def graph_inputs(proto: Any, scope: Scope) -> list[Value]:
-    """Inputs of a GraphProto or FunctionProto, without those that the call does not give."""
+    """Return the inputs of a GraphProto or FunctionProto, without those that the call omits."""
     if hasattr(proto, "initializer"):
         return [onnx_node.value_of(info) for info in proto.input]
     types = onnx_node.typed_values(getattr(proto, "value_info", ()))
@@ -60,7 +60,7 @@ def graph_inputs(proto: Any, scope: Scope) -> list[Value]:
 
 
 def stated_types(proto: Any) -> dict[str, Type]:
-    """Types that a GraphProto or FunctionProto states for its values."""
+    """Return the types that a GraphProto or FunctionProto states for its values."""
     types = onnx_node.typed_values(getattr(proto, "value_info", ()))
     if hasattr(proto, "initializer"):
         types |= onnx_node.typed_values(proto.output)
@@ -68,13 +68,13 @@ def stated_types(proto: Any) -> dict[str, Type]:
 
 
 def output_value(output: Any, types: Mapping[str, Type]) -> Value:
-    """An output of a GraphProto or FunctionProto."""
+    """Return an output of a GraphProto or FunctionProto as a Value."""
     name = output if isinstance(output, str) else output.name
     return Value(name, types.get(name))
 
 
 def check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) -> None:
-    """GraphError for an output that nothing defines."""
+    """Raise GraphError for an output that nothing defines."""
     for value in outputs:
         if value.name not in names:
             raise GraphError(
@@ -84,7 +84,7 @@ def check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) -
 
 
 def defined_once(names: Sequence[str], graph: str) -> set[str]:
-    """The names as a set; GraphError if one recurs."""
+    """Return the names as a set.  Raises GraphError for a duplicate."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -97,7 +97,7 @@ def defined_once(names: Sequence[str], graph: str) -> set[str]:
 
 
 def check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
-    """GraphError if a branch or body defines a name that it also sees from `around` it."""
+    """Raise GraphError if a branch or body redefines a name that is visible from `around` it."""
     visible = set(around)
 
     def define(values: Iterable[Value]) -> None:
@@ -119,7 +119,7 @@ def check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
 
 
 def is_true(constant: Constant) -> bool:
-    """True for a constant of one element that is true."""
+    """Return whether a constant has one element and that is true."""
     data = constant.data
     return (
         isinstance(data, Inline)

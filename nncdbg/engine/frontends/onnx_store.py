@@ -1,7 +1,7 @@
 """The weights of an ONNX model by name: inside the file, or memory-mapped beside it.
 
-Every tensor that a `Constant` can refer to has one key, the same from run to run: the value's
-name; where that name recurs in another graph of the model, the later one is ``path:name``.
+Each tensor that a `Constant` can refer to has one key, the same in every run: the value's name, or
+``path:name`` if an earlier graph of the model has the same name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nncdbg.engine.frontends.external_data import ExternalData
 from nncdbg.engine.graph import Array, TensorType
 
 GraphPath: TypeAlias = "tuple[str, ...]"
-"""Where a graph stands in a model: ``()``, ``("If_0.else_branch", "y.body")``, ``("@domain.Function",)``."""
+"""The path of a graph in a model: ``()``, ``("If_0.else_branch", "y.body")``, ``("@domain.Function",)``."""
 
 _PACKED_BITS = {"i4": 4, "u4": 4, "f4e2m1fn": 4, "i2": 2, "u2": 2}
 
@@ -36,13 +36,13 @@ class Source:
 
 
 def subgraph_path(path: GraphPath, index: int, node: Any, attribute: str) -> GraphPath:
-    """The path of the graph in `attribute` of the node at `index` of the graph at `path`."""
+    """Return the path of the graph in `attribute` of the node at `index` of the graph at `path`."""
     first = next((output for output in node.output if output), f"#{index}")
     return (*path, f"{first}.{attribute}")
 
 
 def subgraphs_of(node: Any) -> Iterator[tuple[str, Any]]:
-    """(attribute name, GraphProto) of every graph that the node holds, in the attributes' order."""
+    """Yield (attribute name, GraphProto) of every graph of the node, in attribute order."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.name, attribute.g
@@ -51,7 +51,7 @@ def subgraphs_of(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def constant_attribute(node: Any) -> Any | None:
-    """The attribute that holds the data of a ``Constant`` node, None for another node or a reference."""
+    """Return the data attribute of a ``Constant`` node; None for another node or a reference."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
@@ -59,7 +59,7 @@ def constant_attribute(node: Any) -> Any | None:
 
 
 def _sources(path: GraphPath, graph: Any) -> Iterator[Source]:
-    """Sources of a GraphProto or FunctionProto and of the graphs inside it, outermost first."""
+    """Yield the sources of a GraphProto or FunctionProto and of the graphs inside it, outermost first."""
     for tensor in getattr(graph, "initializer", ()):
         yield Source(path, tensor.name, tensor)
     for sparse in getattr(graph, "sparse_initializer", ()):
@@ -74,13 +74,13 @@ def _sources(path: GraphPath, graph: Any) -> Iterator[Source]:
 
 
 def function_name(function: Any) -> str:
-    """``domain.Name``, or ``domain.Name:overload``."""
+    """Return ``domain.Name``, or ``domain.Name:overload``."""
     name = f"{function.domain}.{function.name}" if function.domain else function.name
     return f"{name}:{function.overload}" if getattr(function, "overload", "") else name
 
 
 def model_sources(model: Any) -> Iterator[Source]:
-    """Every tensor of a ModelProto that can become a `Constant`."""
+    """Yield every tensor of a ModelProto that can become a `Constant`."""
     yield from _sources((), model.graph)
     for function in model.functions:
         yield from _sources((f"@{function_name(function)}",), function)
@@ -88,7 +88,7 @@ def model_sources(model: Any) -> Iterator[Source]:
 
 @dataclass
 class OnnxStore:
-    """`Store` over an `onnx.ModelProto`; `folder` is where external data may lie, None for nowhere."""
+    """`Store` over an `onnx.ModelProto`; external data is below `folder`, None for no external data."""
 
     model: Any
     folder: Path | None = None
@@ -110,14 +110,14 @@ class OnnxStore:
             self._check(key, source.proto)
 
     def key_of(self, path: GraphPath, name: str) -> str:
-        """The key of the constant `name` of the graph at `path`."""
+        """Return the key of the constant `name` of the graph at `path`."""
         return self._key_of[path, name]
 
     def keys(self) -> Iterable[str]:
         return self._by_key.keys()
 
     def type(self, key: str) -> TensorType:
-        """The tensor's type; LoadError for an unknown key."""
+        """Return the tensor's type.  Raises LoadError for an unknown key."""
         proto = self._source(key).proto
         if hasattr(proto, "dims"):
             element = proto if hasattr(proto, "data_type") else proto.values
@@ -126,7 +126,7 @@ class OnnxStore:
         return TensorType(dtypes.name_of(array.dtype), array.shape)
 
     def read(self, key: str) -> Array:
-        """The tensor, read-only; LoadError for an unknown key or data that cannot be had."""
+        """Return the tensor, read-only.  Raises LoadError for an unknown key or unavailable data."""
         array: Array | None = self._read.get(key)
         if array is None:
             array = array_of(self._source(key).proto, key, self.external)
@@ -143,19 +143,19 @@ class OnnxStore:
             ) from None
 
     def _check(self, key: str, proto: Any) -> None:
-        """LoadError now, not in the middle of a run, for external data that cannot be read."""
+        """Raise LoadError for external data that cannot be read, now instead of during the run."""
         tensor = proto.t if hasattr(proto, "ref_attr_name") else proto
         if is_external(tensor):
             self.external.place(tensor, key, byte_count(tensor, key))
 
 
 def is_external(proto: Any) -> bool:
-    """True for a TensorProto whose data lies in another file."""
+    """Return whether the data of a TensorProto is in another file."""
     return hasattr(proto, "data_location") and proto.data_location == 1
 
 
 def element_type(number: int, key: str) -> str:
-    """The short name of an ONNX element type; LoadError for one that nncdbg does not know."""
+    """Return the short name of an ONNX element type.  Raises LoadError for an unsupported one."""
     try:
         return dtypes.FROM_ONNX[number]
     except KeyError:
@@ -166,7 +166,7 @@ def element_type(number: int, key: str) -> str:
 
 
 def byte_count(tensor: Any, key: str) -> int:
-    """Bytes that the raw data of a TensorProto takes; 4-bit and 2-bit elements are packed."""
+    """Return the size of a TensorProto's raw data in bytes; 4-bit and 2-bit elements are packed."""
     name = element_type(tensor.data_type, key)
     if any(size < 0 for size in tensor.dims):
         raise LoadError(f'tensor "{key}" has a negative size: {list(tensor.dims)}')
@@ -175,7 +175,7 @@ def byte_count(tensor: Any, key: str) -> int:
 
 
 def array_of(proto: Any, key: str, external: ExternalData) -> Array:
-    """The data of a TensorProto, SparseTensorProto or Constant attribute as a read-only array."""
+    """Return the data of a TensorProto, SparseTensorProto or Constant attribute as a read-only array."""
     if hasattr(proto, "ref_attr_name"):
         return attribute_array(proto, key, external)
     if hasattr(proto, "indices"):
@@ -184,7 +184,7 @@ def array_of(proto: Any, key: str, external: ExternalData) -> Array:
 
 
 def tensor_array(tensor: Any, key: str, external: ExternalData) -> Array:
-    """A TensorProto as a read-only array; a view of the file where the format allows."""
+    """Return a TensorProto as a read-only array; a view of the file if the format allows it."""
     name = element_type(tensor.data_type, key)
     expected = byte_count(tensor, key)
     if tensor.HasField("segment"):
@@ -214,7 +214,7 @@ def _from_bytes(raw: Array, tensor: Any, name: str, key: str) -> Array:
             f'string tensor "{key}" must not have raw data', hint="export the model again: it is damaged"
         )
     dtype = dtypes.NUMPY[name]
-    # Little-endian in the file; every platform that NumPy and numba support is little-endian too.
+    # The file is little-endian, like every platform that NumPy and numba support.
     array = raw.view(dtype).reshape(tuple(tensor.dims))
     if not array.flags.aligned:
         array = array.copy()
@@ -242,7 +242,7 @@ def _from_fields(tensor: Any, name: str, key: str) -> Array:
 
 
 def _through_onnx(tensor: Any, key: str) -> Array:
-    """For data in typed fields and packed elements: the layouts are ONNX's to know."""
+    """Read data in typed fields and packed elements through ONNX, which defines their layouts."""
     from onnx import numpy_helper
 
     try:
@@ -256,7 +256,7 @@ def _through_onnx(tensor: Any, key: str) -> Array:
 
 
 def _dense(sparse: Any, key: str, external: ExternalData) -> Array:
-    """A SparseTensorProto made dense; indices are linear [nnz] or coordinates [nnz, rank]."""
+    """Return a SparseTensorProto as a dense array; indices are linear [nnz] or coordinates [nnz, rank]."""
     values = tensor_array(sparse.values, key, external)
     indices = tensor_array(sparse.indices, f"{key} (indices)", external)
     shape = tuple(sparse.dims)
@@ -283,7 +283,7 @@ _SCALARS: Mapping[str, tuple[str, Any]] = {
 
 
 def attribute_array(attribute: Any, key: str, external: ExternalData) -> Array:
-    """The data of a ``Constant`` node's one attribute (ONNX Constant-13)."""
+    """Return the data of a ``Constant`` node's one attribute (ONNX Constant-13)."""
     if attribute.name == "value":
         return tensor_array(attribute.t, key, external)
     if attribute.name == "sparse_value":

@@ -1,4 +1,4 @@
-"""Execution order: ONNX asks for sorted nodes, and not every tool that writes ONNX obeys."""
+"""Execution order: ONNX requires sorted nodes, but some tools write them unsorted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nncdbg.engine.graph import Graph, Node
 
 
 def reads(node: Node) -> list[str]:
-    """Names of the values that a node reads, those that its subgraphs read from around them included."""
+    """Return the names of the values that a node and its subgraphs read from outside."""
     names = [operand for operand in node.inputs if isinstance(operand, str)]
     for graph in node.subgraphs:
         names.extend(free_names(graph))
@@ -19,7 +19,7 @@ def reads(node: Node) -> list[str]:
 
 
 def free_names(graph: Graph) -> Iterator[str]:
-    """Names that a graph reads and does not define, in order of use; they may repeat."""
+    """Yield the names that a graph reads and does not define, in order of use, with repetitions."""
     own = {value.name for value in graph.inputs} | {constant.value.name for constant in graph.constants}
     own |= {value.name for node in graph.nodes for value in node.outputs}
     for node in graph.nodes:
@@ -28,7 +28,7 @@ def free_names(graph: Graph) -> Iterator[str]:
 
 
 def title(node: Node) -> str:
-    """How messages call a node."""
+    """Return the name of a node in messages."""
     if node.location and node.location.name:
         return f'node "{node.location.name}" ({node.op})'
     first = next((value.name for value in node.outputs if value.name), None)
@@ -38,11 +38,11 @@ def title(node: Node) -> str:
 def in_order(
     nodes: Sequence[Node], own: Collection[str], outer: Collection[str], graph: str
 ) -> tuple[Node, ...]:
-    """The nodes so that each reads only what stands before it; unchanged if they already do.
+    """Return the nodes ordered so that each reads only earlier values; unchanged if already so.
 
-    `own` are the inputs and constants of the graph, `outer` the names visible from around it.
-    Otherwise the order is the stable topological one.  Raises GraphError for a value defined
-    twice, read but never defined, or a cycle.
+    `own` are the inputs and constants of the graph, `outer` the visible names of surrounding graphs.
+    The order is otherwise the stable topological one.  Raises GraphError for a value defined twice,
+    read but never defined, or a cycle.
     """
     producer = _producers(nodes, own, graph)
     defined = {*own, *(name for name in outer if name not in producer)}
@@ -108,7 +108,7 @@ def _sorted(nodes: Sequence[Node], producer: dict[str, int], graph: str) -> tupl
 
 
 def _cycle(nodes: Sequence[Node], needs: list[set[int]], missing: list[int], graph: str) -> GraphError:
-    # From any node that never became ready, walking to what it waits for must come round.
+    # From any node that never became ready, a walk along missing dependencies must reach a cycle.
     seen: dict[int, int] = {}
     path: list[int] = []
     current = next(index for index, count in enumerate(missing) if count)

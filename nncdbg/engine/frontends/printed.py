@@ -1,7 +1,8 @@
 """Stores outside of the folder of a text that this user printed from a model.
 
-`nncdbg print` notes the text and its stores in the user's own folder for state.  The text is then opened
-without `--allow-store`.  A text of somebody else has no such note, and an edited one reaches no other file.
+`nncdbg print` records the text and its stores in the user's own state folder.  The text can then be
+opened without `--allow-store`.  A text from another user has no such record, and an edited text cannot
+reach other files.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from nncdbg.engine.process.state_folder import state_folder
 
 
 def note_printed(text: Path, stores: Sequence[Path]) -> bool:
-    """Note which files hold the data of a printed text, in place of an earlier note.
+    """Record the files that hold the data of a printed text, replacing an earlier record.
 
-    Return False if the note cannot be written: the text then needs `--allow-store`.
+    Return False if the record cannot be written: the text then needs `--allow-store`.
     """
     note = _note_of(text)
     try:
@@ -35,7 +36,7 @@ def note_printed(text: Path, stores: Sequence[Path]) -> bool:
 
 
 def forget_printed(text: Path) -> None:
-    """Remove the note about a text whose data is below its folder."""
+    """Remove the record of a text whose data is below its folder."""
     with contextlib.suppress(OSError):
         _note_of(text).unlink(missing_ok=True)
 

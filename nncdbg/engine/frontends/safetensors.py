@@ -37,10 +37,10 @@ _NAMES = {
 }
 
 STORABLE = frozenset(_NAMES.values())
-"""Element types that a safetensors file has a name for; the others need another form."""
+"""Element types that safetensors supports; others need another form."""
 
 _FOREIGN = frozenset({"f8e4m3fn", "f8e5m2", "f8e8m0fnu"})
-"""Those that the library does not hand to NumPy."""
+"""Supported types that the library cannot convert to NumPy."""
 
 
 class SafetensorsStore:
@@ -55,7 +55,7 @@ class SafetensorsStore:
         return sorted(self._keys)
 
     def type(self, key: str) -> TensorType:
-        """The tensor's type from the file's header; LoadError for an unknown key or element type."""
+        """Return the tensor's type from the file's header; LoadError for an unknown key or element type."""
         part = self._file.get_slice(self._known(key))
         name = _NAMES.get(part.get_dtype())
         if name is None:
@@ -65,14 +65,14 @@ class SafetensorsStore:
         return TensorType(name, tuple(part.get_shape()))
 
     def read(self, key: str) -> Array:
-        """The tensor, read-only; LoadError for an unknown key."""
+        """Return the tensor, read-only.  Raises LoadError for an unknown key."""
         type_ = self.type(key)
         array: Array = self._bytes_of(key, type_) if type_.dtype in _FOREIGN else self._file.get_tensor(key)
         array.flags.writeable = False
         return array
 
     def _bytes_of(self, key: str, type_: TensorType) -> Array:
-        """A tensor of a type that the library does not hand to NumPy, from where the header says."""
+        """Read a tensor of a type that the library cannot convert to NumPy, at the offset in the header."""
         with self._path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             start, _ = json.loads(file.read(length))[key]["data_offsets"]
@@ -81,7 +81,7 @@ class SafetensorsStore:
             return np.fromfile(file, NUMPY[type_.dtype], math.prod(shape)).reshape(shape)
 
     def note(self) -> dict[str, str]:
-        """What stands in the file's header beside the tensors."""
+        """Return the metadata in the file's header."""
         return self._file.metadata() or {}
 
     def _known(self, key: str) -> str:
@@ -91,7 +91,7 @@ class SafetensorsStore:
 
 
 def open_store(path: Path) -> SafetensorsStore:
-    """The tensors of a .safetensors file; LoadError if it is missing or damaged."""
+    """Return the tensors of a .safetensors file.  Raises LoadError if it is missing or damaged."""
     file_size(path)
     try:
         return SafetensorsStore(path, safetensors.safe_open(path, framework="np"))

@@ -1,4 +1,4 @@
-"""Where data by reference comes from.  A store gives arrays by key, lazily."""
+"""Stores: lazy sources of referenced data, as arrays by key."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nncdbg.engine.graph import Array, TensorType
 class Store(Protocol):
     """Named tensors on disk or in memory.
 
-    `read` gives a read-only array (memory-mapped where the format allows), and raises LoadError
-    for a key that is not there or data that is missing, too short, or outside its folder.
+    `read` returns a read-only array (memory-mapped if the format allows it), and raises LoadError for an
+    unknown key, or for data that is missing, too short, or outside its folder.
     """
 
     def keys(self) -> Iterable[str]: ...

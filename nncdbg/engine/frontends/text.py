@@ -1,4 +1,4 @@
-"""Graph text as a source of programs: the file is parsed, the stores it names are opened."""
+"""Graph text as a source of programs: parse the file, and open the stores it names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nncdbg.engine.graph import Program
 
 
 def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
-    """Return the program in a .nnc file.  `flat` changes nothing: the text is what the user wrote.
+    """Return the program in a .nnc file.  `flat` is ignored: the text defines its graphs.
 
-    Its stores are below its folder, below one of `stores`, or those of the model that this user printed to
-    the file.  For a listing of a model, return the program of that model, which is below the workspace of
-    the listing, or below one of `stores`.
+    Allowed stores are those below its folder or one of `stores`, and those of the model from which this
+    user printed the file.  For a listing of a model, return the program of that model, which must be below
+    the workspace of the listing, or below one of `stores`.
 
     Raises LoadError if the file or a store cannot be read, ParseError if the text is wrong.
     """
@@ -50,7 +50,7 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
 
 
 def _listed(model: Path, text: str, flat: bool, stores: Sequence[Path]) -> Program:
-    """Return the program of a model, with layers or flat: as its listing shows it."""
+    """Return the program of a model, with layers or flat, as in its listing."""
     made = load_source(model, flat=flat, stores=stores)
     if flat or _shows(text, made):
         return made

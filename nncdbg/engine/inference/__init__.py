@@ -1,1 +1,1 @@
-"""The types of values before the run: one set of rules for compiler, importer, gradients and editor."""
+"""The types of values before the run: shared rules for compiler, importer, gradients and editor."""

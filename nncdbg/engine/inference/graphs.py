@@ -1,4 +1,4 @@
-"""The types of the values of a graph, statement by statement, and what does not fit together.
+"""Infer the types of a graph's values, statement by statement, and report contradictions.
 
 `TypeRules` has one method per kind of statement.  `GraphInference` applies them to records, for the compiler
 and for models with declared types; the language server applies them to lines.
@@ -29,7 +29,7 @@ Answers: TypeAlias = "dict[tuple[tuple[object, ...], tuple[Type | None, ...]], T
 
 
 class Signature(Protocol):
-    """What a call of a graph takes and returns; a `Graph` is one."""
+    """The inputs and outputs of a callable graph; a `Graph` is one."""
 
     @property
     def inputs(self) -> tuple[Value, ...]: ...
@@ -41,7 +41,7 @@ class Signature(Protocol):
 class TypeRules:
     """The type rules of all statements in a program with these opsets.
 
-    `signatures` are the graphs that a statement may call; `answers` are kept from one text to the next.
+    `signatures` are the graphs that a statement may call; `answers` caches results between texts.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class TypeRules:
         self._answers: Answers = {} if answers is None else answers
 
     def report(self, error: NncdbgError) -> None:
-        """Take an error of the statement; here, raise it.  After a return, inference continues."""
+        """Handle an error of the statement: raise it.  If an override returns, inference continues."""
         raise error
 
     # -- statements ----------------------------------------------------------------------------
 
     def operand_types(self, node: Node, type_of: Callable[[str], Type | None]) -> tuple[Type | None, ...]:
-        """The types of a statement's operands, those of literals by their positions."""
+        """Return the types of a statement's operands, those of literals by their positions."""
         names = node.inputs
         types = tuple([type_of(name) if name.__class__ is str else None for name in names])
         return self.literal_types(node, types) if any(isinstance(each, Literal) for each in names) else types
 
     def literal_types(self, node: Node, types: tuple[Type | None, ...]) -> tuple[Type | None, ...]:
-        """The types of a statement's operands, those of its literals added."""
+        """Return the types of a statement's operands, with the types of its literals added."""
         completed = list(types)
         for index, operand in enumerate(node.inputs):
             if isinstance(operand, Literal):
@@ -80,7 +80,7 @@ class TypeRules:
         return tuple(completed)
 
     def results(self, node: Node, types: tuple[Type | None, ...]) -> list[Type | None]:
-        """The types of the outputs of an op, a call or a `break`."""
+        """Return the types of the outputs of an op, a call or a `break`."""
         if node.op == "break":
             self.check_condition(types[0])
             return []
@@ -94,7 +94,7 @@ class TypeRules:
         ]
 
     def inferred(self, node: Node, types: tuple[Type | None, ...]) -> Types:
-        """The types that the rule of an op gives its outputs, whatever is declared."""
+        """Return the output types by the op's rule, regardless of declared types."""
         form = _form(node)
         found = self._answers.get((form, types)) if form is not None else None
         if found is None:
@@ -106,7 +106,7 @@ class TypeRules:
         return found
 
     def _called(self, node: Node, types: Types) -> Types:
-        """The types of the results of a call, whose operands are checked against the graph's inputs."""
+        """Return the result types of a call, after checking its operands against the graph's inputs."""
         signature = self.signatures.get(node.op[1:])
         if signature is None or len(signature.inputs) != len(types):
             return [None] * len(node.outputs)
@@ -124,7 +124,7 @@ class TypeRules:
     def agreed(
         self, value: Value, inferred: Type | None, output: int | None = None, source: str = "the op returns"
     ) -> Type | None:
-        """The declared type of a value with the sizes that are inferred; an error if the two contradict."""
+        """Return a value's declared type with inferred sizes; report an error if the two contradict."""
         declared = value.type
         if declared is None or inferred is None or declared == inferred:
             return declared or inferred
@@ -137,19 +137,19 @@ class TypeRules:
     # -- blocks --------------------------------------------------------------------------------
 
     def check_condition(self, known: Type | None) -> None:
-        """Report a condition, operand 0 of its statement, that is not a bool."""
+        """Report a condition, operand 0 of its statement, if it is not a bool."""
         if known is not None and not (isinstance(known, TensorType) and known.dtype == "bool"):
             message = f"the condition must be a bool, not {known}"
             self.report(GraphError(message, hint="compare, as in Greater(%x, 0)", operand=0))
 
     def loop_inputs(self, inputs: Sequence[Value], initial: Types) -> list[Type | None]:
-        """The types of a loop's counter and carried values in every iteration."""
+        """Return the types of a loop's counter and carried values that hold in every iteration."""
         types = [self.agreed(inputs[0], TensorType("i64", ()), 0, "a counter is")]
         carried = enumerate(zip(inputs[1:], initial, strict=True), 1)
         return types + [self.carried(value, known, index) for index, (value, known) in carried]
 
     def carried(self, value: Value, initial: Type | None, index: int) -> Type | None:
-        """The type of a carried value, input `index` of a loop's body: as declared, or the element type."""
+        """Return the type of input `index` of a loop's body: as declared, else `initial` without sizes."""
         if value.type is None:
             return without_sizes(initial) if initial is not None else None
         self.agreed(value, initial, index, "its first value is")
@@ -158,7 +158,7 @@ class TypeRules:
     def check_ends(
         self, wanted: Sequence[Value], names: Sequence[str], found: Types, where: str = ""
     ) -> None:
-        """Report each result of a block whose type contradicts the type that is `wanted` of it."""
+        """Report each result of a block with a type that contradicts its `wanted` type."""
         for index, (value, name, known) in enumerate(zip(wanted, names, found, strict=False)):
             if value.type is not None and known is not None and common_type(value.type, known) is None:
                 place = where or f"%{value.name} is"
@@ -166,12 +166,12 @@ class TypeRules:
                 self.report(GraphError(message, operand=index))
 
     def branch_results(self, node: Node, ends: Sequence[Types]) -> list[Type | None]:
-        """The types of the outputs of an `if`, whose branches return values of these types."""
+        """Return the output types of an `if` from the result types of its branches."""
         found = [joined_type(types) for types in zip(*ends, strict=False)]
         return self._block_results(node, found, "a branch returns")
 
     def loop_results(self, node: Node, carried: Types, ends: Types) -> list[Type | None]:
-        """The types of the outputs of a `while`: carried values, then collected values, stacked."""
+        """Return the output types of a `while`: carried values, then collected values, stacked."""
         found = [*carried, *map(stacked_type, ends[len(carried) :])]
         return self._block_results(node, found, "the loop returns")
 
@@ -184,7 +184,7 @@ class TypeRules:
 
 
 def _form(node: Node) -> tuple[object, ...] | None:
-    """What a type rule reads of a statement besides its operands' types; None if that is a tensor."""
+    """Return what a type rule reads besides operand types, as a key; None if it includes a tensor."""
     attributes = node.attributes
     if not attributes:
         text = ""
@@ -210,7 +210,7 @@ class _Scope:
     outer: _Scope | None = None
 
     def __call__(self, name: str) -> Type | None:
-        """The type of a value that is visible in the block; GraphError if there is none."""
+        """Return the type of a value that is visible in the block.  Raises GraphError if there is none."""
         scope: _Scope | None = self
         while scope is not None:
             if name in scope.types:
@@ -220,9 +220,10 @@ class _Scope:
 
 
 class GraphInference(TypeRules):
-    """Infers the types of one graph and all blocks inside it; the first error is raised.
+    """Infers the types of one graph and all blocks inside it; raises the first error.
 
-    `constant_type` returns the type of a constant that declares none; `complain` adds the place to an error.
+    `constant_type` returns the type of a constant without a declared type; `complain` adds the place to
+    an error.
     """
 
     def __init__(
@@ -237,14 +238,14 @@ class GraphInference(TypeRules):
         self._constant_type = constant_type
         self._complain = complain
         self.path: Path = ()
-        """The block of the statement whose types are inferred."""
+        """The block of the statement in inference."""
         self.types: dict[Path, dict[str, Type | None]] = {}
         self._ends: dict[Path, Types] = {}
 
     def infer(
         self, graph: Graph, inputs: Types, path: Path | None = None
     ) -> Mapping[Path, dict[str, Type | None]]:
-        """The types of all values by their blocks, for inputs of these types (None: as declared)."""
+        """Return the types of all values by block, for inputs of these types (None: as declared)."""
         types = [given or value.type for value, given in zip(graph.inputs, inputs, strict=True)]
         # No recursion: blocks may be nested deeper than Python's stack.
         stack = [self._block(graph, path or (graph.name,), types, None)]
@@ -303,14 +304,14 @@ class GraphInference(TypeRules):
             yield branch, (*place, index), (), scope
 
     def _closed(self, node: Node, place: Path) -> list[Type | None]:
-        """The types of the outputs of an `if` or a `while`, whose blocks have their types."""
+        """Return the output types of an `if` or a `while` after its blocks have been inferred."""
         if node.op == "while":
             carried = [self.types[(*place, 0)].get(value.name) for value in node.subgraphs[0].inputs[1:]]
             return self.loop_results(node, carried, self._ends[(*place, 0)])
         return self.branch_results(node, [self._ends[(*place, index)] for index in (0, 1)])
 
     def _end(self, graph: Graph, scope: _Scope) -> None:
-        """Check the last line of a block: what a graph returns, and what a loop carries on."""
+        """Check the last line of a block: a graph's results, or a loop's next carried values."""
         names = [value.name for value in graph.outputs]
         ends = self._ends[self.path] = [scope(name) for name in names]
         if len(self.path) == 1:

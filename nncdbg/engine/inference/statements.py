@@ -1,4 +1,4 @@
-"""One statement against its op's schema and type rule: the types of its results, and its errors."""
+"""Check one statement against its op's schema and type rule: result types and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Types: TypeAlias = "Sequence[Type | None]"
 
 
 def output_types(node: Node, types: Types, opsets: Mapping[str, int]) -> Types:
-    """The types of a statement's outputs, None where its operands' types do not decide.
+    """Return the types of a statement's outputs; None if its operands' types do not determine them.
 
     Raises the first GraphError of `check_statement`.
     """
@@ -28,9 +28,9 @@ def output_types(node: Node, types: Types, opsets: Mapping[str, int]) -> Types:
 def check_statement(
     node: Node, types: Types, opsets: Mapping[str, int]
 ) -> tuple[Types, Sequence[NncdbgError]]:
-    """The types of a statement's outputs for operands of these types, and all errors of the statement.
+    """Return a statement's output types for operands of these types, and all its errors.
 
-    Errors are wrong counts of operands and outputs, wrong attributes, and types that do not fit.
+    Errors are wrong counts of operands and outputs, wrong attributes, and types that do not match.
     """
     version = version_of(node.op, opsets)
     unknown: list[Type | None] = [None] * len(node.outputs)
@@ -61,7 +61,7 @@ def check_statement(
 
 
 def _tensor_errors(node: Node, found: Schema, types: Types) -> Iterator[GraphError]:
-    """Sequences and optionals where the op takes a tensor."""
+    """Yield errors for sequences and optionals where the op takes a tensor."""
     for index, known in enumerate(types if found.inputs else ()):
         parameter = found.inputs[min(index, len(found.inputs) - 1)]
         if parameter.tensor and known is not None and not isinstance(known, TensorType):
@@ -73,7 +73,7 @@ def _tensor_errors(node: Node, found: Schema, types: Types) -> Iterator[GraphErr
 
 
 def _count_errors(node: Node, found: Schema) -> Iterator[GraphError]:
-    """Numbers of operands and outputs that do not fit the schema."""
+    """Yield errors for counts of operands and outputs that do not match the schema."""
     needed = sum(1 for parameter in found.inputs if not parameter.optional and not parameter.variadic)
     most, variadic = len(found.inputs), bool(found.inputs) and found.inputs[-1].variadic
     if len(node.inputs) < needed or (len(node.inputs) > most and not variadic):
@@ -114,9 +114,10 @@ def literal_dtype(
     types: Sequence[Type | None],
     opsets: Mapping[str, int],
 ) -> str:
-    """The element type of a literal: that of its neighbors under the same type variable of the schema.
+    """Return a literal's element type: that of operands under the same type variable of the schema.
 
-    The first value of a carried value of a loop has the declared type, if it can represent the literal.
+    The initial value of a loop's carried value has the declared type, if the type can represent the
+    literal.
     """
     kind = _kind(literal.data)
     if node is not None and node.op == "while" and index and node.subgraphs:
@@ -144,7 +145,7 @@ _FIXED = {"int64": "i64", "int32": "i32", "float": "f32", "double": "f64", "bool
 
 def _kind(data: object) -> str:
     while isinstance(data, tuple) and data:
-        # A list with one float in it is a list of floats.
+        # A list with at least one float is a list of floats.
         kinds = {_kind(item) for item in data}
         return "f32" if kinds == {"i64", "f32"} else sorted(kinds)[0]
     if isinstance(data, bool):

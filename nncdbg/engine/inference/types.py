@@ -1,4 +1,4 @@
-"""Types of data, and what holds of a value that has one of several types."""
+"""Types of data, and the common type of several alternatives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nncdbg.engine.graph import (
 
 
 def literal_array(literal: Literal, dtype: str) -> Array:
-    """The data of an inline operand; GraphError if it is not valid in this element type."""
+    """Return the data of an inline operand.  Raises GraphError if it is invalid for this element type."""
     try:
         with np.errstate(all="ignore"):
             return np.array(literal.data, dtype=NUMPY[dtype])
@@ -30,12 +30,12 @@ def literal_array(literal: Literal, dtype: str) -> Array:
 
 
 def type_of_array(array: Array) -> TensorType:
-    """The type of an array, all sizes known."""
+    """Return the type of an array, with all sizes known."""
     return TensorType(name_of(array.dtype), tuple(array.shape))
 
 
 def common_type(declared: Type, inferred: Type) -> Type | None:
-    """The type with the sizes of both; None if the two contradict each other."""
+    """Return the type with the sizes of both; None if the two contradict each other."""
     if isinstance(declared, TensorType) and isinstance(inferred, TensorType):
         return _common_tensor(declared, inferred)
     if isinstance(declared, OptionalType) != isinstance(inferred, OptionalType):
@@ -66,7 +66,7 @@ def _common_tensor(declared: TensorType, inferred: TensorType) -> TensorType | N
 
 
 def joined_type(types: Sequence[Type | None]) -> Type | None:
-    """What holds of a value of any of these types: sizes that differ are unknown; None if nothing holds."""
+    """Return a type that fits all these types: differing sizes become unknown; None if there is none."""
     first, *others = types
     if first is None or None in others:
         return None
@@ -83,14 +83,14 @@ def joined_type(types: Sequence[Type | None]) -> Type | None:
 
 
 def stacked_type(each: Type | None, count: int | None = None) -> TensorType | None:
-    """The type of `count` tensors on a new first axis; None for values that are not tensors."""
+    """Return the type of `count` tensors on a new first axis; None for values that are not tensors."""
     if not isinstance(each, TensorType):
         return None
     return TensorType(each.dtype, None if each.shape is None else (count, *each.shape))
 
 
 def bind_symbols(declared: Type, given: Type, sizes: dict[str, Dim]) -> None:
-    """Enter the sizes that the symbols in the type of an input have in this call into `sizes`."""
+    """Add to `sizes` the sizes that the symbols of an input's declared type have in this call."""
     if isinstance(declared, TensorType) and isinstance(given, TensorType):
         if declared.shape is not None and given.shape is not None:
             for symbol, size in zip(declared.shape, given.shape, strict=False):
@@ -101,7 +101,7 @@ def bind_symbols(declared: Type, given: Type, sizes: dict[str, Dim]) -> None:
 
 
 def with_symbols(type_: Type, sizes: Mapping[str, Dim]) -> Type:
-    """The type of an output with the sizes of this call; the symbols of the graph itself are unknown."""
+    """Return an output's type with the sizes of this call; symbols of the graph itself are unknown."""
     if not isinstance(type_, TensorType):
         return type_.__class__(with_symbols(type_.element, sizes))
     if type_.shape is None:

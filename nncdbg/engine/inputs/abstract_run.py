@@ -1,8 +1,8 @@
-"""A run without tensors: types and small integers only, to learn what a program needs of its inputs.
+"""A run without tensors, on types and small integers only, to find what a program needs of its inputs.
 
-Shapes, counts and indices are computed as in the real run, large tensors are only their types.  The run
-reports which integers the ops accept from each input (`Use`), and the first statement whose operand sizes
-cannot be right (`Failure`).
+Shapes, counts and indices are computed as in the real run; large tensors are represented by their types.
+The run reports the integers that the ops accept from each input (`Use`), and the first statement with
+operand sizes that cannot be right (`Failure`).
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from nncdbg.engine.ops.schema import complete, version_of
 from nncdbg.engine.ops.valid_integers import Integers, known_type
 
 SMALL = 1024
-"""Elements up to which the content of a tensor is computed."""
+"""The most elements of a tensor whose content is computed."""
 
 _SAMPLED = 1 << 20
-"""Elements up to which a kernel runs on zeros to learn the sizes of its results."""
+"""The most elements for which a kernel runs on zeros to find the sizes of its results."""
 
 _DEEPEST = 100
-"""Calls and blocks inside each other."""
+"""The deepest nesting of calls and blocks."""
 
 Place: TypeAlias = "tuple[Path, int]"
 
 Origin: TypeAlias = "tuple[str, int]"
-"""An input of the entry graph, and what was added to its elements on the way."""
+"""An input of the entry graph, and the number added to its elements on the way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of a value: its type, its content if it is small, and the inputs it was moved from."""
+    """The known facts about a value: its type, its content if it is small, and its source inputs."""
 
     type: Type | None = None
     data: Array | None = None
@@ -77,7 +77,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A statement whose operand sizes cannot be right; `numbers` are the sizes that take part in it."""
+    """A statement with operand sizes that cannot be right; `numbers` are the sizes involved."""
 
     op: str
     place: Place
@@ -91,16 +91,16 @@ class _Failed(Exception):
 
 
 class _OverBudget(Exception):
-    """More statements than the caller allows."""
+    """The run exceeds the caller's budget of statements."""
 
 
 _WRONG_PROGRAM = (NncdbgError, KeyError)
-"""What ends the run early: compiling or running the program reports the error."""
+"""Exceptions that end the run early: compiling or running the program reports the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Results of a kernel; `exact` if their content is that of the real run, not only their sizes."""
+    """Results of a kernel; `exact` if their content, not only their sizes, is that of the real run."""
 
     arrays: list[Any]
     exact: bool
@@ -108,7 +108,7 @@ class _Made:
 
 @dataclass(slots=True)
 class _Scope:
-    """The values of one block, and of those around it."""
+    """The values of one block, and of the blocks around it."""
 
     path: Path
     values: dict[str, Fact] = field(default_factory=dict)
@@ -129,13 +129,13 @@ class AbstractRun:
 
     program: Program
     sizes: Mapping[str, int]
-    """The numbers that symbolic sizes stand for."""
+    """The numbers of the symbolic sizes."""
     budget: int = 100_000
-    """Statements after which the run ends."""
+    """The number of statements after which the run ends."""
     uses: list[Use] = field(default_factory=list)
     failure: Failure | None = None
     cut_short: bool = False
-    """True if the budget was spent before the end."""
+    """True if the run exceeded the budget before its end."""
     steps: int = 0
     _depth: int = 0
     _rules: TypeRules = field(init=False)
@@ -144,7 +144,7 @@ class AbstractRun:
         self._rules = TypeRules(self.program.opsets, self.program.graphs)
 
     def run(self, inputs: Mapping[str, Fact]) -> AbstractRun:
-        """Run from these facts about the inputs; the results are in `uses`, `failure` and `steps`."""
+        """Run with these facts about the inputs; the results are in `uses`, `failure` and `steps`."""
         graph = self.program.graphs[self.program.entry]
         given = [inputs.get(value.name, Fact(value.type)) for value in graph.inputs]
         try:
@@ -160,7 +160,7 @@ class AbstractRun:
     # -- blocks --------------------------------------------------------------------------------
 
     def block(self, graph: Graph, path: Path, given: Sequence[Fact], outer: _Scope | None) -> list[Fact]:
-        """What is known of the results of a block."""
+        """Return the facts about the results of a block."""
         self._depth += 1
         try:
             if self._depth > _DEEPEST:
@@ -214,7 +214,7 @@ class AbstractRun:
         return facts
 
     def _declared(self, value: Value, fact: Fact) -> Fact:
-        """The fact, with declared sizes where no others are known."""
+        """Return the fact, with declared sizes in place of unknown ones."""
         known, stated = tensor_only(fact.type), tensor_only(value.type)
         if fact.type is None:
             known = stated and without_sizes(stated)  # type: ignore[assignment]
@@ -296,9 +296,9 @@ class AbstractRun:
     def _computed(
         self, op: Op, arguments: Mapping[str, Any], operands: Sequence[Fact], results: Sequence[Type | None]
     ) -> _Made | None:
-        """The results of the kernel on what is known; None where running it would not tell more.
+        """Run the kernel on the known facts and return its results; None if running it adds no facts.
 
-        Where only sizes matter, the kernel runs on zeros, and only the sizes of the results are right.
+        If only sizes matter, the kernel runs on zeros, and only the sizes of the results are right.
         """
         if op.random or op.reference or (op.kernel is None and op.ufunc is None):
             return None
@@ -320,7 +320,7 @@ class AbstractRun:
                 type_ = known_type(fact.type)
                 if type_ is None or index in host:
                     return None
-                # Never touched where only its sizes are used, so that it takes no memory.
+                # If only its sizes are used, the array is never touched and takes no memory.
                 lazy = op.view or counts_only
                 if not lazy and _total(type_) > _SAMPLED:
                     return None
@@ -343,9 +343,9 @@ class AbstractRun:
 
 
 def block_results(code: Code, seen: Mapping[str, Any]) -> list[Type | None]:
-    """The types of the results of a block, as far as they are known before it runs.
+    """Return the types of the results of a block, as far as they are known before it runs.
 
-    `seen` has the values around it that it reads; its own inputs have the types of all iterations.
+    `seen` has the values around it that it reads; the types of its own inputs hold for all iterations.
     """
     program = Program(code.graphs, code.graph.name, opsets=code.opsets)
     outer = _Scope(code.path[:-2])
@@ -362,7 +362,7 @@ def block_results(code: Code, seen: Mapping[str, Any]) -> list[Type | None]:
 
 
 def known_content(content: Any) -> Fact:
-    """A value of the run as a fact: its type, and its content if it is small and may decide sizes."""
+    """Return a value of the run as a fact: its type, and its content if it is small and may decide sizes."""
     if not isinstance(content, np.ndarray):
         return Fact()
     small = content.size <= SMALL and content.dtype.kind in "iub"
@@ -370,7 +370,7 @@ def known_content(content: Any) -> Fact:
 
 
 def _moved(node: Node, op: Op, operands: Sequence[Fact]) -> frozenset[Origin]:
-    """The inputs whose elements the first result holds, with what was added to them."""
+    """Return the inputs with elements in the first result, and the numbers added to them."""
     if node.op in ("Add", "Sub") and len(operands) == 2:
         left, right = operands
         if left.origins and right.data is not None and right.data.size == 1:
@@ -388,7 +388,7 @@ def _moved(node: Node, op: Op, operands: Sequence[Fact]) -> frozenset[Origin]:
 
 
 def _measured(fact: Fact, made: Any, *, exact: bool) -> Fact:
-    """The fact with the sizes of a result, and with its content if that is `exact` and small."""
+    """Return the fact with the sizes of a result, and with its content if that is `exact` and small."""
     if not isinstance(made, (np.ndarray, np.generic)):
         return fact
     array = np.asarray(made)
@@ -404,7 +404,7 @@ def _total(type_: Type | None) -> int:
 
 
 def _estimate(arrays: Sequence[Array | None], host: Sequence[int]) -> int:
-    """Elements that a kernel may make from operands of these sizes and these counts."""
+    """Estimate the elements that a kernel allocates for operands of these sizes and counts."""
     total = max((array.size for array in arrays if array is not None), default=0)
     for index in host:
         array = arrays[index] if index < len(arrays) else None
@@ -419,7 +419,7 @@ def _is_empty(fact: Fact) -> bool:
 
 
 def _numbers(node: Node, operands: Sequence[Fact]) -> frozenset[int]:
-    """The sizes in a statement: those of its operands, their products, small integers, attributes."""
+    """Return the sizes in a statement: those of its operands, their products, small integers, attributes."""
     found: set[int] = set()
     for fact in operands:
         known = tensor_only(fact.type)
@@ -438,7 +438,7 @@ def _numbers(node: Node, operands: Sequence[Fact]) -> frozenset[int]:
 
 
 def _joined(facts: Sequence[Fact]) -> Fact:
-    """What holds of a value that is one of several."""
+    """Return the facts common to all alternatives of a value."""
     origins = frozenset().union(*(fact.origins for fact in facts))
     return Fact(
         joined_type([fact.type for fact in facts]), None if len(facts) > 1 else facts[0].data, origins

@@ -1,4 +1,4 @@
-"""What the inputs of a graph are bound to: arrays, files, generated or random data.
+"""Bind the inputs of a graph to arrays, files, generated or random data.
 
 Inputs that are not given are drawn at random: sizes and integers are chosen so that the program runs,
 and a note reports each choice.
@@ -26,10 +26,10 @@ from nncdbg.engine.ops.valid_integers import Integers
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the user should know before a run.
+    """A note to the user before a run.
 
-    Where that is of something that was not given, `missing` is its kind and its name, so that each
-    surface can say in its own words how to give it; `str(note)` says it for the command line.
+    For an input or size that was not given, `missing` is its kind and its name, so that each user
+    interface can add its own hint; `str(note)` is the note with the hint for the command line.
     """
 
     fact: str
@@ -46,9 +46,8 @@ class Note:
 class Bound:
     """One read-only, C-contiguous, native-endian array per graph input, in the graph's order.
 
-    A sequence is a list of such arrays, an optional that is absent is None.  `dims` holds the size
-    of every symbol of the inputs; `notes` what the user should know: sizes that were assumed and
-    inputs that were drawn at random.
+    A sequence is a list of such arrays, an absent optional is None.  `dims` holds the size of every
+    symbol of the inputs; `notes` report sizes that were assumed and inputs that were drawn at random.
     """
 
     arrays: dict[str, Any]
@@ -57,7 +56,7 @@ class Bound:
 
 
 def parse_spec(text: str) -> tuple[str, str]:
-    """``NAME=SPEC`` of the command line; UsageError unless both sides are there."""
+    """Parse ``NAME=SPEC`` of the command line.  Raises UsageError unless both sides are given."""
     name, equals, spec = text.partition("=")
     if not equals or not name or not spec:
         raise UsageError(f'"{text}" is not NAME=VALUE', hint=f"write VALUE as one of: {FORMS}")
@@ -65,7 +64,7 @@ def parse_spec(text: str) -> tuple[str, str]:
 
 
 def parse_dim(text: str) -> tuple[str, int]:
-    """``N=4`` of the command line; UsageError unless it is a name and a size."""
+    """Parse ``N=4`` of the command line.  Raises UsageError unless it is a name and a size."""
     name, _, size = text.rpartition("=")
     if not name or not (size.isascii() and size.isdigit()):
         raise UsageError(f'"{text}" is not NAME=SIZE', hint="write, for example, --dim N=4")
@@ -85,13 +84,13 @@ def bind(
 
     `specs` maps an input's name (``x`` or ``%x``) to an array, a Python scalar or nested list (converted to
     the input's dtype), a path, or a text: FILE.npy, FILE.npz:KEY, FILE.png:STEPS (see `image_specs`),
-    relative to `folder`, a number or list, or zeros, ones, normal, uniform, arange, with sizes where these
-    are wanted (``normal[1,512]``).  A sequence is a list of those, or FILE.npz with all its arrays; an
-    optional may be None.  `dims` gives symbolic sizes.  Other sizes, and integers that are drawn, are chosen
-    for `consumers` if these are given.  A note reports each choice, and how an image became a tensor.
+    relative to `folder`, a number or list, or zeros, ones, normal, uniform, arange, with optional sizes
+    (``normal[1,512]``).  A sequence is a list of those, or FILE.npz with all its arrays; an optional may be
+    None.  `dims` gives symbolic sizes.  Other sizes, and integers to draw, are chosen for `consumers` if
+    these are given.  A note reports each choice, and how an image became a tensor.
 
     Raises InputError for an unknown name, a dtype, rank or size that does not fit, a text in none of these
-    forms, or a seed below 0; LoadError for a file that cannot be read; UsageError for an image where Pillow
+    forms, or a seed below 0; LoadError for a file that cannot be read; UsageError for an image if Pillow
     is not installed.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -133,7 +132,7 @@ def bind(
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """An input without data, and what to generate for it if that is given."""
+    """An input without data, and the data to generate for it if specified."""
 
     value: Value
     spec: Generated | None
@@ -144,7 +143,7 @@ class _Missing:
 
     @property
     def type(self) -> TensorType | None:
-        """The type to make, with unknown sizes; None where it is not known, or the input stays absent."""
+        """The type to generate, with unknown sizes; None if it is unknown, or the input stays absent."""
         if isinstance(self.value.type, OptionalType) and self.spec is None:
             return None
         known = tensor_only(self.value.type)
@@ -153,7 +152,7 @@ class _Missing:
         return known if known is not None and known.shape is not None else None
 
     def concrete(self, sizes: _Sizes, notes: list[Note]) -> TensorType | None:
-        """The type with numbers for all sizes; None for an optional that stays absent."""
+        """Return the type with numbers for all sizes; None for an optional that stays absent."""
         if self.type is not None:
             return TensorType(self.type.dtype, sizes.shape(Value(self.value.name, self.type), notes))
         if isinstance(self.value.type, OptionalType):
@@ -185,7 +184,7 @@ def _integers(
     sizes: _Sizes,
     seed: int,
 ) -> dict[str, tuple[Integers, str]]:
-    """The integers that are accepted from inputs that are drawn."""
+    """Return the integers that the program accepts from drawn inputs."""
     drawn = {
         name: type_
         for name, type_ in types.items()
@@ -217,10 +216,10 @@ class _Sizes:
         self.chosen = Chosen({}, {})
 
     def match(self, value: Value, data: Any) -> None:
-        """Check an array against its input's type, and learn the sizes of symbols."""
+        """Check an array against its input's type, and store the sizes of symbols."""
         if isinstance(value.type, SequenceType):
             for item in data:
-                # Elements may differ in size: a symbol inside a sequence says nothing of the others.
+                # Elements may differ in size, so each one binds symbols separately.
                 _Sizes(Graph(""), {}).match(Value(value.name, value.type.element), item)
         elif isinstance(value.type, OptionalType):
             if data is not None:
@@ -238,7 +237,7 @@ class _Sizes:
                 self._from.setdefault(dim, f"%{value.name}")
 
     def match_spec(self, missing: _Missing) -> None:
-        """Check the sizes of data to generate, and learn those of symbols from them."""
+        """Check the sizes of data to generate, and store the sizes of symbols in them."""
         if missing.spec is not None and missing.spec.sizes is not None:
             known = tensor_only(missing.value.type)
             if known is not None and known.shape is not None:
@@ -248,7 +247,7 @@ class _Sizes:
     def choose(
         self, consumers: Consumers, missing: Mapping[str, _Missing], given: Mapping[str, Any], seed: int
     ) -> None:
-        """Choose the sizes that are not known so that the program runs."""
+        """Choose the unknown sizes so that the program runs."""
         types = {name: each.type for name, each in missing.items()}
         known = {name: type_ for name, type_ in types.items() if type_ is not None}
 
@@ -258,7 +257,7 @@ class _Sizes:
         self.chosen = consumers.sizes(known, given, self.known, draw)
 
     def shape(self, value: Value, notes: list[Note]) -> tuple[int, ...]:
-        """The shape of an input that is made here, with a note for each size that was chosen."""
+        """Return the shape of a generated input, with a note for each size that was chosen."""
         sizes = []
         for axis, dim in enumerate(_dims(value)):
             if dim is None:
@@ -290,12 +289,12 @@ class _Sizes:
 
 
 def symbolic_sizes(graph: Graph) -> list[str]:
-    """Return the names of the sizes of the inputs, each once, in their order."""
+    """Return the names of the symbolic sizes of the inputs, each once, in order."""
     return list(dict.fromkeys(dim for value in graph.inputs for dim in _dims(value) if isinstance(dim, str)))
 
 
 def _dims(value: Value) -> tuple[Dim, ...]:
-    """The sizes that the type of a tensor says."""
+    """Return the sizes in a tensor type."""
     known = tensor_only(value.type)
     return known.shape or () if known is not None else ()
 
@@ -318,7 +317,7 @@ def _generated(
     seed: int,
     notes: list[Note],
 ) -> Array | None:
-    """Zeros, ones and so on, or random data with a note; None for an optional that stays absent."""
+    """Return generated data, or random data with a note; None for an optional that stays absent."""
     value = missing.value
     if type_ is None:
         notes.append(Note(f"input %{value.name} {value.type} is absent", ("input", value.name)))
@@ -334,7 +333,7 @@ def _generated(
 
 
 def _frozen(array: Any) -> Any:
-    """C-contiguous, native byte order, read-only; a view where the user's array is so already."""
+    """Return a C-contiguous, native-endian, read-only array; a view if the user's array already is."""
     if array is None:
         return None
     if isinstance(array, list):

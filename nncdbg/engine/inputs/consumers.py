@@ -1,7 +1,7 @@
-"""What the statements that read the inputs need of them: sizes that fit, integers in range.
+"""What the statements that read the inputs require: sizes that fit, integers in range.
 
-Sizes and integers that are not given are chosen so that the program runs.  `AbstractRun` finds what is
-needed; the search changes sizes until the run reaches the end.  The same program gives the same choice.
+Sizes and integers that are not given are chosen so that the program runs.  `AbstractRun` finds the
+requirements; the search changes sizes until the run reaches the end.  The choice is deterministic.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Size: TypeAlias = "str | tuple[str, int]"
 """A size that is not given: a symbol, or (input, axis) for ``?``."""
 
 Draw: TypeAlias = Callable[[str, Integers | None], Array]
-"""Makes the data of an input from the integers that are accepted, or from the usual ones."""
+"""Generates the data of an input from the accepted integers, or from the default ones."""
 
 _COMMON = (*range(2, 17), 24, 28, 32, 48, 64, 96, 128, 224, 256, 299, 384, 512)
-"""Sizes to try in any program, besides those that the failing statement shows."""
+"""Sizes to try in any program, besides the sizes in the failing statement."""
 
 _LARGEST = 4096
-"""The largest size that is chosen."""
+"""The largest size to choose."""
 
 _TRIED = 48
-"""Sizes that are tried for one failing statement."""
+"""The most sizes to try for one failing statement."""
 
 _BUDGET = 60_000
 """Statements of abstract runs in one search: a few seconds."""
@@ -42,7 +42,7 @@ _DRAWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Sizes that make the program run, and for each one that had to change the reason."""
+    """Sizes with which the program runs, and for each size that had to change the reason."""
 
     sizes: Mapping[Size, int]
     reasons: Mapping[Size, str]
@@ -50,7 +50,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """The statements of a program; `line` gives the line of one in its listing."""
+    """The statements of a program; `line` returns a statement's line in its listing."""
 
     program: Program
     line: Callable[[Path, int], int]
@@ -62,10 +62,10 @@ class Consumers:
         known: Mapping[str, int],
         draw: Draw,
     ) -> Chosen:
-        """Sizes for what is unknown in `types`, the types of the inputs that are not given.
+        """Return sizes for the unknown ones in `types`, the types of the inputs that are not given.
 
-        All are 1 where that fits, and where nothing else is found.  `given` holds the other inputs, `known`
-        the symbols that are given; `draw` makes the data of an integer input.
+        A size is 1 if that fits, or if no other size is found.  `given` holds the other inputs, `known` the
+        given symbols; `draw` generates the data of an integer input.
         """
         unknown = list(_unknown(types, known))
         ones = dict.fromkeys(unknown, 1)
@@ -83,9 +83,9 @@ class Consumers:
         known: Mapping[str, int],
         draw: Draw,
     ) -> dict[str, tuple[Integers, str]]:
-        """Per input that is not given the integers that are accepted, and by which statement.
+        """Return the accepted integers of each input that is not given, and the statement that limits them.
 
-        `types` has their types; `draw` makes the data of one, which later statements may depend on.
+        `types` has their types; `draw` generates the data of one, on which later statements may depend.
         """
         found: dict[str, tuple[Integers, str]] = {}
         drawn = {name: draw(name, None) for name, type_ in types.items() if _may_steer(type_)}
@@ -109,7 +109,7 @@ class Consumers:
         return found
 
     def _accepted(self, type_: TensorType, uses: Sequence[Use], name: str) -> tuple[Integers, str] | None:
-        """What all uses accept; where they exclude each other, what the first one accepts."""
+        """Return the integers that all uses accept; if these exclude each other, those of the first use."""
         chosen: Use | None = None
         low, high = _limits(type_)
         for use in uses:
@@ -132,7 +132,7 @@ class Consumers:
         return f"{op} line {self.line(*place)}"
 
     def fits(self, op: str, place: Place) -> str:
-        """Why a size was chosen."""
+        """Return the reason for a chosen size."""
         return f"so that {self._reason(op, place)} fits"
 
 
@@ -145,7 +145,7 @@ class _Search:
     spent: int = 0
 
     def improved(self, sizes: dict[Size, int]) -> tuple[dict[Size, int], dict[Size, str]]:
-        """Sizes that reach the end of the program; those given where none are found."""
+        """Return sizes with which the run reaches the program's end; the given ones if none are found."""
         best = dict(sizes)
         reasons: dict[Size, str] = {}
         run = self._run(best)
@@ -163,7 +163,7 @@ class _Search:
         return (best, reasons) if run.failure is None else (sizes, {})
 
     def _step(self, sizes: dict[Size, int], run: AbstractRun) -> tuple[dict[Size, int], AbstractRun] | None:
-        """The smallest change that gets past the failing statement; of several the one that gets furthest."""
+        """Return the smallest change with which the run passes the failing statement and gets furthest."""
         assert run.failure is not None
         best: tuple[dict[Size, int], AbstractRun] | None = None
         groups = list(_groups(list(sizes)))
@@ -210,7 +210,7 @@ def _unknown(types: Mapping[str, TensorType], known: Mapping[str, int]) -> Itera
 
 
 def _groups(sizes: list[Size]) -> Iterator[tuple[Size, ...]]:
-    """Sizes to change together: each alone, pairs, all."""
+    """Yield the sizes to change together: each alone, pairs, all."""
     yield from ((size,) for size in sizes)
     if 2 < len(sizes) <= 5:
         yield from combinations(sizes, 2)
@@ -219,7 +219,7 @@ def _groups(sizes: list[Size]) -> Iterator[tuple[Size, ...]]:
 
 
 def _candidates(numbers: Iterable[int]) -> list[int]:
-    """Sizes worth trying, smallest first; `numbers` are those of the failing statement."""
+    """Return the sizes to try, smallest first; `numbers` are those of the failing statement."""
     shown = sorted(number for number in numbers if 1 < number <= _LARGEST * _LARGEST)[:16]
     likely = dict.fromkeys(shown)
     for first in shown:
@@ -234,7 +234,7 @@ def _facts_of(arrays: Mapping[str, Any]) -> dict[str, Fact]:
 
 
 def _may_steer(type_: TensorType) -> bool:
-    """Whether the content of an input may be a shape, a count or a choice that decides sizes."""
+    """Return whether the content of an input may be a shape, a count or a condition that decides sizes."""
     fixed = all(isinstance(size, int) for size in type_.shape or ())
     return fixed and len(type_.shape or ()) < 2 and (is_integer(type_) or type_.dtype == "bool")
 
@@ -245,5 +245,5 @@ def _limits(type_: TensorType) -> tuple[int, int]:
 
 
 def is_integer(type_: TensorType) -> bool:
-    """Whether a type holds integers, bool not included."""
+    """Return whether a type holds integers, bool not included."""
     return type_.dtype in dtypes.INTEGERS

@@ -1,4 +1,4 @@
-"""Data that is given as text: a NumPy file, an image, data to generate, a number or a list.
+"""Data given as text: a NumPy file, an image, data to generate, a number or a list.
 
 x.npy    batch.npz:x    photo.png:/255    zeros    normal[1,512]    16000    [[0.5, nan], [-inf, 1e-3]]
 """
@@ -32,7 +32,7 @@ _FILE = re.compile(r"(?i)\.np[yz]$|\.npz:")
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Data to generate: one of `GENERATED`, with its sizes if they are given."""
+    """Data to generate: one of `GENERATED`, with its sizes if given."""
 
     kind: str
     sizes: tuple[int, ...] | None = None
@@ -63,7 +63,7 @@ class Plain:
 
 
 def generated(text: str) -> Generated | None:
-    """``zeros`` or ``normal[1,512]``; None for any other text.  Raises UsageError for wrong sizes."""
+    """Parse ``zeros`` or ``normal[1,512]``; None for any other text.  Raises UsageError for wrong sizes."""
     found = _GENERATED.fullmatch(text.strip())
     if found is None:
         return None
@@ -77,9 +77,9 @@ def generated(text: str) -> Generated | None:
 
 
 def data_file(text: str, folder: Path | None = None) -> DataFile | ImageFile | None:
-    """A NumPy or image file by its suffix, relative to `folder`; None for any other text.
+    """Return a NumPy or image file by its suffix, relative to `folder`; None for any other text.
 
-    Raises UsageError for an unknown step of an image.
+    Raises UsageError for an unknown image step.
     """
     if _FILE.search(text) is None:
         return image_file(text, folder)
@@ -91,7 +91,7 @@ def data_file(text: str, folder: Path | None = None) -> DataFile | ImageFile | N
 
 
 def split_data(text: str) -> tuple[str, str] | None:
-    """The target and the data of ``%v = zeros[2,3]`` or ``%v = x.npy``; None for any other assignment."""
+    """Split ``%v = zeros[2,3]`` or ``%v = x.npy`` into target and data; None for any other assignment."""
     for place, character in enumerate(text):
         data = text[place + 1 :].strip().strip("\"'")
         if character == "=" and (_GENERATED.fullmatch(data) or _FILE.search(data) or is_image_text(data)):
@@ -100,7 +100,7 @@ def split_data(text: str) -> tuple[str, str] | None:
 
 
 def read_spec(text: str, folder: Path | None = None) -> Generated | DataFile | ImageFile | Plain:
-    """What a text gives.  Raises UsageError for a text in none of the forms."""
+    """Parse any data text.  Raises UsageError for a text in none of the forms."""
     found = generated(text) or data_file(text, folder)
     if found is not None:
         return found

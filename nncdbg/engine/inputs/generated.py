@@ -1,4 +1,4 @@
-"""Data for inputs that come from no file: zeros, ones, counted, or drawn from a seed."""
+"""Generated data for inputs: zeros, ones, a range, or random data from a seed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.ops.valid_integers import Integers
 
 GENERATED = ("zeros", "ones", "normal", "uniform", "arange")
-"""What a user can ask for by name."""
+"""The kinds of data that a user can name."""
 
 
 def generate(
     name: str, type_: TensorType, kind: str | None, seed: int, integers: Integers | None = None
 ) -> Array:
-    """An array of the concrete type for the input `name`.
+    """Return an array of the concrete type for the input `name`.
 
-    `kind` is one of `GENERATED`; None draws what suits the dtype: standard normal floats,
-    `integers` (0 to 9 as far as they fit, if None), fair bools, empty text.  The draw depends on the
-    seed and the name only.  Raises UsageError for a kind that the dtype does not have.
+    `kind` is one of `GENERATED`; None draws by dtype: standard normal floats, `integers` (if None,
+    0 to 9 as far as the dtype allows), fair bools, empty text.  The draw depends on the seed and the
+    name only.  Raises UsageError for a kind that the dtype does not support.
     """
     assert type_.shape is not None
     shape = tuple(int(size) for size in type_.shape if size is not None)
@@ -52,13 +52,13 @@ def generate(
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
-    """Depends on the seed and the input's name only, so other inputs can come and go."""
+    """Return a generator that depends on the seed and the input's name only, not on other inputs."""
     key = hashlib.blake2b(f"{seed}:{name}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
 
 
 def _drawn(name: str, kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Standard normal or uniform [0, 1) floats; integers 0 to 9 as far as they fit; fair bools."""
+    """Draw standard normal or uniform [0, 1) floats; integers from 0 to at most 9; fair bools."""
     dtype = dtypes.NUMPY[name]
     if name in dtypes.INTEGERS or name == "bool":
         return np.asarray(rng.integers(0, _largest(name) + 1, shape)).astype(dtype)
@@ -70,7 +70,7 @@ def _drawn(name: str, kind: str, shape: tuple[int, ...], rng: np.random.Generato
 
 
 def _largest(name: str) -> int:
-    """The largest integer that is drawn for a dtype."""
+    """Return the largest integer to draw for a dtype."""
     if name == "bool":
         return 1
     bits = int(name[1:])

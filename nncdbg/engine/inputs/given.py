@@ -1,6 +1,6 @@
 """Data that a user gives for an input, as an array of the input's type.
 
-No data is converted silently: an array of another dtype or shape is an error that names both types.
+Arrays are never converted silently: another dtype or shape is an error that names both types.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def _name_of(array: Array, value: Value) -> str:
 
 
 def given_array(value: Value, data: Any, folder: Path | None, notes: list[str]) -> Any:
-    """The array that the user gives for an input, of the input's dtype; a list of them for a sequence.
+    """Return the user's array for an input, of the input's dtype; a list of arrays for a sequence.
 
-    `notes` gets a sentence for each image that is converted.
+    `notes` receives a sentence for each image that is converted.
     """
     if isinstance(value.type, OptionalType):
         element = Value(value.name, value.type.element)
@@ -153,13 +153,13 @@ def _check_dtype(value: Value, array: Array, what: str) -> None:
     if known is None or name == known.dtype:
         return
     wanted = dtypes.NUMPY[known.dtype]
-    # NumPy knows the names of ml_dtypes only where that is imported.
+    # NumPy resolves the names of ml_dtypes only after that module is imported.
     target = f"ml_dtypes.{wanted.name}" if wanted.isbuiltin == 2 else f'"{wanted.name}"'
     raise misfit(value, array, "dtype", f"it needs {known.dtype}, not {name}", f"{what}: x.astype({target})")
 
 
 def _strings(value: Value, array: Array) -> Array:
-    """Text of any width as an array of str objects."""
+    """Return text of any width as an array of str objects."""
     strings = array.astype(object)
     flat = [
         item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in strings.flat
@@ -173,7 +173,7 @@ def _strings(value: Value, array: Array) -> Array:
 
 
 def _converted(value: Value, data: Any) -> Array:
-    """A Python scalar or nested list in the input's dtype; InputError if it would not be the same."""
+    """Return a Python scalar or nested list in the input's dtype; InputError if values would change."""
     try:
         plain = np.asarray(data)
     except ValueError as error:
@@ -208,7 +208,7 @@ def _converted(value: Value, data: Any) -> Array:
 
 
 def _viewed(value: Value, array: Array) -> Array:
-    """bf16 and its kin come back from .npy as raw bytes: their dtype is the graph's word."""
+    """Return raw bytes from a .npy file (bf16 and other `ml_dtypes` types) with the graph's dtype."""
     known = tensor_only(value.type)
     if array.dtype.type is not np.void or array.dtype.names or known is None:
         return array

@@ -1,6 +1,6 @@
-"""Image files as tensors: what the pixels become is given by the input's type and by explicit steps.
+"""Image files as tensors: the input's type and explicit steps define the conversion of the pixels.
 
-Everything that the header decides (pixel count, layout, size) is checked before the pixels are decoded.
+Everything in the header (pixel count, layout, size) is checked before the pixels are decoded.
 Color conversions and scaling filters are Pillow's.
 """
 
@@ -24,11 +24,11 @@ from nncdbg.engine.inputs.npy import opened
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Pillow has readers that start other programs (EPS); none of these do.
+# Some Pillow readers start other programs (EPS); none of these do.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 _CHANNEL_NAMES = {"L": "gray", "RGB": "RGB", "RGBA": "RGBA"}
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the channels R, G and B in 0..1: those of torchvision's pretrained models."""
+"""Of the channels R, G and B in 0..1, as in torchvision's pretrained models."""
 
 
 class ReadImage(NamedTuple):
@@ -63,7 +63,7 @@ def _opened_image(file: ImageFile) -> Iterator[Image]:
             hint=f"run {sys.executable} -m pip install pillow",
         ) from None
     with opened(file.path, "an image", ".png or .jpg") as stream, warnings.catch_warnings():
-        # Pillow warns of what is an error here: large and damaged files.
+        # Pillow only warns about large and damaged files, which are errors here.
         warnings.simplefilter("ignore")
         try:
             image = Image.open(stream, formats=_FORMATS)
@@ -84,7 +84,7 @@ def _too_large(file: ImageFile, fact: str) -> LoadError:
 
 
 def _pixels(plan: Plan, words: list[str]) -> Array:
-    """Return the pixels, u8 or u16 of [height, width, channels]; `words` gets what was done to them."""
+    """Return the pixels, u8 or u16 of [height, width, channels]; append each conversion to `words`."""
     from PIL import ImageOps
 
     header, image = plan.header, plan.header.image
@@ -106,7 +106,7 @@ def _pixels(plan: Plan, words: list[str]) -> Array:
 
 
 def _converted(image: Image, plan: Plan, words: list[str]) -> Image:
-    """Return the image in the mode of the plan's channels.  Refuses pixels that can be seen through."""
+    """Return the image in the mode of the plan's channels.  Refuses transparent pixels."""
     mode = CHANNELS[plan.channels]
     if image.has_transparency_data:
         image = image if image.mode == "RGBA" else image.convert("RGBA")
@@ -124,7 +124,7 @@ def _converted(image: Image, plan: Plan, words: list[str]) -> Image:
 
 
 def _scaled(pixels: Array, plan: Plan) -> Array:
-    """Return the pixels in the dtype of the plan, on its scale."""
+    """Return the pixels in the dtype and on the scale of the plan."""
     header, file = plan.header, plan.header.file
     values: Any = pixels
     if file.scale not in (None, "raw"):
@@ -146,7 +146,7 @@ def _scaled(pixels: Array, plan: Plan) -> Array:
 
 
 def _resized(image: Image, fitting: Fitting | None, size: tuple[int, int], words: list[str]) -> Image:
-    """The image in another size, by a bilinear filter that averages when it shrinks."""
+    """Return the image in another size, by a bilinear filter that averages when it shrinks."""
     from PIL import ImageOps
     from PIL.Image import Resampling
 
@@ -159,7 +159,7 @@ def _resized(image: Image, fitting: Fitting | None, size: tuple[int, int], words
 
 
 def _arranged(pixels: Array, layout: str) -> Array:
-    """[height, width, channels] in another order of axes."""
+    """Convert [height, width, channels] to another order of axes."""
     axes = {"h": 0, "w": 1, "c": 2}
     order = [axes[letter] for letter in layout if letter != "n"]
     arranged = pixels[..., 0] if layout == "hw" else pixels.transpose(order)

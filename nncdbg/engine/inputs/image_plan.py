@@ -1,4 +1,4 @@
-"""How an image becomes a tensor, as far as its header, the type and the user's steps decide it."""
+"""The plan to convert an image to a tensor: determined by its header, the type and the user's steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST_PIXELS = 1 << 26
-"""Pixels of an image at most, as it is in the file and as it is resized to."""
+"""The most pixels of an image, both in the file and after resizing."""
 
 CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes by number of channels."""
@@ -29,10 +29,10 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an image becomes: the layout, the number of channels and the (width, height) of the tensor.
+    """The result of a conversion: layout, number of channels and (width, height) of the tensor.
 
-    `kind` names its pixels, `scale` what is done to their values; `upright` is the (width, height) of the
-    image as it is shown.
+    `kind` names its pixels, `scale` the conversion of their values; `upright` is the (width, height) of
+    the image as displayed.
     """
 
     header: Header
@@ -47,7 +47,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """An image that is open and not decoded, and the value that it is for."""
+    """An opened image that is not decoded, and the value that it is for."""
 
     name: str
     type_: TensorType | None
@@ -70,7 +70,7 @@ class Header:
         return InputError(f"cannot convert {self.file.path.name} to {title}: {fact}", hint=hint)
 
     def _with(self, *steps: str) -> str:
-        """The user's text with more steps."""
+        """Return the user's text with more steps."""
         return f"{self.file.path.name}:{','.join((*self.file.steps, *steps))}"
 
     def _dtype(self) -> str:
@@ -85,7 +85,7 @@ class Header:
         return self.type_.shape if self.type_ is not None else None
 
     def _layout(self) -> str:
-        """The layout given, else the only one with 1, 3 or 4 channels on its channel axis."""
+        """Return the given layout, else the only one with 1, 3 or 4 channels on its channel axis."""
         shape, wanted = self._shape(), self.file.layout
         ranked = [layout for layout in LAYOUTS if shape is None or len(layout) == len(shape)]
         if not ranked:
@@ -119,10 +119,10 @@ class Header:
         return channels
 
     def _kind(self) -> str:
-        """The kind of pixels.  Refuses those that Pillow would reduce, and files with several images."""
+        """Return the kind of pixels.  Refuses kinds that Pillow would reduce, and multi-image files."""
         mode, frames = self.image.mode, getattr(self.image, "n_frames", 1)
         if frames > 1 and self.image.format != "MPO":
-            # MPO: the photo of a phone, with smaller or other views behind it.
+            # MPO: a phone's photo, followed by smaller or other views.
             raise self.refused(f"it has {frames} images", "save one of them as .png")
         if mode in ("I", "F"):
             raise self.refused("it has 32-bit pixels", "convert it to .npy with numpy.save")
@@ -153,11 +153,11 @@ class Header:
 
     @property
     def turns_itself(self) -> bool:
-        """Whether Pillow turns the image upright by itself."""
+        """Return whether Pillow turns the image upright by itself."""
         return self.image.format == "TIFF"
 
     def _size(self, now: tuple[int, int], fixed: tuple[Dim, Dim]) -> tuple[int, int]:
-        """The (width, height) of the tensor: the image's, or that of `resize` or `crop`."""
+        """Return the (width, height) of the tensor: the image's, or that of `resize` or `crop`."""
         fitting = self.file.fitting
         width, height = fixed
         if fitting is None:
@@ -183,9 +183,9 @@ class Header:
         return size
 
     def _scale(self, dtype: str, channels: int, resized: str) -> str:
-        """The scale in words.  Refuses values that the dtype cannot hold, and `bgr` without 3 channels.
+        """Describe the scale.  Refuses values that the dtype cannot hold, and `bgr` without 3 channels.
 
-        `resized` is the step that the image needs as well, empty if its size fits.
+        `resized` is another step that the image needs, empty if its size fits.
         """
         if self.file.bgr and channels != 3:
             raise self.refused(f"bgr needs 3 channels, not {channels}", "remove it")
@@ -213,14 +213,14 @@ class Header:
 
 
 def _fits(size: tuple[int, int], fixed: tuple[Dim, Dim]) -> bool:
-    """Whether a (width, height) is the one that the input needs, where it has fixed sizes."""
+    """Return whether a (width, height) matches the fixed sizes of the input."""
     return all(
         not isinstance(needed, int) or needed == given for needed, given in zip(fixed, size, strict=True)
     )
 
 
 def _step(kind: str, now: tuple[int, int], fixed: tuple[Dim, Dim]) -> str:
-    """`resize` or `crop` to fixed sizes; a size that the input does not fix keeps the ratio of the image."""
+    """Return `resize` or `crop` to the fixed sizes; a size that is not fixed keeps the image's ratio."""
     width, height = fixed
     if isinstance(width, int) and isinstance(height, int):
         return kind
@@ -231,5 +231,5 @@ def _step(kind: str, now: tuple[int, int], fixed: tuple[Dim, Dim]) -> str:
 
 
 def by(size: tuple[int, int]) -> str:
-    """``640x480``."""
+    """Format a size as ``640x480``."""
     return f"{size[0]}x{size[1]}"

@@ -1,4 +1,4 @@
-"""Image files as input data: the text that names a file and the steps from its pixels to a tensor.
+"""Image files as input data: a text with the file's name and the steps from its pixels to a tensor.
 
 photo.png    photo.png:/255    photo.jpg:imagenet,crop    photo.png:/127.5-1,resize=640x480,nhwc,bgr
 """
@@ -38,7 +38,7 @@ class Linear:
 
 
 class Fitting(NamedTuple):
-    """How an image gets another size: stretched, or cut after scaling; `size` None is that of the input."""
+    """How an image is fitted to a size: stretched, or cropped after scaling; `size` None: the input's."""
 
     kind: Literal["resize", "crop"]
     size: tuple[int, int] | None
@@ -50,7 +50,7 @@ Scale = Linear | Literal["raw", "imagenet"]
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """An image file, its steps as typed, and what they set; None follows from the input's type."""
+    """An image file, its steps as typed, and their settings; None follows from the input's type."""
 
     path: Path
     steps: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class ImageFile:
 
 
 def image_file(text: str, folder: Path | None = None) -> ImageFile | None:
-    """An image file by its suffix, relative to `folder`; None for any other text.
+    """Return an image file by its suffix, relative to `folder`; None for any other text.
 
     Raises UsageError for an unknown or repeated step.
     """
@@ -86,12 +86,12 @@ def image_file(text: str, folder: Path | None = None) -> ImageFile | None:
 
 
 def is_image_text(text: str) -> bool:
-    """Whether a text names an image file, with right or wrong steps."""
+    """Return whether a text names an image file, with valid or invalid steps."""
     return _IMAGE.fullmatch(text) is not None
 
 
 def _parsed(step: str) -> Mapping[str, Any] | None:
-    """The fields of ImageFile that a step gives; None for an unknown step."""
+    """Return the fields of ImageFile that a step sets; None for an unknown step."""
     if linear := _SCALE.fullmatch(step):
         divisor = float(linear[1])
         return {"scale": Linear(divisor, float(linear[2] or 0))} if divisor else None

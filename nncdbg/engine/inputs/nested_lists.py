@@ -9,14 +9,14 @@ import numpy as np
 EQUAL_ROWS = "use rows of equal length"
 
 _DEEPEST = 64
-"""Axes of an array at most."""
+"""The most axes of an array."""
 
 _MOST = 1 << 20
-"""Items of one depth that are compared."""
+"""The most items that are compared at one depth."""
 
 
 def ragged(data: Any) -> str:
-    """Return why a nested list is not an array: `a ragged list: [0] has 2 items, [1] has 1`."""
+    """Describe why a nested list is not an array: `a ragged list: [0] has 2 items, [1] has 1`."""
     level: list[tuple[tuple[int, ...], Any]] = [((), data)]
     for _ in range(_DEEPEST):
         (first, item), *others = level
@@ -31,7 +31,7 @@ def ragged(data: Any) -> str:
 
 
 def _length(item: Any) -> int | None:
-    """The items of a list or of an array's first axis; None for a scalar."""
+    """Return the length of a list or of an array's first axis; None for a scalar."""
     return len(item) if isinstance(item, (list, tuple)) or np.ndim(item) else None
 
 

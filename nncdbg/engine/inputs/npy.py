@@ -1,4 +1,4 @@
-"""NumPy files, never unpickled; a damaged one gives one clear reason."""
+"""NumPy files, never unpickled; a damaged file raises one clear error."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.process.threads import parsed
 
 Check: TypeAlias = "Callable[[Array], object]"
-"""Raises for an array that cannot be used; its argument has the type and shape of that one, and no data."""
+"""Raises for an unusable array; its argument has the type and shape of the array, but no data."""
 
 _PICKLES = "save a plain array: numpy.save(path, array); nncdbg never unpickles"
 
 MAPPED = 1 << 26
-"""Bytes from which a .npy file is mapped into memory instead of read: only what is looked at is read then."""
+"""Bytes from which a .npy file is mapped into memory, so that only the parts in use are read."""
 
 
 def load_array(path: Path) -> Array:
-    """The array of a .npy file, a large one read-only and as the file is; LoadError if there is none."""
+    """Return the array of a .npy file, a large one read-only and mapped; LoadError if there is none."""
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size >= MAPPED and file.read(6) == b"\x93NUMPY":
             return parsed(lambda: np.load(path, mmap_mode="r", allow_pickle=False))
@@ -48,10 +48,10 @@ def _loaded(file: IO[bytes]) -> Any:
 
 
 def read_part(part: Array) -> Array:
-    """The elements of a small part of an array, copied if they are of a mapped file.
+    """Return the elements of a small part of an array, copied if they are in a mapped file.
 
-    Then only the pages that they stand in are read: by default the system reads on for megabytes, as
-    suits a pass over all of it.
+    Reads only the pages that contain them: by default the system reads megabytes ahead, which suits
+    only a pass over the whole file.
     """
     pages: Any = part
     of_file = False
@@ -72,14 +72,14 @@ def read_part(part: Array) -> Array:
 
 
 def accept(header: Array) -> None:
-    """Take an array of any type and shape."""
+    """Accept an array of any type and shape."""
 
 
 def load_from_archive(path: Path, key: str | None, check: Check = accept) -> Array:
-    """Return an array of a .npz file; `key` None takes the only one.
+    """Return an array of a .npz file; `key` None selects its only array.
 
-    `check` raises for a type or shape that cannot be used, before any data is unpacked.  Raises
-    LoadError, UsageError for the key, and what `check` raises.
+    `check` raises for an unusable type or shape before any data is unpacked.  Raises LoadError,
+    UsageError for the key, and the errors of `check`.
     """
     with _archive(path) as archive:
         names = list(archive.files)
@@ -92,13 +92,13 @@ def load_from_archive(path: Path, key: str | None, check: Check = accept) -> Arr
 
 
 def load_archive(path: Path, check: Check = accept) -> list[Array]:
-    """Return every array of a .npz file in its order: a sequence; `check` and raises as for one array."""
+    """Return every array of a .npz file in its order: a sequence.  Raises as `load_from_archive` does."""
     with _archive(path) as archive:
         return [_unpacked(path, archive, key, check) for key in archive.files]
 
 
 def archive_names(path: Path) -> list[str]:
-    """The names of the arrays in a .npz file, in its order; LoadError if there is none."""
+    """Return the names of the arrays in a .npz file, in its order; LoadError if there is none."""
     with _archive(path) as archive:
         return list(archive.files)
 
@@ -116,7 +116,7 @@ def _archive(path: Path) -> Iterator[NpzFile]:
 
 
 def _unpacked(path: Path, archive: NpzFile, key: str, check: Check) -> Array:
-    """Return an array of an archive whose header is right: a small file may unpack to any size."""
+    """Return an array of an archive after checking its header: a small file may unpack to any size."""
     zipped = archive.zip
     assert zipped is not None, "the archive is open"
     name = key if key in zipped.namelist() else f"{key}.npy"
@@ -145,7 +145,7 @@ _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def _header(file: IO[bytes]) -> Array | None:
-    """Return an array of the type and shape of the one in a file, without data; None if there is none."""
+    """Return an array with the type and shape of the one in a file, without data; None if there is none."""
     start = file.read(np.lib.format.MAGIC_LEN)
     reader = _READERS.get((start[-2], start[-1])) if start.startswith(np.lib.format.MAGIC_PREFIX) else None
     if reader is None:
@@ -158,7 +158,7 @@ def _header(file: IO[bytes]) -> Array | None:
 def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz") -> Iterator[IO[bytes]]:
     """Open a regular file; any failure while it is read becomes a LoadError that names the file."""
     try:
-        # To open a pipe or a device might wait for ever.
+        # Opening a pipe or a device could block forever.
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise LoadError(f"{path} is not a regular file", hint=f"use a {suffixes} file")
@@ -175,7 +175,7 @@ def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz
     except MemoryError as error:
         raise LoadError(f"{path} does not fit in memory") from error
     except Exception as error:
-        # Neither numpy.load nor Pillow has one exception for a damaged file: it may be any of a dozen.
+        # numpy.load and Pillow raise any of a dozen exceptions for a damaged file.
         if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise LoadError(
                 f"{path} contains Python objects, or is not a NumPy file",
@@ -185,7 +185,7 @@ def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz
 
 
 def choice(name: str, known: Iterable[str]) -> str:
-    """A hint: the known name that is nearest to `name`, or all of them."""
+    """Return a hint: the known name nearest to `name`, or all of them."""
     names = sorted(known)
     if not names:
         return "choose another file: it has no arrays"

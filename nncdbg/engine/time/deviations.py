@@ -1,7 +1,7 @@
-"""What the user made happen on a branch: values set, and micro programs stepped into.
+"""The user's deviations on a branch: values set, and micro programs stepped into.
 
-A deviation belongs to its branch.  It is in effect from its tick on; before that tick it is ahead,
-and takes effect when the run reaches the tick.
+A deviation belongs to its branch.  It is in effect from its tick on; before that tick it is
+"ahead", and takes effect when the run reaches the tick.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nncdbg.engine.execution.machine import Machine
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edit:
-    """A value set by hand at `tick`: which slots changed, and what they held before."""
+    """A value set by hand at `tick`: the changed slots, and their contents before and after."""
 
     tick: int
     name: str
@@ -27,9 +27,9 @@ class Edit:
     at: Statement
     """The statement that was next."""
     late: tuple[Statement, ...] = ()
-    """Decisions (`if`, `while`, `break`) that had already used one of the changed values, outermost first."""
+    """Decisions (`if`, `while`, `break`) that already used one of the changed values, outermost first."""
     kept: tuple[str, ...] = ()
-    """Values that depend on the edited one and keep what an earlier edit has set."""
+    """Values that depend on the edited one but keep the content set by an earlier edit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,22 +41,22 @@ class Detour:
 
 
 Deviation: TypeAlias = "Edit | Detour"
-"""What a replay needs besides the program."""
+"""The additional data that a replay needs besides the program."""
 
 
 def edits_of(deviations: Iterable[Deviation]) -> list[Edit]:
-    """The edits among deviations, in their order."""
+    """Return the edits among deviations, in their order."""
     return [each for each in deviations if isinstance(each, Edit)]
 
 
 def detour_at(deviations: Iterable[Deviation], tick: int) -> Detour | None:
-    """The detour that the statement after `tick` statements takes; None if it runs by its kernel."""
+    """Return the detour that the statement after `tick` statements takes; None if it runs by its kernel."""
     detours = (each for each in deviations if isinstance(each, Detour) and each.tick == tick + 1)
     return next(detours, None)
 
 
 def next_halt(deviations: Iterable[Deviation], tick: int) -> float:
-    """The tick at which a free run must stop for the next deviation ahead; infinity if there is none."""
+    """Return the tick at which a free run stops for the next deviation ahead; infinity if none."""
     ahead = (
         each.tick if isinstance(each, Edit) else each.tick - 1 for each in deviations if each.tick > tick
     )
@@ -64,7 +64,7 @@ def next_halt(deviations: Iterable[Deviation], tick: int) -> float:
 
 
 def parted(these: Sequence[Deviation], those: Sequence[Deviation]) -> int | None:
-    """The tick of the first deviation that only one of two runs has; None if they are the same."""
+    """Return the tick of the first deviation that only one of two runs has; None if they are the same."""
     for a, b in zip_longest(these, those):
         if a is not b:
             return min(each.tick for each in (a, b) if each is not None)
@@ -72,12 +72,12 @@ def parted(these: Sequence[Deviation], those: Sequence[Deviation]) -> int | None
 
 
 def sets(deviation: Deviation, depth: int, slot: int) -> bool:
-    """Whether a deviation is an edit that changes this slot."""
+    """Return whether a deviation is an edit that changes this slot."""
     return isinstance(deviation, Edit) and any(change[:2] == (depth, slot) for change in deviation.changes)
 
 
 def apply_edits(machine: Machine, deviations: Iterable[Deviation]) -> list[Edit]:
-    """Put the edits made at this very tick into effect; they are returned."""
+    """Apply the edits made at exactly this tick, and return them."""
     made = [each for each in edits_of(deviations) if each.tick == machine.tick]
     for edit in made:
         for depth, slot, _, after in edit.changes:
@@ -86,7 +86,7 @@ def apply_edits(machine: Machine, deviations: Iterable[Deviation]) -> list[Edit]
 
 
 def take_back(machine: Machine, edit: Edit, depth: int | None = None) -> None:
-    """Restore what an edit changed in the frames below `depth`."""
+    """Restore the contents from before an edit, in the frames below `depth`."""
     frames = machine.frames[:depth]
     for level, slot, before, _ in reversed(edit.changes):
         if level < len(frames):
@@ -94,9 +94,9 @@ def take_back(machine: Machine, edit: Edit, depth: int | None = None) -> None:
 
 
 def delayed(ahead: Iterable[Deviation], machine: Machine, code: Code) -> list[Deviation]:
-    """Deviations ahead of `machine`, later by what the micro program `code` takes more than the kernel.
+    """Return the deviations ahead of `machine`, later by the extra ticks of the micro program `code`.
 
-    The micro program runs on a clone to be counted.
+    A clone of the machine runs the micro program to count its ticks.
     """
     ahead = list(ahead)
     if not ahead:

@@ -1,11 +1,11 @@
-"""Moving through time: undo while the journal reaches, else replay from a checkpoint.
+"""Moving through time: undo within the journal, else replay from a checkpoint.
 
-Old values still stand in their slots, because a value is written once and memory is not
-reused; so a step back moves the pc.  What was dropped at a transfer of control (a finished
-frame, the slots of the last iteration) is in the machine's journal.  Both are bounded: past
-`budget` bytes or `JOURNAL` entries the oldest go, checkpoints at about logarithmic distances
-stay, and what is asked for is computed again from the nearest one.  Kernels are functions of
-their inputs and random streams are numbered, so a replay gives the same bits.
+A value is written once and memory is not reused, so old values are still in their slots and a
+step back only moves the pc.  The machine's journal holds what a transfer of control dropped (a
+finished frame, the slots of the last iteration).  Both are bounded: beyond `budget` bytes or
+`JOURNAL` entries the oldest are dropped.  Checkpoints at roughly logarithmic distances are kept,
+and dropped values are recomputed from the nearest one.  Kernels are functions of their inputs and
+random streams are numbered, so a replay gives the same bits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SPACING = 1024
 
 
 class _Evicted:
-    """The content of a slot whose value was dropped to keep within the budget."""
+    """The content of a slot after its value was dropped to stay within the budget."""
 
     def __repr__(self) -> str:
         return "<evicted>"
@@ -58,9 +58,9 @@ EVICTED = _Evicted()
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A named moment, `at` the statement that was next.
+    """A named moment; `at` is the next statement there.
 
-    `edits` are the deviations of the branch at that time; None: those that it has now.
+    `edits` are the deviations of the branch at that time; None: its present deviations.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Where a branch was left, with its own past."""
+    """The state in which a branch was left, with its own past."""
 
     machine: Machine
     journal: tuple[Transfer, ...]
@@ -83,9 +83,9 @@ class Saved:
 
 @dataclass(slots=True)
 class Branch:
-    """One course of events, which parted from its parent after `tick` statements.
+    """One run of the program, which split from its parent after `tick` statements.
 
-    `saved` is None for the branch that the machine is on.
+    `saved` is None for the machine's current branch.
     """
 
     number: int
@@ -96,7 +96,7 @@ class Branch:
 
 
 class Timeline:
-    """The past of one machine, whose values are in the buffers of `allocation`."""
+    """The past of one machine; its values are in the buffers of `allocation`."""
 
     def __init__(self, machine: Machine, budget: int, allocation: Allocation) -> None:
         self.machine = machine
@@ -105,10 +105,10 @@ class Timeline:
         self.standing = allocation.standing
         self._begin_again = allocation.begin_again
         self.retains = allocation.retains
-        """False where memory is reused: then old values do not stand, and going back is a replay."""
+        """False if memory is reused: old values are overwritten, and going back is a replay."""
         self.replaying = False
         self.halted: Callable[[], bool] = lambda: False
-        """Tells whether somebody asked to stop, so that a long replay can be left."""
+        """Returns whether the user requested a stop, to interrupt a long replay."""
         self.edits: list[Deviation] = []
         """The deviations of the present branch, by tick: those in effect, then those ahead."""
         self.passed_edits: Callable[[Sequence[Edit], bool], None] = _unreported
@@ -117,7 +117,7 @@ class Timeline:
         self.branches = {0: Branch(0, None, 0, "the original run")}
         self.branch = 0
         self.replayed = 0
-        """Statements executed again so far to go back: what rewinding has cost."""
+        """Statements executed again so far to go back: the cost of rewinding."""
         self._threshold = budget
         self._checkpoints: list[Machine] = [machine.clone()]
         machine.listeners.append(self._hear)
@@ -127,7 +127,7 @@ class Timeline:
         marks = ", ".join(self.marks) or "none"
         return f"<Timeline after {self.tick} statements; {branches}, marks: {marks}>"
 
-    # -- keeping within bounds -------------------------------------------------------------
+    # -- bounds on memory ------------------------------------------------------------------
 
     def _hear(self, event: Event) -> None:
         machine = self.machine
@@ -139,7 +139,7 @@ class Timeline:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Keep the machine's state of now, and of the older states ever fewer."""
+        """Keep the machine's present state, and thin out the older states."""
         if not self.retains or self.machine.ended or self.machine.tick <= self._checkpoints[-1].tick:
             return
         state = self.machine.clone()
@@ -147,7 +147,7 @@ class Timeline:
             _drop_dead(frame)
         kept = [state]
         for older, oldest in pairwise(reversed(self._checkpoints)):
-            # One may go if what is left without it is no wider than its distance from now.
+            # A state may go if the gap that it leaves is no wider than its distance from now.
             if kept[-1].tick - oldest.tick > state.tick - kept[-1].tick:
                 kept.append(older)
         self._checkpoints = [self._checkpoints[0], *reversed(kept)]
@@ -157,7 +157,7 @@ class Timeline:
         return self.live_bytes() > self._threshold
 
     def enforce(self) -> None:
-        """Drop old values until memory is within the budget, or only what is needed is left."""
+        """Drop old values until memory is within the budget, or only needed values are left."""
         self.checkpoint()
         journal = self.machine.journal
         while journal and self.live_bytes() > self.budget:
@@ -166,7 +166,7 @@ class Timeline:
             if self.live_bytes() <= self.budget:
                 break
             _drop_dead(frame)
-        # Where all of it is needed, look again only after it has grown.
+        # If all of it is needed, check again only after it has grown.
         self._threshold = max(self.budget, self.live_bytes() + self.live_bytes() // 8)
 
     # -- moving ------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Timeline:
         return self.machine.finished()
 
     def last_visit(self, wanted: Callable[[Code], bool], pc: int) -> int | None:
-        """Return when statement `pc` of a wanted block was last about to run; None if that is not known."""
+        """Return when statement `pc` of a wanted block was last about to run; None if unknown."""
         return last_visit(self.machine, wanted, pc)
 
     def tick_on(self, branch: Branch) -> int:
@@ -199,18 +199,18 @@ class Timeline:
         return branch.saved.machine.next_statement, branch.saved.checkpoints, branch.saved.edits
 
     def back(self) -> None:
-        """One statement back.  The tick must be above 0."""
+        """Go back one statement.  The tick must be above 0."""
         self.go_to(self.machine.tick - 1)
 
     def back_over(self) -> None:
-        """One statement back in this frame; a block or call that it took is gone over whole."""
+        """Go back one statement in this frame, over the whole of a block or call that it executed."""
         depth = len(self.machine.frames)
         self.back()
         if len(self.machine.frames) > depth:
             self._before_frame(depth)
 
     def back_out(self) -> None:
-        """Back to the statement that began the innermost frame; from the outermost, to the start."""
+        """Go back to the statement that began the innermost frame; from the outermost, to the start."""
         depth = len(self.machine.frames) - 1
         if depth == 0:
             self.go_to(0)
@@ -218,7 +218,7 @@ class Timeline:
             self._before_frame(depth)
 
     def _before_frame(self, depth: int) -> None:
-        """The state before the frame at `depth` began: the frames around it stand as they were then."""
+        """Restore the state before the frame at `depth` began, including the frames around it."""
         machine = self.machine
         before, tick = machine.tick, machine.frames[depth].entered - 1
         if not self.retains:
@@ -233,9 +233,9 @@ class Timeline:
         self._after_moving(before)
 
     def go_to(self, tick: int) -> None:
-        """The state after `tick` statements: backwards by undo or replay, forwards by running.
+        """Go to the state after `tick` statements: backwards by undo or replay, forwards by running.
 
-        Stops earlier if the program ends or fails before.  The edits of the branch stay: those later
+        Stops earlier if the program ends or fails before.  Edits of the branch are kept: those later
         than `tick` are ahead again.
         """
         before = self.machine.tick
@@ -246,7 +246,7 @@ class Timeline:
         self._after_moving(before)
 
     def _after_moving(self, before: int) -> None:
-        """Report the edits that were passed since tick `before`, and drop detours that are not needed."""
+        """Report the edits passed since tick `before`, and drop detours that are not needed."""
         low, high = sorted((before, self.machine.tick))
         passed = [edit for edit in edits_of(self.edits) if low < edit.tick <= high]
         if passed:
@@ -255,7 +255,7 @@ class Timeline:
 
     def _go_back(self, tick: int) -> None:
         machine = self.machine
-        # At the very start nothing is computed: there is nothing that undoing would save.
+        # At the very start nothing is computed, so undoing saves nothing.
         while self.retains and machine.tick > tick > 0 and not self._nearer_checkpoint(tick):
             self._take_back_from(machine.tick)
             if not self._undoable():
@@ -265,7 +265,7 @@ class Timeline:
             self._restore(tick)
 
     def _nearer_checkpoint(self, tick: int) -> bool:
-        """True if running on from a checkpoint takes fewer statements than undoing, by far."""
+        """Return whether running on from a checkpoint takes far fewer statements than undoing."""
         return self.machine.tick - tick > 64 and any(
             4 * (tick - state.tick) <= self.machine.tick - tick - 64
             for state in self._checkpoints
@@ -273,7 +273,7 @@ class Timeline:
         )
 
     def _undoable(self) -> bool:
-        """True if one undo leads to a state in which everything still needed is there."""
+        """Return whether one undo restores a state with all values that are still needed."""
         machine = self.machine
         if not machine.can_undo:
             return False
@@ -284,25 +284,25 @@ class Timeline:
         return _stands(frame.slots, frame.code.reads(frame.pc - 1))
 
     def _take_back_from(self, tick: int, depth: int | None = None) -> None:
-        """Undo the edits in effect that were made at `tick` or later, in the frames below `depth`."""
+        """Undo the edits in effect made at `tick` or later, in the frames below `depth`."""
         for edit in reversed(edits_of(self.edits)):
             if tick <= edit.tick <= self.machine.tick:
                 take_back(self.machine, edit, depth)
 
     def _drop_detours_ahead(self) -> None:
-        """Forget detours ahead that no edit depends on: the op runs by its kernel next time."""
+        """Drop detours ahead on which no edit depends: the op runs by its kernel next time."""
         while self.edits and isinstance(self.edits[-1], Detour) and self.edits[-1].tick > self.machine.tick:
             self._forget_checkpoints(self.edits.pop().tick)
 
     def _forget_checkpoints(self, tick: int) -> None:
-        """Drop the states of `tick` and later: they saw an edit that is no more, or not a new one."""
+        """Drop the states of `tick` and later: they contain a removed edit, or lack a new one."""
         self._checkpoints[1:] = [state for state in self._checkpoints[1:] if state.tick < tick]
 
     def _restore(self, tick: int) -> None:
-        """Take the state of the last checkpoint at or before `tick` and run on from there.
+        """Restore the last checkpoint at or before `tick` and run on from there.
 
-        Later checkpoints go: new ones come on the way, close to `tick`, so that going back step by
-        step replays little.
+        Drops later checkpoints; the run makes new ones close to `tick`, so that going back step by step
+        replays little.
         """
         self._forget_checkpoints(tick + 1)
         if tick == 0:
@@ -312,7 +312,7 @@ class Timeline:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """While statements run again, nobody is told of what is found in them."""
+        """Suppress the reports of findings while statements run again."""
         before, self.replaying = self.replaying, True
         try:
             yield
@@ -320,7 +320,7 @@ class Timeline:
             self.replaying = before
 
     def _forward(self, machine: Machine, tick: int, edits: Sequence[Deviation]) -> None:
-        """Run a machine to `tick`, with the edits made on the way; not as far if somebody halts it."""
+        """Run a machine to `tick`, applying the edits on the way; stop early if the user halts it."""
         with self.quiet():
             while machine.tick < tick:
                 outcome = self._again(machine, edits)
@@ -333,32 +333,32 @@ class Timeline:
         self.replayed += 1
         return _one_statement(machine, edits)
 
-    # -- forward, as the branch has it ---------------------------------------------------------
+    # -- forward, with the branch's deviations -------------------------------------------------
 
     @property
     def ahead(self) -> list[Edit]:
-        """The edits of the present branch that take effect later, in the order of time."""
+        """The edits of the present branch that take effect later, in time order."""
         return self.ahead_on(self.branches[self.branch])
 
     def ahead_on(self, branch: Branch) -> list[Edit]:
-        """The edits of a branch that take effect later than where it is."""
+        """Return the edits of a branch that take effect later than its present tick."""
         tick = self.tick_on(branch)
         return [edit for edit in edits_of(self._deviations_of(branch.number)) if edit.tick > tick]
 
     @property
     def detour_next(self) -> bool:
-        """Whether the next statement is taken by its micro program, as an edit ahead depends on that."""
+        """Return whether the next statement runs by its micro program because an edit ahead depends on it."""
         return detour_at(self.edits, self.machine.tick) is not None
 
     def step(self) -> Outcome | None:
-        """Execute the next statement as this branch has it, and apply the edits made after it."""
+        """Execute the next statement with the branch's deviations, and apply the edits made after it."""
         before = self.machine.tick
         outcome = _one_statement(self.machine, self.edits)
         self._arrived_at_edits(before)
         return outcome
 
     def run(self) -> Outcome:
-        """Run the machine until it comes back; at the latest where a deviation of the branch is due."""
+        """Run the machine until it returns, at the latest until the branch's next deviation."""
         before = self.machine.tick
         self.machine.halt = next_halt(self.edits, before)
         outcome = self.machine.run()
@@ -372,10 +372,10 @@ class Timeline:
                 self.passed_edits(applied, True)
 
     def diversion(self, tick: int | None = None) -> Machine:
-        """A separate machine in the state of `tick` (now, if None), to look at or to run on from.
+        """Return a separate machine in the state of `tick` (now, if None), to inspect or to run on.
 
-        It is at an earlier tick if somebody halted it on the way.
-        Every value that it has computed stands in it, even where the machine's own are reused.
+        It is at an earlier tick if the user halted it on the way.  It holds every value that it has
+        computed, even if the main machine reuses memory.
         """
         if tick is None:
             tick = self.machine.tick
@@ -388,7 +388,7 @@ class Timeline:
     # -- values that were dropped ------------------------------------------------------------
 
     def recompute(self, depth: int, slot: int) -> Any:
-        """An evicted value of a frame on the stack, computed again on a separate machine."""
+        """Compute an evicted value of a frame on the stack again, on a separate machine."""
         for source in reversed([state for state in self._checkpoints if state.tick <= self.machine.tick]):
             machine = _begun([source], source.tick, self.edits)
             value = self._find_again(machine, depth, slot)
@@ -397,9 +397,9 @@ class Timeline:
         return UNSET
 
     def recalled(self, pc: int) -> list[Any] | None:
-        """The slots of the innermost frame, with all that its statement at `pc` reads and writes.
+        """Return the slots of the innermost frame, with all that its statement at `pc` reads and writes.
 
-        None if somebody halted the way there.
+        None if the user halted the replay.
         """
         if not self.retains:
             there = self.diversion()
@@ -446,7 +446,7 @@ class Timeline:
                 outcome = self._again_releasing(machine, slot, code)
 
     def _again_releasing(self, machine: Machine, wanted: int, code: Code) -> Outcome | None:
-        """One statement, after which what is dead is dropped, so that memory stays bounded."""
+        """Run one statement, then drop dead values, so that memory stays bounded."""
         frame, pc = machine.frames[-1], machine.frames[-1].pc
         outcome = self._again(machine, self.edits)
         if frame.pc == pc + 1:
@@ -494,7 +494,7 @@ class Timeline:
         self.edits = [*passed, Detour(machine.tick, code), *ahead]
 
     def return_to(self, mark: Mark) -> None:
-        """Go to a mark, with what the user had changed when it was made."""
+        """Go to a mark, with the deviations that the branch had when the mark was set."""
         if mark.branch != self.branch:
             self.switch(mark.branch)
         if mark.edits is not None:
@@ -508,7 +508,7 @@ class Timeline:
         self.go_to(mark.tick)
 
     def without(self, edit: Edit) -> int:
-        """The nearest branch that the present one came from, and that does not have this edit."""
+        """Return the nearest ancestor of the present branch that does not have this edit."""
         number = self.branch
         while any(each.changes is edit.changes for each in edits_of(self._deviations_of(number))):
             parent = self.branches[number].parent
@@ -521,9 +521,9 @@ class Timeline:
         return self.edits if saved is None else saved.edits
 
     def fork(self, title: str) -> Branch:
-        """Leave the present run as a branch, and go on in a new one from here.
+        """Leave the present run as a branch, and continue in a new one from here.
 
-        Edits that are ahead stay with the branch that is left.
+        Edits ahead stay with the branch that is left.
         """
         self.branches[self.branch].saved = self._save()
         fork = Branch(max(self.branches) + 1, self.branch, self.machine.tick, title)
@@ -534,7 +534,7 @@ class Timeline:
         return fork
 
     def abandon(self, fork: Branch) -> None:
-        """Take back a fork whose edit could not be made."""
+        """Remove a fork after its edit failed."""
         del self.branches[fork.number]
         assert fork.parent is not None
         self.branch = fork.parent
@@ -543,7 +543,7 @@ class Timeline:
         self.edits, self.branches[self.branch].saved = list(saved.edits), None
 
     def switch(self, number: int) -> None:
-        """Go to where branch `number` was left."""
+        """Switch to branch `number`, in the state in which it was left."""
         saved = self.branches[number].saved
         if saved is None:
             return
@@ -562,7 +562,7 @@ class Timeline:
         )
 
     def other(self, number: int, tick: int) -> Machine:
-        """A separate machine on branch `number` in its state of `tick`, run on if it was left before."""
+        """Return a separate machine on branch `number` at `tick`, run on if the branch was left before it."""
         saved = self.branches[number].saved
         if saved is None:
             return self.diversion(tick)
@@ -575,7 +575,7 @@ class Timeline:
 
 
 def _one_statement(machine: Machine, edits: Iterable[Deviation]) -> Outcome | None:
-    """The next statement as a branch with these deviations has it, and the edits made after it."""
+    """Execute the next statement with these deviations, and apply the edits made after it."""
     detour = detour_at(edits, machine.tick)
     outcome = None
     if detour is None:
@@ -587,11 +587,11 @@ def _one_statement(machine: Machine, edits: Iterable[Deviation]) -> Outcome | No
 
 
 def _unreported(edits: Sequence[Edit], again: bool) -> None:
-    """No listener."""
+    """Ignore the edits: the default listener."""
 
 
 def _begun(checkpoints: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> Machine:
-    """A copy of the last checkpoint at or before `tick`, with the edits made just there."""
+    """Return a copy of the last checkpoint at or before `tick`, with the edits made exactly there."""
     machine = next(state for state in reversed(checkpoints) if state.tick <= tick).clone()
     apply_edits(machine, edits)
     return machine
@@ -602,7 +602,7 @@ def _stands(slots: Sequence[Any], wanted: Iterable[int]) -> bool:
 
 
 def _drop_dead(frame: Frame) -> None:
-    """Forget what no later statement of the frame reads; what was there at its start stays."""
+    """Drop the slots that no later statement of the frame reads; keep those set at its start."""
     last = last_uses(frame.code)
     for slot, written in enumerate(frame.code.definition):
         if written < 0:

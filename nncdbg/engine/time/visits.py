@@ -1,7 +1,7 @@
-"""What the journal tells of the past, such as when a statement was last about to run; nothing is undone.
+"""Read the past from the journal, such as the last visit of a statement, without undoing anything.
 
-Between two transfers of control the machine goes through one block, statement by statement, so
-from a transfer to the next both tick and pc rise by one each.
+Between two transfers of control the machine runs one block, statement by statement, so tick and pc
+both rise by one from statement to statement.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import FramePopped
 
 Stretch: TypeAlias = "tuple[Code, int, int, int]"
-"""(block, first pc, last pc, tick at which the last was about to run): statements run in a row."""
+"""(block, first pc, last pc, tick at which the last was about to run): consecutive statements."""
 
 
 def last_visit(machine: Machine, wanted: Callable[[Code], bool], pc: int) -> int | None:
-    """The last tick before now at which statement `pc` of a wanted block was about to run.
+    """Return the last tick before now at which statement `pc` of a wanted block was about to run.
 
-    None if it has not run as far back as the journal reaches.
+    None if it has not run within the reach of the journal.
     """
     for code, first, last, tick in _stretches(machine):
         if wanted(code) and first <= pc <= last and tick - (last - pc) < machine.tick:
@@ -29,13 +29,13 @@ def last_visit(machine: Machine, wanted: Callable[[Code], bool], pc: int) -> int
 
 
 def left_micro_program(machine: Machine) -> bool:
-    """Whether the statement just run was the end of a micro program that was stepped into."""
+    """Return whether the last statement was the end of a micro program that was stepped into."""
     last = machine.last_transfer
     return isinstance(last, FramePopped) and last.code.formula is not machine.frames[-1].code.formula
 
 
 def _stretches(machine: Machine) -> Iterator[Stretch]:
-    """What has run, the latest first."""
+    """Yield the executed stretches, latest first."""
     stack = [(frame.code, frame.pc) for frame in machine.frames]
     tick = machine.tick
     for transfer in reversed(machine.journal):

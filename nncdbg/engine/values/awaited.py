@@ -19,7 +19,7 @@ from nncdbg.engine.values.values import Values
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Takes and returns the results that the user sets; `linker` links the statement again after each."""
+    """Holds the results that the user sets; `linker` links the statement again after each."""
 
     linker: Linker
     supplied: SuppliedResults
@@ -50,7 +50,7 @@ class Awaited:
         self.linker.link_statement(code, pc)
 
     def content(self, frame: Frame, slot: int) -> Any:
-        """Return a result that was set for the next statement of a frame; UNSET if there is none."""
+        """Return the result set for the next statement of a frame; UNSET if there is none."""
         code, pc = frame.code, frame.pc
         if code.definition[slot] != pc or not self.supplied.has(code, pc):
             return UNSET

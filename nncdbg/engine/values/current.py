@@ -10,9 +10,9 @@ from nncdbg.engine.execution.frame import Frame
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What the variables `$in0` and `$out` are about, in a frame.
+    """The statements that the variables `$in0` and `$out` refer to, in a frame.
 
-    `pc` is the statement whose operands are `$in0`, `$in1`.  `results` are the slots of `$out`, `$out1`;
+    `pc` is the statement with operands `$in0`, `$in1`.  `results` are the slots of `$out`, `$out1`;
     None for a statement that has not run.
     """
 
@@ -22,17 +22,17 @@ class Current:
 
     @classmethod
     def before(cls, frame: Frame, pc: int) -> Current:
-        """The statement at `pc`, and the results of the one before it; the block's inputs at its start."""
+        """Return the statement at `pc` and the results of the one before it; at the start, block inputs."""
         return cls(frame, pc, results_of(frame, pc - 1))
 
     @classmethod
     def after(cls, frame: Frame, pc: int) -> Current:
-        """The statement at `pc`, which has run; the block's inputs for -1."""
+        """Return the statement at `pc`, which has run; the block's inputs for -1."""
         return cls(frame, max(0, pc), results_of(frame, pc))
 
 
 def results_of(frame: Frame, pc: int) -> Sequence[int]:
-    """The slots that a statement writes; of the start of a block (-1), what it is given or carries."""
+    """Return the slots that a statement writes; for a block's start (-1), its inputs and carried values."""
     if pc < 0:
         inputs = frame.code.graph.inputs[1 if frame.is_loop else 0 :]
         return [frame.code.slot_of[value.name] for value in inputs if value.name]
@@ -40,5 +40,5 @@ def results_of(frame: Frame, pc: int) -> Sequence[int]:
 
 
 def numbered(kind: str, count: int) -> Iterator[str]:
-    """`out`, `out1`, ... or `in0`, `in1`, ..."""
+    """Yield `out`, `out1`, ... or `in0`, `in1`, ..."""
     return (kind if kind == "out" and not number else f"{kind}{number}" for number in range(count))

@@ -1,8 +1,8 @@
-"""Changing a value and what follows from it: what depends on the value is computed again.
+"""Change a value and recompute the values that depend on it.
 
-The edit holds from this moment on.  Statements of the frames on the stack that have already
-run and depend on it run again; iterations of a loop that are over stay as they were.  A value that was
-set before in the same frame and iteration keeps what it was set to.
+The edit is in effect from this moment on.  Statements of the frames on the stack that have already
+run and depend on the value run again; finished iterations of a loop stay as they were.  A value that
+was set before in the same frame and iteration keeps its content.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Recall: TypeAlias = "Callable[[int, int], Any]"
 """(depth of the frame, slot) to the value that was evicted from it."""
 
 Keeps: TypeAlias = "Callable[[int, int], bool]"
-"""(depth of the frame, slot) to whether the value there was set before, and stays."""
+"""Returns whether the value at (depth of the frame, slot) was set before, and is kept."""
 
 Store: TypeAlias = "Callable[[int, int, Any], None]"
 """Writes (depth of the frame, slot, content)."""
 
 
 def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable[[Array], Any]) -> Branch:
-    """Set `%name`, or the part at `index`, and what depends on it, in a new branch, which is returned.
+    """Set `%name`, or the part at `index`, and recompute its dependents in a new branch; return the branch.
 
-    `index` is a NumPy index, or its text.  Raises UsageError or RunError, with all as it was.
+    `index` is a NumPy index, or its text.  Raises UsageError or RunError, and then changes nothing.
     """
     machine, timeline = scope.machine, scope.timeline
     place = scope.place(name)
@@ -65,7 +65,7 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
 
 
 def _home(frames: Sequence[Frame], depth: int, slot: int) -> tuple[int, int]:
-    """The frame that a captured value comes from, so that an edit reaches all who see it."""
+    """Return the frame that defines a captured value, so that an edit reaches all its readers."""
     while True:
         captures = {inner: outer for outer, inner in frames[depth].code.captures}
         if slot not in captures or depth == 0:
@@ -74,9 +74,9 @@ def _home(frames: Sequence[Frame], depth: int, slot: int) -> tuple[int, int]:
 
 
 def edited(name: str, before: Array, value: Any, index: Any) -> Array:
-    """A copy of `before` with `value` at `index` (None: everywhere).
+    """Return a copy of `before` with `value` at `index` (None: everywhere).
 
-    Raises UsageError where shape, type or a number do not fit; the type of the tensor never changes.
+    Raises UsageError if the shape, the type or a number does not fit; the tensor's type never changes.
     """
     if not isinstance(before, (np.ndarray, np.generic)):
         raise UsageError(f"cannot set %{name}: it is not a tensor")
@@ -88,7 +88,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
         )
     after = np.array(before) if index is None else writable_copy(np.asarray(before))
     try:
-        # `[()]` makes a text of an array of one, as text goes into the tensor as it is.
+        # `[()]` converts a one-element array to its string, because a string is stored unchanged.
         after[... if index is None else index] = _fitting(given, after.dtype)[()]
         if after.dtype.kind == "O" and not _is_text(after):
             raise TypeError("an element must be a single string")
@@ -102,7 +102,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
 
 
 def given_value(name: str, value: Any) -> Array:
-    """The array of a value to set.  Raises UsageError for a ragged list."""
+    """Return the array of a value to set.  Raises UsageError for a ragged list."""
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -114,9 +114,9 @@ def _is_text(array: Array) -> bool:
 
 
 def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
-    """The new value in the type of the tensor.  Raises TypeError or ValueError for what that cannot hold.
+    """Return the new value in the tensor's type.  Raises TypeError or ValueError if it cannot hold it.
 
-    Floats are rounded, but what is finite stays finite; everything else must be exact, NaN and Inf too.
+    Floats are rounded, but finite values stay finite; everything else, NaN and Inf included, must be exact.
     """
     if given.size and _is_text(given) != (dtype.kind == "O"):
         raise TypeError("text is required" if dtype.kind == "O" else "text is not a number")
@@ -145,10 +145,10 @@ def apply_edit(
     recall: Recall,
     earlier: Sequence[Edit] = (),
 ) -> Edit:
-    """Store `after` in a slot of the frame at `depth` and compute again what depends on it.
+    """Store `after` in a slot of the frame at `depth` and recompute the values that depend on it.
 
-    `recall` gives the value that a slot of a frame had before it was evicted, or UNSET.  Values that one of
-    the `earlier` edits set stay.  Raises RunError, with everything as it was, if a statement fails.
+    `recall` returns the value of a slot of a frame before its eviction, or UNSET.  Values that one of the
+    `earlier` edits set are kept.  Raises RunError if a statement fails, and then changes nothing.
     """
     kept: list[str] = []
 
@@ -184,7 +184,7 @@ def apply_edit(
 
 
 def _was_set(frame: Frame, level: int, position: int, edits: Sequence[Edit], recall: Recall) -> bool:
-    """Whether a slot holds what an edit has stored there since the frame at `level` was entered."""
+    """Return whether a slot holds a value that an edit stored since the frame at `level` was entered."""
     stored = [
         edit.changes[0][3]
         for edit in edits
@@ -197,7 +197,7 @@ def _was_set(frame: Frame, level: int, position: int, edits: Sequence[Edit], rec
 
 
 def _decided(machine: Machine, level: int, dirty: set[int]) -> Iterator[Statement]:
-    """The decisions of one frame that have been taken with a value that is `dirty` now."""
+    """Yield the decisions of one frame that were taken with a value that is `dirty` now."""
     frame = machine.frames[level]
     for pc in range(min(frame.pc, len(frame.code.nodes))):
         if frame.code.nodes[pc].op == "break" and frame.code.operands[pc][0] in dirty:
@@ -227,7 +227,7 @@ def late_decisions(scope: Values) -> list[str]:
 
 
 def _entering(machine: Machine, level: int, dirty: set[int], store: Store, keeps: Keeps) -> set[int]:
-    """The slots of an inner frame that hold what has changed around it."""
+    """Return the slots of an inner frame that hold values changed around it."""
     outer, inner = machine.frames[level - 1], machine.frames[level]
     changed = set()
     for source, target in inner.code.captures:
@@ -249,7 +249,7 @@ def _entering(machine: Machine, level: int, dirty: set[int], store: Store, keeps
 
 
 def _again(machine: Machine, level: int, dirty: set[int], store: Store, recall: Recall, keeps: Keeps) -> None:
-    """Run the statements of one frame that have run and depend on `dirty` once more, in order."""
+    """Run the executed statements of one frame that depend on `dirty` again, in order."""
     frame = machine.frames[level]
     for pc in range(min(frame.pc, len(frame.code.nodes))):
         if not (frame.code.reads(pc) & dirty) or frame.code.nodes[pc].op == "break":
@@ -269,7 +269,7 @@ def _again(machine: Machine, level: int, dirty: set[int], store: Store, recall: 
 
 
 def _brought_back(frame: Frame, level: int, wanted: set[int], recall: Recall) -> bool:
-    """Fill evicted slots again; False if one is not to be had."""
+    """Fill evicted slots again; return False if one is not available."""
     for slot in wanted:
         if frame.slots[slot] is EVICTED:
             value = recall(level, slot)
@@ -280,7 +280,7 @@ def _brought_back(frame: Frame, level: int, wanted: set[int], recall: Recall) ->
 
 
 def _results_of(machine: Machine, level: int, pc: int) -> list[Any]:
-    """What one statement of a frame gives now, computed on a separate machine."""
+    """Return the present results of one statement of a frame, computed on a separate machine."""
     apart = machine.clone()
     del apart.frames[level + 1 :]
     apart.ended = False

@@ -1,4 +1,4 @@
-"""The one shape of an error in a statement: underlined, with its source and operands."""
+"""Statement errors in their common form: underlined, with source and operands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nncdbg.engine.values.values import type_of
 
 
 def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> NncdbgError:
-    """The error with statement, source and operands; what is not ours becomes a RunError."""
+    """Return the error with statement, source and operands; other exceptions become a RunError."""
     node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
     told = (
         error
@@ -34,13 +34,13 @@ def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> Nnc
 
 
 _SHOWN = 6
-"""Symbolic sizes that an error lists at most."""
+"""The most symbolic sizes that an error lists."""
 
 
 def size_origins(
     frames: Sequence[Frame], frame: Frame, pc: int, inputs: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Where the symbolic sizes in the shapes of a statement's operands may come from.
+    """Return the possible origins of the symbolic sizes in a statement's operands.
 
     `frames` is the stack, outermost first; `inputs` are the entry graph's arrays.  Lines such as
     ``N=3 is axis 0 of input %x``, for inputs that the operands were computed from.
@@ -60,7 +60,7 @@ def size_origins(
 
 
 def _inputs_behind(frames: Sequence[Frame], pc: int) -> Sequence[str]:
-    """The entry's inputs that the statement at `pc` of the innermost frame depends on, nearest first."""
+    """Return the entry's inputs that the current statement depends on, nearest first."""
     inner = frames[-1]
     wanted: Iterable[int] = inner.code.operands[pc]
     for depth in range(len(frames) - 1, 0, -1):
@@ -69,7 +69,7 @@ def _inputs_behind(frames: Sequence[Frame], pc: int) -> Sequence[str]:
         captured = {inside: outside for outside, inside in code.captures}
         given = [slot for slot in begun if slot not in captured]
         wanted = [captured[slot] for slot in begun if slot in captured]
-        # What a block is given comes from the statement that began it.
+        # The inputs of a block come from the statement that began it.
         wanted = [*wanted, *(outer.code.operands[outer.pc] if given else ())]
     entry = frames[0].code
     names = {value.name for value in entry.graph.inputs}
@@ -77,7 +77,7 @@ def _inputs_behind(frames: Sequence[Frame], pc: int) -> Sequence[str]:
 
 
 def _begun_with(code: Code, wanted: Iterable[int]) -> list[int]:
-    """The slots filled when a frame of `code` begins that the slots `wanted` were computed from."""
+    """Return the slots set at the start of a frame of `code` that the slots `wanted` depend on."""
     seen = dict.fromkeys(wanted)
     level = list(seen)
     found = []
@@ -102,7 +102,7 @@ def _wrapped(error: BaseException, what: str) -> RunError:
 
 
 def excerpt(text: Listing, path: Path, pc: int) -> Excerpt:
-    """The line of a statement, underlined from its first character."""
+    """Return the line of a statement, underlined from its first character."""
     line = text.line(path, pc)
     words = text.lines[line - 1]
     indent = len(words) - len(words.lstrip())

@@ -1,4 +1,4 @@
-"""The array that `set` gives a value: from an expression's result, generated data or a file."""
+"""The array that `set` stores: from an expression's result, generated data or a file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from nncdbg.engine.values.editing import edited, given_value
 def from_text(
     name: str, type_: Type | None, text: str, folder: Path | None, say: Callable[[str], None]
 ) -> Any:
-    """The data that a text gives for %`name` of this type: ``zeros``, ``normal[2,3]``, ``x.npy``, ``[1, 2]``.
+    """Return the data in a text for %`name` of this type: ``zeros``, ``normal[2,3]``, ``x.npy``, ``[1, 2]``.
 
-    `say` takes a sentence about the conversion of an image.  Raises UsageError for a text in none of these
-    forms, data of another element type, or an image that does not fit; LoadError for a file that cannot be
-    read.
+    `say` receives a sentence about the conversion of an image.  Raises UsageError for a text in none of
+    these forms, data of another element type, or an image that does not fit; LoadError for a file that
+    cannot be read.
     """
     spec = read_spec(text, folder)
     known = tensor_only(type_)
@@ -52,7 +52,7 @@ def _same_dtype(name: str, known: TensorType | None, array: Array) -> Array:
         return array
     wanted = dtypes.NUMPY[known.dtype]
     if array.dtype.type is np.void and not array.dtype.names and wanted.itemsize == array.dtype.itemsize:
-        # NumPy files keep bf16 and its kin as raw bytes.
+        # NumPy files store bf16 and other `ml_dtypes` types as raw bytes.
         array = array.view(wanted)
     if array.dtype != wanted:
         held = array.dtype.name
@@ -66,9 +66,9 @@ def _same_dtype(name: str, known: TensorType | None, array: Array) -> Array:
 
 
 def whole_result(name: str, type_: Type | None, value: Any) -> Array:
-    """`value` as the whole result %`name` of this type; a scalar fills the tensor.
+    """Return `value` as the whole result %`name` of this type; a scalar fills the tensor.
 
-    Floats in lists are f32 where the type is not known.  Raises UsageError for sizes or numbers that do not
+    Floats in lists are f32 if the type is unknown.  Raises UsageError for sizes or numbers that do not
     fit, and for ragged lists.
     """
     given = given_value(name, value)

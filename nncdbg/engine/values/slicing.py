@@ -1,8 +1,8 @@
-"""The backward slice of a value: what it was computed from, through calls, branches and loops.
+"""The backward slice of a value: the values it was computed from, through calls, branches and loops.
 
-Nothing is recorded for it.  Standing frames are on the stack; frames that were left, and the
-slots of finished iterations, are in the machine's journal.  Where the journal no longer reaches,
-or a value was set by hand since, the slice ends.
+No recording is needed.  Frames in progress are on the stack; frames that were left, and the slots of
+finished iterations, are in the machine's journal.  The slice ends at the start of the journal, and at a
+value that was set by hand since.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FinishedKind = TypeVar("FinishedKind", FramePopped, IterationEnded)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visit:
-    """One frame of a block, or one iteration of a loop, and whose statement `pc` it was begun by.
+    """One frame of a block, or one iteration of a loop; statement `pc` of `outer` began it.
 
-    `outer` is None for the entry graph, and where it is not known.  `depth` is None for a frame
-    that was left.  `until` is the tick up to which it was there.
+    `outer` is None for the entry graph, and if it is unknown.  `depth` is None for a frame that was left.
+    `until` is the last tick at which it existed.
     """
 
     code: Code
@@ -38,13 +38,13 @@ class Visit:
 
     @property
     def iteration(self) -> int | None:
-        """Which iteration of a loop this is; None for other blocks, and if even that was dropped."""
+        """The number of the iteration of a loop; None for other blocks, and if it was dropped."""
         return _iteration(self.slots) if self.code.is_loop else None
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A slot that a value depends on, `distance` statements away; `pc` -1 for what a block was given."""
+    """A slot that a value depends on, `distance` statements away; `pc` is -1 for an input of a block."""
 
     visit: Visit
     slot: int
@@ -67,10 +67,10 @@ class Slicing:
         self.edited = timeline.last_edit
         """The tick of the last value set by hand."""
 
-    # -- where to begin ----------------------------------------------------------------------
+    # -- starting points --------------------------------------------------------------------
 
     def visit(self, depth: int) -> Visit:
-        """The frame at a depth of the stack (0: the entry graph)."""
+        """Return the frame at a depth of the stack (0: the entry graph)."""
         found = None
         for index, frame in enumerate(self.machine.frames[: depth + 1]):
             pc = self.machine.frames[index - 1].pc if index else -1
@@ -79,11 +79,11 @@ class Slicing:
         return found
 
     def visit_of(self, place: ValueLocation) -> Visit:
-        """The frame that a place is in."""
+        """Return the frame that contains a place."""
         return Visit(place.code, place.slots, None) if place.depth is None else self.visit(place.depth)
 
     def visit_of_frame(self, frame: Frame) -> Visit:
-        """A frame that stands or was left."""
+        """Return the visit of a frame that is on the stack or was left."""
         standing = [depth for depth, each in enumerate(self.machine.frames) if each is frame]
         return self.visit(standing[0]) if standing else Visit(frame.code, frame.slots, None)
 
@@ -96,15 +96,15 @@ class Slicing:
         depth: int,
         leads_on: Callable[[Origin], bool] = lambda origin: True,
     ) -> Iterator[Origin]:
-        """The slots themselves, then breadth first all that they were computed from.
+        """Yield the slots themselves, then breadth first all slots that they were computed from.
 
-        What does not lead on is told, and not followed further.
+        An origin for which `leads_on` is false is yielded, but not followed further.
         """
         level = [(visit, slot) for slot in slots if slot]
         seen = {(id(each.slots), slot) for each, slot in level}
         for distance in range(depth + 1):
             following = []
-            # A statement with several results is told once, so its results stand together.
+            # A statement with several results is reported once, so its results must be adjacent.
             for here, slot in sorted(level, key=lambda one: -one[0].code.definition[one[1]]):
                 origin = Origin(here, slot, distance)
                 yield origin
@@ -116,7 +116,7 @@ class Slicing:
             level = following
 
     def _sources(self, visit: Visit, slot: int) -> Sequence[tuple[Visit, int]]:
-        """What one value was computed from."""
+        """Return the slots that one value was computed from."""
         code, pc = visit.code, visit.code.definition[slot]
         if pc < 0:
             given = self._given(visit, slot)
@@ -132,7 +132,7 @@ class Slicing:
     # -- into a block --------------------------------------------------------------------------
 
     def _inside(self, visit: Visit, pc: int) -> Visit | None:
-        """The frame, left by now, that the statement at `pc` began; None if it began none or none is kept."""
+        """Return the finished frame that the statement at `pc` began; None if none exists or is kept."""
         node = visit.code.nodes[pc]
         if not node.op.startswith("@") and pc not in visit.code.bodies:
             return None
@@ -142,7 +142,7 @@ class Slicing:
         return None
 
     def _begun_by(self, visit: Visit, pc: int, frame: Frame) -> bool:
-        """Whether a frame was begun by this statement: its block, and what it was given, are the same."""
+        """Return whether this statement began a frame: its block and its inputs are the same."""
         code = visit.code
         if pc in code.bodies:
             if frame.code not in code.bodies[pc]:
@@ -155,7 +155,7 @@ class Slicing:
         return frame.code.path == (code.nodes[pc].op[1:],) and frame.code.formula is code.formula and same
 
     def _result(self, inner: Visit, index: int) -> tuple[Visit, int] | None:
-        """The value inside a block that left it as its result `index`."""
+        """Return the value inside a block that became its result `index`."""
         code = inner.code
         results = code.operands[len(code.nodes)]
         if not code.is_loop:
@@ -169,7 +169,7 @@ class Slicing:
         return inner, results[index]
 
     def _broken(self, inner: Visit) -> bool:
-        """Whether a loop was left by its `break`: its last iteration never came to its end."""
+        """Return whether a loop ended by its `break`: its last iteration did not reach its end."""
         for each in self._finished(FramePopped, inner.until):
             if each.slots is inner.slots:
                 return each.frame.pc < len(inner.code.nodes)
@@ -178,7 +178,7 @@ class Slicing:
     # -- out of a block ------------------------------------------------------------------------
 
     def _given(self, visit: Visit, slot: int) -> tuple[Visit, int] | None:
-        """Where what a block was given comes from; None for constants and the program's inputs."""
+        """Return the origin of a block's input; None for constants and the program's inputs."""
         code, index = visit.code, slot - 1
         captured = {inner: outer for outer, inner in code.captures}
         if slot in captured:

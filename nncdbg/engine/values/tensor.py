@@ -38,7 +38,7 @@ class Tensor(RichOutput):
 
     @cached_property
     def stats(self) -> Summary:
-        """The statistics, over the finite elements, with counts of the others."""
+        """The statistics over the finite elements, with counts of the others."""
         return summarize(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

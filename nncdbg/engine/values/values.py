@@ -1,4 +1,4 @@
-"""What a name means at this moment: the frame that has it, and whether it is computed yet."""
+"""Resolve names at this moment: the frame that has the value, and whether it is computed yet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ValueLocation:
-    """A slot that a name leads to.  `depth` is None for a frame that has been left."""
+    """The slot of a name.  `depth` is None for a frame that has been left."""
 
     slots: list[Any]
     slot: int
@@ -59,30 +59,30 @@ class Outputs(dict[str, Array], RichOutput):
 class Values:
     """The values of a machine as seen from the frame at `depth` (-1: the innermost).
 
-    A name is looked for in that frame, the frames around it, and then in the frames left most
-    recently: a layer that was stepped over can still be looked into.
+    A name is looked up in that frame, in the frames around it, and then in the frames left most
+    recently, so that the values of a layer that was stepped over are still available.
     """
 
     machine: Machine
     timeline: Timeline
     line: Callable[[Code, int], int | None]
-    """The line of a statement of a block, by its pc."""
+    """Returns the line of a statement of a block, by its pc."""
     program_names: frozenset[str]
     names_in: Callable[[Code], ShortNames]
-    """The names that are visible in a block."""
+    """Returns the names visible in a block."""
     prefixes: Prefixes
-    """With which the program's text shortens names."""
+    """The prefixes that the program's text abbreviates in names."""
     depth: int = -1
     to_host: Callable[[Any], Any] = _as_it_is
     """Copies a value of a device to the host."""
     supplied: Callable[[Frame, int], Any] = _not_supplied
-    """(frame, slot) to the result that the user gave for the frame's next statement, or UNSET."""
+    """(frame, slot) to the result that the user set for the frame's next statement, or UNSET."""
     between: Callable[[], None] = _go_on
     """Called before each value is read; an exception from it ends the read."""
     convenience: dict[str, Any] = field(default_factory=dict)
-    """What was defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""
+    """Variables defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""
     current: Current | None = None
-    """What `$in0` and `$out` are about; the next and the last statement of the frame if None."""
+    """The statements of `$in0` and `$out`; None: the next and the last statement of the frame."""
 
     def __repr__(self) -> str:
         frame = self.machine.frames[self.depth]
@@ -104,13 +104,13 @@ class Values:
         edited = self.timeline.last_edit
         for each in self.machine.finished():
             if each.tick <= edited:
-                # What these frames hold may be what they would not have computed after the edit.
+                # After the edit, these frames might have computed other values.
                 break
             if isinstance(each, FramePopped) and (slot := each.code.slot_of.get(name)) is not None:
                 yield ValueLocation(each.slots, slot, each.code, None, True)
 
     def place(self, name: str) -> ValueLocation:
-        """Where `name` is computed now; raises NotComputed or ExpressionError."""
+        """Return the location where `name` is computed now.  Raises NotComputed or ExpressionError."""
         waiting = None
         for place in self.places(name):
             if place.computed and place.slots[place.slot] is not UNSET:
@@ -143,7 +143,7 @@ class Values:
     def resolve(self, name: str) -> str:
         """Return the full name of a value, given its name or an unambiguous part of it, with `%` or without.
 
-        Raises ExpressionError for a part that several names have, and for a name that does not exist.
+        Raises ExpressionError for a part of several names, and for a name that does not exist.
         """
         found = self.find(name)
         if found is None:
@@ -181,7 +181,7 @@ class Values:
         return name in self.program_names or any(name in frame.code.slot_of for frame in self.machine.frames)
 
     def names(self) -> Scopes:
-        """Every name of the program, and those of the micro programs on the stack, nearest first."""
+        """Every name of the program and of the micro programs on the stack, nearest first."""
         frames = self.machine.frames
         selected = frames[max(-len(frames), min(self.depth, len(frames) - 1))]
         return Scopes(
@@ -194,14 +194,14 @@ class Values:
         )
 
     def value(self, name: str) -> Array:
-        """The array at this moment, read-only."""
+        """Return the array at this moment, read-only."""
         return self._kept(self.content(name))
 
     def named(self, name: str) -> tuple[str, Array]:
         """Return the full name and the array, read-only, of a value or of a variable such as `$out`.
 
-        A variable that is no value of the program has an empty name.  Raises as `resolve`, `value` and
-        `variable` do, ExpressionError for an unknown variable.
+        The name is empty for a variable that is not a value of the program.  Raises as `resolve`, `value`
+        and `variable` do, and ExpressionError for an unknown variable.
         """
         if isinstance(name, str) and _VARIABLE.fullmatch(name):
             if (numbered := STATEMENT_VARIABLE.fullmatch(name[1:])) is not None:
@@ -213,7 +213,7 @@ class Values:
     def content(self, name: str) -> Any:
         """Return the content of the slot at this moment, not copied: on a device, or in memory reused later.
 
-        For immediate reads, also of a part, at any size.  Raises NotComputed or ExpressionError.
+        For immediate reads of any size, whole or in part.  Raises NotComputed or ExpressionError.
         """
         self.between()
         return self._content(self.place(name), name)
@@ -232,7 +232,7 @@ class Values:
         return self._standing(name, content)
 
     def _standing(self, name: str, content: Any) -> Any:
-        """The content of a slot, if it is at this moment what was written."""
+        """Return the content of a slot, if it still holds the value that was written."""
         gone = self.timeline.standing(content)
         if gone is not None:
             raise NotComputed(
@@ -242,16 +242,16 @@ class Values:
         return content
 
     def _kept(self, content: Any) -> Array:
-        """The content of a slot as the user may keep it."""
+        """Return the content of a slot in a form that the user may keep."""
         content = self.to_host(content)
         return read_only(content) if self.timeline.retains else read_only(copied(content))
 
     def previous(self, name: str) -> Array:
-        """The value at the previous iteration of its loop, or at the previous visit of its graph."""
+        """Return the value at the previous iteration of its loop, or at the previous visit of its graph."""
         return self._kept(self.previous_content(name))
 
     def previous_content(self, name: str) -> Any:
-        """What `previous` gives, where it stands (see `content`)."""
+        """Return the value of `previous`, not copied (see `content`)."""
         self.between()
         here = next(self.places(name), None)
         if here is None:
@@ -267,18 +267,18 @@ class Values:
         )
 
     def outputs(self) -> Outputs:
-        """The results by name of a program that has ended."""
+        """Return the results by name of a program that has ended."""
         frame = self.machine.frames[0]
         contents = frame.code.operands_of(-1, frame.slots)
         names = [value.name for value in frame.code.graph.outputs]
         return Outputs((name, self._kept(content)) for name, content in zip(names, contents, strict=True))
 
     def read(self, text: str) -> Expression:
-        """An expression over these values and variables.  Raises ExpressionError."""
+        """Parse an expression over these values and variables.  Raises ExpressionError."""
         return check_variables(parse(text, self.has, self.names), self)
 
     def variables(self) -> Iterable[str]:
-        """The names after `$` that mean something here."""
+        """Return the names of the variables (`$NAME`) that are defined here."""
         current = self._current()
         yield from FACTS
         yield from numbered("in", len(current.frame.code.operands[current.pc]))
@@ -286,9 +286,9 @@ class Values:
         yield from self.convenience
 
     def variable(self, name: str) -> object:
-        """`$iter`, `$op`, `$line`, `$in0`, `$out`, or a convenience name.  Raises KeyError for another name.
+        """Return `$iter`, `$op`, `$line`, `$in0`, `$out`, or a variable that the user defined.
 
-        Raises NotComputed for a result of a statement that has not run.
+        Raises KeyError for another name, NotComputed for a result of a statement that has not run.
         """
         numbered = STATEMENT_VARIABLE.fullmatch(name)
         if numbered is not None:
@@ -313,7 +313,7 @@ class Values:
         return Current.before(frame, frame.pc)
 
     def _of_statement(self, kind: str, number: int) -> tuple[str, Array]:
-        """The name and the array of an operand (`in`) or a result (`out`) of the current statement."""
+        """Return the name and the array of an operand (`in`) or a result (`out`) of the current statement."""
         current = self._current()
         frame = current.frame
         slots = frame.code.operands[current.pc] if kind == "in" else current.results
@@ -342,12 +342,12 @@ class Values:
 
 
 def copied(content: Any) -> Any:
-    """A tensor in memory of its own, so that it stays as it is when its buffer is used again."""
+    """Return a tensor in memory of its own, unaffected when its buffer is reused."""
     return np.array(content) if isinstance(content, np.ndarray) else content
 
 
 def read_only(content: Any) -> Array:
-    """A view that cannot be written through; sequences come as they are."""
+    """Return a read-only view of an array; return sequences unchanged."""
     if isinstance(content, (list, tuple)) or content is None:
         return content  # type: ignore[return-value]
     view = np.asarray(content).view()
@@ -356,7 +356,7 @@ def read_only(content: Any) -> Array:
 
 
 def type_of(content: Any) -> TensorType | None:
-    """The type of a tensor in a slot."""
+    """Return the type of a tensor in a slot."""
     from nncdbg.engine.dtypes import name_of
 
     if hasattr(content, "dtype") and hasattr(content, "shape"):
