@@ -254,8 +254,8 @@ class Report(PrintedRecord):
     def exit_code(self) -> int:
         """Return 130 after an interruption, else the highest code that applies.
 
-        1 if a gate tripped, 2 if inputs did not fit, 3 for an unreadable file or an op without a kernel, 4 if a
-        run failed.  A run stopped by a budget counts by its findings so far; 4 if no case finished.
+        1 if a gate tripped, 2 if inputs did not fit, 3 for an unreadable file or an op without a kernel, 4 if
+        a run failed.  For a run stopped by a budget: 1 if a gate tripped before, else 4.
         """
         if self.interrupted:
             return 130

@@ -79,7 +79,7 @@ def _known(options: Namespace, program: Program) -> Any:
 
 
 def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    """Return the highest exit code of the report, unwritten files, and observers that changed bits."""
+    """Return the highest exit code of the report, failed writes, and observers that changed bits."""
     code = report.exit_code
     if code == 1 and options.write_baseline:
         code = 0

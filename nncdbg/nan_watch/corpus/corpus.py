@@ -51,7 +51,7 @@ def run_corpus(
     record_to: str | os.PathLike[str] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Report:
-    """Watch a program with each case of a folder, or without a folder `runs` times, with seeds from `seed` on.
+    """Watch a program with each case of a folder, or without one `runs` times, with the seeds from `seed` on.
 
     With both, each case is run `runs` times.  `jobs` is the number of processes (default: the number of
     cores), `budget` the seconds after which no case is started or waited for.  `record_to` is the file of a
@@ -101,7 +101,7 @@ def cores() -> int:
 
 
 def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[Job], list[str]]:
-    """Return the runs for a folder of cases and a number of seeds, and the names of files that are no cases."""
+    """Return the runs for a folder of cases and a number of seeds, and the names of files without a case."""
     if runs < 1:
         raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
     seeds = range(seed, seed + runs)

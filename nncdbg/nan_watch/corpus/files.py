@@ -123,7 +123,7 @@ def _folder(path: Path, graph: Graph) -> dict[str, Any]:
 
 
 def _spelled(names: Iterable[str]) -> Mapping[str, str]:
-    """Map file names to names: characters other than letters, digits and `_.-` become `_`."""
+    """Map names as files spell them to names: characters other than letters, digits and `_.-` become `_`."""
     found: dict[str, str] = {}
     for name in names:
         found.setdefault("".join(char if char.isalnum() or char in "_.-" else "_" for char in name), name)
