@@ -192,7 +192,7 @@ class Gates:
     def trips(self, sighting: Sighting) -> bool:
         """Return whether a finding fails the watch: an origin, of a kind with a gate.
 
-        NaN, Inf and integer faults need an effect on an output, except with `strict`; misused memory always counts.
+        NaN, Inf and integer faults need an effect on an output unless `strict`; misused memory always counts.
         """
         kind = self.kind_of(sighting)
         matters = self.strict or sighting.reaches_output or kind not in NUMERIC

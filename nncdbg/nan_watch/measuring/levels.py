@@ -9,7 +9,7 @@ from weakref import ref
 
 
 class Level(NamedTuple):
-    """The largest magnitude in a tensor, the smallest such magnitude on the way to it, and whether it is constant.
+    """The largest magnitude in a tensor, the smallest one on the way to it, and whether a constant caused it.
 
     The way follows the largest operand at each statement.  If a result is no larger than a constant among its
     operands, its magnitude comes from the constant: masks of -10000 or of the lowest number are intentional.

@@ -46,7 +46,7 @@ class Trip:
 class Units:
     """Which units of a layer were ever nonzero, and how many samples of each were seen.
 
-    `alive` is bool[units]; None once the number of units changed, as they then differ.
+    The mask is bool[units]; None once the number of units changed, as they then differ.
     """
 
     alive: npt.NDArray[np.bool_] | None

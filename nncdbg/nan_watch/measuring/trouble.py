@@ -280,7 +280,7 @@ class Trouble:
 
 
 def _headroom(name: str, dtype: str, level: Level) -> tuple[float, str] | None:
-    """Return how many times the largest value fits; None-level constants, such as masks, are intentional."""
+    """Return how often the largest value fits in `dtype`; None for large constants, which are intentional."""
     if dtype not in _NARROW or level.constant:
         return None
     most = float(ml_dtypes.finfo(NUMPY[dtype]).max)
