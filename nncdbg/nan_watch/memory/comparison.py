@@ -50,8 +50,8 @@ def watch_memory(
     """Run a program with several allocators and report the statements that misuse memory.
 
     `plan` is a file of offsets (see `engine.memory.plan_file`) or a plan; by default the arena is planned by
-    liveness.  `inputs` and `fields` (dims, seed, max_ops, history, folder) are as for Debugger.  Every finding
-    trips.  The error of a failing run is in `Report.error`.
+    liveness.  `inputs` and `fields` (dims, seed, max_ops, history, folder) are as for Debugger.  Every
+    finding trips.  The error of a failing run is in `Report.error`.
 
     Raises UsageError for a plan that cannot be read or does not fit the program, and the errors of Debugger.
     """
@@ -77,7 +77,7 @@ def memory_plan(
 ) -> PlacedPlan:
     """Return the built-in plan of offsets for a program, with the sizes of a run with these inputs.
 
-    Without `reuse` every value has its own bytes.  Raises the error of a failing run, and the errors of Debugger.
+    Without `reuse` every value has its own bytes.  Raises the error of a failing run, and Debugger's errors.
     """
     debugger = Debugger(program, inputs, allocator="debug", statistics=False, **fields)
     played = Player(debugger, integrity=False).run()

@@ -81,7 +81,7 @@ def _sharing(debugger: Debugger, problem: PlanProblem, other: Placed) -> str:
 
 
 def _defined(debugger: Debugger, value: Placed) -> Line:
-    """Return the statement that writes a value or passes it to a loop; for an input, the graph's first one."""
+    """Return the statement that writes a value or passes it to a loop; for an input, the first statement."""
     code, pc = value.code, value.live.definition
     if pc >= 0:
         return site_of(code, pc, value.name, debugger)

@@ -117,7 +117,7 @@ def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding
 
 
 def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> WatchFinding:
-    """Return the finding of a value that another statement overwrote in place."""
+    """Return the finding of a value that changed although its bytes were not reused."""
     reader = found.reader.statement
     evidence = f"%{found.name} changed after it was written"
     if culprit is not None:
