@@ -141,7 +141,7 @@ def case_of_program(program: Program, inputs: Mapping[str, Any]) -> Case:
 
 
 def called_graphs(program: Program, nodes: Sequence[Node], weights: dict[str, Array]) -> dict[str, Graph]:
-    """Return the graphs that statements call, directly or indirectly, with their weights read into `weights`."""
+    """Return the graphs that statements call, directly or indirectly; read their weights into `weights`."""
     found: dict[str, Graph] = {}
     waiting = _calls(nodes)
     while waiting:

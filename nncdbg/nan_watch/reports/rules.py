@@ -65,7 +65,7 @@ CAUSES = {
     "wrong plan": "Keep each value live until its last reader, and round sizes up.",
     "unknown": "Inspect the operands at that statement: no rule matches.",
 }
-"""Usual fix per cause: every name of `diagnosis.cause.NAMES` and of `memory_words.CAUSES`."""
+"""Usual fix per cause: every name of `diagnosis.cause.NAMES` and of `memory.wording.CAUSES`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ _CHAIN = 3
 
 
 def unlisted_of_chain(report: Report) -> int:
-    """Return the number of unlisted findings in the chain at the end of the list; a limit drops these first."""
+    """Return the number of unlisted findings in the chain at the list's end; a limit drops these first."""
     if len(report.findings) <= _CHAIN or any(map(told_in_full, report.findings[-_CHAIN - 1 :])):
         return 0
     listed = sum(each.role == "propagated" for each in report.findings)
