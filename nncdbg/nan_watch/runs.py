@@ -1,4 +1,4 @@
-"""Watch runs in this process: one, or several with different seeds, recorded or compared with a recording."""
+"""Watch one run in this process, or several with different seeds; record or compare their statistics."""
 
 from __future__ import annotations
 

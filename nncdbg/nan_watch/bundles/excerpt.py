@@ -1,4 +1,4 @@
-"""Extract the part of a program for a repro bundle: the statements before a finding, bounded by data size."""
+"""Extract the part of a program for a repro bundle: statements before a finding, with bounded data."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def run_corpus(
     record_to: str | os.PathLike[str] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Report:
-    """Watch a program with each case of a folder, or without one `runs` times, with the seeds from `seed` on.
+    """Watch a program with each case of a folder, or `runs` times without one, with seeds from `seed` on.
 
     With both, each case is run `runs` times.  `jobs` is the number of processes (default: the number of
     cores), `budget` the seconds after which no case is started or waited for.  `record_to` is the file of a

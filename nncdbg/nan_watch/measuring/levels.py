@@ -9,9 +9,9 @@ from weakref import ref
 
 
 class Level(NamedTuple):
-    """The largest magnitude in a tensor, the smallest one on the way to it, and whether a constant caused it.
+    """The largest magnitude in a tensor, the smallest one on its path, and whether a constant caused it.
 
-    The way follows the largest operand at each statement.  If a result is no larger than a constant among its
+    The path follows the largest operand at each statement.  If a result is no larger than a constant among its
     operands, its magnitude comes from the constant: masks of -10000 or of the lowest number are intentional.
     """
 

@@ -37,7 +37,7 @@ def cuts(binding: Binding) -> bool:
 
 
 def unit_axis(code: Code, pc: int, rank: int) -> int:
-    """Return the axis of the units in an activation's layer; a guess if the graph does not determine it."""
+    """Return the axis of the units in an activation's layer; by default 1 above rank 3, else the last."""
     for _ in range(_FURTHEST):
         node = code.nodes[pc]
         op = lookup(node.op, version_of(node.op, code.opsets))

@@ -1,4 +1,4 @@
-"""Memory misuse: run a program without reuse, in an arena and in a poisoned arena, and compare the runs.
+"""Memory misuse: run a program without reuse, in an arena and in a poisoned arena; compare the runs.
 
 A read of bytes that another value has taken is reported with both statements: the victim reads, the culprit
 took the bytes.  Plans of other frameworks (offsets) are followed to the byte.  Differences that no plan
