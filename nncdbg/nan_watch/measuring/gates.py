@@ -120,7 +120,7 @@ _MEASURED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A measured gate: it trips where the quantity `kind` reaches `limit` from the good side.
+    """A measured gate: it trips where the quantity `kind` reaches or passes `limit`.
 
     `pattern` selects values by their name, their graph's name, or the name of the model's node.
     """

@@ -11,8 +11,9 @@ from weakref import ref
 class Level(NamedTuple):
     """The largest magnitude in a tensor, the smallest one on its path, and whether a constant caused it.
 
-    The path follows the largest operand at each statement.  If a result is no larger than a constant among its
-    operands, its magnitude comes from the constant: masks of -10000 or of the lowest number are intentional.
+    The path follows the largest operand at each statement.  If a result is no larger than a constant among
+    its operands, its magnitude comes from the constant: masks of -10000 or of the lowest number are
+    intentional.
     """
 
     high: float

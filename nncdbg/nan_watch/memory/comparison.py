@@ -233,7 +233,7 @@ class _Watch:
 
 
 def _is_reuse(finding: Finding) -> bool:
-    """Return whether the arena's records describe the finding in full (`Misread`)."""
+    """Return whether the finding duplicates a `Misread` of the arena, which has more detail."""
     return finding.kind == "guard" and finding.output is None
 
 
