@@ -1,4 +1,4 @@
-"""`nncdbg.watch`: a watch as one call."""
+"""`nncdbg.watch`: watch a program with one call."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def watch(
 ) -> Report:
     """Run a program and report the op where the first NaN originates, and why.
 
-    `inputs` and `fields` (dims, fallback, max_ops, history) are as for Debugger; so is `allocator`, and
-    by default it is the cheapest that detects everything.  `fail_on` names the gates; with `strict` findings
-    without effect on an output trip them too.  The program runs `runs` times, with the seeds from `seed` on;
+    `inputs` and `fields` (dims, fallback, max_ops, history) are as for Debugger; so is `allocator`, whose
+    default is the cheapest one that detects everything.  `fail_on` names the gates; with `strict`, findings
+    without effect on an output trip them too.  The program runs `runs` times, with the seeds from `seed` on.
     `record` is the file of a recording to write, `against` that of a good run to compare with.  The error of
-    a run that fails is in `Report.error`, or in `Report.cases` if there are several.  The compiled code of a
-    run without findings stays with a Program, for its next watch with inputs of the same types.  Raises
-    UsageError for an unknown gate, and the errors of Debugger.
+    a failing run is in `Report.error`, or in `Report.cases` if there are several runs.
+
+    After a run without findings, a Program keeps its compiled code for its next watch with inputs of the same
+    types.  Raises UsageError for an unknown gate, and the errors of Debugger.
     """
     program = load(program)
     gates = Gates.of(fail_on, strict=strict)

@@ -1,4 +1,4 @@
-"""How a program is run and watched."""
+"""The run configuration of a watch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nncdbg.opening.programs import OpenedProgram, start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchConfiguration(RunConfiguration):
-    """A run configuration with the gates, for programs and inputs that are in memory."""
+    """A run configuration with gates, for programs and inputs in memory."""
 
     fail_on: list[str] = field(default_factory=lambda: [*USUAL])
     strict: bool = False
@@ -35,7 +35,7 @@ class WatchConfiguration(RunConfiguration):
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The fields that a repro bundle and a state file keep."""
+        """Return the fields that repro bundles and state files store."""
         return {name: getattr(self, name) for name in (*SETTINGS, "fail_on", "strict")}
 
     @property
@@ -46,9 +46,9 @@ class WatchConfiguration(RunConfiguration):
 def watch_configuration(
     opened: OpenedProgram, fail_on: str | None = None, strict: bool = False
 ) -> WatchConfiguration:
-    """Return how an opened program is run and watched, for programs made from it.
+    """Return the configuration of an opened program, for programs derived from it.
 
-    A repro bundle supplies the gates, unless `fail_on` has them.
+    A repro bundle supplies the gates unless `fail_on` is given.
     """
     own = opened.bundle.configuration(WatchConfiguration) if opened.bundle else WatchConfiguration()
     machine = {name: getattr(opened.configuration, name) for name in SETTINGS}

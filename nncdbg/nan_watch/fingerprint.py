@@ -1,4 +1,4 @@
-"""What tells one finding from another, from run to run and from edit to edit of the model."""
+"""Identity of findings across runs and across edits of the model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeAlias
 from nncdbg.nan_watch.records import WatchFinding
 
 Key: TypeAlias = "tuple[str, str, str, str, str]"
-"""(graph, value, op, kind, cause) of a finding: not its line, its numbers or the case it was seen in."""
+"""(graph, value, op, kind, cause) of a finding; without its line, its numbers and its case."""
 
 
 def key_of(finding: WatchFinding) -> Key:
-    """What a finding is known by."""
+    """Return the identity of a finding."""
     site = finding.site
     return (site.graph, site.value, site.op, finding.kind, finding.cause)
 
 
 def fingerprint(finding: WatchFinding) -> str:
-    """The key as 32 characters, the same in every process."""
+    """Return the key as a digest of 32 characters, the same in every process."""
     content = json.dumps(key_of(finding)).encode()
     return hashlib.blake2b(content, digest_size=16).hexdigest()

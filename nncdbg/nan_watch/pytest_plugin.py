@@ -1,7 +1,7 @@
-"""The watch in pytest: the fixture `nan_watch`, and models as tests of their own with `--nan-watch`.
+"""pytest plugin: the fixture `nan_watch`, and models as tests with `--nan-watch`.
 
-pytest loads this file at every start in an environment that has nncdbg, so it imports nothing but
-pytest; the engine comes with the first model.
+pytest loads this file at every start in an environment with nncdbg, so it imports only pytest; the first
+model imports the engine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    _options(config, {})  # What is wrong in the ini file is told before any test.
+    _options(config, {})  # Report errors in the ini file before any test.
     config.addinivalue_line(
         "markers",
         f"{_MARKER}(fail_on=..., strict=..., ...): arguments of the fixture nan_watch for nncdbg.watch",
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _options(config: pytest.Config, given: Mapping[str, Any]) -> Options:
-    """What `nncdbg.watch` is given: the ini options, and over them `given`.  Raises pytest.UsageError."""
+    """Return the options for `nncdbg.watch`: `given` over the ini options.  Raises pytest.UsageError."""
     options: Options = {"strict": config.getini("nan_watch_strict")}
     gates = config.getini("nan_watch_fail_on")
     if gates:
@@ -64,7 +64,7 @@ def _options(config: pytest.Config, given: Mapping[str, Any]) -> Options:
 
 
 class NanWatch:
-    """The fixture: call it with a program and inputs; it fails the test at the first NaN, and says why."""
+    """The fixture: call it with a program and inputs; it fails the test at the first NaN, with the cause."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         marks: Iterable[pytest.Mark] = request.node.iter_markers(_MARKER)
@@ -81,9 +81,8 @@ class NanWatch:
     ) -> Report:
         """Watch one run of a program, or of the model in a file, with `inputs` (arrays by name).
 
-        `options` are those of `nncdbg.watch`, before those of the marker and the ini file.  Fails the test
-        with the report if a gate trips or the run fails; otherwise returns the report.  Raises what
-        loading raises.
+        `options` are those of `nncdbg.watch`; they override the marker's and the ini file's.  Returns the
+        report; fails the test with it if a gate trips or the run fails.  Raises the errors of loading.
         """
         from nncdbg.engine.errors import NncdbgError
 
@@ -91,7 +90,7 @@ class NanWatch:
         try:
             report, told = _watched(program, inputs, self._options | options)
         except NncdbgError as error:
-            # What is wrong is in the call: the way through the engine says nothing to who wrote the test.
+            # The error is in the call; the engine's traceback does not help the test's author.
             raise error.with_traceback(None) from None
         if not report.ok:
             pytest.fail(told, pytrace=False)
@@ -100,7 +99,7 @@ class NanWatch:
 
 @pytest.fixture
 def nan_watch(request: pytest.FixtureRequest) -> NanWatch:
-    """`nan_watch(program_or_path, inputs, fail_on=...)` fails the test at the first NaN and says why."""
+    """`nan_watch(program_or_path, inputs, fail_on=...)` fails the test at the first NaN, with the cause."""
     return NanWatch(request)
 
 
@@ -110,7 +109,7 @@ def _watched(
     options: Options,
     model: str | None = None,
 ) -> tuple[Report, str]:
-    """The report on a run, and what is to be read of it where it is not ok; `model` is what it is called."""
+    """Return the report on a run, and its text if it is not ok; `model` is the name to report."""
     from nncdbg.engine.frontends import load
     from nncdbg.nan_watch.call import watch
 
@@ -135,14 +134,14 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Fil
 
 
 class ModelFile(pytest.File):
-    """A model: one test, which is whether it runs without NaN."""
+    """A model file, collected as one test that fails on NaN."""
 
     def collect(self) -> Iterable[pytest.Item]:
         yield ModelItem.from_parent(self, name=_MARKER)
 
 
 class TroubleInModel(Exception):
-    """A model did not pass its watch; the text is the report."""
+    """A model failed its watch; the text is the report."""
 
 
 class ModelItem(pytest.Item):

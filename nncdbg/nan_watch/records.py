@@ -1,4 +1,4 @@
-"""What a watch has found, as plain records: the same in Python and in every report."""
+"""Results of a watch as plain records, the same in Python and in every report."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ UNSUPPORTED = "unsupported"
 """The status of a case that stopped at an op without a kernel."""
 
 _CODES = {"unfit": 2, "unreadable": 3, UNSUPPORTED: 3, FAILED: 4, "crashed": 4}
-"""Exit codes of cases that did not come to their end, by status."""
+"""Exit codes of cases that did not finish, by status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An input of the statement as it was then; `type` as the text spells it, `stats` None for no tensor."""
+    """An input of the statement at that time; `type` is formatted, `stats` is None except for tensors."""
 
     name: str
     type: str | None
     stats: Summary | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """Return the operand as a JSON object."""
         return {
             "name": self.name,
             "type": self.type,
@@ -47,11 +47,11 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class FindingSite:
-    """A statement: where the program text and the user's model have it.
+    """The location of a statement in the program text and in the user's model.
 
-    `line` counts from 1 in the program's text; `graph` is the graph or layer, `node` the name that the
-    model gave the node ("" for none), `value` the result concerned; `file` and `source_line` are the
-    place in the user's model; `text` is the line as the program's text has it.
+    `line` counts from 1 in the program's text; `graph` is the graph or layer, `node` the model's name of
+    the node ("" for none), `value` the affected result; `file` and `source_line` are the location in the
+    user's model; `text` is the statement's line in the program's text.
     """
 
     line: int | None
@@ -64,36 +64,36 @@ class FindingSite:
     text: str = field(default="", compare=False)
 
     def location(self) -> dict[str, Any] | None:
-        """`{"file", "line"}` of the user's model; None where it says none."""
+        """Return `{"file", "line"}` in the user's model; None if it is unknown."""
         return None if self.file is None else {"file": self.file, "line": self.source_line}
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One visit of a statement: in which iterations and calls, outermost first."""
+    """One visit of a statement, with its iterations and calls, outermost first."""
 
     site: FindingSite
     iteration: tuple[int, ...] = ()
     calls: tuple[FindingSite, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """Return the visit as a JSON object."""
         found = dict(_place(self.site) or {})
         return {**found, "iteration": list(self.iteration), "calls": [*map(_place, self.calls)]}
 
 
 @dataclass(frozen=True, slots=True)
 class WatchFinding:
-    """One thing found at one statement.
+    """One finding at one statement.
 
     `kind` is a gate kind (nan, inf, uninitialized, ...); `role` one of `ROLES`; `first` marks the
-    finding in which the trouble began.  `iteration` holds the iterations of the loops around it,
-    outermost first.  `cause`, `evidence` and `hint` are those of `diagnosis.cause.Cause`, "" where
-    nothing is to be said; `within` is the statement of the op's micro program where it happened.
-    `calls` are the statements that called the functions around it, outermost first.  `used` is the first
+    finding at the origin.  `iteration` holds the iterations of the enclosing loops, outermost first.
+    `cause`, `evidence` and `hint` are those of `diagnosis.cause.Cause` ("" if unknown); `within` is the
+    statement of the op's micro program where it happened.
+    `calls` are the statements that called the enclosing functions, outermost first.  `used` is the first
     statement that an input or parameter influences.  `other` is another statement to blame: the culprit of
-    wrong reuse, what freed the memory. `actual` is the quantity that tripped a gate with a limit,
-    `threshold` that limit. `count` says how often the same was found, `case` in which case of a corpus.
+    wrong reuse, or the statement that freed the memory.  `actual` is the quantity that tripped a gate with a
+    limit, `threshold` that limit.  `count` is the number of occurrences, `case` the case of a corpus.
     """
 
     kind: str
@@ -119,31 +119,31 @@ class WatchFinding:
     """Whether it trips a gate of this watch."""
 
     def __str__(self) -> str:
-        """What failed, in a sentence."""
+        """Return one sentence about what failed."""
         return representations().finding(self)
 
     @property
     def line(self) -> int | None:
-        """The line of the statement in the program's text, from 1."""
+        """Return the line of the statement in the program's text, from 1."""
         return self.site.line
 
     @property
     def statement(self) -> str:
-        """The statement as the program's text has it."""
+        """Return the statement as in the program's text."""
         return self.site.text
 
     @property
     def op(self) -> str:
-        """The op of the statement."""
+        """Return the op of the statement."""
         return self.site.op
 
     @property
     def value(self) -> str:
-        """The name of the result concerned, without the `%`."""
+        """Return the name of the affected result, without the `%`."""
         return self.site.value
 
     def as_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """Return the finding as a JSON object."""
         site = self.site
         return {
             "kind": self.kind,
@@ -184,10 +184,10 @@ def _place(site: FindingSite | None) -> dict[str, Any] | None:
 class Report(PrintedRecord):
     """The result of a watch over one run, or over all cases of a corpus.
 
-    `ops` counts executed statements, `seconds` the time of the runs.  `counts` tells how many findings of
-    each role there were, listed or not; `unchecked` what was not looked at, and why; `notes` what a
-    person should know of the inputs.  `error` is what ended the run early.  `cases` holds the
-    verdict on each case of a corpus, in order.
+    `ops` counts executed statements; `seconds` is the duration of the runs.  `counts` maps each role to its
+    number of findings, listed or not; `unchecked` lists what was not checked, and why; `notes` holds remarks
+    about the inputs.  `error` is the error that ended the run early.  `cases` holds the verdict on each case
+    of a corpus, in order.
     """
 
     model: str = ""
@@ -195,21 +195,21 @@ class Report(PrintedRecord):
     seconds: float = 0.0
     findings: list[WatchFinding] = field(default_factory=list)
     unlisted: int = 0
-    """How many more findings there were (see `limit`)."""
+    """Number of findings beyond the listed ones (see `limit`)."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
     unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: Exception | None = None
     cases: list[Case] = field(default_factory=list)
     interrupted: bool = False
-    """Whether the user interrupted it."""
+    """Whether the user interrupted the watch."""
     observers: Verification | None = None
     """Whether observers change the outputs, if that was verified."""
     watched: Watched | None = field(default=None, compare=False)
-    """The program's text and the gates, which `str` quotes."""
+    """The program's text and the gates, for `str`."""
 
     def __str__(self) -> str:
-        """The text that `nncdbg watch` prints."""
+        """Return the text that `nncdbg watch` prints."""
         return "\n".join(line.plain for line in self.lines()).rstrip("\n")
 
     __repr__ = __str__
@@ -219,9 +219,9 @@ class Report(PrintedRecord):
         return representations().report_lines(self)
 
     def limit(self, most: int) -> None:
-        """List at most so many findings, in their order; those that trip, then births, before all others.
+        """Keep at most `most` findings, in their order; those that trip come first, then births.
 
-        Of the statements that only propagate, the last comes first, as it tells how far it got.
+        Of the statements that only propagate, the last is kept first: it shows how far the value got.
         """
         ranks = {role: rank for rank, role in enumerate(ROLES)}
         indices = range(len(self.findings))
@@ -234,12 +234,12 @@ class Report(PrintedRecord):
 
     @property
     def tripping(self) -> Iterator[WatchFinding]:
-        """The findings that trip a gate."""
+        """Return the findings that trip a gate."""
         return (finding for finding in self.findings if finding.trips)
 
     @property
     def status(self) -> str:
-        """ "tripped" if a gate did, else "failed" if a run did not come to its end, else "ok"."""
+        """ "tripped" if a gate tripped, else "failed" if a run did not finish, else "ok"."""
         if any(True for _ in self.tripping):
             return TRIPPED
         failed = self.error is not None or any(case.error for case in self.cases)
@@ -247,16 +247,15 @@ class Report(PrintedRecord):
 
     @property
     def ok(self) -> bool:
-        """Whether no gate tripped and every run reached its end."""
+        """Return whether no gate tripped and every run finished."""
         return self.status == OK
 
     @property
     def exit_code(self) -> int:
-        """130 if it was interrupted; else the highest of all that happened.
+        """Return 130 after an interruption, else the highest code that applies.
 
-        1 if a gate tripped, 2 if inputs did not fit, 3 for a file that cannot be read or an op without a
-        kernel, 4 if a run failed.  A run that was stopped by a budget is as good as what was found up to
-        there, and 4 if that is nothing.
+        1 if a gate tripped, 2 if inputs did not fit, 3 for an unreadable file or an op without a kernel, 4 if
+        a run failed.  For a run stopped by a budget: 1 if a gate tripped before, else 4.
         """
         if self.interrupted:
             return 130
@@ -267,7 +266,7 @@ class Report(PrintedRecord):
         return max(codes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """Return the report as a JSON object."""
         found: dict[str, Any] = {
             "status": self.status,
             "model": self.model,
@@ -292,7 +291,7 @@ class Report(PrintedRecord):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case of a corpus: its name, how it went, and what went wrong if it could not be run."""
+    """One case of a corpus: its name, its status, and its error if it could not be run."""
 
     name: str
     status: str
@@ -301,7 +300,7 @@ class Case:
     error: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """Return the case as a JSON object."""
         return {
             "name": self.name,
             "status": self.status,

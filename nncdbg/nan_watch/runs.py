@@ -1,4 +1,4 @@
-"""A watch in this process: one run, or several with other seeds, recorded or compared with a recording."""
+"""Watch one run in this process, or several with different seeds; record or compare their statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.baselines.recording import Recording
 
 MakeDebugger = Callable[[int, bool], Debugger]
-"""A debugger at its start, for a seed; and whether it has to log statistics."""
+"""Return a debugger at its start, for a seed and whether to log statistics."""
 
 Move = Callable[[Debugger], "Stop"]
 
@@ -34,11 +34,11 @@ def watch_runs(
     record_to: str | os.PathLike[str] | None = None,
     move: Move = Debugger.run,
 ) -> Report:
-    """Run a program `runs` times, with the seeds from `seed` on, and tell what was found in one report.
+    """Run a program `runs` times, with the seeds from `seed` on, and return one report.
 
-    With several, `Report.cases` tells how each went, and a finding says in which it was first.  `good` is a
-    recording to compare with, `record_to` the file of one to write.  Raises UsageError for a gate that
-    names nothing, LoadError for a recording that cannot be written.
+    With several runs, `Report.cases` holds each verdict, and a finding names the run of its first occurrence.
+    `good` is a recording to compare with, `record_to` the file of a recording to write.  Raises UsageError
+    for a gate that matches nothing, LoadError for a recording that cannot be written.
     """
     if runs < 1:
         raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
@@ -71,7 +71,7 @@ def watch_runs(
 
 
 def case_of(name: str, report: Report) -> Case:
-    """How a run went, as a case of many."""
+    """Return the result of a run as a case of a corpus."""
     words = str(report.error) if report.error is not None else ""
     status = FAILED if words else OK if report.ok else TRIPPED
     if isinstance(report.error, UnsupportedOp):

@@ -1,4 +1,4 @@
-"""What a report quotes of a watch: the lines of the program, and the requested gates."""
+"""The context that a report quotes: the lines of the program, and the requested gates."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 
 
 class OnScreen(Protocol):
-    """How a report is fitted to a screen."""
+    """Fits the lines of a report to a screen."""
 
     def statement(self, text: str, line: int) -> str:
-        """The statement on a line of the program in one line."""
+        """Return the statement on a line of the program, shortened to one line."""
 
     def words(self, text: str, line: int | None) -> str:
-        """A sentence about the statement on a line of the program, with short names."""
+        """Return a sentence about the statement on a line of the program, with short names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The parts of a watch that its report does not hold.
+    """The parts of a watch that are not in its report.
 
     `lines` is the program's text, from which statements are quoted; `gates` are the requested gates, so
-    that those that passed can be named.
+    that reports can name those that passed.
     """
 
     lines: Sequence[str] = ()
     gates: Sequence[str] = ()
     screen: OnScreen | None = None
-    """Fits lines to a screen; None where the report is written whole."""
+    """Fits lines to a screen; None for complete lines."""
 
     @classmethod
     def of(cls, program: Program, gates: Gates | None = None) -> Watched:
-        """With the text of `program` in which its lines are counted."""
+        """Return the context of a program: its text with numbered lines, and its gates."""
         lines = program.as_listing().full_lines()
         if gates is None:
             return cls(lines)

@@ -1,4 +1,4 @@
-"""One run of a program under watch, and what was found in it."""
+"""Watch one run of a program and report its findings."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MAX_FINDINGS = 20
 def usual_allocation(
     allocator: str | Allocation | None, backend: str | Backend, gates: Gates, statistics: bool
 ) -> str | Allocation | None:
-    """The allocator of a watched run: the requested one, else the cheapest that detects everything.
+    """Return the allocator of a watched run: the requested one, else the cheapest that detects everything.
 
-    Statistics, and writes outside of buffers, are only seen in the buffers of `debug`.
+    Only the buffers of `debug` detect out-of-bounds writes and support statistics.
     """
     if allocator is not None or not backend_of(backend).on_host:
         return allocator
@@ -169,7 +169,7 @@ def _other(sighting: Sighting, debugger: Debugger) -> FindingSite | None:
 
 
 def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> FindingSite:
-    """A statement as reports name it; with the pc ENTRANCE, the line where a block says what it is given."""
+    """Return the location of a statement; with the pc ENTRANCE, the line of the block's parameters."""
     graph = code.graph.name or str(code.path[0])
     if pc == ENTRANCE:
         return FindingSite(debugger.loaded.listing_of(code).header_line(code.path), graph, "", "", value)

@@ -1,4 +1,4 @@
-"""HTML of programs, debuggers, reports and tensors, for notebooks."""
+"""HTML representations of programs, debuggers, reports and tensors, for notebooks."""
 
 from nncdbg.notebook.rendering import render
 

@@ -1,7 +1,7 @@
-"""The pieces of HTML that all renderings share.
+"""HTML elements that all renderings share.
 
-Text out of models is escaped here and nowhere else.  Colors are readable on light and dark pages:
-text has the page's own color, and what is colored is neither light nor dark.
+Text from models is escaped only here.  Colors are readable on light and dark pages: plain text has the
+page's own color, and colored text has a medium brightness.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STYLE = """
 """
 
 WIDTH = 120
-"""Columns of program text, for which long names are shortened."""
+"""Columns of program text; long names are shortened to fit."""
 
 _MIDDLE = (128, 128, 128)
 
@@ -48,31 +48,31 @@ _THEME = TerminalTheme(
         _MIDDLE,
     ],
 )
-"""Colors of terminal output; foreground and background are met only where `dim` mixes the two."""
+"""Colors of terminal output; only `dim` uses foreground and background, which it mixes."""
 
 
 def document(*parts: str) -> str:
-    """One rendering, with its style sheet."""
+    """Return one rendering with its style sheet."""
     return f'<div class="nncdbg"><style>{_STYLE}</style>{"".join(parts)}</div>'
 
 
 def escape(text: str) -> str:
-    """Text as HTML on one line."""
+    """Return text as HTML on one line."""
     return html.escape(printable_line(text))
 
 
 def heading(text: str) -> str:
-    """A line in bold."""
+    """Return a line in bold."""
     return f"<div><b>{escape(text)}</b></div>"
 
 
 def note(text: str) -> str:
-    """A line in gray."""
+    """Return a line in gray."""
     return f'<div class="note">{escape(text)}</div>'
 
 
 def printed(show: Callable[[Screen], None]) -> str:
-    """What `show` prints to a screen, errors included, with its colors."""
+    """Return the output of `show` on a screen, errors included, with its colors."""
     screen = Screen(StringIO(), StringIO(), width=WIDTH, color=True)
     screen.err = screen.out
     screen.out.record = True
@@ -82,7 +82,7 @@ def printed(show: Callable[[Screen], None]) -> str:
 
 
 def printed_lines(lines: Iterable[Text]) -> str:
-    """Styled lines, as a terminal shows them."""
+    """Return styled lines as a terminal shows them."""
 
     def show(screen: Screen) -> None:
         for line in lines:
@@ -92,7 +92,7 @@ def printed_lines(lines: Iterable[Text]) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
-    """A table; `rows` hold HTML, the first `texts` columns are left-aligned."""
+    """Return a table; `rows` hold HTML, the first `texts` columns are left-aligned."""
     kinds = [' class="text"' if column < texts else "" for column in range(len(heads))]
     head = "".join(f"<th{kind}>{escape(text)}</th>" for kind, text in zip(kinds, heads, strict=True))
     lines = [

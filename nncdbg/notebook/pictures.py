@@ -1,4 +1,4 @@
-"""A tensor as a small picture: a line for one axis, an image for two, and the first images of more."""
+"""Small pictures of tensors: a line for one axis, an image for two, and the first images of more."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from nncdbg.presentation.png_images import Colors, encoded, painted
 from nncdbg.stats.blocks import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, reduce_blocks
 
 _CELLS = 128
-"""Cells of an image along an axis, and points of a line, at most."""
+"""Most cells of an image along an axis, and most points of a line."""
 _CHANNELS = 6
-"""Images of a tensor with three axes or more, at most."""
+"""Most images of a tensor with three axes or more."""
 
 
 def picture(array: Array, height: int) -> str:
-    """HTML of a picture `height` pixels high; "" where there is nothing to draw.
+    """Return HTML of a picture `height` pixels high; "" if there is nothing to draw.
 
-    Each cell is the mean of the finite elements of its block.  A block with a NaN or Inf has the color
-    of that, however few there are.
+    Each cell is the mean of the finite elements of its block.  A block with any NaN or Inf has the color of
+    that value.
     """
     blocks = [_blocks(part) for part in _parts(array)]
     if not blocks:
@@ -51,7 +51,7 @@ def caption(array: Array) -> str:
 
 
 def _parts(array: Array) -> list[Array]:
-    """The line, or the images, that are drawn; none of strings and scalars."""
+    """Return the line or the images to draw; none for strings and scalars."""
     shown = array.squeeze()
     if is_text(array) or array.size == 0 or shown.ndim == 0:
         return []
@@ -59,7 +59,7 @@ def _parts(array: Array) -> list[Array]:
 
 
 def _steps(array: Array) -> list[int]:
-    """Elements of a cell along each axis."""
+    """Return the number of elements per cell along each axis."""
     return [-(-size // _CELLS) for size in array.shape]
 
 
@@ -68,14 +68,14 @@ def _blocks(array: Array) -> Blocks:
 
 
 def _scale(parts: list[Array]) -> tuple[float, float]:
-    """The least and the greatest mean; 0 and 0 where nothing is finite."""
+    """Return the smallest and the largest mean; 0 and 0 if no element is finite."""
     known = [part[np.isfinite(part)] for part in parts]
     flat = np.concatenate([part.reshape(-1) for part in known])
     return (float(flat.min()), float(flat.max())) if flat.size else (0.0, 0.0)
 
 
 def _painted(blocks: Blocks, low: float, high: float) -> Colors:
-    """The colors (u8[rows, columns, 3]) of an image between the ends of a scale."""
+    """Return the colors (u8[rows, columns, 3]) of an image, scaled from `low` to `high`."""
     colors = painted(blocks.data, low, high)
     for bit, color in zip((NEGATIVE_INFINITY, POSITIVE_INFINITY, NAN), reversed(MARK_COLORS), strict=True):
         colors[(blocks.flags & bit) > 0] = color
@@ -84,14 +84,14 @@ def _painted(blocks: Blocks, low: float, high: float) -> Colors:
 
 def _image(colors: Colors, height: int) -> str:
     rows, columns = colors.shape[:2]
-    # The shape is kept as far as a strip of one row, or of one column, stays visible.
+    # Keep the aspect ratio as long as a strip of one row or one column stays visible.
     width = min(max(round(height * columns / rows), 8), 4 * height)
     source = "data:image/png;base64," + base64.b64encode(encoded(colors)).decode("ascii")
     return f'<img src="{source}" width="{width}" height="{height}" alt="">'
 
 
 def _line(blocks: Blocks, height: int) -> str:
-    """A line over the elements, with a mark where one is not finite."""
+    """Return a line over the elements, with a mark at non-finite ones."""
     low, high = _scale([blocks.data])
     count, width = len(blocks.data), 2 * height
     span = high / 2 - low / 2
@@ -114,7 +114,7 @@ def _line(blocks: Blocks, height: int) -> str:
 
 
 def _name(flags: int) -> str:
-    """The color of a block with such flags; a NaN comes before an Inf."""
+    """Return the color of a block with these flags; NaN takes precedence over Inf."""
     bits = (NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY)
     color = next(color for bit, color in zip(bits, MARK_COLORS, strict=True) if flags & bit)
     return "rgb({},{},{})".format(*color)

@@ -1,4 +1,4 @@
-"""What each object shows in a notebook."""
+"""HTML representation of each type of object in a notebook."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from nncdbg.representation import PrintedRecord
 from nncdbg.stats import Summary
 
 _LINES = 60
-"""Lines of a program that are shown."""
+"""Most lines of a program."""
 _ROW = 32
-"""Pixels of a picture in a table."""
+"""Height in pixels of a picture in a table."""
 _LARGE = 128
-"""Pixels of the picture of one tensor."""
+"""Height in pixels of the picture of a single tensor."""
 _STATISTICS = ("min", "mean", "max", "std")
 _COUNTS = (("nan", "nan"), ("+inf", "posinf"), ("-inf", "neginf"), ("zero", "zero"))
 
 
 def render(shown: object) -> str:
-    """The HTML of an object, one element with its style sheet.  Raises TypeError for other objects."""
+    """Return the HTML of an object: one element with its style sheet.  Raises TypeError for other types."""
     for kind, function in _RENDERINGS.items():
         if isinstance(shown, kind):
             return document(*function(shown))
@@ -81,7 +81,7 @@ def _debugger(debugger: Debugger) -> Iterable[str]:
 
 
 def _content(debugger: Debugger, name: str) -> Any:
-    """The value of a name; None where it is not available at this moment."""
+    """Return the value of a name; None if it is not available at this moment."""
     try:
         return debugger.value(name)
     except NncdbgError:
@@ -129,14 +129,14 @@ def _statistics(summary: Summary) -> str:
 
 
 def _values(values: Iterable[tuple[str, Any]], short: Callable[[str], str] = str) -> str:
-    """A row per value: its name as `short` gives it, type, statistics and a picture."""
+    """Return a table with one row per value: its short name, type, statistics and a picture."""
     heads = ["value", "type", *_STATISTICS, *(head for head, _ in _COUNTS), "picture"]
     rows = [[_titled(name, short(name)), *_row(content, len(heads) - 1)] for name, content in values]
     return table(heads, rows, texts=2) if rows else ""
 
 
 def _titled(name: str, short: str) -> str:
-    """A short name, which shows the whole name under the mouse."""
+    """Return a short name with the full name as tooltip."""
     return (
         f'<span title="{escape(name)}">{escape("%" + short)}</span>' if short != name else escape("%" + name)
     )

@@ -1,9 +1,9 @@
-"""Findings that are known and accepted: a watch with a baseline fails on new ones only.
+"""Baselines of accepted findings: a watch with a baseline fails only on new findings.
 
-A finding is known by its kind, cause, op, graph and value, not by its line, so that edits above it
-leave it known.  Names that are only numbers (`%12`, `val_7`, `onnx::Log_31`) change with every node that
-is put in before them: a known finding that is gone and a new one that differs in such a name alone are
-the same one, moved, and that is told.
+A finding is identified by its kind, cause, op, graph and value, not by its line, so edits above it do not
+change its identity.  Names that are only numbers (`%12`, `val_7`, `onnx::Log_31`) change with every node
+inserted before them.  A missing known finding and a new one that differ only in such a name are therefore
+the same finding, reported as moved.
 
     {
      "nncdbg_baseline": 1,
@@ -15,7 +15,7 @@ the same one, moved, and that is told.
      ]
     }
 
-A `"note"` beside the fields of a finding says why it is accepted; it stays when the file is written anew.
+A `"note"` in a finding says why it is accepted; rewriting the file keeps it.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ from nncdbg.nan_watch.reports.writing import not_written, write_file
 _VERSION = 1
 _FIELDS = ("graph", "value", "op", "kind", "cause")
 _HARMLESS = ("masked", "healed")
-"""Roles that never reach an output: who accepted one of these has not accepted more."""
+"""Roles that never reach an output; accepting one does not accept a finding that does."""
 _SHOWN = 10
-"""Known findings that a note names."""
+"""Known findings listed in one note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One accepted finding; `note` says why, "" where nobody said."""
+    """One accepted finding; `note` says why it was accepted ("" for none)."""
 
     key: Key
     role: str = "birth"
     note: str = ""
 
     def covers(self, finding: WatchFinding) -> bool:
-        """Whether accepting this one accepts `finding`, which has the same key or has moved here."""
+        """Return whether this entry accepts `finding`: the same key, or a finding that moved here."""
         return self.role not in _HARMLESS or finding.role in _HARMLESS
 
     def as_dict(self) -> dict[str, str]:
-        """Fit for JSON."""
+        """Return the entry as a JSON object."""
         fields = dict(zip(_FIELDS, self.key, strict=True)) | {"role": self.role}
         return fields | {"note": self.note} if self.note else fields
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The accepted findings of one model, which is known by its file's name and its inputs and outputs."""
+    """The accepted findings of one model, identified by its file name, inputs and outputs."""
 
     model: str
     inputs: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Baseline:
 
     @classmethod
     def of(cls, report: Report, program: Program, earlier: Baseline | None = None) -> Baseline:
-        """A baseline that accepts all that trips in `report`; notes of an `earlier` one are kept."""
+        """Return a baseline that accepts all findings that trip in `report`, with the notes of `earlier`."""
         notes = {each.key: each.note for each in earlier.known} if earlier is not None else {}
         entries: dict[Key, Known] = {}
         for finding in report.tripping:
@@ -88,7 +88,7 @@ class Baseline:
         )
 
     def text(self) -> str:
-        """The file: sorted, one finding a line, so that a change of it can be reviewed."""
+        """Return the content of the file: sorted, one finding per line, for readable diffs."""
         head = {
             "nncdbg_baseline": _VERSION,
             "model": self.model,
@@ -101,7 +101,7 @@ class Baseline:
         return "\n".join(["{", *lines, findings, "}", ""])
 
     def check(self, model: str, program: Program) -> None:
-        """Raises UsageError if this is the baseline of another model than the one in the file `model`."""
+        """Raise UsageError if this baseline belongs to another model than the one in the file `model`."""
         entry = program.graphs[program.entry]
         name = _file_name(model)
         own = {value.name for value in (*entry.inputs, *entry.outputs)}
@@ -121,10 +121,10 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A report against a baseline: `report` has the findings with only the new ones tripping.
+    """A report compared with a baseline; in `report` only new findings trip.
 
     `accepted` are the known findings seen again, `gone` the known ones not seen, `moved` pairs of a known
-    one with the finding that it has become.
+    finding and its new form.
     """
 
     report: Report
@@ -134,10 +134,12 @@ class Comparison:
 
 
 def compare(report: Report, baseline: Baseline, program: Program) -> Comparison:
-    """Let only what the baseline does not know trip the gates.  Raises UsageError for another model's.
+    """Let only findings that the baseline does not accept trip.
 
-    Notes in the report say what was accepted, what is gone (if the run came to its end) and what has moved.
-    Where the report does not list all findings, a new one could be among the others: its error says so.
+    Notes in the report list accepted and moved findings, and missing ones if the run finished.  If the report
+    does not list all findings, its error says that new ones may be among the rest.
+
+    Raises UsageError for the baseline of another model.
     """
     baseline.check(report.model, program)
     tripping = list(report.tripping)
@@ -169,7 +171,7 @@ def _came_to_its_end(report: Report) -> bool:
 
 
 def _too_many(report: Report) -> UsageError | None:
-    """The error where a finding that trips may not be listed: those that trip are listed before all else."""
+    """Return an error if a tripping finding may be unlisted; tripping findings are listed first."""
     hidden = report.unlisted
     if not hidden or not all(finding.trips for finding in report.findings):
         return None
@@ -180,7 +182,7 @@ def _too_many(report: Report) -> UsageError | None:
 
 
 def _moved(findings: Iterable[WatchFinding], unseen: Iterable[Known]) -> dict[Key, Known]:
-    """Which unseen known finding each new one is, where names that are only numbers have changed."""
+    """Map new findings to the unseen known ones that differ only in an automatic name's number."""
     waiting: dict[Key, list[Known]] = {}
     for known in unseen:
         waiting.setdefault(_without_number(known.key), []).append(known)
@@ -195,11 +197,11 @@ def _moved(findings: Iterable[WatchFinding], unseen: Iterable[Known]) -> dict[Ke
 
 _NUMBERED = re.compile(r"(?P<stem>.*?)_?\d*(?P<output>_output_\d+)?", re.DOTALL)
 _AUTOMATIC = {"", "val", "value", "tmp", "t", "v", "var", "node", "tensor"}
-"""Names that get a number from whoever wrote the model, and not from a person."""
+"""Stems of names that exporters number automatically."""
 
 
 def _without_number(key: Key) -> Key:
-    """The key with `#` for the number of an automatic name; as it is where the name is a person's."""
+    """Return the key with `#` for the number of an automatic name; other names are unchanged."""
     graph, value, op, kind, cause = key
     match = _NUMBERED.fullmatch(value)
     assert match is not None  # Every name matches: all its parts may be empty.
@@ -233,9 +235,9 @@ def _file_name(model: str) -> str:
 
 
 def read_baseline(file: str | Path) -> Baseline:
-    """The baseline in a file.
+    """Return the baseline in a file.
 
-    Raises LoadError if it cannot be read or is none, with the place.
+    Raises LoadError, with the position, if the file cannot be read or is not a baseline.
     """
     path = Path(file)
     try:
@@ -260,10 +262,10 @@ def read_baseline(file: str | Path) -> Baseline:
 
 
 def write_baseline(file: str | Path, report: Report, program: Program) -> Baseline:
-    """Write the baseline that accepts all that trips in `report`; notes in the one that is there stay.
+    """Write a baseline that accepts all findings that trip in `report`, keeping the notes in the file.
 
     Raises RunError if the run did not finish, UsageError if not all findings are listed,
-    LoadError if the file is something else than a baseline, NotWritten if it cannot be written.
+    LoadError if the file is not a baseline, NotWritten if it cannot be written.
     """
     path = Path(file)
     if not _came_to_its_end(report):

@@ -1,14 +1,14 @@
-"""A good run, recorded as the statistics of each statement, and another one compared with it.
+"""Recordings of a good run: the statistics of each statement, to compare later runs with.
 
-The file is JSON, one statement per line, sorted by key, so that two of them can be compared by `diff`:
+The file is JSON, one statement per line, sorted by key, so that `diff` can compare two of them:
 
     {"nncdbg_recording": 1, "model": "net.onnx", "program": "5d41…",
      "statements": {
       "main %h Conv": {"order": 3, "visits": 1, "dtype": "f32", "min": -1.5, …},
       …}}
 
-A statement's key is its graph's path, the name of its value, and its op; all iterations and calls are
-one.  Statistics are `Summary`'s.
+A statement's key is its graph path, the name of its value, and its op; all iterations and calls share
+one entry.  The statistics are those of `Summary`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from nncdbg.stats.summary import Summary
 VERSION = 1
 
 _LARGEST = 1 << 28
-"""Bytes of a recording: more is no recording of ours."""
+"""Largest accepted recording in bytes."""
 
 _LEAST_SHARED = 0.5
-"""Share of the recorded statements that another version of the same model still has."""
+"""Least share of the recorded statements that an edited version of the same model must contain."""
 
 _FIELDS = Summary.__slots__
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A statement of the good run."""
+    """A statement of the good run, with its statistics."""
 
     order: int
     visits: int
@@ -53,7 +53,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A good run: `statements` by key; `program` tells the model by its statements, not by its weights."""
+    """A good run: `statements` by key; `program` identifies the model by its statements, not its weights."""
 
     model: str
     program: str
@@ -61,7 +61,7 @@ class Recording:
 
 
 def fingerprint(program: Program) -> str:
-    """A digest of the names and ops of a program's statements."""
+    """Return a digest of the names and ops of a program's statements."""
     digest = hashlib.blake2b(digest_size=16)
     for path, graph in blocks(program):
         for node in graph.nodes:
@@ -71,7 +71,7 @@ def fingerprint(program: Program) -> str:
 
 
 def record(program: str, model: str, tracks: Iterable[Track]) -> Recording:
-    """The recording of what was measured in a good run of a program with this fingerprint."""
+    """Return a recording of a good run; `program` is the fingerprint of its program."""
     statements = {
         _key(track): Recorded(order, track.visits, track.dtype, track.summary)
         for order, track in enumerate(tracks)
@@ -81,7 +81,7 @@ def record(program: str, model: str, tracks: Iterable[Track]) -> Recording:
 
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a recording, whole or not at all.  Raises LoadError if that cannot be done."""
+    """Write a recording atomically.  Raises LoadError if that fails."""
     lines = ",\n".join(
         f"  {json.dumps(key)}: {json.dumps(_document(each))}"
         for key, each in sorted(recording.statements.items())
@@ -101,7 +101,7 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Recording:
-    """A recording from its file.  Raises LoadError for one that cannot be read or is none."""
+    """Return the recording in a file.  Raises LoadError if it cannot be read or is not a recording."""
     try:
         if os.path.getsize(path) > _LARGEST:
             raise LoadError(f"the recording {path} is larger than {_LARGEST:,} bytes")
@@ -126,9 +126,9 @@ def read(path: str | os.PathLike[str]) -> Recording:
 
 
 def check_model(good: Recording, program: Program) -> None:
-    """Raises UsageError for a recording of another model.
+    """Raise UsageError for a recording of another model.
 
-    One that was edited since is compared as far as it goes.
+    An edited version of the same model is accepted; its shared statements are compared.
     """
     if fingerprint(program) == good.program:
         return
@@ -148,9 +148,9 @@ def check_model(good: Recording, program: Program) -> None:
 
 
 def compare(good: Recording, tracks: list[Track], gates: Gates) -> tuple[list[WatchFinding], list[str]]:
-    """The statements that changed beyond the gate `change`, in the order of execution, all of them.
+    """Return the statements that changed beyond the gate `change`, and the statements not compared.
 
-    Returns them, and what could not be compared: statements that are new, or that are gone.
+    Both are complete; the findings are in execution order.  New and missing statements are not compared.
     """
     asked = [gate for gate in gates.thresholds if gate.kind == "change"]
     limits = asked or [Threshold("change", MEASURES["change"].limit or 0.0, True)]
@@ -184,9 +184,9 @@ def _finding(track: Track, known: Recorded, gate: Threshold, change: float, fact
 
 
 def _change(good: Summary, now: Summary) -> tuple[float, str]:
-    """The largest change, over the range of the good run, and both values of what changed most.
+    """Return the largest change relative to the range of the good run, and both values of that statistic.
 
-    Finite elements that are so no more, or the other way round, are a change beyond all measure.
+    If NaN or Inf appeared or disappeared, the change is infinite.
     """
     for name in ("nan", "posinf", "neginf"):
         before, after = getattr(good, name) > 0, getattr(now, name) > 0
@@ -223,7 +223,7 @@ def _listed(keys: list[str]) -> str:
 
 
 def _key(track: Track) -> str:
-    """Graph, value and op; the op last and without blanks, so that the value's name may have any."""
+    """Return graph, value and op; the op comes last and has no blanks, so the value's name may have some."""
     graph, value, op = track.key
     return f"{graph} %{value} {op}"
 

@@ -1,8 +1,8 @@
-"""Which statements have to stay in their wide float type so that the others can run in f16 or bf16.
+"""Find the statements that must keep their wide float type when all others run in f16 or bf16.
 
-Where all of them in the narrow type do not do, each statement is tried alone in it, with the
-operands that it really has.  What overflows there is the first guess; what is least exact is
-added until the outputs are as wanted; delta debugging then takes away whatever is not needed.
+If the program fails with all statements narrow, each statement is run alone in the narrow type with its
+actual operands.  Those that overflow are the first guess; the least exact ones are added until the outputs
+are within tolerance; delta debugging then removes those that are not needed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from nncdbg.nan_watch.reduction.minimizing import minimized
 from nncdbg.nan_watch.watching import site_of
 
 _FULL = 4
-"""Executions of a statement that are all tried; after that only the 8th, 16th and so on."""
+"""Executions of a statement that are all tried; later only the 8th, 16th and so on."""
 
 
 @dataclass(slots=True)
 class Bisection:
-    """The search.  `best` is the smallest set so far that is known to do, None before there is one."""
+    """The search.  `best` is the smallest sufficient set so far, None before the first."""
 
     program: Program
     inputs: Mapping[str, Any]
@@ -51,9 +51,9 @@ class Bisection:
     runs: int = 0
     notes: list[str] = field(default_factory=list)
     alone: dict[Place, Alone] = field(default_factory=dict)
-    """The statements that can be made narrow, in the order of execution."""
+    """The statements that can be made narrow, in execution order."""
     listing: Listing = field(default_factory=lambda: Listing((), {}, {}))
-    """The text of the program, whose lines the sites have."""
+    """The text of the program, for the lines of sites."""
     _types: dict[Any, dict[str, Type | None]] = field(default_factory=dict)
     _wanted: dict[str, Any] = field(default_factory=dict)
     _sites: dict[Place, FindingSite] = field(default_factory=dict)
@@ -72,9 +72,9 @@ class Bisection:
     # -- the search ----------------------------------------------------------------------------
 
     def run(self) -> list[Place]:
-        """The statements that stay wide, in the order of the program; none of them can be left out.
+        """Return a minimal set of statements that stay wide, in program order.
 
-        Raises what the wide run fails with, and UsageError if its outputs have NaN already.
+        Raises the error of a failing wide run, and UsageError if its outputs already have NaN.
         """
         self._tell("running the program in its declared types")
         self._reference(self._note)
@@ -90,7 +90,7 @@ class Bisection:
         return self.ordered(minimized(self.ordered(guess), self._will_do))
 
     def _grown(self, guess: list[Place]) -> list[Place]:
-        """The guess with those statements that are least exact alone: 1, 2, 4 ... of them."""
+        """Add the least exact statements to the guess: 1, 2, 4 ... of them, until it is sufficient."""
         self._tell("adding the least exact statements")
         others = sorted(
             (place for place in self.alone if place not in guess), key=lambda place: -self.alone[place].factor
@@ -104,12 +104,12 @@ class Bisection:
         return self.best
 
     def ordered(self, places: Sequence[Place]) -> list[Place]:
-        """Places in the order of execution."""
+        """Return places in execution order."""
         order = {place: number for number, place in enumerate(self.alone)}
         return sorted(places, key=order.__getitem__)
 
     def _will_do(self, kept: Sequence[Place]) -> bool:
-        """Whether the outputs are as wanted if only these stay wide."""
+        """Return whether the outputs are within tolerance if only these statements stay wide."""
         fine = self.outcome(kept).fine
         if fine and (self.best is None or len(kept) < len(self.best)):
             self.best = list(kept)
@@ -122,12 +122,12 @@ class Bisection:
     # -- runs ------------------------------------------------------------------------------------
 
     def mixed(self, kept: Sequence[Place]) -> Program:
-        """The program with all statements narrow but these."""
+        """Return the program with all statements narrow except these."""
         narrow = self.alone.keys() - set(kept)
         return mixed_program(self.program, narrow, self.dtype, self._types)
 
     def outcome(self, kept: Sequence[Place]) -> Outcome:
-        """How far the outputs are from the wide ones if only these statements stay wide."""
+        """Return the error of the outputs if only these statements stay wide."""
         self.runs += 1
         try:
             debugger = self.configuration.debugger(self.mixed(kept), self.inputs)
@@ -152,7 +152,7 @@ class Bisection:
     # -- the wide run -------------------------------------------------------------------------------
 
     def _reference(self, executed: Callable[[Debugger, Frame, int, Sequence[Any]], None]) -> None:
-        """Run the program as it is; `executed` is called after each statement that runs a kernel."""
+        """Run the program unchanged; call `executed` after each statement that runs a kernel."""
         debugger = self.configuration.debugger(self.program, self.inputs)
         debugger.uncatch()
         self.listing = debugger.listing
@@ -182,7 +182,7 @@ class Bisection:
             )
 
     def _note_types(self, frame: Frame) -> None:
-        """The types of what stands in a frame."""
+        """Record the types of the values in a frame."""
         types = self._types.setdefault(frame.code.path, {})
         for name, slot in frame.code.slot_of.items():
             known = type_of(frame.slots[slot])
@@ -190,7 +190,7 @@ class Bisection:
                 types[name] = TensorType(known.dtype)
 
     def _note(self, debugger: Debugger, frame: Frame, pc: int, operands: Sequence[Any]) -> None:
-        """Note a statement with floats as one that can be narrow, and the types of its results."""
+        """Record a statement with floats as a candidate, and the types of its results."""
         code, node = frame.code, frame.code.nodes[pc]
         results = _results(frame, pc)
         for value, result in zip(node.outputs, results, strict=True):
@@ -232,12 +232,12 @@ class Bisection:
     # -- reasons -------------------------------------------------------------------------------------
 
     def reasons(self, places: Sequence[Place]) -> list[Kept]:
-        """Each of the statements that stay wide, and what happens without it."""
+        """Return the statements that stay wide, each with what fails without it."""
         self._tell("testing each statement alone")
         return [self._reason(place, [each for each in places if each != place]) for place in places]
 
     def unexplained(self, places: Sequence[Place]) -> list[Kept]:
-        """The same without asking what happens without each."""
+        """Return the statements that stay wide, without running the program without each."""
         found = []
         for place in places:
             alone = self.alone[place]
@@ -256,7 +256,7 @@ class Bisection:
 
 
 def _operands(frame: Frame) -> list[Any] | None:
-    """What the next statement reads; None if it is no kernel's."""
+    """Return the operands of the next statement; None if it runs no kernel."""
     code, pc = frame.code, frame.pc
     if not code.runs_kernel(pc):
         return None

@@ -1,4 +1,4 @@
-"""One statement in a narrower float type, tried by itself with the operands that it really has."""
+"""Run one statement in a narrower float type, with its actual operands."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ from nncdbg.stats import summarize
 class Kept:
     """A statement that has to stay wide, and why.
 
-    `reason` is overflow, not a number, unsupported or error; `detail` says it with its numbers, `hint` what
-    else would help.  `factor` is by how many tolerances an output is off without it, infinite for one
-    that is not finite.
+    `reason` is overflow, not a number, unsupported or error; `detail` gives the numbers, `hint` another fix.
+    `factor` is the error of an output without it, in tolerances; infinite for a non-finite output.
     """
 
     place: Place
@@ -45,7 +44,7 @@ class Kept:
     factor: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """Return the record as a JSON object."""
         site = self.site
         return {
             "line": site.line,
@@ -63,7 +62,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How far the outputs of a mixed program are from the wide ones: at most `factor` tolerances."""
+    """The error of a mixed program's outputs against the wide ones: at most `factor` tolerances."""
 
     factor: float
     words: str
@@ -75,7 +74,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Alone:
-    """A statement tried alone: by how many tolerances its results are off at worst, and why if badly."""
+    """A statement run alone: its worst error in tolerances, and the reason if it is too large."""
 
     factor: float = 0.0
     reason: str = ""
@@ -94,12 +93,12 @@ class Trial:
     tolerance: Tolerance
 
     def __call__(self, code: Code, pc: int, operands: Sequence[Any], results: Sequence[Any]) -> Alone:
-        """A statement with these operands, on the host, beside the results that it has given with them."""
+        """Run a statement with these operands on the host, and compare with its wide results."""
         tried = self._narrowed(code, pc, operands, results)
         return tried if tried.reason or np.isfinite(tried.factor) else self._beyond(code, pc, operands)
 
     def _narrowed(self, code: Code, pc: int, operands: Sequence[Any], results: Sequence[Any]) -> Alone:
-        """One execution with the operands cast, beside the results of the wide one."""
+        """Run once with the operands cast, and compare with the results of the wide run."""
         debugger, node = self.debugger, code.nodes[pc]
         to_device = debugger.backend.to_device
         cast = [
@@ -110,7 +109,7 @@ class Trial:
             binding = self._linker().bind(code, pc, narrow_node(node, self.dtype, code.opsets))
             with np.errstate(all="ignore"):
                 found = binding.kernel(*(each if each is None else to_device(each) for each in cast))
-        except Exception as error:  # noqa: BLE001  a kernel may raise anything, and then it stays wide
+        except Exception as error:  # noqa: BLE001  a kernel may raise anything; the statement stays wide
             said = error.message if isinstance(error, NncdbgError) else str(error)
             return Alone(np.inf, "unsupported", f"{node.op} does not run in {self.dtype}: {said}")
         narrow = [*map(debugger.backend.to_host, found if binding.several else [found])]
@@ -126,7 +125,7 @@ class Trial:
         return measure(NOWHERE, NOWHERE, "name", pair, self.tolerance).excess.factor
 
     def _beyond(self, code: Code, pc: int, operands: Sequence[Any]) -> Alone:
-        """Why a result is not finite in the narrow type."""
+        """Return why a result is not finite in the narrow type."""
         node, dtype = code.nodes[pc], self.dtype
         largest = float(ml_dtypes.finfo(NUMPY[dtype]).max)
         for name, content in zip(node.inputs, operands, strict=True):
@@ -149,7 +148,7 @@ class Trial:
 
 
 def _alone(node: Node, operands: Sequence[Any], opsets: Mapping[str, int], dtype: str) -> Case:
-    """A statement by itself, its operands cast."""
+    """Return a statement as its own program, with its operands cast."""
     inputs = {
         operand: content if fixed(node, index, opsets) else cast_array(content, dtype)
         for index, (operand, content) in enumerate(zip(node.inputs, operands, strict=True))
@@ -161,7 +160,7 @@ def _alone(node: Node, operands: Sequence[Any], opsets: Mapping[str, int], dtype
 
 
 def _reach(content: Any) -> float:
-    """The largest magnitude of the finite elements of a tensor; 0 of what is none."""
+    """Return the largest finite magnitude in a tensor; 0 if there is none, or for other values."""
     if not is_wide(type_of(content)) or not content.size:
         return 0.0
     found = summarize(content)

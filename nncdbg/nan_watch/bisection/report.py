@@ -18,8 +18,8 @@ from nncdbg.nan_watch.configuration import WatchConfiguration
 class BisectReport:
     """The statements that must keep their types when all others run in `dtype`.
 
-    `kept` is in the order of execution, `program` the mixed program, `statements` the number of statements
-    that compute with floats, `runs` how many programs were run, `notes` sentences about the search.  A report
+    `kept` is in execution order, `program` is the mixed program, `statements` the number of statements
+    that compute with floats, `runs` the number of programs run, `notes` sentences about the search.  A report
     prints as `nncdbg bisect` does.
     """
 
@@ -35,7 +35,7 @@ class BisectReport:
 
 
 def kept_lines(kept: tuple[Kept, ...], total: int, dtype: str) -> Iterator[str]:
-    """The lines about the statements that keep their types."""
+    """Return the lines about the statements that keep their types."""
     if not kept:
         yield f"all {total} statements can run in {dtype}"
         return
@@ -66,8 +66,8 @@ def bisect(
     `rtol` and `atol` are the tolerances of the outputs against the run in the declared types (by default
     f16 2e-2 and 5e-3, bf16 1e-1 and 3e-2).  The other arguments are as for Debugger.
 
-    Raises UsageError for an unknown `dtype`, a program without floats, or a run whose outputs have NaN
-    already; and the errors of Debugger.
+    Raises UsageError for an unknown `dtype`, a program without floats, or a run whose outputs already have
+    NaN; and the errors of Debugger.
     """
     configuration = WatchConfiguration(
         backend=backend, fallback=fallback, allocator=allocator, seed=seed, max_ops=max_ops

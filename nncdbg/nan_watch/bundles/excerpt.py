@@ -1,4 +1,4 @@
-"""What a repro bundle of a finding needs: the statements that lead to it, as far as their data is small."""
+"""Extract the part of a program for a repro bundle: statements before a finding, with bounded data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nncdbg.nan_watch.reduction.sameness import Probe, Signature
 from nncdbg.nan_watch.reduction.straight_line import Line, flat_line, outer_line
 
 LARGEST = 16 << 20
-"""Bytes of data up to which statements further away are taken in."""
+"""Most bytes of data in an excerpt; the values at its edge become inputs."""
 
 LONGEST = 500
-"""Statements that a bundle shows at most; what leads there is given as values."""
+"""Most statements in an excerpt; results of earlier ones become inputs."""
 
 
 def bundle_finding(
@@ -30,13 +30,13 @@ def bundle_finding(
     *,
     model: str = "",
 ) -> WatchFinding:
-    """Write a bundle of a finding that a watch of `program` has told, and give it as it is there.
+    """Write a bundle of a finding that a watch of `program` reported; return the bundle's finding.
 
-    `inputs` are those of the watched run, arrays by name.  It holds the backward slice, calls and loops
-    unrolled, cut where the data would grow beyond `LARGEST`: there the values as they were are inputs.
-    Where only the program as it is shows the finding, it holds that.
+    `inputs` are those of the watched run, arrays by name.  The bundle holds the backward slice with calls and
+    loops unrolled, cut where the data would exceed `LARGEST`: the values at the cut become inputs.
+    If only the complete program shows the finding, the bundle holds that.
 
-    Raises RunError if the finding does not come again, and what `write_bundle` raises.
+    Raises RunError if the finding does not recur, and the errors of `write_bundle`.
     """
     probe = Probe(Signature.of(finding), configuration)
     return write_bundle(
@@ -45,7 +45,7 @@ def bundle_finding(
 
 
 def excerpt(program: Program, inputs: Mapping[str, Any], finding: WatchFinding, probe: Probe) -> Case:
-    """The largest part around a finding that is small enough and shows it; the whole program if none does."""
+    """Return the largest part within the limits that shows the finding, else the whole program."""
     traced = probe.trace(program, inputs, finding)
     for view in (flat_line, outer_line):
         line = view(traced)
@@ -58,7 +58,7 @@ def excerpt(program: Program, inputs: Mapping[str, Any], finding: WatchFinding, 
 
 
 def _outwards(line: Line) -> list[Case]:
-    """Parts of a line that are small enough, the largest first, and the smallest there is."""
+    """Return parts of a line within the limits, largest first; the smallest part is always included."""
     distances = line.distances()
     reach = 0
     fitting: list[Case] = []

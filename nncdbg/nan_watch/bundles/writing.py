@@ -1,4 +1,4 @@
-"""Writing repro bundles (see `opening/bundle.py`): a case, its finding, and how it is run."""
+"""Write repro bundles (see `opening/bundle.py`): a case, its finding, and its run configuration."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, README)
 def write_bundle(
     folder: Path, case: Case, signature: Signature, configuration: WatchConfiguration, *, model: str = ""
 ) -> WatchFinding:
-    """Write a bundle of a case that shows a finding, and give the finding as it is there.
+    """Write a bundle of a case that shows a finding; return the finding as the bundle shows it.
 
-    The folder is made, or holds an older bundle, which is replaced, or is empty.  Raises UsageError if it
-    holds anything else, RunError if the case does not show the finding, LoadError if it cannot be
-    written, the disk being full for example.
+    The folder is created if missing; otherwise it must be empty or hold a bundle, which is replaced.
+    Raises UsageError if it holds anything else, RunError if the case does not show the finding, LoadError
+    if it cannot be written, for example because the disk is full.
     """
     check_folder(folder)
     probe, program = Probe(signature, configuration), case.program()
@@ -72,7 +72,7 @@ def write_bundle(
 
 
 def check_folder(folder: Path) -> None:
-    """UsageError unless a bundle may be written there: a new or empty folder, or one with a bundle."""
+    """Raise UsageError unless the folder is new, empty, or holds a bundle."""
     try:
         held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         taken = folder.exists() and not folder.is_dir()
@@ -88,7 +88,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _move(draft: Path, folder: Path) -> None:
-    """Bring the finished files to their place; the document comes last, so that half a bundle has none."""
+    """Move the finished files into place; the document comes last, so a partial bundle has none."""
     folder.mkdir(exist_ok=True)
     (folder / DOCUMENT).unlink(missing_ok=True)
     for name in (*(each for each in FILES if each != DOCUMENT), DOCUMENT):
@@ -99,7 +99,7 @@ def _move(draft: Path, folder: Path) -> None:
 
 
 def _typed(program: Program, traced: Trace) -> Program:
-    """The program with the types that the values of its entry graph had."""
+    """Return the program with the types that the values of its entry graph had."""
     types = {
         value.name: type_of(content)
         for one in traced.outer
@@ -117,7 +117,7 @@ def _typed(program: Program, traced: Trace) -> Program:
 
 
 def _finding_in(program: Program, case: Case, probe: Probe) -> WatchFinding:
-    """The finding as a watch of the program tells it, with the lines of its text."""
+    """Return the finding that a watch of the program reports, with the lines of the program's text."""
     found = probe.finding_in(program, case.inputs)
     if found is None:
         raise RunError(
@@ -128,7 +128,7 @@ def _finding_in(program: Program, case: Case, probe: Probe) -> WatchFinding:
 
 
 def versions(backend: str) -> dict[str, str]:
-    """The versions of what has a say in the result."""
+    """Return the versions of the packages that can influence the result."""
     found = {
         "nncdbg": __version__,
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""`nncdbg bisect`: which of a model's statements have to stay f32 when all others run in f16."""
+"""`nncdbg bisect`: find the statements that must stay f32 when all others run in f16."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if a smallest set was found, 130 if it was interrupted, with the best so far."""
+    """Return 0 with a minimal set; 130 if interrupted, with the best set so far."""
     from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
@@ -61,7 +61,7 @@ def _bisect(options: Namespace, screen: Screen) -> int:
     opened = open_program(configuration_of(options))
     configuration = watch_configuration(opened)
     configuration = replace(configuration, allocator=configuration.allocator or "plain")
-    # Inputs that are drawn are drawn once, here.
+    # Random inputs are drawn once, here.
     debugger = opened.debugger(allocator=configuration.allocator, statistics=False)
     print_notes(debugger, screen)
     tolerance = Tolerance(options.rtol, options.atol)
@@ -81,7 +81,7 @@ def _bisect(options: Namespace, screen: Screen) -> int:
 
 
 def _searched(search: Bisection) -> tuple[list[Place], list[Kept], bool]:
-    """The statements that stay wide, why, and whether somebody interrupted the search."""
+    """Return the statements that stay wide, the reasons, and whether the search was interrupted."""
     places: list[Place] = []
     try:
         places = search.run()
@@ -100,7 +100,7 @@ def _write_mixed(search: Bisection, places: Sequence[Place], path: Path) -> None
 
 @contextmanager
 def shown(screen: Screen, search: Bisection) -> Iterator[None]:
-    """What is being done, on a terminal."""
+    """Show the progress on a terminal."""
     if not screen.err.is_terminal or screen.err.is_dumb_terminal:
         yield
         return

@@ -1,4 +1,4 @@
-"""`nncdbg reduce`: the smallest program and inputs that still show what a watch finds."""
+"""`nncdbg reduce`: find the smallest program and inputs with the same finding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if it is reduced and verified, 2 if a watch finds nothing, 130 if it was interrupted."""
+    """Return 0 if reduced and verified, 2 if a watch finds nothing, 130 if interrupted."""
     from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
@@ -61,7 +61,7 @@ def _reduce(options: Namespace, screen: Screen) -> int:
 
     started = time.perf_counter()
     opened = open_program(configuration_of(options))
-    # Inputs that are drawn are drawn once, here.
+    # Random inputs are drawn once, here.
     debugger = opened.debugger(statistics=False)
     print_notes(debugger, screen)
     configuration = watch_configuration(opened, options.fail_on, options.strict)
@@ -80,7 +80,7 @@ def _reduce(options: Namespace, screen: Screen) -> int:
 
 
 def terminable() -> AbstractContextManager[None]:
-    """SIGTERM is an interruption, as Ctrl-C is, so that what was done so far is kept."""
+    """Treat SIGTERM as an interruption, like Ctrl-C, so that the progress is kept."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -90,7 +90,7 @@ def terminable() -> AbstractContextManager[None]:
 
 @contextmanager
 def shown(screen: Screen, job: Job) -> Iterator[None]:
-    """A bar on a terminal while a reduction goes on."""
+    """Show a progress bar on a terminal during a reduction."""
     if not screen.err.is_terminal or screen.err.is_dumb_terminal:
         yield
         return

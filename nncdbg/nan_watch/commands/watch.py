@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if no gate tripped, 1 if one did, 3 if a file could not be read or written, 4 if the graph failed.
+    """Return 0 if no gate tripped, 1 if one did, 3 for a file error, 4 if the graph failed.
 
-    If several of these happened, the highest.
+    With several of these, the highest code is returned.
     """
     from nncdbg.presentation.screen import Screen
 
@@ -68,7 +68,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
 
 
 def _known(options: Namespace, program: Program) -> Any:
-    """The baseline, read and found to be this model's before anything runs."""
+    """Return the baseline, read and checked against the model before the run."""
     if not options.baseline:
         return None
     from nncdbg.nan_watch.baselines.baseline import read_baseline
@@ -79,7 +79,7 @@ def _known(options: Namespace, program: Program) -> Any:
 
 
 def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    """The highest of the report's, of files that could not be written, and of observers that changed bits."""
+    """Return the highest exit code of the report, failed writes, and observers that changed bits."""
     code = report.exit_code
     if code == 1 and options.write_baseline:
         code = 0
@@ -91,7 +91,7 @@ def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) 
 
 
 def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
-    """The parts of a watch for a report whose lines are fitted to the screen."""
+    """Return the context for a report whose lines are fitted to the screen."""
     if not screen.shortens:
         return watched
     from nncdbg.presentation.short_statements import FittedText
@@ -111,14 +111,14 @@ def _say(options: Namespace, screen: Screen, report: Report, watched: Any) -> No
         for line in lines(report, watched):
             screen.put_wrapped(line)
     if options.github:
-        # The one document of --json stays the one; GitHub reads both.
+        # --json prints exactly one document on stdout; GitHub reads annotations on stderr too.
         stream = screen.err.file if options.json else screen.out.file
         stream.write(FORMS["github"](report, watched))
         stream.flush()
 
 
 def _write(options: Namespace, report: Report, watched: Any) -> list[NncdbgError]:
-    """Write what is to be written; what could not be."""
+    """Write the requested files; return the errors of those that could not be written."""
     from nncdbg.nan_watch.reports import write
 
     forms = {form: getattr(options, form) for form in FILES if getattr(options, form)}
@@ -145,7 +145,7 @@ def _bundle(
     report: Report,
     inputs: dict[str, Any],
 ) -> list[NncdbgError]:
-    """Write the repro of the finding that began it."""
+    """Write a repro bundle of the finding at the origin; return the errors."""
     if not options.bundle:
         return []
     finding = next((each for each in report.findings if each.trips), None)
@@ -169,7 +169,7 @@ def _bundle(
 
 
 def _of_case(options: Namespace, program: Program, seed: int, name: str) -> tuple[int, dict[str, Any]]:
-    """The seed of a case of the corpus, and what its file gives."""
+    """Return the seed of a case of the corpus, and the inputs in its file."""
     from nncdbg.nan_watch.corpus.corpus import jobs_of
     from nncdbg.nan_watch.corpus.files import case_inputs
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nncdbg.opening.command_line import Parser, add_machine, add_model, add_verification
 
 FILES = ("junit", "sarif", "markdown")
-"""Reports that go to a file, each an option of its name."""
+"""Reports that are written to a file, each with an option of its name."""
 
 _CORPUS = "--inputs-dir and --runs"
 

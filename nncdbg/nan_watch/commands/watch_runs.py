@@ -1,4 +1,4 @@
-"""The runs of `nncdbg watch`: one run in this process, a corpus of cases, or runs in several memories."""
+"""Run `nncdbg watch`: once in this process, over a corpus of cases, or with several allocators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 _ALL = 1 << 20
-"""More findings than there are."""
+"""A limit above any number of findings."""
 
 
 def run_watch(
@@ -115,7 +115,7 @@ def _bounded(options: Namespace, end: Callable[[], None]) -> Iterator[None]:
 
 
 def _good(options: Namespace) -> Recording | None:
-    """The recorded good run to compare with."""
+    """Return the recording of a good run to compare with."""
     if not options.against:
         return None
     from nncdbg.nan_watch.baselines.recording import read
@@ -153,7 +153,7 @@ def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Ga
 
 @contextmanager
 def _bar(screen: Screen) -> Iterator[Any]:
-    """A bar on a terminal while cases are run."""
+    """Show a progress bar on a terminal while cases run."""
     if not screen.err.is_terminal or screen.err.is_dumb_terminal:
         yield lambda done, total: None
         return

@@ -1,7 +1,7 @@
-"""A watch over many cases, in processes that run side by side.
+"""Watch a program with many cases, in parallel processes.
 
-The results are those of one run after the other, in the order of names, whatever is done first.  A
-process that crashes costs its own case, and is replaced.
+Results are combined in the order of names, as in a sequential run, whatever order the cases finish in.
+A crashing process loses only its own case, and is replaced.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from nncdbg.nan_watch.records import Case, Report
 NOT_RUN = "not run"
 
 _PACE = 0.1
-"""Seconds between two looks at whether to stop."""
+"""Seconds between two checks for a stop."""
 
 _AHEAD = 32
-"""Cases per process that may be done before an earlier one is: their results wait in memory."""
+"""Cases per process that may finish before an earlier one: their results wait in memory."""
 
 Progress = Callable[[int, int], None]
-"""Told how many of how many cases are done."""
+"""Called with the number of finished cases and the total."""
 
 
 def run_corpus(
@@ -51,16 +51,16 @@ def run_corpus(
     record_to: str | os.PathLike[str] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Report:
-    """Watch a program with each case of a folder, or without one `runs` times with the seeds from `seed` on.
+    """Watch a program with each case of a folder, or `runs` times without one, with seeds from `seed` on.
 
-    With both, each case is run so often.  `jobs` is how many processes run (as many as there are cores),
-    `budget` the seconds after which no case is begun or waited for.  `record_to` is the file of a recording
-    of all runs together.  SIGINT and SIGTERM end it: what was
-    done up to there is told, with `Report.interrupted`.
+    With both, each case is run `runs` times.  `jobs` is the number of processes (default: the number of
+    cores), `budget` the seconds after which no case is started or waited for.  `record_to` is the file of a
+    recording of all runs together.  SIGINT and SIGTERM end the watch; the report then covers the finished
+    cases, with `Report.interrupted`.
 
-    A case is `ok`, `tripped`, `failed` (the run did), `crashed` (the process did), `unreadable`, `unfit`
-    (its inputs do not fit) or `not run`.  Raises LoadError for a model or folder that cannot be
-    read, UsageError for options that fit no case.
+    A case is `ok`, `tripped`, `failed` (the run), `crashed` (the process), `unreadable`, `unfit`
+    (its inputs do not fit) or `not run`.  Raises LoadError for an unreadable model or folder, UsageError for
+    options that fit no case.
     """
     check_good(task.gates, task.good)
     task = replace(task, keep=task.keep or record_to is not None or task.good is not None)
@@ -96,12 +96,12 @@ def run_corpus(
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[Job], list[str]]:
-    """The runs that a folder of cases, and a number of seeds, ask for; and the names of what is no case."""
+    """Return the runs for a folder of cases and a number of seeds, and the names of files without a case."""
     if runs < 1:
         raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
     seeds = range(seed, seed + runs)
@@ -117,7 +117,7 @@ def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tupl
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """A list that gets the signals that ask to stop; only the main thread can hear them."""
+    """Yield a list that collects SIGINT and SIGTERM; signals arrive only on the main thread."""
     heard: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield heard
@@ -135,7 +135,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 class _Pool:
-    """The processes, and who does which job; `whole` gets the results in the order of the jobs."""
+    """The worker processes and their jobs; `whole` gets the results in the order of the jobs."""
 
     def __init__(
         self,
@@ -155,16 +155,16 @@ class _Pool:
         self._progress = progress
         self._done: dict[int, Result] = {}
         self._next = 0
-        """The job whose result is to be added next."""
+        """The index of the next job to add to the report."""
         self._finished = 0
         self._processes: list[Process] = []
         self.fingerprint = ""
-        """That of the program, for a recording."""
+        """The fingerprint of the program, for a recording."""
         self.left: list[str] = []
-        """The names of the cases that were not done, once the pool is closed."""
+        """The names of the cases that were not run, once the pool is closed."""
 
     def run(self, signalled: Sequence[int], deadline: float | None) -> None:
-        """Do all jobs, or as many as there is time for."""
+        """Run all jobs, or as many as the deadline allows."""
         while self._finished < self._total and not signalled:
             if deadline is not None and time.monotonic() >= deadline:
                 return
@@ -175,7 +175,7 @@ class _Pool:
             self._progress(self._finished, self._total)
 
     def _staff(self) -> None:
-        """As many processes as there is work for, each with a job."""
+        """Start as many processes as there is work for, each with a job."""
         busy = sum(1 for process in self._processes if process.job is not None)
         while len(self._processes) < min(self._count, busy + len(self._waiting)):
             self._processes.append(Process(self._task, self._boxes, self._count))
@@ -217,7 +217,7 @@ class _Pool:
             self._next += 1
 
     def close(self) -> None:
-        """End all processes; what is done and waits for others is added, and the rest is not run."""
+        """End all processes; add the finished results that are waiting, and list the rest as not run."""
         for process in self._processes:
             if process.job is not None:
                 self._waiting.append(process.job)

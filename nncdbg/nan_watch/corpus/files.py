@@ -1,4 +1,4 @@
-"""The cases of a corpus: what a folder holds, and one case's inputs as a debugger takes them.
+"""Cases of a corpus: list a folder, and read one case's inputs.
 
 A case is a file (`.npz` or `.safetensors` with an array per input, `.npy` for a model of one input) or a
 folder: with a file NAME.npy per input (NAME.npz for a sequence), or an ONNX test data set (`input_0.pb`).
@@ -32,10 +32,10 @@ class CaseFile:
 
 
 def case_files(folder: str | Path) -> tuple[list[CaseFile], list[str]]:
-    """The cases in a folder in the order of their names, and the names of what is none.
+    """Return the cases in a folder, sorted by name, and the names of files that are no cases.
 
-    A folder that is a test data set itself is the one case.  Hidden files do not count.  Raises
-    LoadError for a folder that cannot be read, UsageError for one without a case.
+    A folder that is a test data set itself is a single case.  Hidden files are skipped.  Raises
+    LoadError for an unreadable folder, UsageError for one without a case.
     """
     base = Path(folder)
     try:
@@ -52,9 +52,9 @@ def case_files(folder: str | Path) -> tuple[list[CaseFile], list[str]]:
 
 
 def case_inputs(case: CaseFile, graph: Graph) -> dict[str, Any]:
-    """What a case gives for the inputs of a graph, as `Debugger` takes it; arrays are mostly read there.
+    """Return the inputs of a case as `Debugger` takes them; most arrays are read there.
 
-    Raises LoadError for a file that cannot be read, UsageError for what does not fit the inputs.
+    Raises LoadError for an unreadable file, UsageError for data that does not fit the inputs.
     """
     path = Path(case.path)
     if path.is_dir():
@@ -74,7 +74,7 @@ def case_inputs(case: CaseFile, graph: Graph) -> dict[str, Any]:
 
 
 def _named(name: str, graph: Graph) -> str:
-    """The input that an array belongs to: `arr_0` is the first one where none is called so."""
+    """Return the input for an array; `arr_0` is the first input unless one has that name."""
     known = [value.name for value in graph.inputs]
     unnamed = _UNNAMED.fullmatch(name)
     if unnamed and name not in known and int(unnamed[1]) < len(known):
@@ -123,7 +123,7 @@ def _folder(path: Path, graph: Graph) -> dict[str, Any]:
 
 
 def _spelled(names: Iterable[str]) -> Mapping[str, str]:
-    """Names as files have them: where a name has other characters than letters, digits and `_.-`, `_`."""
+    """Map names as files spell them to names: characters other than letters, digits and `_.-` become `_`."""
     found: dict[str, str] = {}
     for name in names:
         found.setdefault("".join(char if char.isalnum() or char in "_.-" else "_" for char in name), name)

@@ -1,4 +1,4 @@
-"""A process that runs cases, as the one that asks for them sees it."""
+"""A worker process that runs cases, from the parent's side."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ main(int(sys.argv[1]), sys.argv[2])
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 _PATIENCE = 2.0
-"""Seconds that a process has to leave by itself."""
+"""Seconds that a process has to exit by itself."""
 
 
 class Process:
-    """A fresh interpreter, never a fork, which would copy the locks of threads that it does not have.
+    """A fresh interpreter; a fork would copy locks of threads that do not exist in the child.
 
-    `others` is how many such processes share the cores.
+    `others` is the number of worker processes that share the cores.
     """
 
     def __init__(self, task: Task, boxes: str, others: int) -> None:
@@ -50,12 +50,12 @@ class Process:
         self._send(task)
 
     def begin(self, job: Job) -> None:
-        """Have a job done."""
+        """Start a job."""
         self.job = job
         self._send(job)
 
     def receive(self) -> Any:
-        """What it says; None if it is gone."""
+        """Return the next message; None if the process has ended."""
         try:
             return self.connection.recv()
         except (EOFError, ConnectionResetError):
@@ -65,15 +65,15 @@ class Process:
         try:
             self.connection.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            return  # It is gone, as `receive` will find; its job is lost with it.
+            return  # The process has ended: `receive` reports it, and the job is lost.
 
     def lost(self) -> str:
-        """How a process ended that is gone: `was ended by SIGSEGV`."""
+        """Return how the process ended: `was ended by SIGSEGV`."""
         self._await_end()
         return _ending(self._process.returncode) + self._inside()
 
     def stop(self) -> None:
-        """End it, by force where it has work."""
+        """End the process, by force if it is working."""
         if self.job is None:
             self._send(None)
         else:
@@ -89,7 +89,7 @@ class Process:
             self._process.wait()
 
     def _inside(self) -> str:
-        """The kernel that was running, if it was not one of ours."""
+        """Return the kernel that was running, unless it is built in."""
         for box in self._boxes.glob("*.box"):
             record = read_box(str(box)).record
             if record is not None:
@@ -108,7 +108,7 @@ def _ending(code: int) -> str:
 
 
 def _environment(others: int) -> dict[str, str]:
-    """This process's, with the cores shared among the processes as far as the user has not said how."""
+    """Return this process's environment, with the cores divided among the workers unless the user set it."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share = str(max(1, available // others))
     return {**dict.fromkeys(_THREADS, share), **os.environ} if others > 1 else dict(os.environ)

@@ -1,4 +1,4 @@
-"""One report of many runs: what is found at the same statement again is one finding."""
+"""One report of many runs: findings at the same statement are merged."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nncdbg.nan_watch.records import OK, TRIPPED, Case, Report, WatchFinding
 _SEED = re.compile(r"seed \d+")
 
 _MOST = 1000
-"""Different findings that are kept while runs are added, however many there are to be listed."""
+"""Most distinct findings kept while runs are added, whatever the number to list."""
 
 _MOST_WORDS = 20
-"""Different notes, and different things unchecked, that are told."""
+"""Most distinct notes, and most distinct unchecked things, in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run went, what was found in it, and what was measured."""
+    """The verdict, findings and measurements of a run."""
 
     index: int
     case: Case
@@ -34,9 +34,9 @@ class Result:
 
 
 class CorpusReport:
-    """Takes the results of runs in the order of their names, and makes one report of them.
+    """Combines the results of runs, in the order of their names, into one report.
 
-    Unless they are `named`, there is but one run, and its case is not worth a word.
+    Unless `named`, there is only one run, and its case is not reported.
     """
 
     def __init__(self, model: str, gates: Gates, max_findings: int, *, named: bool = True) -> None:
@@ -51,7 +51,7 @@ class CorpusReport:
         self.tracks = Tracks()
 
     def add(self, result: Result) -> None:
-        """Another run."""
+        """Add another run."""
         report, whole = result.report, self._report
         case = result.case
         if any(track.trips for track in result.tracks) and case.status == OK:
@@ -83,11 +83,11 @@ class CorpusReport:
             self._dropped += 1
 
     def note(self, words: str) -> None:
-        """Something that a person should know of the cases."""
+        """Add a note about the cases."""
         self._report.notes.append(words)
 
     def leave(self, names: list[str], why: str) -> None:
-        """Some cases were not run; that none was is a failure, lest a watch that saw nothing passes."""
+        """Mark cases as not run; if no case ran, the report fails."""
         shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
         cases = len(self._report.cases)
         self._report.unchecked.append(f"{len(names)} of {cases} cases, because {why}: {shown}")
@@ -95,7 +95,7 @@ class CorpusReport:
             self._report.error = RunError(f"no case finished: {why}")
 
     def finished(self, good: Recording | None = None) -> Report:
-        """The report of all runs; what was measured in them is judged as one."""
+        """Return the report of all runs, whose measurements are judged together."""
         report = self._report
         measured, left = verdict(self.tracks.ordered(), self._gates, good)
         for finding in measured:
@@ -121,7 +121,7 @@ def _key(finding: WatchFinding) -> tuple[Any, ...]:
 
 
 def _told(words: Counter[str], runs: int) -> list[str]:
-    """Each once, with how many runs said so where not all did; bounded."""
+    """Return each sentence once, bounded, with its number of runs if it does not apply to all."""
     told = [text if count == runs else f"{text} (in {count} of {runs} runs)" for text, count in words.items()]
     more = len(told) - _MOST_WORDS
     return told if more <= 0 else [*told[:_MOST_WORDS], f"and {more} more"]

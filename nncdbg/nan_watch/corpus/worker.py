@@ -1,6 +1,6 @@
-"""A process that watches one case after the other: the program is loaded once, a crash takes only itself.
+"""A process that watches one case after the other; it loads the program once, a crash loses one case.
 
-It is told what to do, and answers, over one connection; whatever kernels print goes to standard error.
+It receives jobs and sends results over one connection; the output of kernels goes to standard error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nncdbg.stats import prepare
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What all cases have in common.
+    """The configuration that all cases share.
 
     With `keep` the statistics of every statement are sent back; `good` is the recording to compare with.
     """
@@ -46,13 +46,13 @@ class Task:
 
     @property
     def statistics(self) -> bool:
-        """Whether the runs have to log them."""
+        """Return whether the runs must log statistics."""
         return self.gates.measured or self.keep
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run: a case of a folder, or none for inputs that are the same each time, and a seed."""
+    """One run: a seed, and a case of a folder or None for inputs that are the same each time."""
 
     index: int
     name: str
@@ -62,14 +62,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The program is loaded; `fingerprint` is that of a recording of it."""
+    """The program is loaded; `fingerprint` is that of its recordings."""
 
     fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What is wrong is not wrong with one case: no case can be run."""
+    """An error that affects every case: no case can be run."""
 
     error: NncdbgError
 
@@ -79,14 +79,14 @@ def main(descriptor: int, boxes: str) -> None:
 
     `boxes` is the folder for black boxes.
     """
-    # Ctrl-C reaches every process of a terminal; the one in front decides what becomes of the others.
+    # Ctrl-C reaches every process of a terminal; the parent decides when workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
     connection = Connection(descriptor)
     try:
         _serve(connection, Path(boxes))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # Nobody is left to work for.
+        return  # The parent has ended.
 
 
 def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
@@ -97,7 +97,7 @@ def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
         connection.send(Refused(error))
         return
     prepare(wait=True)
-    # What stands now stands until the end: the collector need not look at it after each case.
+    # All current objects live until the end: exclude them from garbage collection after each case.
     gc.collect()
     gc.freeze()
     connection.send(Ready(fingerprint(opened.program)))
@@ -109,7 +109,7 @@ def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
 def _opened(task: Task) -> OpenedProgram:
     opened = open_program(task.configuration)
     allocation_on(backend_of(task.configuration.backend), _allocator(task))
-    # Every debugger of it shows the same text.
+    # All debuggers of the program share the same text.
     return replace(opened, program=replace(opened.program, listing=opened.program.as_listing()))
 
 
@@ -136,7 +136,7 @@ def _run(opened: OpenedProgram, task: Task, job: Job, boxes: Path) -> Result | R
         measuring = Measuring(debugger, task.gates, keep=task.keep, good=task.good)
         report = watch_run(debugger, task.gates, max_findings=task.max_findings, measuring=measuring)
     except NncdbgError as error:
-        return Refused(error)  # A gate that names nothing here: it would not in any other case.
+        return Refused(error)  # A gate that matches nothing, in this and every other case.
     return Result(job.index, case_of(job.name, report), report, measuring.tracks)
 
 

@@ -1,4 +1,4 @@
-"""What a loop carries from one iteration to the next: how much it changes, and whether it runs away."""
+"""Values that a loop carries between iterations: how much they change, and whether they diverge."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.measuring.trouble import Trouble
 
 _BLOCK = 1 << 16
-"""Elements whose difference is taken at a time."""
+"""Elements per block of a difference."""
 
 Visit: TypeAlias = "tuple[Code, str, int, Any, Any]"
-"""(block, name of what is carried, statement that computed it, value before, value now)."""
+"""(block, name of the carried value, statement that computed it, value before, value now)."""
 
 
 class Carried:
-    """Hears of each iteration, and has `trouble` note where a gate trips."""
+    """Receives the event of each iteration, and makes `trouble` record the gates that trip."""
 
     def __init__(self, trouble: Trouble, gates: Sequence[Threshold], debugger: Debugger) -> None:
         self._trouble = trouble
         self._gates = gates
         self._debugger = debugger
         self._first: dict[tuple[int, str], float] = {}
-        """The first norm of what is carried, by block and name."""
+        """The first norm of each carried value, by block and name."""
 
     def hear(self, event: Event) -> None:
-        """A loop goes into its next iteration."""
+        """Measure the carried values when a loop begins its next iteration."""
         if isinstance(event, Iterated) and not self._debugger.timeline.replaying:
             for visit in self._visits(event):
                 self._judge(*visit)
@@ -73,7 +73,7 @@ class Carried:
         return now / first, f"the norm of %{name} is {now:.4g}, and was {first:.4g} when the loop began"
 
     def _size(self, value: Any) -> float:
-        """The root of the mean square, which is the norm over the root of the number of elements."""
+        """Return the root of the mean square: the norm over the root of the number of elements."""
         row = self._trouble.row(value)
         return math.hypot(row[2], row[3])
 

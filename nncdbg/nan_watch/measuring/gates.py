@@ -1,7 +1,7 @@
-"""What a watch fails on: `nan,inf,dead:0.9,max>1e4 in layer*,range:mean(%h) > 3`.
+"""Gates, which define when a watch fails: `nan,inf,dead:0.9,max>1e4 in layer*,range:mean(%h) > 3`.
 
-A gate is a kind of finding (`nan`), a measured one with its limit (`dead:0.9`, `max>1e4`), or a range:
-an expression that is to be false whenever one of its values is written.
+A gate is a kind of finding (`nan`), a measured quantity with a limit (`dead:0.9`, `max>1e4`), or a range:
+an expression that must be false whenever one of its values is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = {
     "overflow": "a finite number too large for its type becomes Inf",
     "guard": "a kernel writes outside of its buffer",
 }
-"""Kinds of findings, each with what it means."""
+"""Kinds of findings, each with its meaning."""
 
 RANGE = "range"
 
@@ -40,8 +40,8 @@ RANGE = "range"
 class Measure:
     """A quantity that a gate can limit.
 
-    `limit` is the usual limit, None where one has to be given; `above` says on which side of it the
-    trouble is, None where the gate has to say so with `<` or `>`.
+    `limit` is the default limit, None if the gate must give one; `above` is whether values above the limit
+    are trouble, None if the gate must say so with `<` or `>`.
     """
 
     meaning: str
@@ -111,7 +111,7 @@ MEASURES = {
     "mean": Measure("mean of a result", None, None),
     "std": Measure("standard deviation of a result", None, None),
 }
-"""What can be measured of every float result; of its finite elements only."""
+"""Quantities measured of the finite elements of every float result."""
 
 _MEASURED = re.compile(
     r"(?P<name>[A-Za-z_]+)\s*(?:(?P<side>[:<>])\s*(?P<limit>[^\s]+))?(?:\s+in\s+(?P<pattern>.+))?"
@@ -120,9 +120,9 @@ _MEASURED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A measured gate: it trips where the quantity `kind` reaches `limit` on the wrong side.
+    """A measured gate: it trips where the quantity `kind` reaches or passes `limit`.
 
-    `pattern` chooses values by their name, that of their graph or of the model's node.
+    `pattern` selects values by their name, their graph's name, or the name of the model's node.
     """
 
     kind: str
@@ -131,21 +131,21 @@ class Threshold:
     pattern: str | None = None
 
     def exceeded(self, actual: float) -> bool:
-        """Whether this is trouble."""
+        """Return whether this quantity trips the gate."""
         return actual >= self.limit if self.above else actual <= self.limit
 
     def concerns(self, *names: str) -> bool:
-        """Whether a value with these names is looked at."""
+        """Return whether the gate measures a value with these names."""
         return self.pattern is None or any(fnmatchcase(name, self.pattern) for name in names)
 
     def shown(self, quantity: float) -> str:
-        """A quantity of this kind as people read it."""
+        """Return the formatted quantity."""
         if MEASURES[self.kind].percent:
             return f"{100 * quantity:.4g} %"
         return f"{quantity:.6g}"
 
     def words(self) -> str:
-        """The gate with its limit and side, as the end of a sentence."""
+        """Return the gate with its limit and side, as the end of a sentence."""
         return f"the gate {self} fails at or {'above' if self.above else 'below'} {self.shown(self.limit)}"
 
     def __str__(self) -> str:
@@ -156,17 +156,17 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What fails a watch; with `strict` also findings without effect on an output."""
+    """The gates of a watch; with `strict`, findings without effect on an output also fail it."""
 
     kinds: frozenset[str]
     strict: bool = False
     thresholds: tuple[Threshold, ...] = ()
     ranges: tuple[str, ...] = ()
-    """Expressions that are to be false."""
+    """Expressions that must be false."""
 
     @classmethod
     def of(cls, asked: str | Iterable[str], *, strict: bool = False) -> Gates:
-        """From `"nan,dead:0.9"` or a list.  Raises UsageError for a gate that there is not."""
+        """Parse gates such as `"nan,dead:0.9"`, or a list of them.  Raises UsageError for an unknown gate."""
         kinds, thresholds, ranges = set(), [], []
         for text in [part for each in ([asked] if isinstance(asked, str) else asked) for part in split(each)]:
             name, colon, rest = text.partition(":")
@@ -180,19 +180,19 @@ class Gates:
 
     @property
     def measured(self) -> bool:
-        """Whether statistics of the results are needed."""
+        """Return whether statistics of the results are needed."""
         return bool(self.thresholds)
 
     def kind_of(self, sighting: Sighting) -> str:
-        """The kind under which a sighting is reported: `overflow` only if that gate is on."""
+        """Return the kind of a finding in reports: `overflow` only if that gate is on."""
         cause = sighting.cause
         overflows = sighting.kind == "inf" and cause is not None and cause.name in OVERFLOWS
         return "overflow" if overflows and "overflow" in self.kinds else sighting.kind
 
     def trips(self, sighting: Sighting) -> bool:
-        """Whether a sighting fails the watch: an origin, of a kind with a gate.
+        """Return whether a finding fails the watch: an origin, of a kind with a gate.
 
-        NaN, Inf and integer faults must have an effect on an output; misused memory always counts.
+        NaN, Inf and integer faults need an effect on an output unless `strict`; misused memory always counts.
         """
         kind = self.kind_of(sighting)
         matters = self.strict or sighting.reaches_output or kind not in NUMERIC
@@ -200,7 +200,7 @@ class Gates:
 
 
 def split(text: str) -> Iterator[str]:
-    """The gates in a list: commas inside brackets and quotes are not between two of them."""
+    """Return the gates in a list, split at commas outside brackets and quotes."""
     depth, quote, start = 0, "", 0
     for index, char in enumerate(text):
         if quote:
@@ -218,12 +218,12 @@ def split(text: str) -> Iterator[str]:
 
 
 def gate_names() -> list[str]:
-    """Every name that a gate can begin with."""
+    """Return every name that a gate can begin with."""
     return [*KINDS, RANGE, *MEASURES]
 
 
 def table() -> list[tuple[str, str]]:
-    """Each gate as it is written, with its meaning: for help texts and documentation."""
+    """Return each gate as it is written, with its meaning, for help texts and documentation."""
     rows = list(KINDS.items())
     rows.append(("range:EXPR", "the expression is true after a statement writes a value used in EXPR"))
     for name, measure in MEASURES.items():

@@ -1,4 +1,4 @@
-"""Which of what was measured fails the watch: tracks of one run, or of all of them, to findings."""
+"""Judge measurements against gates: tracks of one run, or of several, become findings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nncdbg.nan_watch.records import WatchFinding
 
 
 def judge(tracks: Iterable[Track], gates: Gates) -> Iterator[WatchFinding]:
-    """A finding for each gate that tripped at a statement, in the order of execution."""
+    """Return a finding for each gate that tripped at a statement, in execution order."""
     for track in tracks:
         for trip in track.trips.values():
             yield _finding(track, trip)
@@ -23,7 +23,7 @@ def judge(tracks: Iterable[Track], gates: Gates) -> Iterator[WatchFinding]:
 
 
 def not_judged(tracks: Iterable[Track], gates: Gates) -> Iterator[str]:
-    """What could not be said, and why."""
+    """Return the measurements that could not be judged, and why."""
     if not any(gate.kind == "dead" for gate in gates.thresholds):
         return
     units = [(track.site.value, track.units) for track in tracks if track.units is not None]

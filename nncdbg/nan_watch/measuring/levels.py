@@ -1,4 +1,4 @@
-"""How large values are, and how that came about along the way that led to them."""
+"""Magnitudes of values, and the operands that they come from."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from weakref import ref
 
 
 class Level(NamedTuple):
-    """The largest magnitude in a tensor, the smallest such on the way to it, and whether it is a constant's.
+    """The largest magnitude in a tensor, the smallest one on its path, and whether a constant caused it.
 
-    The way leads over the largest operand each time.  A result that is no larger than a constant among its
-    operands has its size from there: masks of -10000 or of the lowest number are made so, and are meant.
+    The path follows the largest operand at each statement.  If a result is no larger than a constant among
+    its operands, its magnitude comes from the constant: masks of -10000 or of the lowest number are
+    intentional.
     """
 
     high: float
@@ -21,13 +22,13 @@ class Level(NamedTuple):
 
 
 _ROUNDING = 1 + 2.0**-6
-"""How much larger than a constant a sum with it may be, and still have its size from there."""
+"""Largest ratio of a sum to its constant operand for which its magnitude comes from the constant."""
 
 
 class Levels:
-    """Levels of the tensors that stand, by identity; none is kept alive by it.
+    """Levels of the live tensors, by identity; the tensors are referenced weakly.
 
-    `high_of` gives the largest magnitude of one that no statement has made.
+    `high_of` returns the largest magnitude of a tensor that no statement computed.
     """
 
     def __init__(self, high_of: Callable[[Any], float | None]) -> None:
@@ -35,7 +36,7 @@ class Levels:
         self._known: dict[int, tuple[ref[Any], Level]] = {}
 
     def of(self, value: Any, constant: bool) -> Level | None:
-        """The level of an operand; None if it has no finite number but 0."""
+        """Return the level of an operand; None if it has no finite number except 0."""
         reference, level = self._known.get(id(value), (None, None))
         if reference is not None and reference() is value:
             return level
@@ -47,7 +48,7 @@ class Levels:
         return level
 
     def follow(self, result: Any, high: float, operands: Iterable[Level]) -> Level:
-        """The level of a result with this largest magnitude, made of operands of these levels."""
+        """Return the level of a result with this largest magnitude and operands of these levels."""
         origin = origin_of(high, operands)
         if origin is None or not high:
             level = Level(high, high, False)
@@ -60,7 +61,7 @@ class Levels:
         try:
             self._known[id(value)] = ref(value, partial(self._forget, id(value))), level
         except TypeError:
-            return  # A NumPy scalar cannot be referred to; it is looked at again where it is read.
+            return  # NumPy scalars have no weak references; they are measured at each read.
 
     def _forget(self, key: int, reference: ref[Any]) -> None:
         if key in self._known and self._known[key][0] is reference:
@@ -68,7 +69,7 @@ class Levels:
 
 
 def origin_of(high: float, operands: Iterable[Level]) -> Level | None:
-    """The operand from which a result with this largest magnitude has its size."""
+    """Return the operand that the largest magnitude of a result comes from."""
     known = list(operands)
     constants = [level for level in known if level.constant]
     meant = [level for level in constants if high <= level.high * _ROUNDING]

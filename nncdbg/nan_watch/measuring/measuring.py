@@ -1,4 +1,4 @@
-"""What a watch measures beside births: ranges and growing trouble, in one run of one debugger."""
+"""Measurements of a watch besides origins: ranges and growing trouble, in one run of one debugger."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 
 class Measuring:
-    """Attached to a debugger at its start, made with `statistics=True` where gates measure.
+    """Measurements of one run, attached to a debugger at its start.
 
-    The findings of ranges are told by `found`; `tracks` is what was measured, to be judged by `verdict`, with
-    that of other runs if there are more.  With `keep` it is measured even without a gate that wants
-    it; `good` is the recorded run to compare with.  Raises UsageError for a gate that names nothing, and
-    for a recording of another model.
+    Gates that measure need a debugger made with `statistics=True`.
+    `found` returns the findings of ranges; `tracks` holds the measurements, for `verdict`, possibly together
+    with those of other runs.  `keep` measures even without a gate that needs it; `good` is the recorded
+    run to compare with.  Raises UsageError for a gate that matches nothing, and for a recording of another
+    model.
     """
 
     def __init__(
@@ -38,21 +39,21 @@ class Measuring:
         self._trouble = Trouble(debugger, gates.thresholds) if wanted else None
 
     def run(self, move: Callable[[], Stop]) -> Stop:
-        """Move the program to what stops it for others than the ranges."""
+        """Run the program until something other than a range stops it."""
         return self._ranges.run(move)
 
     @property
     def tracks(self) -> list[Track]:
-        """What was measured of each statement, in the order of execution."""
+        """The measurements of each statement, in execution order."""
         return self._trouble.tracks if self._trouble is not None else []
 
     def found(self) -> tuple[list[WatchFinding], list[str]]:
-        """The findings of the ranges, and those that could never be asked."""
+        """Return the findings of the ranges, and the ranges that were never evaluated."""
         return self._ranges.findings, self._ranges.unchecked
 
 
 def check_good(gates: Gates, good: Recording | None) -> None:
-    """Raises UsageError for a gate that compares, where there is nothing to compare with."""
+    """Raise UsageError for a gate that compares, without a recording to compare with."""
     if good is None and any(gate.kind == "change" for gate in gates.thresholds):
         raise UsageError(
             "the gate `change` needs a recorded good run",
@@ -63,7 +64,7 @@ def check_good(gates: Gates, good: Recording | None) -> None:
 def verdict(
     tracks: list[Track], gates: Gates, good: Recording | None
 ) -> tuple[list[WatchFinding], list[str]]:
-    """The findings in what was measured of a run, or of many, and what could not be said."""
+    """Return the findings in the measurements of one run or more, and the statements not judged."""
     findings = list(judge(tracks, gates))
     unchecked = list(not_judged(tracks, gates))
     if good is not None:

@@ -32,13 +32,13 @@ class _Range:
     numbers: list[int] = field(default_factory=list)
     """The data breakpoints on its values."""
     asked: int = 0
-    """How often all its values stood, so that it was evaluated."""
+    """Number of evaluations: times when all its values were available."""
 
 
 class Ranges:
-    """The ranges of a watch on one debugger, as data breakpoints that it goes on from.
+    """The ranges of a watch on one debugger, as data breakpoints that do not end the run.
 
-    Raises ExpressionError for one that does not parse, names nothing, or mentions no value.
+    Raises ExpressionError for one that does not parse, matches nothing, or reads no value.
     """
 
     def __init__(self, debugger: Debugger, texts: tuple[str, ...]) -> None:
@@ -75,7 +75,7 @@ class Ranges:
 
     @property
     def unchecked(self) -> list[str]:
-        """The ranges that were never evaluated."""
+        """Return the ranges that were never evaluated."""
         return [
             f"range:{each.expression.text}: its values were never available at the same time"
             for each in self._ranges
@@ -83,7 +83,7 @@ class Ranges:
         ]
 
     def run(self, move: Callable[[], Stop]) -> Stop:
-        """Move the program until something other than these breakpoints stops it."""
+        """Run the program until something other than these breakpoints stops it."""
         for each in self._ranges:
             if not each.expression.reads_result:
                 self._judge(each, self._debugger.stack[-1])
@@ -109,7 +109,7 @@ class Ranges:
         except NotComputed:
             return
         code = frame.code
-        # Before a block's first statement, what was written is what it is given, or carries.
+        # Before a block's first statement, the written values are its inputs or carried values.
         pc = frame.pc - 1 if frame.pc else ENTRANCE
         key = (each.expression.text, id(code), pc)
         known = self._found.get(key)
@@ -144,7 +144,7 @@ def _operands(expression: Expression, scope: Values) -> Iterator[Operand]:
 
 
 def _facts(expression: Expression, scope: Values) -> Iterator[str]:
-    """Each comparison of the expression that holds, with the actual values of both sides."""
+    """Return each comparison of the expression that holds, with the values of both sides."""
     evaluator = Evaluator(expression.text, scope)
     told = False
     for node in _comparisons(expression.root):
@@ -164,7 +164,7 @@ def _facts(expression: Expression, scope: Values) -> Iterator[str]:
 
 
 def _comparisons(root: nodes.Node) -> Iterator[nodes.Compare]:
-    """The comparisons that decide, through `and` and `or`."""
+    """Return the comparisons that decide the result, through `and` and `or`."""
     stack = [root]
     while stack:
         node = stack.pop()

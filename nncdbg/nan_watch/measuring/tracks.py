@@ -1,4 +1,4 @@
-"""What was measured of each statement in a run: plain records that go from process to process."""
+"""Measurements of each statement in a run: plain records that processes can exchange."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nncdbg.stats.plain import combine
 from nncdbg.stats.summary import Summary
 
 Key: TypeAlias = "tuple[str, str, str]"
-"""(graph path, name of the value, op): what stays the same when a model is edited elsewhere."""
+"""(graph path, name of the value, op); edits elsewhere in the model do not change it."""
 
 
 @dataclass(slots=True)
 class Trip:
-    """A gate that tripped at a statement: how it was the first time, how often, and the worst of all."""
+    """A gate that tripped at a statement: the first time, the number of times, and the worst quantity."""
 
     gate: Threshold
     fact: str
@@ -36,7 +36,7 @@ class Trip:
         self.worst = self.actual
 
     def again(self, actual: float, count: int = 1) -> None:
-        """It tripped as well somewhere else."""
+        """Add further occurrences."""
         self.count += count
         worse = max if self.gate.above else min
         self.worst = worse(self.worst, actual)
@@ -44,16 +44,16 @@ class Trip:
 
 @dataclass(slots=True)
 class Units:
-    """Which units of a layer were ever other than 0, and how many samples of each were seen.
+    """Which units of a layer were ever nonzero, and how many samples of each were seen.
 
-    `alive` is bool[units]; None once the number of units changed, as then they are not the same.
+    The mask is bool[units]; None once the number of units changed, as they then differ.
     """
 
     alive: npt.NDArray[np.bool_] | None
     samples: int = 0
 
     def add(self, alive: npt.NDArray[np.bool_] | None, samples: int) -> None:
-        """More samples of the same units."""
+        """Add samples of the same units."""
         same = self.alive is not None and alive is not None and alive.shape == self.alive.shape
         self.alive = self.alive | alive if same else None  # type: ignore[operator]
         self.samples += samples
@@ -61,7 +61,7 @@ class Units:
 
 @dataclass(slots=True)
 class Track:
-    """All results of one statement in a run, its iterations and calls together; in the order of `order`."""
+    """All results of one statement in a run, with its iterations and calls; sorted by `order`."""
 
     graph: str
     site: FindingSite
@@ -77,19 +77,19 @@ class Track:
         return self.graph, self.site.value, self.site.op
 
     def see(self, summary: Summary) -> None:
-        """Another result."""
+        """Add another result."""
         self.visits += 1
         self.summary = summary if self.summary is None else combine((self.summary, summary))
 
     def see_units(self, alive: npt.NDArray[np.bool_], samples: int) -> None:
-        """Which units of a result are other than 0."""
+        """Add the units of a result that are nonzero."""
         if self.units is None:
             self.units = Units(alive, samples)
         else:
             self.units.add(alive, samples)
 
     def trip(self, gate: Threshold, actual: float, **first: Any) -> None:
-        """A gate trips; `first` are the fields of Trip, as they are the first time."""
+        """Record that a gate tripped; `first` holds the fields of Trip for the first occurrence."""
         known = self.trips.get(gate)
         if known is None:
             self.trips[gate] = Trip(gate, actual=actual, **first)
@@ -98,13 +98,13 @@ class Track:
 
 
 class Tracks:
-    """The tracks of several runs as one; a trip tells of the first run that had it."""
+    """Tracks of several runs, merged; a trip describes the first run in which the gate tripped."""
 
     def __init__(self) -> None:
         self.by_key: dict[Key, Track] = {}
 
     def add(self, tracks: Iterable[Track], case: str | None = None) -> None:
-        """Take in what another run measured."""
+        """Add the measurements of another run."""
         for track in tracks:
             for trip in track.trips.values():
                 trip.case = case
@@ -115,7 +115,7 @@ class Tracks:
                 _merge(known, track)
 
     def ordered(self) -> list[Track]:
-        """All tracks in the order of execution."""
+        """Return all tracks in execution order."""
         return sorted(self.by_key.values(), key=lambda track: track.order)
 
 

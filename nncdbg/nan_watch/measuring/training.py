@@ -1,13 +1,13 @@
-"""Why a NaN originates in a training loop: the op, the learning rate, or a gradient too large from the start.
+"""Classify a NaN in a training loop: a faulty op, a high learning rate, a large loss scale, or growth.
 
-The values that a loop has carried stand in the journal of the run, so this costs nothing before there is
-something to explain.  Rules:
+The journal of the run holds the carried values of a loop, so this costs nothing until a NaN originates.
+Rules:
 
-* the norm of what the loop carries grew over the last iterations: the learning rate is too high, if the loop
-  learns, which is to say that it adds something to what it carries; else it just grew;
-* it did not, and an f16 or f8 result that was multiplied by a large power of two is infinite: the loss scale
-  is too large;
-* else, if what the loop carries was as before, the op itself is at fault.
+* If the norm of a carried value grew over the last iterations, the learning rate is too high, provided
+  the loop learns (it adds something to the carried value); otherwise the value just grew.
+* Else, if an f16 or f8 result that was multiplied by a large power of two is infinite, the loss scale is
+  too large.
+* Else, if the carried values were stable, the op itself is at fault.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from nncdbg.engine.execution.transfers import IterationEnded
 from nncdbg.stats import summarize
 
 _LATEST = 16
-"""Iterations looked back over."""
+"""Latest iterations that are examined."""
 
 _GROWN = 10.0
-"""How many times a norm has to grow in them to be a trend."""
+"""Least growth factor of a norm over these iterations for a trend."""
 
 _STEADY = 0.75
-"""Share of the iterations in which it has to grow."""
+"""Least share of the iterations in which the norm must grow."""
 
 _LEAST_SCALE = 64.0
-"""A factor from which on a power of two is a loss scale."""
+"""Least power of two that counts as a loss scale."""
 
 LEARNING_RATE, LOSS_SCALE, OP = "learning rate too high", "loss scale too large", "faulty op"
 GROWTH = "growth"
 
 _UPDATES = frozenset({"Add", "Sub", "Sum"})
-"""Ops by which a value is updated."""
+"""Ops that update a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`name` is one of the four; `evidence` says what was seen, `hint` the cure ("" for that of the op)."""
+    """`name` is one of the four; `evidence` is the observation, `hint` the fix ("" for that of the op)."""
 
     name: str
     evidence: str
@@ -57,16 +57,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """The norms of a carried value, iteration by iteration, oldest first; those that are finite."""
+    """The finite norms of a carried value, one per iteration, oldest first."""
 
     name: str
     norms: list[float]
     learns: bool
-    """Whether the next value is this one with something added."""
+    """Whether the next value is this one plus or minus something."""
 
     @property
     def growth(self) -> float:
-        """How many times the norm grew if it did so steadily, else 1."""
+        """Return the growth factor of the norm if it grew steadily, else 1."""
         first, last = self.norms[0], self.norms[-1]
         rising = sum(1 for a, b in pairwise(self.norms) if b > a)
         steady = rising >= _STEADY * (len(self.norms) - 1)
@@ -74,7 +74,7 @@ class _Course:
 
 
 def judge_loop(debugger: Debugger, sighting: Sighting) -> Verdict | None:
-    """What a loop's history says of a birth in it; None for a birth elsewhere, or without such a history."""
+    """Return the cause of an origin in a loop by the loop's history; None without a loop or a history."""
     if not sighting.iteration or sighting.role != "birth" or sighting.kind not in ("nan", "inf"):
         return None
     if not debugger.timeline.retains:
@@ -118,7 +118,7 @@ def _op(courses: list[_Course]) -> Verdict | None:
 
 
 def _iterations(debugger: Debugger, tick: int) -> list[tuple[Code, list[Any]]]:
-    """(block, slots) of the latest iterations of the innermost loop around a moment, oldest first."""
+    """Return (block, slots) of the latest iterations of the innermost loop at a tick, oldest first."""
     found: list[tuple[Code, list[Any]]] = []
     for each in debugger.timeline.finished():
         if each.tick > tick or not isinstance(each, IterationEnded):
@@ -137,7 +137,7 @@ def _courses(debugger: Debugger, steps: list[tuple[Code, list[Any]]]) -> Iterato
     code = steps[0][0]
     for index, value in enumerate(code.graph.inputs[1:]):
         contents = [debugger.backend.to_host(slots[2 + index]) for _, slots in steps]
-        # What the last of these iterations computed is what the next one began with.
+        # The results of each iteration are the inputs of the next one.
         contents.append(debugger.backend.to_host(steps[-1][1][code.operands[len(code.nodes)][index]]))
         norms = [norm for content in contents if (norm := _norm(content)) is not None]
         if norms and value.name:
@@ -147,13 +147,13 @@ def _courses(debugger: Debugger, steps: list[tuple[Code, list[Any]]]) -> Iterato
 
 
 def _is_updated(code: Code, before: int, after: int) -> bool:
-    """Whether what is carried on is a sum or difference with what was carried."""
+    """Return whether the next carried value is a sum or difference with the current one."""
     pc = code.definition[after]
     return pc >= 0 and code.nodes[pc].op in _UPDATES and before in code.operands[pc]
 
 
 def _norm(content: Any) -> float | None:
-    """The root of the mean square; None for what is not finite throughout, or no tensor of floats."""
+    """Return the root of the mean square; None for non-finite contents, and for non-float values."""
     if not isinstance(content, (np.ndarray, np.generic)) or content.dtype.hasobject:
         return None
     if name_of(content.dtype) not in FLOATS:
@@ -165,7 +165,7 @@ def _norm(content: Any) -> float | None:
 
 
 def _loss_scale(sighting: Sighting) -> Verdict | None:
-    """The factor that an infinite narrow result has in it, if it looks like a loss scale."""
+    """Return a verdict if an infinite narrow result contains a factor that looks like a loss scale."""
     if sighting.kind != "inf":
         return None
     code, pc = sighting.statement.code, sighting.statement.pc
@@ -182,7 +182,7 @@ def _loss_scale(sighting: Sighting) -> Verdict | None:
 
 
 def _factors(code: Code, pc: int) -> Iterator[tuple[str, float]]:
-    """The large powers of two that a statement's operands were multiplied by, nearest first."""
+    """Return the large powers of two that a statement's operands were multiplied by, nearest first."""
     waiting, seen = [pc], {pc}
     while waiting:
         current = waiting.pop(0)

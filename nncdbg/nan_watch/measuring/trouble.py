@@ -1,7 +1,7 @@
-"""Trouble that grows before there is a NaN: what is measured of every result while a program runs.
+"""Trouble that grows before a NaN: measurements of every result while a program runs.
 
-The statistics are those that the inspection of each result writes anyway, read from the log.  Only
-activations are looked at once more, and only for `dead` and `saturated` (see `units`).
+The statistics are those that the inspection of each result already logs.  Only activations are read
+again, and only for `dead` and `saturated` (see `units`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from nncdbg.stats.inspection import row_of, summary_of
 from nncdbg.stats.summary import Summary
 
 _GIVEN = (Content.CONSTANT, Content.GENERATED)
-"""Results that no operand changes."""
+"""Contents of results that no operand changes."""
 
 _NARROW = frozenset(name for name in FLOATS if NUMPY[name].itemsize <= 2)
 
 _RELATIVE = frozenset({"growth", "depth", "headroom"})
-"""Measures for which one has to know how large the operands are."""
+"""Measures that need the magnitude of the operands."""
 
 _OF_ROW: dict[str, Callable[[Sequence[float]], float]] = {
     "zeros": lambda row: row[7] / row[9],
@@ -53,33 +53,33 @@ _OF_ROW: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": lambda row: row[2],
     "std": lambda row: row[3],
 }
-"""Measures that stand in a row of the log, whose columns are those of `Summary`."""
+"""Measures computed from a row of the log, whose columns are those of `Summary`."""
 
 _WORDS = {"zeros": "the share of zeros", "subnormals": "the share of subnormals", "abs": "max |x|"}
 
 _FEWEST = 16
-"""Elements of a result from which on a share of them says something."""
+"""Least number of elements for which a share of them is measured."""
 
 _SHARES = frozenset({"zeros", "subnormals", "saturated"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """A statement as it is measured."""
+    """A measured statement."""
 
     binding: Binding
     gates: tuple[Threshold, ...]
     constants: frozenset[int]
-    """Which operands are constants."""
+    """The indices of constant operands."""
     told: bool
-    """Whether what comes of it is told, or only handed on."""
+    """Whether the statement is measured, or only passes levels on."""
 
 
 class Trouble:
-    """Measures every float result of a debugger's run against gates; `tracks` is what it saw.
+    """Measures every float result of a debugger's run against gates; `tracks` holds the measurements.
 
-    The debugger is at its start, and made with `statistics=True`.  Without gates it only keeps the
-    statistics, for a recording.  Raises UsageError for a gate whose pattern names nothing.
+    The debugger must be at its start, and made with `statistics=True`.  Without gates only the statistics are
+    kept, for a recording.  Raises UsageError for a gate whose pattern matches nothing.
     """
 
     def __init__(self, debugger: Debugger, gates: Sequence[Threshold]) -> None:
@@ -99,13 +99,13 @@ class Trouble:
 
     @property
     def tracks(self) -> list[Track]:
-        """What was measured, in the order of execution."""
+        """The measurements, in execution order."""
         return list(self._tracks.values())
 
     # -- while it runs -----------------------------------------------------------------------------
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
-        """An instruction whose results are measured."""
+        """Return an instruction that also measures its results."""
         content = binding.op.content
         if content in _GIVEN or (content is Content.MOVED and not self._relative):
             return execute
@@ -160,7 +160,7 @@ class Trouble:
         pc: int,
         inputs: Sequence[Any],
     ) -> None:
-        """A gate trips at a statement; how it was the first time is kept."""
+        """Record that a gate tripped at a statement; the details of the first occurrence are kept."""
         if gate in track.trips:
             track.trip(gate, actual)
             return
@@ -169,7 +169,7 @@ class Trouble:
         track.trip(gate, actual, fact=fact, iteration=iteration, inputs=operands, stats=summary)
 
     def track(self, code: Code, pc: int, index: int, dtype: str) -> Track:
-        """The track of a statement's output."""
+        """Return the track of a statement's output."""
         key = (id(code), pc, index)
         found = self._tracks.get(key)
         if found is None:
@@ -180,7 +180,7 @@ class Trouble:
         return found
 
     def row(self, value: Any) -> list[float]:
-        """The statistics of a tensor, as they were logged; taken now if the log has them no more."""
+        """Return the logged statistics of a tensor; computed now if the log no longer has them."""
         found = self._log.row_of(value)
         return found if found is not None else row_of(summarize(np.asarray(self._to_host(value))))
 
@@ -205,7 +205,7 @@ class Trouble:
         level: Level | None,
         track: Track,
     ) -> tuple[float, str] | None:
-        """The quantity that a gate limits, and the words for it; None where there is no such thing."""
+        """Return the quantity that a gate limits, with its description; None if it does not apply."""
         kind, name = gate.kind, track.site.value
         if kind in _SHARES and result.size < _FEWEST:
             return None
@@ -244,7 +244,7 @@ class Trouble:
 
     def _see_units(self, spot: _Spot, result: Any, track: Track) -> None:
         if track.units is not None and (track.units.alive is None or track.units.alive.all()):
-            return  # A unit that was alive once is not dead.
+            return  # A unit that was nonzero once is not dead.
         host = np.asarray(self._to_host(result))
         if host.ndim:
             axis = unit_axis(spot.binding.code, spot.binding.pc, host.ndim)
@@ -280,7 +280,7 @@ class Trouble:
 
 
 def _headroom(name: str, dtype: str, level: Level) -> tuple[float, str] | None:
-    """How many times the largest value fits; that of a constant, such as a mask's, is meant to be there."""
+    """Return how often the largest value fits in `dtype`; None for large constants, which are intentional."""
     if dtype not in _NARROW or level.constant:
         return None
     most = float(ml_dtypes.finfo(NUMPY[dtype]).max)
@@ -297,13 +297,13 @@ def _float_name(value: Any) -> str | None:
 
 
 def _number_name(value: Any) -> str | None:
-    """The element type of a tensor of numbers; None for all else."""
+    """Return the element type of a tensor of numbers; None for other values."""
     dtype = getattr(value, "dtype", None)
     return None if dtype is None or dtype.hasobject else name_of(dtype)
 
 
 def graph_path(code: Code) -> str:
-    """The graphs around a statement, outermost first, such as `main/refine`."""
+    """Return the graphs around a statement, outermost first, such as `main/refine`."""
     names = []
     each: Code | None = code
     while each is not None:
@@ -313,7 +313,7 @@ def graph_path(code: Code) -> str:
 
 
 def check_patterns(program: Program, gates: Iterable[Threshold]) -> None:
-    """Raises UsageError for a gate whose pattern chooses no value of a program."""
+    """Raise UsageError for a gate whose pattern matches no value of a program."""
     wanted = [gate for gate in gates if gate.pattern is not None]
     if not wanted:
         return

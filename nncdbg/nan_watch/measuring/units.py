@@ -1,6 +1,6 @@
-"""Units of a layer (channels, neurons): which are dead, and which share of an activation is saturated.
+"""Units of a layer (channels, neurons): dead units, and the saturated share of an activation.
 
-These are the only quantities that look at a result once more; the results of other ops are not touched.
+Only these quantities read a result again, and only results of activations.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import version_of
 
 EDGE = 0.01
-"""How near to its end an activation is saturated, as a share of its range."""
+"""Distance from its bound at which an activation is saturated, as a share of its range."""
 
 FEWEST_SAMPLES = 4
-"""Samples of each unit without which nothing is said of dead ones."""
+"""Least samples per unit for a verdict on dead units."""
 
 _FURTHEST = 16
-"""Statements looked back over for the layer that an activation belongs to."""
+"""Statements searched backward for the layer of an activation."""
 
 
 def cuts(binding: Binding) -> bool:
-    """Whether a statement is an activation that can leave a unit dead, also one written as ``Max(x, 0)``."""
+    """Return whether a statement is an activation that can make units dead, such as ReLU or ``Max(x, 0)``."""
     if binding.op.name != "Max":
         return binding.op.rectifies
     code = binding.code
@@ -37,7 +37,7 @@ def cuts(binding: Binding) -> bool:
 
 
 def unit_axis(code: Code, pc: int, rank: int) -> int:
-    """The axis along which the units of an activation's layer lie; a wanted one if the graph does not say."""
+    """Return the axis of the units in an activation's layer; by default 1 above rank 3, else the last."""
     for _ in range(_FURTHEST):
         node = code.nodes[pc]
         op = lookup(node.op, version_of(node.op, code.opsets))
@@ -52,16 +52,16 @@ def unit_axis(code: Code, pc: int, rank: int) -> int:
 
 
 def alive_units(result: Array, axis: int) -> npt.NDArray[np.bool_]:
-    """bool[units]: which units are other than 0 somewhere."""
+    """Return bool[units]: the units with a nonzero element."""
     others = tuple(each for each in range(result.ndim) if each != axis)
     return np.asarray((result != 0).any(axis=others))
 
 
 def saturated(op: Op, result: Array, attributes: Mapping[str, Any]) -> tuple[int, int]:
-    """How many elements of an activation's result are at its bounds, and of how many.
+    """Return the number of elements of an activation's result at its bounds, and the number of elements.
 
-    For an op that normalizes along `axis`: the rows in which one element is at the upper bound.  A row of one
-    element is not counted.
+    For an op that normalizes along `axis`: the number of rows with an element at the upper bound, and the
+    number of rows.  Rows of one element are not counted.
     """
     assert op.bounds is not None
     low, high = op.bounds

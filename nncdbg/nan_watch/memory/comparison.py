@@ -1,8 +1,8 @@
-"""Misused memory: a program runs without reuse, in an arena and in a poisoned one, and the runs are compared.
+"""Memory misuse: run a program without reuse, in an arena and in a poisoned arena; compare the runs.
 
-A value read after somebody else got its bytes is told with both: the victim is the statement that
-reads, the culprit the one that took the bytes.  Plans of other frameworks (offsets) are followed to the
-byte.  What no plan explains is a kernel's doing, and is found by running again.
+A read of bytes that another value has taken is reported with both statements: the victim reads, the culprit
+took the bytes.  Plans of other frameworks (offsets) are followed to the byte.  Differences that no plan
+explains are caused by a kernel; further runs find it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from nncdbg.nan_watch.memory import wording as words
 from nncdbg.nan_watch.records import Report, WatchFinding
 
 KINDS = ("reuse", "uninitialized", "guard", "state", "plan")
-"""What is found: a read of bytes that are somebody else's, of bytes that nobody wrote, a write beside a
-buffer, a kernel that remembers earlier runs, a plan that is wrong where no run shows it."""
+"""Kinds of findings: a read of memory owned by another value, an uninitialized read, an out-of-bounds
+write, a kernel that keeps state between runs, and an error of the plan that no run shows."""
 
 MAX_FINDINGS = 20
 
@@ -47,13 +47,13 @@ def watch_memory(
     max_findings: int = MAX_FINDINGS,
     **fields: Any,
 ) -> Report:
-    """Run a program in several memories and tell who misuses memory.
+    """Run a program with several allocators and report the statements that misuse memory.
 
-    `plan` is a file of offsets (see `engine.memory.plan_file`) or such a plan; without one the arena is
-    planned by liveness.  `inputs` and `fields` (dims, seed, max_ops, history, folder) are as for
-    Debugger.  Every finding trips.  A run that fails is told in `Report.error`.
+    `plan` is a file of offsets (see `engine.memory.plan_file`) or a plan; by default the arena is planned by
+    liveness.  `inputs` and `fields` (dims, seed, max_ops, history, folder) are as for Debugger.  Every
+    finding trips.  The error of a failing run is in `Report.error`.
 
-    Raises UsageError for a plan that cannot be read or does not fit the program, and what Debugger raises.
+    Raises UsageError for a plan that cannot be read or does not fit the program, and the errors of Debugger.
     """
     if fields.get("allocator") is not None:
         raise UsageError("--memory cannot be used with --allocator", hint="omit --allocator")
@@ -62,7 +62,7 @@ def watch_memory(
         plan = read_plan(plan, program)
 
     def start(allocator: str | Allocation) -> Debugger:
-        # Fresh copies, so that a kernel that writes into an input spoils one run only.
+        # Copy the inputs, so that a kernel that writes into one affects only one run.
         given = {
             name: np.array(value) if isinstance(value, np.ndarray) else value
             for name, value in (inputs or {}).items()
@@ -75,9 +75,9 @@ def watch_memory(
 def memory_plan(
     program: Program, inputs: Mapping[str, Any] | None = None, *, reuse: bool = True, **fields: Any
 ) -> PlacedPlan:
-    """Our own plan of offsets for a program, out of the sizes that a run with these inputs shows.
+    """Return the built-in plan of offsets for a program, with the sizes of a run with these inputs.
 
-    Without `reuse` no byte occurs twice.  Raises the error of a run that fails, and what Debugger raises.
+    Without `reuse` every value has its own bytes.  Raises the error of a failing run, and Debugger's errors.
     """
     debugger = Debugger(program, inputs, allocator="debug", statistics=False, **fields)
     played = Player(debugger, integrity=False).run()
@@ -89,7 +89,7 @@ def memory_plan(
 
 
 def write_plan(plan: PlacedPlan, file: str | os.PathLike[str]) -> None:
-    """Write a plan as `read_plan` reads it.  Raises UsageError if the file cannot be written."""
+    """Write a plan in the format of `read_plan`.  Raises UsageError if the file cannot be written."""
     try:
         FilePath(file).write_text(plan_text(plan), encoding="utf-8")
     except OSError as error:
@@ -98,7 +98,7 @@ def write_plan(plan: PlacedPlan, file: str | os.PathLike[str]) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """One run: in which memory, what it showed, and what its arena's records say."""
+    """One run: its allocator, its results, and the records of its arena."""
 
     title: str
     debugger: Debugger
@@ -111,7 +111,7 @@ class _Watch:
     start: Start
     plan: PlacedPlan | None
     found: dict[tuple[Any, ...], tuple[int, WatchFinding]] = field(default_factory=dict)
-    """By place and kind: the tick at which it was first seen, and what is told."""
+    """By place and kind: the tick of the first occurrence, and the finding."""
 
     def run(self, max_findings: int) -> Report:
         started = time.perf_counter()
@@ -146,7 +146,7 @@ class _Watch:
         report.unchecked.append("reuse of memory: the comparison needs a finished run")
 
     def _ordered(self, max_findings: int) -> list[WatchFinding]:
-        """In the order of the run, what only the plan shows at the end; the first is marked."""
+        """Return the findings in execution order, those of the plan alone last, with the first one marked."""
         ordered = sorted(self.found.values(), key=lambda pair: pair[0])
         findings = [finding for _, finding in ordered]
         if findings:
@@ -167,7 +167,7 @@ class _Watch:
         return ArenaAllocation(poison=poison)
 
     def _again(self, base: _Run) -> None:
-        """A second run of the same: what a kernel remembers of the first shows in it."""
+        """Run again with the same memory: a kernel that keeps state gives another result."""
         base.debugger.restart()
         played = Player(base.debugger, base.played, integrity=False).run()
         if played.differs is not None and base.played.changed is None:
@@ -185,7 +185,7 @@ class _Watch:
             self._planned(base, arena, report)
 
     def _reaches(self, base: _Run, run: _Run) -> bool:
-        """Whether the outputs are others than without reuse."""
+        """Return whether the outputs differ from the run without reuse."""
         if not run.debugger.ended:
             return True
         base_outputs: dict[str, Any] = base.debugger.outputs or {}
@@ -193,20 +193,20 @@ class _Watch:
         return any(digest(base_outputs.get(name)) != digest(value) for name, value in outputs.items())
 
     def _misuse(self, run: _Run) -> None:
-        """What the allocation itself has seen of kernels: writes beside a buffer, elements nobody wrote."""
+        """Add the findings of the allocator itself: out-of-bounds writes, uninitialized elements."""
         for moment, finding in run.played.findings:
             if not _is_reuse(finding):
                 self._add(moment.tick, words.misuse(run.debugger, moment, finding))
 
     def _changed(self, run: _Run, allocator: str | Allocation) -> None:
-        """A value that is not any more what was written, though its bytes are still its own."""
+        """Add a value that changed after it was written, although it still owns its bytes."""
         changed = run.played.changed
         if changed is not None:
             culprit = who_changed(self.start, allocator, changed)
             self._add(changed.reader.tick, words.changed(run.debugger, changed, culprit))
 
     def _unexplained(self, base: _Run, run: _Run, poison: bool) -> None:
-        """What differs before anybody read what is not his: a kernel that uses memory of others."""
+        """Add a difference before any known misread: a kernel that uses memory of other values."""
         differs, arena = run.played.differs, run.arena
         assert arena is not None
         if base.played.changed is None and not arena.misreads:
@@ -223,7 +223,7 @@ class _Watch:
         self._add(differs.moment.tick, words.unexplained(run.debugger, differs, read))
 
     def _planned(self, base: _Run, arena: PlacedAllocation, report: Report) -> None:
-        """What is wrong with the plan where no run shows it, and what it leaves out."""
+        """Add errors of the plan that no run shows, and note what the plan leaves out."""
         assert self.plan is not None
         shown = set(_shown(arena))
         for index, problem in enumerate(plan_words.plan_problems(base.debugger, self.plan, base.played)):
@@ -233,12 +233,12 @@ class _Watch:
 
 
 def _is_reuse(finding: Finding) -> bool:
-    """Told by the arena's records with all that they know (`Misread`)."""
+    """Return whether the finding duplicates a `Misread` of the arena, which has more detail."""
     return finding.kind == "guard" and finding.output is None
 
 
 def _shown(arena: PlacedAllocation) -> Iterator[frozenset[Site]]:
-    """Who was seen to take whose bytes."""
+    """Return the pairs of owner and taker of the bytes of each misread."""
     for misread in arena.misreads.values():
         taker = misread.block.successor
         if taker is not None:

@@ -1,4 +1,4 @@
-"""Plans of memory in words: what is wrong with them where no run shows it, and what was not looked at."""
+"""Messages about memory plans: errors that no run shows, and what was not checked."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.watching import site_of
 
 _NAMED = 5
-"""Names listed of values that were not checked."""
+"""Most names of unchecked values in a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFinding:
-    """What is wrong with a plan, and the values that it is about."""
+    """An error of a plan, and the affected values."""
 
     finding: WatchFinding
     sites: frozenset[Site]
 
 
 def plan_problems(debugger: Debugger, plan: PlacedPlan, played: Played) -> Iterator[PlanFinding]:
-    """What is wrong with a plan as far as it can be seen without following it."""
+    """Return the errors of a plan that are visible without following it."""
     for problem in problems(plan, debugger.loaded.codes, played.sizes, debugger.loaded.line):
         pair = [each for each in (problem.value, problem.other) if each is not None]
         yield PlanFinding(
@@ -81,7 +81,7 @@ def _sharing(debugger: Debugger, problem: PlanProblem, other: Placed) -> str:
 
 
 def _defined(debugger: Debugger, value: Placed) -> Line:
-    """The statement that writes a value, or gives it to a loop; of a graph that is given it, the first."""
+    """Return the statement that writes a value or passes it to a loop; for an input, the first statement."""
     code, pc = value.code, value.live.definition
     if pc >= 0:
         return site_of(code, pc, value.name, debugger)
@@ -91,7 +91,7 @@ def _defined(debugger: Debugger, value: Placed) -> Line:
 
 
 def left_out(debugger: Debugger, arena: PlacedAllocation) -> list[str]:
-    """What stood in memory of its own."""
+    """Return notes about values in memory outside the plan."""
     told = []
     if arena.apart:
         names = _listed(arena.apart)
@@ -103,7 +103,7 @@ def left_out(debugger: Debugger, arena: PlacedAllocation) -> list[str]:
 
 
 def unrun(debugger: Debugger, plan: PlacedPlan, played: Played) -> list[str]:
-    """Which places were not followed, as their statements did not run."""
+    """Return a note about the places whose statements did not run."""
     missing = {site: None for site in plan.places if site not in played.sizes}
     inputs = {(name,): graph.inputs for name, graph in debugger.program.graphs.items()}
     for path, values in inputs.items():

@@ -1,4 +1,4 @@
-"""Misused memory in words: victim, culprit, both live ranges, and the usual cure."""
+"""Messages about misused memory: victim, culprit, both live ranges, and the usual fix."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ CAUSES = (
     "wrong plan",
     "unknown",
 )
-"""Every name that a cause of misused memory can have; scripts and baselines rely on them."""
+"""Every cause of misused memory; scripts and baselines rely on these names."""
 
 
 def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches: bool) -> WatchFinding:
-    """A statement that reads what somebody else has written over."""
+    """Return the finding of a statement that reads bytes that another value has overwritten."""
     block, statement = misread.block, misread.statement
     taker = block.successor
     evidence = _life(debugger, misread)
@@ -90,7 +90,7 @@ def _life(debugger: Debugger, misread: Misread) -> str:
 
 
 def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding:
-    """What an allocation has seen of a kernel: a write beside its buffer, elements that nobody wrote."""
+    """Return the finding of an allocator: an out-of-bounds write, or uninitialized elements."""
     statement, index = finding.binding, finding.output
     code, pc = statement.code, statement.pc
     outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
@@ -117,7 +117,7 @@ def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding
 
 
 def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> WatchFinding:
-    """A value that somebody wrote into who does not own it."""
+    """Return the finding of a value that changed although its bytes were not reused."""
     reader = found.reader.statement
     evidence = f"%{found.name} changed after it was written"
     if culprit is not None:
@@ -141,7 +141,7 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
 
 
 def state(debugger: Debugger, differs: Differs) -> WatchFinding:
-    """A kernel whose second run gives something else."""
+    """Return the finding of a kernel whose second run gives another result."""
     told = differs.detail or f"computes a different %{differs.name} from the same operands"
     statement = differs.moment.statement
     return WatchFinding(
@@ -157,7 +157,7 @@ def state(debugger: Debugger, differs: Differs) -> WatchFinding:
 
 
 def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) -> WatchFinding:
-    """A statement that gives something else in an arena although its operands are right."""
+    """Return the finding of a statement with another result in an arena although its operands are right."""
     statement = differs.moment.statement
     what = f"%{differs.name} differs" if differs.name else differs.detail
     evidence = f"{what} although its operands are equal"
@@ -209,7 +209,7 @@ def _line(debugger: Debugger, statement: Statement) -> int | None:
 
 
 def lines(debugger: Debugger, code: Code, name: str) -> Sequence[Any]:
-    """The first and the last line at which a value of a block is alive."""
+    """Return the first and the last line at which a value of a block is live."""
     slot = code.slot_of.get(name)
     return (None, None) if slot is None else lines_of(code, slot, debugger.loaded.line)
 

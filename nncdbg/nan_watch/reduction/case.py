@@ -1,4 +1,4 @@
-"""A small program with all that it needs, as reducing and repro bundles pass it around."""
+"""A small program with its inputs and weights, as used by reduction and repro bundles."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from nncdbg.opening.bundle import STORE
 from nncdbg.opening.tensor_file import key_for
 
 _INLINE = 16
-"""Elements of a constant that still stand in the text."""
+"""Most elements of a constant that is written inline in the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayStore:
-    """`Store` over arrays in memory."""
+    """A `Store` of arrays in memory."""
 
     arrays: Mapping[str, Array]
 
@@ -55,11 +55,11 @@ class ArrayStore:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """The statements of a graph, in order, and what they read.
+    """The statements of a graph, in order, and the data that they read.
 
-    `inputs` maps the names of the graph's inputs to what is given for them, `constants` those of its
-    parameters to their data; `graphs` are the graphs that are called, their weights in `weights`
-    by key.  `types` says what an input is that no array tells: a sequence, an optional.
+    `inputs` maps the names of the graph's inputs to their values, `constants` those of its parameters to
+    their data; `graphs` are the called graphs, with their weights in `weights` by key.  `types` has the
+    types of inputs that no array determines: a sequence, an optional.
     """
 
     nodes: tuple[Node, ...]
@@ -73,7 +73,7 @@ class Case:
     types: Mapping[str, Type | None] = field(default_factory=dict)
 
     def program(self) -> Program:
-        """The case as a program, whose weights stand in memory."""
+        """Return the case as a program with its weights in memory."""
         arrays = dict(self.weights)
         constants = []
         for name, array in self.constants.items():
@@ -110,19 +110,19 @@ class Case:
 
     @property
     def statements(self) -> int:
-        """How many statements it has, those of called graphs and blocks too."""
+        """Return the number of statements, including those of called graphs and blocks."""
         graphs = [self.nodes, *(graph.nodes for graph in self.graphs.values())]
         return sum(1 for nodes in graphs for _ in every_node(nodes))
 
     @property
     def bytes(self) -> int:
-        """Bytes of the data that it needs."""
+        """Return the number of bytes of its data."""
         held = [*self.inputs.values(), *self.constants.values(), *self.weights.values()]
         return sum(map(bytes_of, held))
 
 
 def case_of_program(program: Program, inputs: Mapping[str, Any]) -> Case:
-    """A whole program as a case; its weights are read."""
+    """Return a complete program as a case, with its weights loaded."""
     weights: dict[str, Array] = {}
     entry = program.graphs[program.entry]
     constants = {each.value.name: initial_data(each, program) for each in entry.constants}
@@ -141,7 +141,7 @@ def case_of_program(program: Program, inputs: Mapping[str, Any]) -> Case:
 
 
 def called_graphs(program: Program, nodes: Sequence[Node], weights: dict[str, Array]) -> dict[str, Graph]:
-    """The graphs that statements call, directly or not, their weights read into `weights`."""
+    """Return the graphs that statements call, directly or indirectly; read their weights into `weights`."""
     found: dict[str, Graph] = {}
     waiting = _calls(nodes)
     while waiting:
@@ -153,7 +153,7 @@ def called_graphs(program: Program, nodes: Sequence[Node], weights: dict[str, Ar
 
 
 def stored_blocks(node: Node, program: Program, weights: dict[str, Array]) -> Node:
-    """A statement whose blocks have their weights in `weights`."""
+    """Return a statement with the weights of its blocks in `weights`."""
     if not node.subgraphs:
         return node
     return replace(node, subgraphs=tuple(_stored(each, program, weights) for each in node.subgraphs))
@@ -170,7 +170,7 @@ def _stored_constant(constant: Constant, program: Program, weights: dict[str, Ar
     if array.size <= _INLINE or name_of(array.dtype) not in STORABLE:
         return replace(constant, data=Inline(array))
     key = constant.data.key if isinstance(constant.data, Reference) else constant.value.name
-    if weights.get(key) is not array:  # One array per constant, however often it is met.
+    if weights.get(key) is not array:  # One array per constant.
         key = key_for(key, weights)
     weights[key] = array
     return replace(constant, data=Reference(key))
@@ -181,7 +181,7 @@ def _calls(nodes: Iterable[Node]) -> list[str]:
 
 
 def every_node(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Statements and those in their blocks."""
+    """Return statements and those in their blocks."""
     stack = list(nodes)
     while stack:
         node = stack.pop()
@@ -191,7 +191,7 @@ def every_node(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def free_names(node: Node) -> set[str]:
-    """The names that a statement reads from around it, its blocks' too."""
+    """Return the outer names that a statement reads, including reads in its blocks."""
     found = {operand for operand in node.inputs if isinstance(operand, str)}
     stack = [(graph, frozenset[str]()) for graph in node.subgraphs]
     while stack:
@@ -206,7 +206,7 @@ def free_names(node: Node) -> set[str]:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """The name, or with a number behind it the first one that is not taken."""
+    """Return the name if it is free, else the name with the first free number appended."""
     found, number = name, 1
     while found in taken:
         number += 1
@@ -215,20 +215,20 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def bytes_of(content: Any) -> int:
-    """The bytes of a tensor, or of all in a sequence."""
+    """Return the bytes of a tensor, or of all tensors in a sequence."""
     if isinstance(content, (list, tuple)):
         return sum(map(bytes_of, content))
     return int(content.nbytes) if isinstance(content, (np.ndarray, np.generic)) else 0
 
 
 def unsized(node: Node) -> Node:
-    """A statement that says the element types of its results, but no sizes, which may change."""
+    """Return a statement whose results have element types but no sizes, as sizes may change."""
     outputs = tuple(replace(each, type=each.type and without_sizes(each.type)) for each in node.outputs)
     return replace(node, outputs=outputs, subgraphs=tuple(map(unsized_graph, node.subgraphs)))
 
 
 def unsized_graph(graph: Graph) -> Graph:
-    """A graph that says no sizes."""
+    """Return a graph without sizes."""
     return replace(
         graph,
         inputs=tuple(replace(each, type=each.type and without_sizes(each.type)) for each in graph.inputs),

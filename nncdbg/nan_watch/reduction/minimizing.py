@@ -1,4 +1,4 @@
-"""Delta debugging: the smallest part of a list for which a test still holds.
+"""Delta debugging: find a minimal part of a list for which a test holds.
 
 Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28 (2002): ddmin.
 """
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def minimized(items: Sequence[T], test: Callable[[Sequence[T]], bool], most: int | None = None) -> list[T]:
-    """A part of `items`, in their order, of which no single one can be left out.
+    """Return a part of `items`, in order, from which no single item can be removed.
 
-    `test` says whether a part will do; all of them are known to.  After `most` tests the best so far is
-    given.
+    `test` returns whether a part is sufficient; all items together must be.  After `most` tests, the smallest
+    part so far is returned.
     """
     current, parts, left = list(items), 2, most
     while current:
@@ -36,10 +36,10 @@ def minimized(items: Sequence[T], test: Callable[[Sequence[T]], bool], most: int
 
 
 def _candidates(current: list[T], parts: int) -> list[tuple[list[T], int]]:
-    """One part alone, then all but one, each with how finely to divide it if it will do."""
+    """Return each part alone, then all but each part, with the number of parts to divide it into next."""
     edges = [len(current) * at // parts for at in range(parts + 1)]
     slices = [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
     alone = [(current[each], 2) for each in slices] if parts > 1 else []
     without = [(current[: each.start] + current[each.stop :], max(parts - 1, 2)) for each in slices]
-    # Of two parts, all but one is the other one.
+    # With two parts, removing one leaves the other.
     return alone if parts == 2 else [*alone, *without]

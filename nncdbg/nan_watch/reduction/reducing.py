@@ -1,4 +1,4 @@
-"""`nncdbg.reduce`: find, reduce, keep the state, write the bundle, verify it in a new process."""
+"""`nncdbg.reduce`: find, reduce, save the state, write the bundle, verify it in a new process."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
 
 @dataclass(slots=True)
 class Reduced:
-    """What a reduction has come to.
+    """The result of a reduction.
 
-    `finding` is as the bundle shows it, `runs` how many programs were watched on the way;
-    `interrupted` if it was stopped before its end.
+    `finding` is as the bundle shows it, `runs` the number of watched programs; `interrupted` if the reduction
+    was stopped early.
     """
 
     case: Case
@@ -41,12 +41,12 @@ class Reduced:
 
     @property
     def program(self) -> Program:
-        """The reduced program."""
+        """Return the reduced program."""
         return self.case.program()
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """The reduced inputs by name."""
+        """Return the reduced inputs by name."""
         return self.case.inputs
 
 
@@ -68,7 +68,7 @@ def reduce(
 ) -> Reduced:
     """Write the smallest program and inputs with the same finding into `folder`, a repro bundle.
 
-    `program` and the arguments of the run are as for `nncdbg.watch`.  `state` is a file that keeps the
+    `program` and the arguments of the run are as for `nncdbg.watch`.  `state` is a file that saves the
     progress of a long reduction.  `op_libraries` are the Python files with kernels that the program needs;
     they are loaded.  Ctrl-C writes the best result so far.
 
@@ -101,7 +101,7 @@ def reduce(
 class Job:
     """One reduction of `program` with `inputs`.
 
-    With `state` it begins where that file says, and keeps it up to date.
+    With `state` it resumes from that file and keeps it up to date.
     """
 
     program: Program
@@ -113,9 +113,9 @@ class Job:
     _reduction: Reduction | None = field(default=None)
 
     def run(self, folder: Path, *, model: str = "") -> Reduced:
-        """Reduce, and write the bundle into `folder`; an interruption leaves the best so far there.
+        """Reduce and write the bundle into `folder`; after an interruption, the best result so far.
 
-        Raises UsageError if a watch finds nothing, KeyboardInterrupt if there is nothing yet to be written.
+        Raises UsageError if a watch finds nothing, KeyboardInterrupt if interrupted before the first result.
         """
         check_folder(folder)
         interrupted = False
@@ -148,7 +148,7 @@ class Job:
         return False
 
     def _resume(self) -> bool:
-        """Take up what the state says; whether nothing is left to do."""
+        """Resume from the state file; return whether the reduction is complete."""
         assert self.state is not None
         self._origin = origin_of(self.program, self.inputs, self.configuration)
         saved = load_state(self.state, self._origin)
@@ -173,7 +173,7 @@ class Job:
 
 
 def verify(folder: Path, signature: Signature, configuration: WatchConfiguration) -> None:
-    """Watch a bundle in a process of its own; RunError if the finding is not there."""
+    """Watch a bundle in a new process.  Raises RunError if the finding is missing."""
     command = [sys.executable, "-m", "nncdbg", "watch", str(folder), "--json"]
     for library in configuration.op_libraries:
         command += ["--op-library", library]

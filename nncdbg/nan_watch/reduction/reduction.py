@@ -1,8 +1,8 @@
-"""The smallest program and inputs that still show a finding.
+"""Find the smallest program and inputs that still show a finding.
 
-First the run is written down as a straight line up to the finding, and cut near it: what is left out
-becomes an input with the value that it had.  Then delta debugging takes statements away, and after that
-elements of the data.  Each step is believed only after a watch has found the same again.
+The run up to the finding is recorded as a straight line and cut near the finding; removed statements become
+inputs with their values.  Delta debugging then removes statements, and after that elements of the data.
+Each step is accepted only if a watch reports the same finding.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from nncdbg.nan_watch.reduction.shrinking import shrunk
 from nncdbg.nan_watch.reduction.straight_line import Line, flat_line, outer_line
 
 ROUNDS = 4
-"""Times that statements and data are gone over."""
+"""Most passes over statements and data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a reduction has come."""
+    """The progress of a reduction."""
 
     phase: str
     runs: int
@@ -36,9 +36,9 @@ class Progress:
 
 @dataclass(slots=True)
 class Reduction:
-    """Reduces step by step.  `best` is the smallest case so far, None before there is one.
+    """Reduces step by step.  `best` is the smallest case so far, None before the first.
 
-    `kept` is called with every new best one, `told` with the progress.
+    `kept` is called with every new best case; the other callback receives the progress.
     """
 
     probe: Probe
@@ -48,9 +48,9 @@ class Reduction:
     phase: str = "looking for the finding"
 
     def start(self, program: Program, inputs: Mapping[str, Any], finding: WatchFinding) -> None:
-        """Find a first case: the nearest surroundings of the finding, as a watch told it, that show it.
+        """Find a first case: the smallest surroundings of a watch's finding that show it.
 
-        Raises RunError if the finding does not come again.
+        Raises RunError if the finding does not recur.
         """
         self.probe.asked = lambda runs: self._tell()
         self._enter("cutting near the finding")
@@ -65,7 +65,7 @@ class Reduction:
             )
 
     def finish(self) -> Case:
-        """Make the first case as small as it goes."""
+        """Make the first case as small as possible."""
         assert self.best is not None
         self.probe.asked = lambda runs: self._tell()
         for _ in range(ROUNDS):
@@ -78,7 +78,7 @@ class Reduction:
         return self.best
 
     def _fewer_statements(self) -> None:
-        """Delta debugging of the statements, the finding's own apart."""
+        """Remove statements other than the finding's own by delta debugging."""
         assert self.best is not None
         self._enter("reducing the statements")
         finding = self.probe.finding(self.best)
@@ -95,7 +95,7 @@ class Reduction:
         minimized(kept, lambda part: self._try(line.case(part)))
 
     def _lines(self, program: Program, inputs: Mapping[str, Any], finding: WatchFinding) -> Iterator[Line]:
-        """The run up to the finding without control flow, and as the program has it."""
+        """Return the run up to the finding, first without control flow, then as in the program."""
         traced = self.probe.trace(program, inputs, finding)
         for view in (flat_line, outer_line):
             line = view(traced)
@@ -103,7 +103,7 @@ class Reduction:
                 yield line
 
     def _try(self, case: Case) -> bool:
-        """Whether a case shows the finding; then it is the best one."""
+        """Return whether a case shows the finding; if it does, make it the best one."""
         if not self.probe(case):
             return False
         self.best = case
@@ -126,7 +126,7 @@ def _size(case: Case) -> tuple[int, int]:
 
 
 def _surroundings(line: Line) -> Iterator[Sequence[int]]:
-    """The finding's statement alone, then with those up to 1, 2, 4 ... statements away."""
+    """Yield the finding's statement alone, then with those up to 1, 2, 4 ... statements away."""
     distances = line.distances()
     farthest, reach = max(distances.values()), 0
     while True:

@@ -1,4 +1,4 @@
-"""When a finding in another program is the same: kind, op and cause; and how a program is asked for it."""
+"""Decide whether two programs have the same finding: by kind, op and cause."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from nncdbg.nan_watch.reduction.tracing import Target, Trace, trace
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What makes a finding the same one: `within` is the op of the micro program, "" for none.
+    """The identity of a finding across programs: `within` is the op of the micro program, "" for none.
 
-    What came in bad has no op; there the name of the input or parameter counts.
+    A non-finite input or parameter has no op; its name is compared instead.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Signature:
         )
 
     def is_seen(self, sighting: Sighting, gates: Gates) -> bool:
-        """Whether this is where the finding, or for what came in bad its first reader, is in a run."""
+        """Return whether a run's finding is this one, or the first read of this non-finite input."""
         code, pc = sighting.statement.code, sighting.statement.pc
         if gates.kind_of(sighting) != self.kind or pc == ENTRANCE:
             return False
@@ -56,14 +56,14 @@ class Signature:
 
 
 def tripping(report: Report) -> WatchFinding | None:
-    """The finding that a watch fails on first."""
+    """Return the first finding that trips a gate."""
     return next(report.tripping, None)
 
 
 def found_first(program: Program, inputs: Any, configuration: WatchConfiguration) -> WatchFinding:
-    """The finding that trips a watch of this program.
+    """Return the finding that trips a watch of this program.
 
-    Raises UsageError if there is none, and what ended the run if that did not come to its end before.
+    Raises UsageError if there is none, or the error of a run that did not finish.
     """
     report = configuration.watch(program, inputs)
     found = tripping(report)
@@ -79,7 +79,7 @@ def found_first(program: Program, inputs: Any, configuration: WatchConfiguration
 
 @dataclass(slots=True)
 class Probe:
-    """Asks whether a case shows the finding; `runs` counts how often."""
+    """Checks whether a case shows the finding; `runs` counts the checks."""
 
     signature: Signature
     configuration: WatchConfiguration
@@ -92,22 +92,22 @@ class Probe:
         return self.finding(case) is not None
 
     def finding(self, case: Case) -> WatchFinding | None:
-        """The finding in a case, if the first that trips is the same one."""
+        """Return the first tripping finding in a case if it is the same one."""
         return self.finding_in(case.program(), case.inputs)
 
     def finding_in(self, program: Program, inputs: Any) -> WatchFinding | None:
-        """The finding in a program, if the first that trips is the same one."""
+        """Return the first tripping finding in a program if it is the same one."""
         try:
             found = tripping(self.configuration.watch(program, inputs, max_findings=1))
         except NncdbgError:
-            # What cannot be run does not show it.
+            # A program that cannot run does not show the finding.
             return None
         return found if found is not None and Signature.of(found) == self.signature else None
 
     def trace(self, program: Program, inputs: Any, finding: WatchFinding) -> Trace:
-        """The run of a program that shows the finding, up to that.
+        """Return the run of a program up to the finding.
 
-        Raises RunError if it does not come again.
+        Raises RunError if the finding does not recur.
         """
         gates, site = self.configuration.gates, finding.site
         target = Target(place=(site.op, site.value, finding.iteration))

@@ -1,4 +1,4 @@
-"""Smaller data for a case: fewer indices along each axis, then zeros and ones in place of elements."""
+"""Reduce a case's data: fewer indices along each axis, then zeros and ones in place of elements."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from nncdbg.nan_watch.reduction.case import Case
 from nncdbg.nan_watch.reduction.minimizing import minimized
 
 _PROBES = 60
-"""Runs that one axis or one tensor is worth."""
+"""Most runs per axis or tensor."""
 _ELEMENTS = 1 << 14
-"""Elements up to which single ones are set to 0."""
+"""Most elements of a tensor whose single elements are set to 0."""
 
 Try = Callable[[Case], bool]
 
 
 def shrunk(case: Case, attempt: Try) -> Case:
-    """The case with as little data as `attempt` still finds the same with."""
+    """Return the case with the least data for which `attempt` finds the same."""
     case = _shorter(case, attempt)
     return _simpler(case, attempt)
 
 
 def _data(case: Case) -> dict[str, Array]:
-    """The tensors of numbers that may be cut."""
+    """Return the tensors of numbers that may be reduced."""
     held = {**case.inputs, **case.constants}
     return {
         name: array for name, array in held.items() if isinstance(array, np.ndarray) and array.dtype != object
@@ -47,7 +47,7 @@ def _with(case: Case, changed: Mapping[str, Array]) -> Case:
 
 
 def _shorter(case: Case, attempt: Try) -> Case:
-    """Fewer indices, of all axes of one size together, as these mostly belong together, then each alone."""
+    """Remove indices: from all axes of one size together, as they are often related, then from each axis."""
     sizes = sorted({size for array in _data(case).values() for size in array.shape if size > 1}, reverse=True)
     for size in sizes:
         case = _cut(case, attempt, _axes(case, size), size)
@@ -69,7 +69,7 @@ def _axes(case: Case, size: int) -> list[tuple[str, int]]:
 
 
 def _cut(case: Case, attempt: Try, axes: Sequence[tuple[str, int]], size: int) -> Case:
-    """The case with the fewest indices of these axes, which have one size."""
+    """Return the case with the fewest indices along these axes of equal size."""
     best = case
 
     def test(indices: Sequence[int]) -> bool:
@@ -98,7 +98,7 @@ def _taken(case: Case, axes: Sequence[tuple[str, int]], indices: Sequence[int]) 
 
 
 def _simpler(case: Case, attempt: Try) -> Case:
-    """Tensors of zeros or ones where these will do; else zeros in place of single elements."""
+    """Replace tensors with zeros or ones where the finding remains, else single elements with zeros."""
     for name in _data(case):
         case = _plain(case, name, attempt) or _sparse(case, name, attempt)
     return case
@@ -117,7 +117,7 @@ def _plain(case: Case, name: str, attempt: Try) -> Case | None:
 
 
 def _sparse(case: Case, name: str, attempt: Try) -> Case:
-    """As many elements 0 as will do."""
+    """Set as many elements to 0 as possible."""
     array = _data(case)[name]
     flat = array.reshape(-1)
     with np.errstate(all="ignore"):

@@ -1,7 +1,7 @@
-"""What a reduction has come to, in one file, so that it can go on after it was stopped or killed.
+"""State files of reductions, from which a stopped or killed reduction resumes.
 
-A safetensors file: the weights and inputs of the smallest case so far, and in its header a JSON document
-with the text of the program.
+A state file is in the safetensors format: the weights and inputs of the smallest case so far, with a JSON
+document in the header that has the text of the program.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What a state file holds.  `done`: there is nothing left to reduce."""
+    """The content of a state file; `done` if the reduction is complete."""
 
     case: Any
     signature: Signature
@@ -47,7 +47,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 def origin_of(program: Program, inputs: Mapping[str, Any], configuration: WatchConfiguration) -> str:
-    """A fingerprint of what is reduced: the program's text, the inputs, how it is run."""
+    """Return a fingerprint of the program's text, the inputs, and the run configuration."""
     digest = hashlib.sha256(program.text().encode("utf-8", "surrogateescape"))
     tensors, entries = pack(inputs)
     for key, array in tensors.items():
@@ -59,7 +59,7 @@ def origin_of(program: Program, inputs: Mapping[str, Any], configuration: WatchC
 def save_state(
     path: Path, origin: str, case: Case, signature: Signature, runs: int, *, done: bool = False
 ) -> None:
-    """Write a state file, whole or not at all.  Raises LoadError if that cannot be done."""
+    """Write a state file atomically.  Raises LoadError if that fails."""
     program = case.program()
     packed, entries = pack({f"{_INPUT}{name}": content for name, content in case.inputs.items()})
     store: Any = program.readers[0] if program.readers else ArrayStore({})
@@ -83,9 +83,9 @@ def save_state(
 
 
 def load_state(path: Path, origin: str) -> Saved:
-    """What a state file holds.
+    """Return the content of a state file.
 
-    Raises LoadError if it is no state file, or damaged; UsageError if it is of another reduction.
+    Raises LoadError if it is damaged or not a state file; UsageError if it is of another reduction.
     """
     store = open_store(path)
     written = store.note().get(_KEY)

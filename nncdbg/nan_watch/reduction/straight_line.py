@@ -1,4 +1,4 @@
-"""What a trace has recorded, as a straight line of statements, from which any part can be cut out."""
+"""Convert a trace to a straight line of statements, from which any part can be extracted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from nncdbg.nan_watch.reduction.tracing import Executed, Trace
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """Statements in the order of execution, every name defined once; the last one is the finding's.
+    """Statements in execution order, with every name defined once; the last one is the finding's.
 
-    `contents` are the values of names that were read, on the host; `constants` the data of parameters.
+    `contents` holds the values of the names read, on the host; `constants` the data of parameters.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Line:
     weights: dict[str, Array] = field(default_factory=dict)
 
     def distances(self) -> dict[int, int]:
-        """Per statement that the last one depends on, how many statements away it is."""
+        """Map each statement that the last one depends on to its distance in statements."""
         maker = {value.name: at for at, node in enumerate(self.nodes) for value in node.outputs if value.name}
         last = len(self.nodes) - 1
         found, waiting = {last: 0}, deque([last])
@@ -48,7 +48,7 @@ class Line:
         return found
 
     def case(self, kept: Sequence[int]) -> Case:
-        """These statements, as far as the last one depends on them; all else that is read is given."""
+        """Return these statements, as far as the last one depends on them; other reads become inputs."""
         chosen, needed = self._needed(kept)
         made = {value.name for at in chosen for value in self.nodes[at].outputs}
         given = [name for name in needed if name not in made]
@@ -66,7 +66,7 @@ class Line:
         )
 
     def _needed(self, kept: Sequence[int]) -> tuple[list[int], list[str]]:
-        """The statements that the last one needs of these, in order, and all names that are read."""
+        """Return the statements among `kept` that the last one needs, in order, and all names read."""
         last = len(self.nodes) - 1
         needed: dict[str, None] = {}
         chosen = []
@@ -78,7 +78,7 @@ class Line:
 
 
 def flat_line(trace: Trace) -> Line | None:
-    """Every executed statement; None where the finding is at a statement of control flow."""
+    """Return every executed statement; None if the finding is at a statement of control flow."""
     code, pc = trace.statement.code, trace.statement.pc
     if not trace.flat or trace.flat[-1].node is not code.nodes[pc]:
         return None
@@ -86,14 +86,14 @@ def flat_line(trace: Trace) -> Line | None:
 
 
 def outer_line(trace: Trace) -> Line | None:
-    """The statements of the entry graph, blocks and calls whole; None if none of them was begun."""
+    """Return the statements of the entry graph with their blocks and calls; None if none was started."""
     return _Naming(trace, trace.outer, own=True).line() if trace.outer else None
 
 
 class _Naming:
-    """Gives every object of a trace one name; those of the finding keep what they were called.
+    """Names every object of a trace; the names at the finding are unchanged.
 
-    With `own`, every name stays, as each is defined once already, and blocks read them too.
+    With `own`, all names are unchanged: each is already defined once, and blocks read them too.
     """
 
     def __init__(self, trace: Trace, executed: Sequence[Executed], *, own: bool) -> None:
@@ -158,14 +158,14 @@ class _Naming:
 
 
 def _inputs(debugger: Debugger) -> dict[int, str]:
-    """The names of the program's inputs by the identities of their values; layers call these otherwise."""
+    """Map identities of the input values to the inputs' names; layers use other names for them."""
     slots = debugger.stack[0].slots
     names = [value.name for value in debugger.program.graphs[debugger.program.entry].inputs]
     return {id(content): name for content, name in zip(slots[1:], names, strict=False)}
 
 
 def _parameters(debugger: Debugger) -> dict[int, str]:
-    """The names of constants by the identities of their arrays."""
+    """Map identities of arrays to the names of constants."""
     found = {}
     for code in debugger.loaded.codes:
         for constant in code.graph.constants:

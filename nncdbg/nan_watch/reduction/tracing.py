@@ -1,8 +1,8 @@
-"""A run up to a finding, as straight-line material: each executed statement with what it read and wrote.
+"""Trace a run up to a finding: each executed statement with its operands and results.
 
-Two views: `flat` takes every statement wherever it was executed, so that calls, branches and loops are gone;
-`outer` takes the statements of the entry graph whole, with their blocks.  A value is known by its
-identity: control flow hands the same objects on.  What no kept statement made becomes an input.
+There are two views: `flat` has every executed statement, without calls, branches and loops;
+`outer` has the statements of the entry graph with their blocks.  Values are identified by object
+identity: control flow passes the same objects on.  Values that no kept statement computed become inputs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from nncdbg.engine.values.values import copied
 from nncdbg.nan_watch.reduction.case import bytes_of, free_names
 
 LONGEST = 20_000
-"""Executed statements that are remembered; what came before stands as values."""
+"""Most executed statements in a trace; results of earlier ones become inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a trace ends: at a sighting, or after the statement at `place`.
+    """The end of a trace: a finding, or the statement at `place`.
 
-    A place is an op, the value that it writes, and the iterations of the loops around it; without
-    these any will do.
+    A place is an op, the value that it writes, and the iterations of the enclosing loops; without
+    iterations, any iteration matches.
     """
 
     seen: Callable[[Sighting], bool] | None = None
@@ -40,7 +40,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Executed:
-    """A statement as it was executed: per name that it reads the object, and its results."""
+    """An executed statement: the objects that it read, by name, and its results."""
 
     node: Node
     code: Code
@@ -50,9 +50,9 @@ class Executed:
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """What was executed up to the finding, whose statement is the last.
+    """The statements executed up to the finding, whose statement is the last.
 
-    `ticks` is the number of statements executed before that one; `value` is the name of the finding's value.
+    `ticks` is the number of statements executed before it; `value` is the name of the finding's value.
     """
 
     debugger: Debugger
@@ -62,13 +62,13 @@ class Trace:
     value: str
     ticks: int
     contents: Mapping[int, Any]
-    """By identity what a value was, where its memory is used again."""
+    """Copies of the values by identity, if their memory is reused."""
 
 
 def trace(debugger: Debugger, target: Target) -> Trace:
-    """Run a program, which is at its start, statement by statement up to a target.
+    """Run a program, from its start, statement by statement up to a target.
 
-    Raises RunError if it is never reached, and KeyboardInterrupt after a pause.
+    Raises RunError if the target is never reached, and KeyboardInterrupt after a pause.
     """
     return _Tracer(debugger, target).run()
 
@@ -85,7 +85,7 @@ class _Tracer:
         self.bytes = 0
         self.seen = 0
         self.begun: tuple[int, dict[str, Any]] = (0, {})
-        """The statement of the entry graph that is under way, and what it read."""
+        """The statement of the entry graph that is running, and its operands."""
 
     def run(self) -> Trace:
         debugger = self.debugger
@@ -116,7 +116,7 @@ class _Tracer:
         )
 
     def _found(self) -> tuple[Statement, str] | None:
-        """The finding's statement and value, if that is where the run has come to."""
+        """Return the finding's statement and value if the run has reached it."""
         new = self.trail.sightings[self.seen :]
         self.seen += len(new)
         if self.target.seen is not None:
@@ -135,7 +135,7 @@ class _Tracer:
         return (Statement(frame.code, frame.pc - 1), value) if there and iteration in ((), here) else None
 
     def _note_outer(self, last: bool) -> None:
-        """Note a statement of the entry graph that has come to its end, or in which the finding is."""
+        """Record a statement of the entry graph that has finished, or that contains the finding."""
         frame, (pc, reading) = self.debugger.stack[0], self.begun
         if frame.pc > pc:
             self._remember(self.outer, _executed(frame, pc, reading))
@@ -154,7 +154,7 @@ class _Tracer:
 
 
 def _reading(frame: Frame, pc: int) -> dict[str, Any]:
-    """By name what a statement reads, through its blocks too."""
+    """Return the operands of a statement by name, including reads in its blocks."""
     node, code = frame.code.nodes[pc], frame.code
     if not node.subgraphs:
         slots = code.operands[pc]

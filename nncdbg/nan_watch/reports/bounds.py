@@ -1,7 +1,7 @@
-"""How much of a report is shown, and names made harmless for whoever shows them.
+"""Limits on the size of reports, and escaping of names.
 
-A model can hold a name of a megabyte, a control character, or one that turns the direction of writing;
-no report grows with it, and none can be steered by it.
+A model can hold a name of a megabyte, a control character, or a bidirectional override; none of these
+makes a report grow or changes how it is displayed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from nncdbg.engine.escaping import printable_line
 T = TypeVar("T")
 
 NAME = 200
-"""Characters of a name, or of a path."""
+"""Most characters of a name, or of a path."""
 SENTENCE = 2_000
-"""Characters of an evidence, a hint, an error."""
+"""Most characters of an evidence, a hint, or an error."""
 STATEMENT = 400
-"""Characters of a statement of the program."""
+"""Most characters of a statement of the program."""
 OPERANDS = 16
-"""Operands of a statement that are listed."""
+"""Most operands listed for a statement."""
 FINDINGS = 1_000
-"""Findings of a form for machines; a watch lists far fewer, unless it is asked to."""
+"""Most findings in a machine-readable report; a watch lists far fewer by default."""
 NOTES = 50
-"""Notes, and things that were not checked."""
+"""Most notes, and most unchecked things."""
 
 
 def visible(text: str, most: int = NAME) -> str:
-    """One line of `most` characters at most, in which nothing is invisible or turns the direction of writing.
+    """Return one line of at most `most` characters without invisible or bidirectional control characters.
 
-    Of a text that is too long both ends stay: names of layers differ at either.
+    A longer text is cut in the middle: names of layers differ at either end.
     """
     if len(text) > most:
         head = (most - 1) * 2 // 3
@@ -40,17 +40,17 @@ def visible(text: str, most: int = NAME) -> str:
 
 
 def sentence(text: str) -> str:
-    """Evidence, a hint, an error: its lines joined, cut at the end."""
+    """Return evidence, a hint or an error with its lines joined, cut at the end."""
     joined = " ".join(text.split("\n"))
     return visible(joined if len(joined) <= SENTENCE else joined[: SENTENCE - 1] + "…", SENTENCE)
 
 
 def first(items: Iterable[T], most: int) -> list[T]:
-    """The first `most` items."""
+    """Return the first `most` items."""
     return list(islice(items, most))
 
 
 def left_out(items: Sequence[object], most: int, what: str) -> list[str]:
-    """`["and 12 more findings"]` where some were left out, else nothing."""
+    """Return `["and 12 more findings"]` if some were left out, else nothing."""
     more = len(items) - most
     return [f"and {more} more {what}"] if more > 0 else []

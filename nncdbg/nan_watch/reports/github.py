@@ -1,6 +1,6 @@
-"""Annotations on GitHub: workflow commands on standard output, which the runner turns into them.
+"""GitHub annotations: workflow commands on standard output, which the runner displays.
 
-What a step may show is limited to 10 errors and 10 warnings, so that is what is written.
+GitHub limits a step to 10 errors and 10 warnings, so at most that many are written.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nncdbg.nan_watch.watched import Watched
 
 _MOST = 10
 _LONGEST = 4_000
-"""Characters of a message."""
+"""Most characters of a message."""
 
 
 def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
-    """One command a line: an error per finding that trips, or for a run that failed; a warning on the rest.
+    """Return one command per line: an error per tripping finding or failed run, a warning for the rest.
 
     Paths are relative to the root of the checkout ($GITHUB_WORKSPACE, else the current folder).
     """
@@ -61,7 +61,7 @@ def _error(finding: WatchFinding, report: Report, watched: Watched, root: Path) 
 
 
 def _command(name: str, properties: dict[str, str], message: str) -> str:
-    """`::error file=net.py,line=12,title=NaN::message`, with the escapes that the runner undoes."""
+    """Return `::error file=net.py,line=12,title=NaN::message`, escaped for the runner."""
     given = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
     lines = (sentence(line) for line in message.split("\n"))
     return f"::{name} {given}::{_data(chr(10).join(lines)[:_LONGEST])}"

@@ -1,4 +1,4 @@
-"""One JSON document, for scripts: every field of the report, strictly as the standard has it."""
+"""One JSON document for scripts, with every field of the report, in strict JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nncdbg.nan_watch.reports.wording import headline
 from nncdbg.nan_watch.watched import Watched
 
 _LONGEST = 1_000
-"""Characters of a string; names are whole below that, since scripts look them up."""
+"""Most characters of a string; shorter names are complete, so that scripts can look them up."""
 
 
 def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
-    """The report as one JSON document; a number that JSON cannot spell (NaN, Inf) is null.
+    """Return the report as one JSON document; NaN and Inf, which JSON does not support, are null.
 
     Each finding has its headline as `message`.  `unlisted` counts the findings that are not in `findings`.
     """
@@ -32,12 +32,12 @@ def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  
 
 
 def _short(finding: WatchFinding) -> WatchFinding:
-    """The finding with as many operands as reports list."""
+    """Return the finding with at most as many operands as reports list."""
     return replace(finding, inputs=tuple(first(finding.inputs, OPERANDS)))
 
 
 def strict(content: Any) -> Any:
-    """`content` with nothing in it that is no JSON, or without bound."""
+    """Return `content` with only valid JSON values and bounded strings."""
     if isinstance(content, dict):
         return {str(key): strict(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):

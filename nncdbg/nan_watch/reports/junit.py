@@ -1,6 +1,6 @@
-"""JUnit XML, which Jenkins, GitLab and most others show: one test case per case, or per gate.
+"""JUnit XML, which Jenkins, GitLab and most others display: one test case per case, or per gate.
 
-There is no standard; this keeps to the schema that Jenkins' xUnit plugin and pytest follow.
+There is no standard; the output follows the schema of Jenkins' xUnit plugin and pytest.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from nncdbg.nan_watch.reports.wording import explanation, headline, remarks, sub
 from nncdbg.nan_watch.watched import Watched
 
 _MOST_CASES = 10_000
-"""Cases that are written one by one."""
+"""Most cases written individually."""
 _MOST_LISTED = 100
-"""Findings that a test case tells in full."""
+"""Most findings described in full in a test case."""
 
 
 def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
-    """The report as an XML document with one suite.
+    """Return the report as an XML document with one suite.
 
-    A finding that trips is a failure, a run that did not end an error, a case that was not run is skipped.
+    A tripping finding is a failure, an unfinished run an error; cases that were not run are skipped.
     Without cases of a corpus there is one test case per gate.
     """
     suite = Element("testsuite", name=f"nncdbg watch {subject(report)}")
@@ -64,7 +64,7 @@ def _add_gates(suite: Element, report: Report, watched: Watched) -> None:
 
 
 def _gate_of(kind: str, watched: Watched) -> str:
-    """The gate under which a kind of finding is told: `dead:0.9` for the kind `dead`."""
+    """Return the gate for a kind of finding: `dead:0.9` for the kind `dead`."""
     return next((gate for gate in watched.gates if re.split(r"\W", gate, maxsplit=1)[0] == kind), kind)
 
 
@@ -72,7 +72,7 @@ def _add_cases(suite: Element, report: Report, watched: Watched) -> None:
     by_case: dict[str | None, list[WatchFinding]] = {}
     for finding in report.tripping:
         by_case.setdefault(finding.case, []).append(finding)
-    # A case that tripped comes before one that is fine, where not all have room.
+    # If not all cases fit, those that tripped come first.
     chosen = report.cases
     if len(chosen) > _MOST_CASES:
         chosen = sorted(chosen, key=lambda case: not (case.error or case.status == TRIPPED))[:_MOST_CASES]
@@ -111,7 +111,7 @@ def _add_failure_without_case(
 
 
 def _add_failure(test: Element, found: Sequence[WatchFinding], report: Report, watched: Watched) -> None:
-    """One failure for all findings: a test case has one verdict."""
+    """Add one failure for all findings: a test case has one verdict."""
     if not found:
         return
     lines = []

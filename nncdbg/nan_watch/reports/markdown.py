@@ -1,4 +1,4 @@
-"""A summary in Markdown, for $GITHUB_STEP_SUMMARY or a merge request: a short table, details folded."""
+"""A summary in Markdown, for $GITHUB_STEP_SUMMARY or a merge request: a short table, folded details."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from nncdbg.nan_watch.reports.wording import (
 from nncdbg.nan_watch.watched import Watched
 
 _ROWS = 50
-"""Findings, and cases, in the tables."""
+"""Most findings, and most cases, in the tables."""
 _DETAILS = 20
-"""Findings that are told in full; GitHub takes a megabyte in all."""
+"""Most findings described in full; GitHub accepts one megabyte in total."""
 
 _SIGNS = {OK: "✅", TRIPPED: "❌", FAILED: "⚠️"}
 
 
 def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
-    """The report as GitHub's Markdown, of some tens of kilobytes at most."""
+    """Return the report as GitHub Markdown of at most some tens of kilobytes."""
     return "\n".join(_blocks(report, watched)) + "\n"
 
 
@@ -78,7 +78,7 @@ def _details(number: int, finding: WatchFinding, report: Report, watched: Watche
 
 
 def _code(name: str) -> str:
-    """A name as code in a cell: a fence longer than any in it, and no bar that ends the cell."""
+    """Return a name as code in a table cell: fenced safely, with bars escaped."""
     shown = visible(name).replace("|", "\\|")
     runs = [len(run) for run in re.findall("`+", shown)]
     fence = "`" * (1 + max(runs, default=0))
@@ -90,6 +90,6 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|#~])")
 
 
 def _prose(words: str) -> str:
-    """Words in which nothing is Markdown or HTML, and nobody is called by `@name`."""
+    """Return words with Markdown, HTML and `@name` mentions escaped."""
     escaped = html.escape(_SPECIAL.sub(r"\\\1", words), quote=False)
     return escaped.replace("@", "@&#8203;")

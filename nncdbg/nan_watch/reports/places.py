@@ -1,4 +1,4 @@
-"""Files as reports name them: relative to the root of the user's checkout, if they are below it."""
+"""File names in reports: relative to the root of the user's checkout if they are below it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from urllib.parse import quote
 
 
 def is_text(model: str) -> bool:
-    """Whether a line of the program is a line of the model's own file."""
+    """Return whether lines of the program are lines of the model's own file."""
     return Path(model).suffix == ".nnc"
 
 
 def relative(path: str, root: Path) -> str:
-    """`path` below `root` with slashes; as it was given where it is not below it, or is no path at all."""
+    """Return `path` relative to `root`, with slashes; unchanged if it is not below it or is not a path."""
     if not path:
         return ""
     whole = Path(path)
@@ -23,6 +23,6 @@ def relative(path: str, root: Path) -> str:
 
 
 def uri(path: str, root: Path) -> str:
-    """A URI reference: relative below `root`, else absolute (`file:///...`)."""
+    """Return a URI reference: relative if below `root`, else absolute (`file:///...`)."""
     spelled = quote(relative(path, root).encode(errors="replace"))
     return f"file://{spelled}" if spelled.startswith("/") else spelled

@@ -1,6 +1,6 @@
-"""What each kind of finding and each cause means, for those who see it for the first time.
+"""The meaning of each kind of finding and each cause, for first-time readers.
 
-What a gate means stands beside the gate; here is what else a finding can be.
+Gates describe themselves; this file describes the other kinds of findings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAMES = {
     "plan": "an incorrect memory plan",
     RANGE: "a value out of range",
 }
-"""Kinds whose name in a sentence is another than their own."""
+"""Names of kinds in sentences, where they differ from the kind."""
 
 _MEANINGS = {
     "reuse": "memory was reused or overwritten while its value was still needed",
@@ -29,7 +29,7 @@ _MEANINGS = {
     "plan": "the memory plan assigns the same bytes to two live values, or too few bytes to a value",
     RANGE: "the expression of the gate is true",
 }
-"""What the kinds mean that are no plain gates."""
+"""Meanings of the kinds that are not gates."""
 
 CAUSES = {
     "log of zero": "Use Log(Max(%p, 1e-7)), -Softplus(-x) for Log(Sigmoid), or LogSoftmax for Log(Softmax).",
@@ -65,12 +65,12 @@ CAUSES = {
     "wrong plan": "Keep each value live until its last reader, and round sizes up.",
     "unknown": "Inspect the operands at that statement: no rule matches.",
 }
-"""Cause to its usual cure: every name of `diagnosis.cause.NAMES` and of `memory_words.CAUSES`."""
+"""Usual fix per cause: every name of `diagnosis.cause.NAMES` and of `memory.wording.CAUSES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`id` such as `nan/log-of-zero`; `title` a few words; `help` what it means and what to do."""
+    """`id` such as `nan/log-of-zero`; `title` a few words; `help` the meaning and the fix."""
 
     id: str
     title: str
@@ -78,7 +78,7 @@ class Rule:
 
 
 def rule_of(kind: str, cause: str) -> Rule:
-    """The rule of a kind of finding with its cause ("" for none)."""
+    """Return the rule of a kind of finding with its cause ("" for none)."""
     name, meaning = kind_words(kind)
     if not cause or cause == kind:
         return Rule(_slug(kind), name, meaning)
@@ -87,7 +87,7 @@ def rule_of(kind: str, cause: str) -> Rule:
 
 
 def kind_words(kind: str) -> tuple[str, str]:
-    """(its name in a sentence, what it means) of a kind of finding."""
+    """Return (name in a sentence, meaning) of a kind of finding."""
     name = _NAMES.get(kind, kind)
     measure = MEASURES.get(kind)
     if measure is not None:

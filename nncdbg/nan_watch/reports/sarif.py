@@ -1,9 +1,9 @@
-"""SARIF 2.1.0, which code scanning on GitHub, Azure and in editors reads.
+"""SARIF 2.1.0, for code scanning on GitHub, on Azure and in editors.
 
-A result stands where the user's model has it: the source line if the model knows it, else the line of the
-graph text, else the model's file.  The line in the program's text is always a related location.
-Statements that only hand a NaN on are no results of their own but related locations of the first
-finding of that kind.
+The location of a result is the source line of the user's model if available, else the line of the graph
+text, else the model's file.  The line in the program's text is always a related location.
+Statements that only propagate a NaN are related locations of the first finding of that kind, not separate
+results.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 _MOST_RELATED = 20
 _ROOT = "%SRCROOT%"
 _TEXT_FOLDER = ".nncdbg"
-"""Where `nncdbg listing` writes the text of a model that is none."""
+"""The folder where `nncdbg listing` writes the text of a binary model."""
 
 
 def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
-    """The report as a SARIF log with one run; its `partialFingerprints` are the same from run to run."""
+    """Return the report as a SARIF log with one run; its `partialFingerprints` are stable across runs."""
     run = _Run(report, watched).as_dict()
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(strict(log), allow_nan=False, indent=1)
@@ -40,7 +40,7 @@ def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  
 
 @dataclass(slots=True)
 class _Run:
-    """One run while it is written: the rules that its results used so far."""
+    """Builds one run, with the rules that its results have used so far."""
 
     report: Report
     watched: Watched
@@ -53,7 +53,7 @@ class _Run:
         results = [self._result(finding) for finding in told[:FINDINGS]]
         return {
             "tool": {"driver": self._driver()},
-            # One analysis per model: GitHub replaces what an earlier run said under the same name.
+            # One analysis per model: GitHub replaces earlier results under the same name.
             "automationDetails": {"id": f"nncdbg watch/{visible(self._model())}/"},
             "invocations": [self._invocation(len(told) - len(results))],
             "artifacts": self._artifacts(),
@@ -138,7 +138,7 @@ class _Run:
         ]
 
     def _handed_on(self, finding: WatchFinding) -> Iterator[WatchFinding]:
-        """The statements that hand on what the first finding of this kind began."""
+        """Return the statements that propagate the first finding of this kind."""
         same = [each for each in self.report.findings if each.kind == finding.kind]
         begun = next((each for each in same if each.role != "propagated"), None)
         if begun is finding:
@@ -152,12 +152,12 @@ class _Run:
         elif self._is_primary(site):
             physical = self._physical(self._model(), site.line or 1, snippet)
         else:
-            # A binary file has no lines, but GitHub shows no result without one.
+            # A binary file has no lines, but GitHub requires one to show a result.
             physical = self._physical(self._model(), 1)
         return {"physicalLocation": physical, "logicalLocations": self._logical(site)}
 
     def _is_primary(self, site: FindingSite) -> bool:
-        """Whether the line of the program's text is where the result stands."""
+        """Return whether the result's location is the line of the program's text."""
         return site.file is None and is_text(self._model())
 
     def _in_text(self, site: FindingSite) -> dict[str, Any]:
@@ -195,6 +195,6 @@ class _Run:
         return self.report.model or "program"
 
     def _text(self) -> str:
-        """The file that has, or can have, the program's text."""
+        """Return the file that has, or can have, the program's text."""
         model = self._model()
         return model if is_text(model) else f"{_TEXT_FOLDER}/{Path(model).stem}.nnc"

@@ -1,4 +1,4 @@
-"""The report as text: the verdict, then each finding in the shape of all errors."""
+"""The report as text: the verdict, then each finding in the format of all errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MOST = 50
-"""Findings, and cases, that are listed."""
+"""Most findings, and most cases, in the list."""
 
 _STYLES = (
     (re.compile(r"^ *\| *\^+$"), "red"),
@@ -36,12 +36,12 @@ _HEADS = {OK: "bold green", TRIPPED: "bold red"}
 
 
 def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
-    """The report as plain text."""
+    """Return the report as plain text."""
     return "".join(f"{line.plain}\n" for line in lines(report, watched))
 
 
 def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # noqa: B008  frozen
-    """The same characters as lines of styled text, for a terminal."""
+    """Return the same characters as lines of styled text, for a terminal."""
     from rich.text import Text
 
     yield Text(f"{subject(report)}: {verdict(report)}", _HEADS.get(report.status, "bold yellow"))
@@ -68,13 +68,13 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
 
 
 def _words(watched: Watched, line: int | None) -> Callable[[str], str]:
-    """What sentences about the statement on a line become on the screen."""
+    """Return a function that fits sentences about the statement on a line to the screen."""
     screen = watched.screen
     return (lambda text: text) if screen is None else lambda text: screen.words(text, line)
 
 
 def _failures(report: Report) -> Iterator[str]:
-    """What ended the run, and the cases that could not be run."""
+    """Return the error that ended the run, and those of cases that could not be run."""
     if report.error is not None:
         yield "\n".join(visible(line, 2_000) for line in str(report.error).split("\n"))
     broken = [case for case in report.cases if case.error]

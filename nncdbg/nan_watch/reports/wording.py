@@ -1,4 +1,4 @@
-"""The sentences about a finding that all reports share."""
+"""Sentences about a finding that all reports share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nncdbg.nan_watch.watched import Watched
 
 
 def value_of(site: FindingSite) -> str:
-    """`%logq`, or `its result` where it has no name."""
+    """Return `%logq`, or `its result` for a value without a name."""
     return visible(spelled(site.value)) if site.value else "its result"
 
 
 def headline(finding: WatchFinding) -> str:
-    """What failed, in a sentence: `the first NaN is in %logq: Log produced it from operands without NaN`."""
+    """Return one sentence: `the first NaN is in %logq: Log produced it from operands without NaN`."""
     name, _ = kind_words(finding.kind)
     site, name = finding.site, visible(name)
     value, op = value_of(site), visible(site.op)
@@ -50,7 +50,7 @@ def headline(finding: WatchFinding) -> str:
 
 
 def _inside(finding: WatchFinding) -> bool:
-    """Whether the finding is an Inf inside of an op whose result has none."""
+    """Return whether the finding is an Inf inside an op whose result has none."""
     stats = finding.stats
     made = finding.role in ("birth", "masked") and finding.kind in ("inf", "overflow")
     return made and stats is not None and not (stats.posinf or stats.neginf)
@@ -60,7 +60,7 @@ _NO_EFFECT = ", without effect on an output"
 
 
 def _made_of(finding: WatchFinding) -> str:
-    """`elements` where an operand has such a value at another place, else `operands`."""
+    """Return `elements` if an operand has such a value at another index, else `operands`."""
     known = [operand.stats for operand in finding.inputs if operand.stats is not None]
     if finding.kind == "nan":
         mixed = any(stats.nan for stats in known)
@@ -70,7 +70,7 @@ def _made_of(finding: WatchFinding) -> str:
 
 
 def statement(finding: WatchFinding, watched: Watched) -> str:
-    """The statement as in the program's text; without a text, its result, op and operands."""
+    """Return the statement as in the program's text; without a text, its result, op and operands."""
     site = finding.site
     if site.line is not None and 1 <= site.line <= len(watched.lines):
         text = watched.lines[site.line - 1].replace("\t", " ")
@@ -86,7 +86,7 @@ def statement(finding: WatchFinding, watched: Watched) -> str:
 
 
 def excerpt(finding: WatchFinding, report: Report, watched: Watched) -> str:
-    """The statement underlined, in the shape of all errors."""
+    """Return the statement underlined, in the format of all errors."""
     words = statement(finding, watched)
     indent = len(words) - len(words.lstrip())
     line = finding.site.line
@@ -97,27 +97,27 @@ def excerpt(finding: WatchFinding, report: Report, watched: Watched) -> str:
 
 
 def place(site: FindingSite) -> str:
-    """`line 21 of @entropy, node "/Log", net.py:12`: where a statement is."""
+    """Return the location of a statement: `line 21 of @entropy, node "/Log", net.py:12`."""
     parts = [f"line {site.line} of @{visible(site.graph)}" if site.line else f"@{visible(site.graph)}"]
     parts += [f'node "{visible(site.node)}"'] if site.node else []
     return ", ".join([*parts, *source(site)])
 
 
 def source(site: FindingSite) -> list[str]:
-    """`["net.py:12"]`: the place in the user's own source; empty if the model does not name it."""
+    """Return the location in the user's source, `["net.py:12"]`; empty if the model has none."""
     if site.file is None:
         return []
     return [visible(site.file) + (f":{site.source_line}" if site.source_line else "")]
 
 
 def operand_line(operand: Operand) -> str:
-    """`%q f32[3,4] min 0 mean 0.25 max 1 std 0.433`."""
+    """Return `%q f32[3,4] min 0 mean 0.25 max 1 std 0.433`."""
     parts = [spelled(operand.name) if operand.name else "an operand", operand.type, operand.stats]
     return visible(" ".join(str(part) for part in parts if part is not None), STATEMENT)
 
 
 def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iterator[str]:
-    """The lines below the headline: statement, source, operands, cause with its evidence, hint."""
+    """Return the lines below the headline: statement, source, operands, cause with its evidence, hint."""
     yield from excerpt(finding, report, watched).split("\n")
     site = finding.site
     visit = [f"@{visible(site.graph)}", *_called(finding.calls), *_loops(finding.iteration)]
@@ -152,12 +152,12 @@ def _loops(iteration: Sequence[int]) -> list[str]:
 
 
 def _called(calls: Sequence[FindingSite]) -> list[str]:
-    """`called at line 12 of @main`, the innermost call first."""
+    """Return `called at line 12 of @main`, the innermost call first."""
     return [f"called at {place(call)}" for call in reversed(calls[-OPERANDS:])]
 
 
 def _use(use: Use) -> str:
-    """`Mul, line 9 of @layer, called at line 14 of @main, iteration 1`."""
+    """Return `Mul, line 9 of @layer, called at line 14 of @main, iteration 1`."""
     words = [visible(use.site.op), place(use.site), *_called(use.calls), *_loops(use.iteration)]
     return ", ".join(words)
 
@@ -171,12 +171,12 @@ def _how_often(finding: WatchFinding) -> list[str]:
 
 
 def told_in_full(finding: WatchFinding) -> bool:
-    """Return False for a statement that only propagates: it takes one line."""
+    """Return whether a finding is shown in full; statements that only propagate take one line."""
     return finding.trips or finding.role != "propagated" or not finding.site.op
 
 
 def in_passing(group: Sequence[tuple[int, WatchFinding]], report: Report) -> Iterator[str]:
-    """The lines of findings that are not shown in full, with their numbers; a long chain takes one."""
+    """Return the lines of findings that are not shown in full, with numbers; a long chain takes one line."""
     first_number, last_number, last = group[0][0], group[-1][0], group[-1][1]
     if len(group) <= _CHAIN:
         yield from (f"{number}. {headline(each)} ({place(each.site)})" for number, each in group)
@@ -190,11 +190,11 @@ def in_passing(group: Sequence[tuple[int, WatchFinding]], report: Report) -> Ite
 
 
 _CHAIN = 3
-"""A chain of at most so many statements that propagate a NaN is listed one by one."""
+"""Length up to which a chain of propagating statements is listed one by one."""
 
 
 def unlisted_of_chain(report: Report) -> int:
-    """How many unlisted findings belong to the chain at the end of the list; a limit drops these first."""
+    """Return the number of unlisted findings in the chain at the list's end; a limit drops these first."""
     if len(report.findings) <= _CHAIN or any(map(told_in_full, report.findings[-_CHAIN - 1 :])):
         return 0
     listed = sum(each.role == "propagated" for each in report.findings)
@@ -202,7 +202,7 @@ def unlisted_of_chain(report: Report) -> int:
 
 
 def verdict(report: Report) -> str:
-    """`tripped: 2 findings in 12 statements (0.01 s)`."""
+    """Return `tripped: 2 findings in 12 statements (0.01 s)`."""
     statements = f"{report.ops:,} statement{'' if report.ops == 1 else 's'} ({report.seconds:.2f} s)"
     if report.cases:
         bad = sum(case.status != OK for case in report.cases)
@@ -221,7 +221,7 @@ def verdict(report: Report) -> str:
 
 
 def _harmless(report: Report) -> str:
-    """`2 non-finite values without effect`: the findings that trip no gate, counted at their origins."""
+    """Return `2 non-finite values without effect`: findings that trip no gate, counted at their origins."""
     began = [each for each in report.findings if each.role in ("birth", "masked") or not each.site.op]
     without_effect = [each.kind for each in began if not each.reaches_output]
     numbers = sum(kind != "integer" for kind in without_effect)
@@ -236,12 +236,12 @@ def _harmless(report: Report) -> str:
 
 
 def subject(report: Report) -> str:
-    """The model's file name, or `the program`."""
+    """Return the model's file name, or `the program`."""
     return visible(Path(report.model).name or report.model) if report.model else "the program"
 
 
 def remarks(report: Report, counted: int = 0) -> list[str]:
-    """Bounded lists of what was not listed, what was not checked, and notes.
+    """Return bounded lists of unlisted findings, unchecked things, and notes.
 
     `counted` is the number of unlisted findings that the report counts in another line.
     """

@@ -1,4 +1,4 @@
-"""Reports written to files: whole or not at all, and a folder that cannot be written stops nothing."""
+"""Write reports to files atomically; a failed write does not stop the others."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FORMS: Mapping[str, Form] = {
     "markdown": markdown.render,
     "text": text.render,
 }
-"""Name of a form to what renders it."""
+"""Format name to its render function."""
 
 
 class NotWritten(NncdbgError):
-    """A file that a watch should have written could not be."""
+    """A file that a watch could not write."""
 
     exit_code = 3
 
@@ -37,10 +37,10 @@ def write(
     forms: Mapping[str, str | os.PathLike[str]],
     watched: Watched = Watched(),  # noqa: B008  frozen
 ) -> list[NncdbgError]:
-    """Write the report in each of `forms` (name to file); what could not be written, in order.
+    """Write the report in each of `forms` (name to file); return the errors of failed writes, in order.
 
-    A file appears whole or not at all, its folder is made.  What is no file (`/dev/stdout`, a pipe) and
-    $GITHUB_STEP_SUMMARY, which several commands share, are written to the end of.
+    Files are written atomically, and their folders are created.  Output is appended to special files
+    (`/dev/stdout`, a pipe) and to $GITHUB_STEP_SUMMARY, which several commands share.
     """
     problems: list[NncdbgError] = []
     for form, file in forms.items():
@@ -52,7 +52,7 @@ def write(
 
 
 def not_written(what: str, file: Path, error: OSError) -> NotWritten:
-    """The error for `what` that could not be written."""
+    """Return the error for `what` that could not be written."""
     return NotWritten(
         f"{what} could not be written to {file}: {error.strerror or error}",
         hint="free up disk space, or use another folder; the findings are on standard output",
@@ -60,7 +60,7 @@ def not_written(what: str, file: Path, error: OSError) -> NotWritten:
 
 
 def write_file(file: Path, content: str) -> None:
-    """Write a file whole or not at all.  Raises OSError."""
+    """Write a file atomically.  Raises OSError."""
     data = content.encode("utf-8", "backslashreplace")
     if _is_shared(file):
         with file.open("ab") as stream:
@@ -73,7 +73,7 @@ def write_file(file: Path, content: str) -> None:
         with part.open("wb") as stream:
             stream.write(data)
             stream.flush()
-            # A disk that is full may say so only now.
+            # A full disk may be reported only here.
             os.fsync(stream.fileno())
         part.replace(file)
     except BaseException:
@@ -82,7 +82,7 @@ def write_file(file: Path, content: str) -> None:
 
 
 def _is_shared(file: Path) -> bool:
-    """Whether others write to it too: a device, a pipe, the summary of a step on GitHub."""
+    """Return whether others write to the file too: a device, a pipe, GitHub's step summary."""
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary and file.resolve() == Path(summary).resolve():
         return True
