@@ -16,7 +16,8 @@ from nncdbg.textual_repr.statements import Mark, Names
 class Entry:
     """A line with an op, a call or a constant; equal lines share one object.
 
-    `results` and `problems` are the last output of the type rules, for operands of types `asked`.
+    `results` and `problems` are the last output of the type rules, stored with the operand types of that
+    call.
     """
 
     content: Node | Constant

@@ -121,8 +121,7 @@ class _Offer:
         analysis, line = self.place.analysis, self.place.line
         call = open_call(self.text, self.place.column, analysis.prefixes)
         if self.place.column == 0 and self.text.strip() and analysis.block_at(line) is not None:
-            # At column 0, VS Code completes breakpoint conditions and log messages: no statement starts
-            # there.
+            # No statement starts at column 0: VS Code completes conditions and log messages there.
             yield from items.conditions(target)
             return
         if self.current is not None and self.current.kind == "string":

@@ -225,7 +225,7 @@ def _typed(pieces: tuple[Token, ...], at: int) -> bool:
 
 
 def random_note(chunks: Mapping[str, Chunk], opsets: Mapping[str, int], *names: str) -> str:
-    """Return a title suffix for random statements, whose numbers depend on their position; else ""."""
+    """Return a title suffix if the graphs use random numbers, which depend on the position of their op."""
     from nncdbg.engine.ops import lookup
     from nncdbg.engine.ops.schema import version_of
 
