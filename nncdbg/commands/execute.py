@@ -1,4 +1,4 @@
-"""`nncdbg.execute`: commands of the prompt from Python, as text."""
+"""`nncdbg.execute`: run commands of the prompt from Python, as text."""
 
 from __future__ import annotations
 

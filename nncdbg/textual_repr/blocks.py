@@ -63,7 +63,7 @@ class Block:
             block = block.parent
 
     def sees(self, name: str) -> bool:
-        """Return True if `name` is defined in this or an enclosing block, or if a broken block may define it."""
+        """Return True if `name` is in scope, or if an enclosing block is broken and may define it."""
         return any(name in block.names or block.kind == "broken" for block in self.outwards())
 
     def line_of(self, name: str) -> int | None:

@@ -422,7 +422,7 @@ class Parser(Reading):
         block.results = results
 
     def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor) -> None:
-        """Check that a graph returns the outputs of its header, and that branches yield equally many values."""
+        """Check that a graph returns its declared outputs, and that branches yield equally many values."""
         if block.kind == "graph":
             named, given = [v.name for v in block.outputs], [v.name for v in results]
             if len(named) != len(given):

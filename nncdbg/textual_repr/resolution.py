@@ -99,7 +99,7 @@ def _needs(blocks: Sequence[Block]) -> dict[str, set[str]]:
 
 
 def _cycle(use: Unresolved, needs: Mapping[str, set[str]]) -> list[str]:
-    """Return the cycle of names by which the statement needs its own outputs, the first repeated; or empty."""
+    """Return the cycle through which a statement needs its own outputs, its first name repeated; or []."""
     targets = _outputs_around(use)
     came_from: dict[str, str] = {}
     queue = [use.mark.name]

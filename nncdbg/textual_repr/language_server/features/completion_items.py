@@ -333,7 +333,7 @@ def _words(attribute: AttributeFormal) -> list[str]:
 
 
 def _integers(attribute: AttributeFormal, call: OpenCall, analysis: Analysis, line: int) -> dict[str, str]:
-    """Map values to labels: element types by number, axes of the first operand, the other value of a switch."""
+    """Map values to labels: element types by number, axes of the first operand, switch values."""
     if attribute.name in ("to", "dtype") or attribute.name.endswith("_dtype"):
         return {str(number): name for name, number in ONNX.items()}
     if attribute.name == "axis":
