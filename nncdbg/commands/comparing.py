@@ -126,7 +126,7 @@ def _show_comparison(
         line = described(name, array, replace(layout, width=max(1, layout.width - len(side))))
         session.screen.put_line(line.append(side, "dim"))
     if not all(isinstance(array, np.ndarray) for array in pair) or pair[0].shape != pair[1].shape:
-        return  # Non-numeric: the two lines suffice.
+        return  # No distances: these are not arrays of one shape.
     found = compare(*pair)
     if not found.mismatched:
         session.screen.put("all elements are equal")

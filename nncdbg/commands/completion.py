@@ -33,7 +33,7 @@ _PART = 2
 
 
 def candidates(session: CommandSession, line: str) -> tuple[str, list[str]]:
-    """Return the last word of `line` and its completions: names with that prefix, else values that contain it.
+    """Return the last word of `line` and its completions: by prefix, else values that contain it.
 
     `line` is the text before the cursor.
     """

@@ -158,7 +158,7 @@ class CommandSession:
         self._block = None
 
     def run_due(self) -> None:
-        """Run the breakpoint commands of the latest stop; a command that moves the program discards the rest."""
+        """Run the breakpoint commands of the latest stop, until one of them moves the program."""
         if self._running_due:
             return
         self._running_due = True
