@@ -41,7 +41,7 @@ class CommandSession:
     """
 
     reads_terminal = True
-    """Standard input is free for Python to read: a user types there, or it is a script."""
+    """Python code may read standard input: a user or a script provides it."""
 
     def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
         self.debugger: Debugger = debugger

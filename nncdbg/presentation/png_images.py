@@ -40,9 +40,10 @@ def painted(values: Array, low: float, high: float) -> Colors:
 
 
 def png(array: Array) -> bytes:
-    """Return a PNG file of a tensor: the last two axes are images, in a grid of the other axes, on one scale.
+    """Return a PNG file of a tensor: its matrices in a grid, on one color scale.
 
-    Raises UsageError for strings, for an empty tensor, and for more than 64 million pixels.
+    The last two axes are the matrices. Raises UsageError for strings, for an empty tensor, and for more
+    than 64 million pixels.
     """
     if is_text(array) or array.size == 0:
         raise UsageError("a picture needs numbers", hint="write a .txt file")

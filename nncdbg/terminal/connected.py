@@ -117,7 +117,7 @@ class _Prompt:
                 return
 
     def completions(self, text: str) -> list[tuple[str, int]]:
-        """Return (text, length of the replaced text before the cursor) per completion; none after a timeout."""
+        """Return (text, length of the replaced text before the cursor) pairs; none after a timeout."""
         self._send({"complete": text})
         answer: dict[str, Any] | None = {}
         # The response to an earlier request may have arrived after its timeout.

@@ -131,7 +131,7 @@ def read_lines(session: CommandSession, *, plain: bool = False) -> None:
 
 
 def _replayed(session: CommandSession, path: str) -> int:
-    """Return how many commands of a recording failed; an incomplete replay counts as one more."""
+    """Return how many commands of a recording failed; 1 if it cannot be replayed to its end."""
     try:
         return session.replay(path)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""`nncdbg.breakpoint()` without an editor: a prompt at the next statement of a graph that a script runs.
+"""`nncdbg.breakpoint()` without an editor: a prompt at the next statement that a script's graph runs.
 
 `continue` returns to the script: its own call, such as `debugger.run()`, continues. Failures, and stops of
 breakpoints and catches set at the prompt, open it again; the script handles all other stops.

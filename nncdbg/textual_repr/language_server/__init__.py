@@ -1,1 +1,1 @@
-"""The language server for graph text (`nncdbg lsp`), for all editors with the Language Server Protocol."""
+"""The language server for graph text (`nncdbg lsp`), for editors with the Language Server Protocol."""

@@ -122,9 +122,7 @@ class Analysis:
         return chunk.reading.events[line - chunk.start]
 
     def node_at(self, line: int) -> Node | None:
-        """Return the op, call or break of a line; for the line that closes an ``if`` or ``while``, that
-        statement.
-        """
+        """Return the op, call or break of a line; an ``if`` or ``while`` is found at its last line."""
         event = self.event_at(line)
         if isinstance(event, Entry):
             return event.content if isinstance(event.content, Node) else None

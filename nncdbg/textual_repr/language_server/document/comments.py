@@ -1,6 +1,7 @@
-"""Carry comments that the printer omits over to a print: ``#``, and ``##`` before lines without a statement.
+"""Carry comments that the printer omits over to a print.
 
-Each comment is tied to the line below or before it, identified by its role in its block.
+These are ``#``, and ``##`` before lines without a statement. Each comment is tied to the line below or
+before it, identified by its role in its block.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A diagnostic: `code` is a word such as ``undefined``; `related` are other spans, each with a message.
+    """A diagnostic: `code` is a word such as ``undefined``; `related` are other spans with messages.
 
     `unknown` is an unknown op; for the first ones in a text, the hint is the nearest name.
     """

@@ -120,9 +120,9 @@ def _same(a: array[int], b: array[int]) -> int:
 
 @collector_paused()
 def encoded(analysis: Analysis, units: Units, first: int, last: int, line_before: int = 0) -> list[int]:
-    """Encode the tokens of lines `first` to `last` (exclusive), five numbers each, relative to the previous.
+    """Encode the tokens of lines `first` to `last` (exclusive), as five numbers per token.
 
-    The first token is relative to a token on `line_before`.
+    Each token is relative to the previous one, and the first to a token on `line_before`.
     """
     data: list[int] = []
     for line in range(first, last):

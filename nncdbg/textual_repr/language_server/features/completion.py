@@ -186,8 +186,10 @@ class _Offer:
         yield from items.operations(target, constants=False)
 
     def header(self, target: Target, kind: str) -> Iterator[types.CompletionItem]:
-        """Complete ``if %c @then {``, ``while @body (%s: T = %first) count %i times %n {`` and ``break unless
-        %go``.
+        """Complete the header of an ``if`` or ``while``, or a ``break``.
+
+        For example, ``if %c @then {``, ``while @body (%s: T = %first) count %i times %n {`` or ``break
+        unless %go``.
         """
         last = self.last()
         if kind == "if":
