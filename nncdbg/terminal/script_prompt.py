@@ -102,7 +102,7 @@ class ScriptPrompt:
         """Move a debugger, and open the prompt if it is due."""
         thread = threading.get_ident()
         if thread in self._under or PROCESS.moving() is not debugger:
-            # A command of the prompt moves it, or a kernel of another debugger does.
+            # A prompt command, or a kernel of another debugger, moves this one.
             return verb()
         self._under.add(thread)
         try:

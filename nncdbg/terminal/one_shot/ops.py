@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The support for an op. `since` are the declared opset versions, or ONNX's newest if there are none."""
+    """Support for an op. `since` are the declared opset versions; ONNX's newest if none is declared."""
 
     name: str
     since: tuple[int, ...]

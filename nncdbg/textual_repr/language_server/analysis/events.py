@@ -63,7 +63,7 @@ class Ended:
 
 @dataclass(slots=True, eq=False)
 class Left:
-    """``break unless``."""
+    """A ``break unless`` line."""
 
     node: Node
 
