@@ -1,4 +1,4 @@
-"""Every command of the prompt, by theme; importing this package fills the table."""
+"""All commands of the prompt, by topic; importing this package fills the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that change values, and that name and visit moments and branches."""
+"""Commands that change values, and that name and visit marks and branches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines that belong to a command, up to a line `end`, and the commands of a breakpoint."""
+"""Multi-line commands, ended by a line `end`, and the commands of a breakpoint."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ _OPENING = ("py", "python", "commands")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The commands of a breakpoint.  `recorded`: a recording gave them; Python among them needs consent."""
+    """The commands of a breakpoint.
+
+    `recorded`: they come from a recording, so Python in them needs consent.
+    """
 
     lines: tuple[str, ...]
     recorded: bool
 
     @property
     def silent(self) -> bool:
-        """Whether the stop is not printed."""
+        """Return True if the stop is not printed."""
         return self.lines[0] == "silent"
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The lines to run."""
+        """Return the lines to run."""
         return self.lines[1:] if self.silent else self.lines
 
 
@@ -30,7 +33,7 @@ class Script:
 class Block:
     """The lines of one command, as typed.
 
-    `holds_commands`: a command among them may have lines of its own.
+    `holds_commands`: the lines are commands, which may be multi-line commands themselves.
     """
 
     name: str
@@ -40,7 +43,7 @@ class Block:
     _depth: int = 0
 
     def ends_with(self, line: str) -> bool:
-        """Keep a line, or return True for the `end` of this block."""
+        """Add a line, or return True for the `end` of this block."""
         words = line.split()
         if words == ["end"]:
             if not self._depth:

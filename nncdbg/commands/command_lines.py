@@ -1,4 +1,4 @@
-"""Lines as typed or read from a file: the command word, the rest, and whether a line is an expression."""
+"""Parsing of command lines: the command word, its arguments, and detection of expressions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
 
 _OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
-"""What makes a line that begins with a value's name an expression, though a command has that name too."""
+"""Marks a line that starts with a value name as an expression, even if a command has that name."""
 
 
 def split_command(text: str) -> tuple[str, str]:
-    """The first word, which may touch a sigil (`p%x`), and what follows; `!` is a word."""
+    """Return the first word, which may touch a sigil (`p%x`), and the rest; `!` is a word."""
     end = int(text.startswith("!"))
     while not text.startswith("!") and end < len(text) and (text[end].isalnum() or text[end] in "_-?"):
         end += 1
@@ -26,7 +26,7 @@ def split_command(text: str) -> tuple[str, str]:
 
 
 def separated(text: str) -> list[str]:
-    """Return the expressions between the commas of a list, without those in brackets and quotes."""
+    """Split a list at its commas, except those in brackets and quotes."""
     parts, depth, quoted, start = [], 0, False, 0
     for place, sign in enumerate(text):
         if sign == '"' and text[place - 1 : place] != "\\":
@@ -42,7 +42,7 @@ def separated(text: str) -> list[str]:
 
 
 def read_commands(path: str) -> list[str]:
-    """The lines of a command file.  Raises UsageError if it cannot be read."""
+    """Return the lines of a command file. Raises UsageError if it cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read().splitlines()
@@ -52,8 +52,10 @@ def read_commands(path: str) -> list[str]:
 
 
 def is_expression(debugger: Debugger, text: str) -> bool:
-    """Whether a line is an expression: it begins with no command, or with a function or a value that has the
-    name of a command, as in `stats(%h).nan` and `h.mean()`.
+    """Return True if a line is an expression.
+
+    Expressions start with a word that is not a command, or with a function or value that shares its name
+    with a command, as in `stats(%h).nan` and `h.mean()`.
     """
     from nncdbg.engine.expression.functions import PREFIXES, function_name
 

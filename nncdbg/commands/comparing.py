@@ -1,4 +1,4 @@
-"""`diff`: a value beside what it is elsewhere: on another branch, on another side, by its micro program."""
+"""`diff`: compare a value with another branch, another side, or its micro program."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def diff(session: CommandSession, text: str) -> None:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The value, with its index, and the branch's number, empty if there is none."""
+    """Return the value with its index, and the branch number ("" if there is none)."""
     name, rest = split_value(text)
     if rest.startswith("["):
         end = rest.rindex("]") + 1 if "]" in rest else len(rest)
@@ -65,7 +65,7 @@ def _on_branch(debugger: Debugger, name: str, branch: int) -> tuple[Any, tuple[s
 
 
 def other_branch(debugger: Debugger) -> int:
-    """The branch that this one comes from, or the latest other one.  Raises UsageError if there is none."""
+    """Return the parent branch, or else the latest other branch. Raises UsageError if there is none."""
     timeline = debugger.timeline
     parent = timeline.branches[timeline.branch].parent
     others = [number for number in timeline.branches if number != timeline.branch]
@@ -77,9 +77,9 @@ def other_branch(debugger: Debugger) -> int:
 
 
 def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
-    """A value on another branch, after as many statements as have run here.
+    """Return a value on another branch, at the same step.
 
-    Raises NotComputed if it does not stand there.
+    Raises NotComputed if it is not available there.
     """
     from nncdbg.engine.compilation.code import UNSET
     from nncdbg.engine.errors import NotComputed
@@ -126,7 +126,7 @@ def _show_comparison(
         line = described(name, array, replace(layout, width=max(1, layout.width - len(side))))
         session.screen.put_line(line.append(side, "dim"))
     if not all(isinstance(array, np.ndarray) for array in pair) or pair[0].shape != pair[1].shape:
-        return  # Both lines say what they are; there is no distance.
+        return  # No distances: these are not arrays of one shape.
     found = compare(*pair)
     if not found.mismatched:
         session.screen.put("all elements are equal")
@@ -140,7 +140,7 @@ def _show_comparison(
 
 
 def _distances(found: Comparison) -> Iterator[str]:
-    """How far the sides are apart: elements that are not finite on one side, then distances of the others."""
+    """Yield the differences: elements that are not finite on one side, then distances of the others."""
     if found.nan_mismatch:
         yield f"NaN on one side: {found.nan_mismatch}"
     if found.inf_mismatch:

@@ -1,6 +1,6 @@
-"""What can stand where the cursor is: commands, values, ops, graphs, marks, file names.
+"""Completion at the cursor: commands, values, ops, graphs, marks, file names.
 
-Plain functions over a session; `prompt` fits them to prompt_toolkit.
+Plain functions of a session; `prompt` adapts them to prompt_toolkit.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
 
 _WORD = re.compile(r'[%@]?"(?:[^"\\]|\\.)*$|[%@$]?[\w/.$:-]*$')
-"""The word that ends at the cursor: a sigil and what a name is made of, or an open quoted name."""
+"""Matches the word before the cursor: a sigil and name characters, or an unclosed quoted name."""
 
 _PATH = re.compile(r"\S*$")
 
 _EXPRESSION = ("value", "function")
 
 _PART = 2
-"""Characters from which a word completes to names that contain it."""
+"""Minimum length of a word that completes to names that contain it."""
 
 
 def candidates(session: CommandSession, line: str) -> tuple[str, list[str]]:
-    """(the word that ends `line`, all that it can become): what begins with it, else values that contain it.
+    """Return the last word of `line` and its completions: by prefix, else values that contain it.
 
-    `line` is what stands before the cursor.
+    `line` is the text before the cursor.
     """
     head = re.match(r"\s*([\w?]*)$", line)
     if head is not None:
@@ -56,7 +56,7 @@ def candidates(session: CommandSession, line: str) -> tuple[str, list[str]]:
 
 
 def _begins_expression(session: CommandSession, word: str, line: str) -> bool:
-    """Whether a line that begins with `word`, which is no command, can become an expression."""
+    """Return True if a line that starts with the non-command `word` can become an expression."""
     return not word[:1].isalpha() or line[len(word) :][:1] == "(" or session.debugger.values.has(word)
 
 
@@ -66,16 +66,16 @@ def _ending(pattern: re.Pattern[str], line: str) -> str:
 
 
 def _matching(word: str, names: Iterable[str]) -> list[str]:
-    """Names that begin with the word, with or without their sigil and quotes.
+    """Return the names that start with the word, with or without their sigil and quotes.
 
-    A name that could steer the terminal is left out: escaped it would name nothing.
+    Names with control characters are omitted: escaped, they would not match any value.
     """
     found = {name for name in names if name.startswith(word) or name.lstrip('%@"').startswith(word)}
     return sorted(name for name in found if not HOSTILE.search(name))
 
 
 def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> list[str]:
-    """The short names of the values whose names contain the word, those in sight first."""
+    """Return the short names of values with names that contain the word, those in scope first."""
     part = word.lstrip('%"')
     if "value" not in kinds or len(part) < _PART or word.startswith(("@", "$")):
         return []
@@ -160,4 +160,4 @@ _SOURCES: dict[str, Callable[[CommandSession, str], list[str]]] = {
     "info": _topics,
     "line": lambda session, word: [],
 }
-"""Kind of word to what there is of it now."""
+"""Maps the kind of a word to its current names."""

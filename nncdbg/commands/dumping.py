@@ -1,4 +1,4 @@
-"""`dump`: values and expressions as files for other programs."""
+"""`dump`: export values and expressions to files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dump(session: CommandSession, text: str) -> None:
 
 
 def _split(session: CommandSession, text: str) -> tuple[list[str], Path]:
-    """The expressions and the file; the file of `%h.png` is named after the value."""
+    """Return the expressions and the file; the file of `%h.png` is named after the value."""
     match = _FILE.fullmatch(text)
     if match is not None and _parses(session, match["what"]):
         return separated(match["what"]), Path(match["file"].strip("\"'"))
@@ -63,5 +63,5 @@ def _parses(session: CommandSession, text: str) -> bool:
 
 
 def _file_name(expression: str) -> str:
-    """`%h[0, 2]` is `h_0_2`."""
+    """Return `h_0_2` for `%h[0, 2]`."""
     return re.sub(r"\W+", "_", expression).strip("_") or "value"

@@ -1,4 +1,4 @@
-"""`nncdbg.execute`: commands of the prompt from Python, as text."""
+"""`nncdbg.execute`: run commands of the prompt from Python, as text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nncdbg.presentation.screen import Screen
 
 
 def execute(debugger: Debugger, commands: str) -> str:
-    """Run commands of the prompt, one a line, and return what they print, without color and uncut.
+    """Run commands of the prompt, one per line, and return their output, uncolored and unabridged.
 
-    A line that is no command is an expression, as at the prompt.  What a command does to the debugger
-    stays (breakpoints, edits, the position); the settings of the prompt and `display` end with the call.
-    Raises NncdbgError at the first command that fails; those before it have run.
+    A line that is not a command is an expression, as at the prompt. Changes to the debugger (breakpoints,
+    edits, the position) persist; settings of the prompt and `display` expressions end with the call. Raises
+    NncdbgError at the first command that fails; the commands before it have run.
     """
     if not isinstance(debugger, Debugger):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The language of expressions as help: its syntax, and its functions from their one table."""
+"""Help on the expression language: its syntax, and its functions from the function table."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SYNTAX: tuple[tuple[str, str], ...] = (
     ("$x = EXPR", "define the name $x, for later expressions"),
     ("$_", "the last printed value"),
 )
-"""What can be written, and what it means."""
+"""Syntax forms and their meanings."""
 
 
 def overview(width: int) -> Iterator[str]:
-    """The lines of `help expressions`, at most `width` characters each."""
+    """Yield the lines of `help expressions`, at most `width` characters each."""
     for example, meaning in SYNTAX:
         yield f"  {example:<29} {meaning}"
     yield "Functions (`help NAME` explains one):"
@@ -41,7 +41,7 @@ def overview(width: int) -> Iterator[str]:
 
 
 def explained(word: str) -> list[str] | None:
-    """The help of one function; None for a word that is no function."""
+    """Return the help of one function; None for other words."""
     name = function_name(word)
     if name is None:
         return None

@@ -1,6 +1,6 @@
-"""Commands of gdb, pdb and delve: their aliases here, and answers for those without a meaning here.
+"""Commands of gdb, pdb and delve: their aliases, and hints for those without an equivalent.
 
-`FAMILIAR` is the written table: docs/FAMILIAR.md is generated from it, and a test types each line.
+`FAMILIAR` is the source of docs/FAMILIAR.md, which is generated from it; a test types each line.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """Why a command of another debugger does not exist here, and the commands to use instead."""
+    """The reason why a command of another debugger has no equivalent, and the commands to use instead."""
 
     why: str
     hint: str
 
 
 class Letter(NamedTuple):
-    """What one letter means here and elsewhere; empty where the debugger has no such command."""
+    """The meaning of one letter here and in other debuggers; empty if a debugger has no such command."""
 
     letter: str
     here: str
@@ -45,7 +45,7 @@ LETTERS = (
     Letter("w", "where", "", "where", ""),
     Letter("x", "neither: use `show`", "x", "", "examinemem"),
 )
-"""The choice per letter: the common meaning, else the harmless one, else the question."""
+"""The choice per letter: the common meaning, else the harmless one, else a hint."""
 
 ALIASES = {
     "reverse-next": "back",
@@ -106,7 +106,7 @@ ALIASES = {
     "undo": "back",
     "!": "py",
 }
-"""Name in another debugger to the command line that it begins here."""
+"""Maps names in other debuggers to the start of the command line here."""
 
 _NO_MACHINE = "a graph has values, not registers and instructions"
 _NO_JUMP = "a graph runs its statements in order"
@@ -171,7 +171,7 @@ ANSWERS = {
     "layout": Answer("there are no windows", "use `list`, or an editor with `nncdbg dap`"),
     "tui": Answer("there are no windows", "use `list`, or an editor with `nncdbg dap`"),
 }
-"""Name in another debugger to the answer that it gets."""
+"""Maps names in other debuggers to hints."""
 
 
 FAMILIAR: dict[str, tuple[str, ...]] = {
@@ -250,4 +250,4 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
         *("goroutines", "checkpoints", "check m", "clear-checkpoint 1", "disass", "transcript new.cmd", "ll"),
     ),
 }
-"""Debuggers to the commands that they share, as they are typed there."""
+"""Maps debuggers to the commands that they share with nncdbg, as typed there."""

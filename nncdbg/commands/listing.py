@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
 
 _PAGE = 11
-"""Lines that `list` shows."""
+"""Number of lines that `list` shows."""
 
 
 @command(
@@ -70,7 +70,7 @@ def _show(session: CommandSession, lines: range) -> None:
 
 
 def _wanted(session: CommandSession, text: str, last: int) -> range:
-    """The line numbers that `list` shows."""
+    """Return the line numbers that `list` shows."""
     if not text:
         if session.listed is not None:
             return range(session.listed + 1, min(last, session.listed + _PAGE) + 1)

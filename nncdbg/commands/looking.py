@@ -1,4 +1,4 @@
-"""Commands that show values: elements, statistics, where they come from."""
+"""Commands that show values: elements, statistics, origins."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def whatis(session: CommandSession, text: str) -> None:
 
 
 def _type_here(session: CommandSession, name: str) -> str:
-    """Return the type of a value: of its content, or as far as it is known before."""
+    """Return the type of a value: of its content, or the static type before it is computed."""
     from nncdbg.engine.errors import NotComputed
     from nncdbg.presentation.elements import type_of
 
@@ -74,7 +74,7 @@ def _type_here(session: CommandSession, name: str) -> str:
 
 
 def _role(session: CommandSession, place: ValueLocation) -> str:
-    """Return what defines a value: a statement, the frame's caller, or the program text."""
+    """Return the definition of a value: a statement, the frame's caller, or the program text."""
     code = place.code
     pc = code.definition[place.slot]
     if pc >= 0:
@@ -85,7 +85,7 @@ def _role(session: CommandSession, place: ValueLocation) -> str:
 
 
 def _array(session: CommandSession, text: str) -> tuple[str, Array]:
-    """The tensor that a value's name or an expression stands for, and what to call it."""
+    """Return a title and the tensor of a value name or an expression."""
     result = session.debugger.evaluate(text)
     if not isinstance(result, (np.ndarray, np.generic, bool, int, float)):
         raise UsageError(f"`{text}` is not a tensor", hint="show it with `print`")

@@ -1,4 +1,4 @@
-"""Lines of the user's model: the source that statements come from."""
+"""Source lines of the user's model that produce statements."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
 
 _LINES = 7
-"""Lines of the model's source that are shown."""
+"""Number of source lines shown."""
 
 
 def list_source(session: CommandSession, file: str, line: int) -> None:
-    """Print the model's source around a line, if its file can be read, and the statements from that line.
+    """Print the model's source around a line, if its file is readable, and the statements from that line.
 
     Raises UsageError if no statement comes from the file.
     """
@@ -45,7 +45,7 @@ def list_source(session: CommandSession, file: str, line: int) -> None:
 
 
 def _show_file(session: CommandSession, path: str, line: int, defining: set[int]) -> None:
-    """The lines around `line`; `*` marks lines that statements come from."""
+    """Print the lines around `line`; `*` marks lines that produce statements."""
     found = _find(session, path)
     if found is None:
         session.screen.note(f"{path} was not found; these statements come from line {line}")
@@ -61,7 +61,7 @@ def _show_file(session: CommandSession, path: str, line: int, defining: set[int]
 
 
 def _find(session: CommandSession, path: str) -> Path | None:
-    """The file as the model names it, or beside the model."""
+    """Return the path as given in the model, or beside the model file."""
     source = session.debugger.program.source
     beside = Path(source).parent if source else Path()
     return next((each for each in (Path(path), beside / path) if each.is_file()), None)

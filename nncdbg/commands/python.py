@@ -1,4 +1,4 @@
-"""Commands that run Python over the values of the program."""
+"""Commands that run Python with access to the values of the program."""
 
 from __future__ import annotations
 

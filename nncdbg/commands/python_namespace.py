@@ -1,7 +1,7 @@
-"""`py` and `interact`: Python over the values of the program, as NumPy arrays.
+"""`py` and `interact`: Python with the values of the program as NumPy arrays.
 
-This is real Python with all rights of the user.  Only the prompt reaches it: conditions, log messages
-and expressions never do.
+The code runs with all rights of the user. It is only reachable from the prompt: conditions, log messages
+and expressions never run Python.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _IDENTIFIER = re.compile(r"\W")
 
 
 class Namespace(dict[str, Any]):
-    """What the Python code sees: its own names, `debugger`, `np`, `execute`, and the values by name.
+    """The globals of the Python code: its own names, `debugger`, `np`, `execute`, and the values by name.
 
-    A value is found under its name; where that is no identifier, under the part after the last `/` or
-    `.`, with `_` for other characters.  Names of Python's builtins mean a value only in full.
+    A value is found by its name. If that is not an identifier, it is found by the part after the last `/`
+    or `.`, with `_` for other characters. Names of Python's builtins refer to a value only in full.
     """
 
     def __init__(self, session: CommandSession) -> None:
@@ -55,7 +55,7 @@ class Namespace(dict[str, Any]):
         self._short: dict[str, list[str]] | None = None
 
     def begin(self) -> None:
-        """Forget abbreviations: the frame may be another one."""
+        """Discard abbreviations, since the frame may have changed."""
         self._short = None
 
     def __missing__(self, key: str) -> Any:
@@ -77,7 +77,7 @@ class Namespace(dict[str, Any]):
 
 def _executor(session: CommandSession) -> Callable[[str], None]:
     def execute(line: str) -> None:
-        """Execute a command of the prompt, or print an expression.  Raises NncdbgError."""
+        """Execute a command of the prompt, or print an expression. Raises NncdbgError."""
         text = line.strip()
         if text and not text.startswith("#"):
             session.dispatch(text)
@@ -86,12 +86,12 @@ def _executor(session: CommandSession) -> Callable[[str], None]:
 
 
 def _leave(code: object = None) -> None:
-    """As Python's own `exit`, which would also close standard input."""
+    """Exit like Python's own `exit`, which would also close standard input."""
     raise SystemExit(code)
 
 
 def identifiers(names: Any) -> dict[str, list[str]]:
-    """Per identifier, the names of values that it abbreviates."""
+    """Map each identifier to the value names that it abbreviates."""
     short: dict[str, list[str]] = {}
     for name in names:
         parts = {name, re.split(r"[/.]", name)[-1], name.rpartition("/")[2]}
@@ -102,7 +102,7 @@ def identifiers(names: Any) -> dict[str, list[str]]:
 
 
 class _Lines(io.TextIOBase):
-    """Gives what is printed to the screen, line by line."""
+    """A file that forwards printed lines to the screen."""
 
     def __init__(self, session: CommandSession) -> None:
         self._session = session
@@ -118,7 +118,7 @@ class _Lines(io.TextIOBase):
         return len(text)
 
     def finish(self) -> None:
-        """Give what has no end of line yet."""
+        """Write the last line if it lacks a line end."""
         if self._rest:
             self._session.screen.put(self._rest)
             self._rest = ""
@@ -126,7 +126,7 @@ class _Lines(io.TextIOBase):
 
 @contextmanager
 def _printing(session: CommandSession) -> Iterator[None]:
-    """Let `print` write to the screen of the session, which may be an editor's console."""
+    """Redirect `print` to the screen of the session, which may be an editor's console."""
     lines = _Lines(session)
     try:
         with redirect_stdout(lines), redirect_stderr(lines):
@@ -136,10 +136,9 @@ def _printing(session: CommandSession) -> Iterator[None]:
 
 
 def run_python(session: CommandSession, text: str) -> None:
-    """Run Python code; an expression prints what it gives.
+    """Run Python code; the result of an expression is printed.
 
-    Raises UsageError with the traceback of the user's own frames, and the errors of the debugger as
-    they are.
+    Raises UsageError with the traceback of the user's own frames; errors of the debugger pass through.
     """
     namespace = _namespace(session)
     namespace.begin()
@@ -162,7 +161,7 @@ def run_python(session: CommandSession, text: str) -> None:
 
 
 def _namespace(session: CommandSession) -> Namespace:
-    """The namespace of a session, made on first use."""
+    """Return the namespace of a session, created on first use."""
     if isinstance(session.python, Namespace):
         return session.python
     session.python = namespace = Namespace(session)
@@ -184,7 +183,7 @@ def _run(text: str, namespace: Namespace) -> None:
 
 
 def user_traceback(error: BaseException, code: str) -> str:
-    """The traceback of an error without the frames of the debugger, which ran `code`."""
+    """Return the traceback of an error without the frames of the debugger, which ran `code`."""
     report = traceback.TracebackException.from_exception(error)
     frames = list(report.stack)
     while frames and frames[0].filename != _FILE:
@@ -202,7 +201,7 @@ def _hint(error: BaseException) -> str | None:
 
 
 def _placed(error: NncdbgError, code: str) -> NncdbgError:
-    """An error of the debugger, with the line of the user's code that it came from."""
+    """Add the line of the user's code to an error of the debugger."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _FILE]
     if frames and "\n" in code:
         last = frames[-1]
@@ -211,7 +210,7 @@ def _placed(error: NncdbgError, code: str) -> NncdbgError:
 
 
 class _Console(code.InteractiveConsole):
-    """Python's own prompt over a session's namespace."""
+    """Python's interactive console with the namespace of a session."""
 
     def __init__(self, session: CommandSession) -> None:
         self._namespace = _namespace(session)

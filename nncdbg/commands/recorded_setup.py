@@ -1,7 +1,7 @@
-"""What a recorded session was run on: model, inputs, options and versions, kept as one line of its file.
+"""Setup of a recorded session: model, inputs, options and versions, stored as one line of its file.
 
-The line is a comment with a JSON document, so that a recording stays a file of commands.  Arrays are kept
-as what they were given as (a file, `normal`, a short list) and a digest of their content.
+The line is a comment with a JSON document, so a recording remains a file of commands. Arrays are stored as
+given (a file, `normal`, a short list) with a digest of their content.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
 
 _LONGEST = 64
-"""Elements of an array that is kept as a list."""
+"""Maximum number of elements of an array stored as a list."""
 
 _LARGEST = 1 << 28
-"""Bytes of a file of which a digest is taken; of a larger one the size is kept."""
+"""Maximum size in bytes of a file that is digested; for larger files only the size is stored."""
 
 _LIBRARIES = ("onnx", *BUILT_IN[BACKENDS])
 
 
 class RecordedInput(msgspec.Struct, frozen=True):
-    """`given` is how the input was given, as on the command line; None if it was drawn or cannot be kept."""
+    """A recorded input.
+
+    `given` is the command-line form of the input; None if it was random or cannot be stored.
+    """
 
     digest: str
     given: str | None = None
@@ -43,7 +46,7 @@ class RecordedInput(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """`program` is a digest of the text, `files` of the files behind it, by path."""
+    """The recorded setup: `program` is a digest of the text, `files` are digests of its files, by path."""
 
     model: str
     program: str
@@ -57,14 +60,14 @@ class Setup(msgspec.Struct, frozen=True):
 
     @property
     def supplied(self) -> dict[str, Any]:
-        """The fields of the run configuration that the recording supplies where they are not given."""
+        """Return the fields of the run configuration that the recording supplies as defaults."""
         settings = {name: getattr(self, name) for name in ("seed", "backend", "allocator", "dims")}
         given = {name: each.given for name, each in self.inputs.items() if each.given is not None}
         return {**settings, "inputs": given}
 
 
 def setup_of(debugger: Debugger, model: str) -> Setup:
-    """The setup of a session on a model, by the name that the user gave it."""
+    """Return the setup of a session; `model` is the name as the user typed it."""
     folder = Path(debugger.program.source or model).parent
     files = [Path(model), *(folder / store for store in debugger.program.stores)]
     return Setup(
@@ -95,7 +98,7 @@ def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
 
 
 def _as_list(content: Any) -> str | None:
-    """A short array of finite numbers as text that gives the same array; None for any other content."""
+    """Return a short array of finite numbers as text that parses to the same array; None for others."""
     if not isinstance(content, np.ndarray) or content.size > _LONGEST or content.dtype.kind not in "fiub":
         return None
     text = msgspec.json.encode(content.tolist()).decode()
@@ -116,9 +119,9 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def read_setup(path: str) -> Setup | None:
-    """The setup in a recording; None where there is none, as in a file of commands.
+    """Return the setup in a recording; None if there is none, as in a plain command file.
 
-    Raises UsageError for a damaged one, or a file that cannot be read.
+    Raises UsageError if it is damaged or the file cannot be read.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -135,7 +138,7 @@ def read_setup(path: str) -> Setup | None:
 
 
 def changes(setup: Setup, debugger: Debugger, model: str) -> Iterator[str]:
-    """What is different from when a session was recorded, one sentence each."""
+    """Yield the differences between the recorded and the current setup, one sentence each."""
     now = setup_of(debugger, model)
     if now.program != setup.program:
         yield f"the model has changed since the recording of {setup.model}"

@@ -1,4 +1,4 @@
-"""Recorded sessions: the setup, then the commands and notes as typed, one a line, for `replay`."""
+"""Recorded sessions: the setup, then the commands and notes as typed, one per line, for `replay`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _HEAD = "# nncdbg session"
 
 SETUP = "# setup: "
-"""The start of the line with the setup (see `recorded_setup`)."""
+"""The prefix of the line with the setup (see `recorded_setup`)."""
 
 Confirm = Callable[[str], bool]
-"""Asks the person at the terminal a question; whether the answer is yes."""
+"""Asks the user a yes-or-no question; returns True for yes."""
 
 
 def start_recording(
@@ -28,8 +28,8 @@ def start_recording(
 ) -> TextIO:
     """Open `path` for a session on the model `title`, and write its setup.
 
-    A recording that is there is overwritten with `force`, or if `confirm` says so.  Raises UsageError if
-    neither does, if the file is something else than a recording, or if it cannot be written.
+    An existing recording is overwritten with `force`, or if `confirm` returns True. Raises UsageError if
+    neither is the case, if the file is not a recording, or if it cannot be written.
     """
     from nncdbg.commands.recorded_setup import setup_of
 
@@ -58,7 +58,7 @@ def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:
 
 
 def write_line(file: TextIO, text: str) -> None:
-    """Add a line; UsageError, with the file closed, if it cannot be written."""
+    """Append a line. If it cannot be written, closes the file and raises UsageError."""
     try:
         file.write(text + "\n")
         file.flush()
@@ -71,12 +71,12 @@ def write_line(file: TextIO, text: str) -> None:
 
 
 def close_recording(file: TextIO) -> None:
-    """Close a recording; every line has been written, or reported as not written, before."""
+    """Close a recording; write errors were reported before."""
     with suppress(OSError):
-        # Closing tries once more to write what could not be written.
+        # Closing retries the failed write.
         file.close()
 
 
 def is_about_recording(text: str) -> bool:
-    """True for `record` itself, which does not belong into a recording."""
+    """Return True for `record` itself, which is not recorded."""
     return text.split(maxsplit=1)[0] in ("record", "rec")

@@ -1,4 +1,4 @@
-"""One sitting at the prompt: what the commands act on, and what happens to a line that is typed."""
+"""A session at the prompt: its state, and the execution of typed lines."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 PROMPT = "(nncdbg) "
 CONTINUATION = "> "
-"""The prompt for lines that belong to a command."""
+"""The prompt for further lines of a command."""
 
 _DEPTH = 20
-"""Command files inside command files."""
+"""Maximum nesting depth of command files."""
 
 
 class CommandSession:
     """A debugger, a screen, and the state of the prompt.
 
-    `title` is the model as the user wrote it.  `over` is set by `quit`.
+    `title` is the model as the user wrote it. `over` is set by `quit`.
     """
 
     reads_terminal = True
-    """Whether a person types at standard input, or a script does, so that Python can read it."""
+    """Python code may read standard input: a user or a script provides it."""
 
     def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
         self.debugger: Debugger = debugger
@@ -49,20 +49,20 @@ class CommandSession:
         self.screen = screen
         self.over = False
         self.companion: Companion | None = None
-        """The other side of a comparison, where this is one."""
+        """The other side of a comparison, if this session is one."""
         self.recording: TextIO | None = None
         self.confirm: Confirm | None = None
-        """Asks a yes-or-no question, where there is a person to answer it."""
+        """Asks the user a yes-or-no question, if there is a user."""
         self.listed: int | None = None
-        """The last line that `list` has shown since the last stop."""
+        """The last line that `list` showed since the last stop."""
         self.searched = ""
         """The text of the last `search`."""
         self.python: object = None
-        """The `Namespace` of `py` and `interact`, once they are used."""
+        """The `Namespace` of `py` and `interact`, created on first use."""
         self.trusts_recordings = False
-        """Whether recordings may run Python code without a question."""
+        """Recordings may run Python code without confirmation."""
         self.replaying = False
-        """Whether the line that runs is one of a recording, or of a script that a recording gave."""
+        """The current line comes from a recording, or from a breakpoint script of a recording."""
         self.told: Stop | None = None
         """The latest stop that was printed."""
         self.displays: dict[int, str] = {}
@@ -71,7 +71,7 @@ class CommandSession:
         """Commands to run when a breakpoint stops the program, by its number."""
         self._block: Block | None = None
         self._due: list[tuple[str, bool]] = []
-        """Commands that the latest stop has made due, each with whether a recording gave it."""
+        """Pending commands of the latest stop, each with True if it comes from a recording."""
         self._running_due = False
         self._repeated = ""
         self._shown: object = None
@@ -81,7 +81,7 @@ class CommandSession:
     # -- lines -------------------------------------------------------------------------------
 
     def execute(self, line: str, *, typed: bool = False) -> bool:
-        """Do what a line says; an error is printed, and the session goes on.  False if it failed.
+        """Execute a line and print its error, if any. Return False if it failed.
 
         An empty line repeats the last step if it was `typed`.
         """
@@ -95,7 +95,7 @@ class CommandSession:
         return self.attempt(lambda: self.dispatch(text), text)
 
     def attempt(self, action: Callable[[], object], text: str = "this") -> bool:
-        """Do what the line `text` asked for; an error is printed.  False if it failed."""
+        """Run the action of the line `text` and print its error, if any. Return False if it failed."""
         try:
             action()
         except NncdbgError as error:
@@ -114,7 +114,7 @@ class CommandSession:
         return False
 
     def dispatch(self, text: str) -> None:
-        """Do what a line says: a command, or an expression, which is printed.  Raises NncdbgError."""
+        """Execute a command, or print an expression. Raises NncdbgError."""
         if self._block is not None:
             self._keep(self._block, text)
             return
@@ -130,16 +130,16 @@ class CommandSession:
 
     @property
     def prompt(self) -> str:
-        """The prompt for the next line."""
+        """Return the prompt for the next line."""
         return CONTINUATION if self.collecting else PROMPT
 
     @property
     def collecting(self) -> bool:
-        """Whether the next lines belong to a command, up to a line `end`."""
+        """Return True if the next lines belong to a command, up to a line `end`."""
         return self._block is not None
 
     def collect(self, name: str, take: Callable[[list[str]], None], *, holds_commands: bool = False) -> None:
-        """Keep the lines that follow, up to a line `end`, and pass them to `take`; `name` is the command."""
+        """Collect the following lines, up to a line `end`, and pass them to `take`; `name` is the command."""
         self._block = Block(name, take, holds_commands)
 
     def _keep(self, block: Block, text: str) -> None:
@@ -148,17 +148,17 @@ class CommandSession:
             block.take(block.lines)
 
     def end_of_lines(self) -> None:
-        """Complain if a command still waits for its `end` where no more lines come."""
+        """Print an error if a command lacks its `end` at the end of the input."""
         if self._block is not None:
             self.screen.complain(f"`{self._block.name}` has no `end` line")
             self._block = None
 
     def give_up_lines(self) -> None:
-        """Forget the lines of the command that is being typed."""
+        """Discard the lines of the command being typed."""
         self._block = None
 
     def run_due(self) -> None:
-        """Run the commands of the breakpoints of the latest stop; one that moves the program ends them."""
+        """Run the breakpoint commands of the latest stop, until one of them moves the program."""
         if self._running_due:
             return
         self._running_due = True
@@ -173,14 +173,14 @@ class CommandSession:
             self._running_due = False
 
     def sure(self, question: str, otherwise: str = "") -> bool:
-        """Return whether a command that loses something may do it: a terminal asks, a script goes on.
+        """Confirm a command that loses data: a terminal prompts the user, a script proceeds.
 
-        `otherwise` names a command that does it without a question.
+        `otherwise` names a command that does the same without confirmation.
         """
         return self.confirm is None or self.confirm(question)
 
     def play(self, path: str, *, echo: bool) -> int:
-        """Execute the lines of a command file; how many failed.  Raises UsageError if it cannot be read."""
+        """Execute a command file; return the number of failures. Raises UsageError if it cannot be read."""
         if self._depth >= _DEPTH:
             raise UsageError(
                 f"command files are nested more than {_DEPTH} levels deep",
@@ -190,7 +190,7 @@ class CommandSession:
         return self.play_lines(lines, path, echo=echo)
 
     def play_lines(self, lines: Iterable[str], title: str, *, echo: bool) -> int:
-        """Execute lines as if typed; how many failed.  Raises UsageError if a pause comes between."""
+        """Execute lines as if typed; return the number of failures. Raises UsageError after a pause."""
         self._depth += 1
         failed, collecting = 0, self.collecting
         try:
@@ -211,7 +211,7 @@ class CommandSession:
         return failed
 
     def replay(self, path: str) -> int:
-        """Play a recorded session, after what is different from then; how many commands failed."""
+        """Report setup differences, then replay a recorded session; return the number of failures."""
         from nncdbg.commands.recorded_setup import changes, read_setup
 
         setup = read_setup(path)
@@ -223,7 +223,7 @@ class CommandSession:
 
     @contextmanager
     def as_recorded(self, recorded: bool) -> Iterator[None]:
-        """Run lines as those of a recording, or as the user's own."""
+        """Run lines as part of a recording, or as typed by the user."""
         before, self.replaying = self.replaying, recorded
         try:
             yield
@@ -231,7 +231,7 @@ class CommandSession:
             self.replaying = before
 
     def allow_python(self) -> None:
-        """Raise UsageError where Python code must not run: in a recording, unless the user agrees."""
+        """Raise UsageError if Python code must not run: in a recording, unless the user agrees."""
         if not self.replaying or self.trusts_recordings:
             return
         if self.confirm is None or not self.confirm("this recording runs Python code; run it?"):
@@ -241,11 +241,11 @@ class CommandSession:
         self.trusts_recordings = True
 
     def perform(self, action: Callable[[], object]) -> None:
-        """Do something that may move the program."""
+        """Run an action that may move the program."""
         action()
 
     def _paused(self) -> bool:
-        """Whether somebody has stopped the program by hand."""
+        """Return True if the user paused the program."""
         return self.debugger.stop.reason == "pause" and not self.debugger.stop.detail
 
     # -- recording -----------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class CommandSession:
     # -- the program -----------------------------------------------------------------------------
 
     def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
-        """Move the program and show where it stands; the last of several steps, or the first that stops."""
+        """Move the program and show the stop: the last of several steps, or the first other stop."""
         with under_way(self.debugger, self.screen):
             stop = verb()
             while times > 1 and stop.reason == "step":
@@ -273,17 +273,17 @@ class CommandSession:
         self.arrived(stop, written=forward and stop.reason == "step")
 
     def go_on(self) -> None:
-        """Run until something stops the program."""
+        """Continue until the program stops."""
         self.move(self.debugger.run)
 
     def moved_since(self, stop: Stop) -> None:
-        """Print the latest stop if the program has moved since `stop`, and nothing has printed it."""
+        """Print the latest stop if the program has moved since `stop` and the stop was not printed yet."""
         now = self.debugger.stop
         if now is not stop and now is not self.told:
             self.arrived(now)
 
     def arrived(self, stop: Stop, *, written: bool = False) -> None:
-        """Print a stop and what `display` adds; the commands of its breakpoints are due then."""
+        """Print a stop and the `display` expressions; queue the commands of its breakpoints."""
         self.told = stop
         self.listed = None
         if self.make_due(stop):
@@ -297,13 +297,13 @@ class CommandSession:
         self._say_fallbacks()
 
     def make_due(self, stop: Stop) -> bool:
-        """Make the commands of a stop's breakpoints due; return whether they hide the stop."""
+        """Queue the commands of a stop's breakpoints; return whether they hide the stop."""
         scripts = [self.scripts[number] for number in stop.breakpoints if number in self.scripts]
         self._due = [(line, script.recorded) for script in scripts for line in script.commands]
         return any(script.silent for script in scripts)
 
     def _say_trouble(self) -> None:
-        """After the end, name the command that explains an output with NaN, Inf or zeros only."""
+        """At the end, suggest the command that explains an output with NaN, Inf or only zeros."""
         from nncdbg.engine.expression import spelled
         from nncdbg.presentation.why import abnormal
 
@@ -317,7 +317,7 @@ class CommandSession:
         self.screen.put(f"{spelled(name)} has {words}: `why` shows the origin{stop}")
 
     def show_displays(self, numbers: Iterable[int] | None = None) -> None:
-        """Print displayed expressions, all or those with these numbers, with their values now."""
+        """Show the current values of all displayed expressions, or those with these numbers."""
         for number in self.displays if numbers is None else numbers:
             text = self.displays[number]
             try:
@@ -327,23 +327,23 @@ class CommandSession:
             self.screen.put_line(Text(f"{number}: ").append_text(shown))
 
     def _say_fallbacks(self) -> None:
-        """A note on each op that ran on NumPy instead of the backend; one for all its statements."""
+        """Print one note per op that ran on NumPy instead of the backend."""
         for op, words in fallbacks(self.debugger):
             if op not in self._fallen:
                 self._fallen.add(op)
                 self.screen.note(words)
 
     def listing(self) -> Listing:
-        """Return the text that the selected frame's statements belong to."""
+        """Return the text that contains the statements of the selected frame."""
         return self.debugger.loaded.listing_of(self.debugger.frames[max(0, self.debugger.selected)].code)
 
     def here(self) -> int:
-        """Return the line of the selected frame's statement in `listing`; 1 where it has none."""
+        """Return the line of the selected frame's statement in `listing`; 1 if it has none."""
         frame = self.debugger.frames[max(0, self.debugger.selected)]
         return self.debugger.loaded.line(frame.code, frame.pc) or 1
 
     def current_line(self) -> int:
-        """The line of the selected frame's statement; UsageError where it is not in the program's text."""
+        """Return the line of the selected frame's statement. Raises UsageError outside the program's text."""
         frame = self.debugger.frames[max(0, self.debugger.selected)]
         line = self.debugger.loaded.line(frame.code, frame.pc)
         if line is None or frame.code.formula is not None or self.debugger.ended:
@@ -354,7 +354,7 @@ class CommandSession:
 
     @property
     def exit_code(self) -> int:
-        """What a script is told: 4 if the program stands at a failure, 3 if for want of a kernel, else 0."""
+        """Return the exit code of a script: 4 after a failure, 3 if due to a missing kernel, else 0."""
         error = self.debugger.stop.error
         if error is None:
             return 0

@@ -1,4 +1,4 @@
-"""Commands about the session itself: help, command files, recording, the end."""
+"""Commands on the session itself: help, command files, recording, quit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _WIDTH = 80
-"""Columns of the overview at most."""
+"""Maximum number of columns of the overview."""
 
 
 @command("source", group="session", arguments="FILE", completes=("file",))
@@ -137,7 +137,7 @@ def _explain(session: CommandSession, entry: Command) -> None:
 
 
 def _filled(details: str, width: int) -> Iterator[str]:
-    """The lines of a help text: paragraphs filled to the width, indented lines (examples) as they are."""
+    """Yield the lines of a help text: paragraphs wrapped, indented lines (examples) unchanged."""
     for example, lines in groupby(details.splitlines(), lambda line: line.startswith(" ")):
         if example:
             yield from lines

@@ -14,7 +14,7 @@ _SETTING = re.compile(r"(?P<name>[a-z]+)\s+(?P<value>[^=\s]+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`values` describes what it takes; `write` raises ValueError for anything else."""
+    """A setting: `values` describes the valid values; `write` raises ValueError for others."""
 
     values: str
     help: str
@@ -74,7 +74,7 @@ SETTINGS = {
 
 
 def change_setting(screen: Screen, text: str) -> bool:
-    """Change the setting that `NAME VALUE` names; False if `text` is something else.  Raises UsageError."""
+    """Change a setting given as `NAME VALUE`; return False for other texts. Raises UsageError."""
     match = _SETTING.fullmatch(text)
     setting = SETTINGS.get(match["name"]) if match else None
     if match is None or setting is None:
@@ -90,7 +90,7 @@ def change_setting(screen: Screen, text: str) -> bool:
 
 
 def show_settings(screen: Screen, text: str) -> bool:
-    """Print one setting, or all for `settings`; False if `text` is neither."""
+    """Print one setting, or all for `settings`; return False for other texts."""
     shown = SETTINGS if text == "settings" else {text: SETTINGS[text]} if text in SETTINGS else {}
     for name, setting in shown.items():
         screen.put(f"{name} is {setting.read(screen)} ({setting.values}): {setting.help}")

@@ -1,4 +1,4 @@
-"""Keys that stand for commands: (what to press, command, remark, prompt_toolkit's names of the keys)."""
+"""Key bindings for commands: (keys as shown, command, key names of prompt_toolkit)."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ _EDITING = (
 )
 
 SHORTCUTS = (*((press, line, "") for press, line, _ in BOUND), *_EDITING)
-"""(what to press, command, remark) as `help keys` shows them."""
+"""(keys as shown, command, remark) for `help keys`."""

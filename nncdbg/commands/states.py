@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.text.listing import Site
 
 _MANY = 100
-"""Values that `info values` lists at most."""
+"""Maximum number of values that `info values` lists."""
 
 
 @command("info", "i", group="looking", arguments="TOPIC [TEXT]", completes=("info",))
@@ -119,7 +119,7 @@ def _names(session: CommandSession) -> list[str]:
 
 
 def _constant_names(session: CommandSession) -> set[str]:
-    """Return the names of the constants that the selected frame can read."""
+    """Return the names of the constants in scope in the selected frame."""
     code: Code | None = _selected(session).code
     names: set[str] = set()
     while code is not None:
@@ -152,7 +152,7 @@ def _line(session: CommandSession, text: str) -> None:
 
 
 def _place_of(session: CommandSession, site: Site) -> str:
-    """Return the number of a statement in its graph, and where the user's model defines it."""
+    """Return the number of a statement in its graph, and its location in the user's model."""
     inside = next((frame.code for frame in session.debugger.frames if frame.code.path == site.path), None)
     graph = f"statement {site.pc + 1} of @{site.path[0]}"
     if inside is None or site.pc >= len(inside.nodes) or inside.nodes[site.pc].location is None:
@@ -183,7 +183,7 @@ def _convenience(session: CommandSession, text: str) -> None:
 
 
 def _in_a_line(value: Any) -> str:
-    """A result of an expression: its type and statistics, or its few elements."""
+    """Return the result of an expression in a line: its type and statistics, or elements if few."""
     if not isinstance(value, np.ndarray) or not value.ndim:
         return element(value) if isinstance(value, str | np.generic | np.ndarray) else str(value)
     few = value.size <= SMALL or is_text(value)
@@ -262,7 +262,7 @@ _ELSEWHERE = {
     "stack": "frames",
     "s": "frames",
 }
-"""Topic in gdb to topic here."""
+"""Maps gdb topics to topics here."""
 
 _ANSWERS = {
     "r": "`info locals` lists the values of this frame",
@@ -274,4 +274,4 @@ _ANSWERS = {
     "symbol": "`whatis %h` shows what a name refers to",
     "signals": "`info breakpoints` lists what is caught",
 }
-"""Topic in gdb that has no meaning here to what to use instead."""
+"""Maps gdb topics without an equivalent to hints."""

@@ -1,4 +1,4 @@
-"""The one table of commands.  Dispatch, help, completion and docs/COMMANDS.md are read from it."""
+"""The table of commands, used by dispatch, help, completion and docs/COMMANDS.md."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ GROUPS = {
     "changing": "Edits, marks, branches",
     "session": "Session",
 }
-"""Group to title, in the order of the help."""
+"""Maps groups to titles, in the order of the help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the prompt; `run(session, argument text)` executes it.
 
-    `help` is one line; `help NAME` adds `details`.  `repeats`: an empty line repeats the command.
+    `help` is one line; `help NAME` adds `details`. `repeats`: an empty line repeats the command.
     `completes` are the kinds of words (see `completion`) that complete its arguments.
     """
 
@@ -44,17 +44,17 @@ class Command:
 
     @property
     def pages(self) -> bool:
-        """Whether its output may be shown in a pager: it only prints."""
+        """Return True if its output may be shown in a pager: the command only prints."""
         return self.group == "looking" or self.name == "help"
 
     @property
     def usage(self) -> str:
-        """`break PLACE [if EXPR]`."""
+        """Return the usage, such as `break PLACE [if EXPR]`."""
         return f"{self.name} {self.arguments}".rstrip()
 
 
 TABLE: dict[str, Command] = {}
-"""By full name, in the order of declaration."""
+"""Commands by full name, in the order of declaration."""
 
 _SHORTS: dict[str, Command] = {}
 
@@ -67,7 +67,7 @@ def command(
     repeats: bool = False,
     completes: tuple[str, ...] = (),
 ) -> Callable[[Run], Run]:
-    """Enter the decorated function into the table; its docstring is the help: one line, then details."""
+    """Add the decorated function to the table; its docstring is the help: one line, then details."""
 
     def enter(run: Run) -> Run:
         first, _, rest = inspect.cleandoc(run.__doc__ or "").partition("\n")
@@ -85,17 +85,17 @@ def command(
 
 
 def find(word: str) -> Command:
-    """Return the command with this name, short form or unambiguous prefix, or that an alias begins with.
+    """Return the command with this name, short form, unambiguous prefix or alias.
 
-    Raises UsageError for anything else, with the command to use instead as the hint.
+    Raises UsageError for other words, with the command to use instead as the hint.
     """
     return resolve(word, "")[0]
 
 
 def resolve(word: str, arguments: str) -> tuple[Command, str]:
-    """Return the command that a line begins with, and its arguments, aliases of other debuggers expanded.
+    """Return the command of a line and its arguments, with aliases of other debuggers expanded.
 
-    Raises UsageError where `word` is none, with the command to use instead as the hint.
+    Raises UsageError if `word` is not a command, with the command to use instead as the hint.
     """
     from nncdbg.commands.familiar import ALIASES, ANSWERS
 
@@ -119,7 +119,7 @@ def resolve(word: str, arguments: str) -> tuple[Command, str]:
 
 
 def load_extensions() -> Iterator[NncdbgError]:
-    """Enter the commands of installed packages into the table; the errors of those that fail."""
+    """Add the commands of installed packages to the table; yield the errors of those that fail."""
     for name in extensions.names(extensions.COMMANDS):
         try:
             extensions.find(extensions.COMMANDS, name)
@@ -128,7 +128,7 @@ def load_extensions() -> Iterator[NncdbgError]:
 
 
 def _suggestion(word: str, arguments: str) -> str:
-    """Return what was probably meant: a shell command, a command, or an expression."""
+    """Suggest a shell command, a command, or an expression."""
     from nncdbg.commands.familiar import ALIASES
 
     names = [*TABLE, *ALIASES]
@@ -142,20 +142,20 @@ def _suggestion(word: str, arguments: str) -> str:
 
 
 def no_arguments(name: str, text: str) -> None:
-    """Raise UsageError where a command without arguments is given some."""
+    """Raise UsageError if a command without arguments is given some."""
     if text:
         raise UsageError(f'`{name}` takes no arguments, got "{text}"', hint=f"`help {name}` explains it")
 
 
 def needs(name: str, text: str) -> str:
-    """Return the arguments of a command that needs some.  Raises UsageError where there are none."""
+    """Return the arguments of a command that requires some. Raises UsageError if there are none."""
     if not text:
         raise UsageError(f"`{name}` needs arguments: {TABLE[name].usage}", hint=f"`help {name}` explains it")
     return text
 
 
 def whole_number(name: str, text: str) -> int:
-    """Return the number that a command is given.  Raises UsageError for anything else."""
+    """Parse the numeric argument of a command. Raises UsageError for anything else."""
     try:
         return int(text)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Values, stops and statements as text and pictures, for the terminal, the editor and notebooks."""
+"""Values, stops and statements as text and images, for the terminal, the editor and notebooks."""

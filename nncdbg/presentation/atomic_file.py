@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nncdbg.engine.errors import UsageError
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a draft for writing, which replaces `path` when the block ends without an error.
+    """Open a temporary file that replaces `path` when the block ends without an error.
 
-    Raises UsageError for a folder, and if the file cannot be written.
+    Raises UsageError for a directory, and if the file cannot be written.
     """
     if os.path.isdir(path):
         raise UsageError(f"cannot write {path}: it is a folder", hint="use the path of a file in that folder")
@@ -27,6 +27,6 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
-        # After a success there is no draft; if it could not be created, it cannot be deleted either.
+        # After success the temporary file is gone; if it could not be created, it cannot be deleted either.
         with suppress(OSError):
             draft.unlink()

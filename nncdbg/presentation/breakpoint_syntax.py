@@ -1,4 +1,4 @@
-"""How people write a place to stop at: `LINE|OP|@graph|%value|FILE:LINE [if EXPR] [hits N]`."""
+"""Syntax of breakpoint locations: `LINE|OP|@graph|%value|FILE:LINE [if EXPR] [hits N]`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ _HITS = re.compile(r"(?:^|\s)hits\s+(?P<rule>(?:==|>=|<=|>|<|%)?\s*\w+)\s*$")
 _IF = re.compile(r"\s*if(?=[\s(%]|$)(?P<condition>.*)", re.DOTALL)
 
 _VALUE = re.compile(r"""\s*(%?(?:"(?:[^"\\]|\\.)*"|[^\s"\[]+)(?:\[[^\]]*\])?)(?:\s+(.*)|$)""", re.DOTALL)
-"""A value, perhaps with an index, and what follows."""
+"""Matches a value with an optional index, and the rest."""
 
 FORMS = "LINE, OP, @graph, %value or FILE:LINE, then [if EXPR] [hits N]"
 
 
 @dataclass(frozen=True, slots=True)
 class StopSpec:
-    """`kind` is line, op, graph, value or source (`net.py:11`); `name` has no sigil and no quotes."""
+    """A parsed location: `kind` is line, op, graph, value or source (`net.py:11`).
+
+    `name` has no sigil and no quotes.
+    """
 
     kind: str
     name: str
@@ -34,7 +37,7 @@ class StopSpec:
     hits: str | None = None
 
     def add_to(self, debugger: Debugger, *, temporary: bool = False, log: str | None = None) -> Breakpoint:
-        """Set the breakpoint.  Raises UsageError, ExpressionError."""
+        """Set the breakpoint. Raises UsageError, ExpressionError."""
         return debugger.break_at(
             line=int(self.name) if self.kind == "line" else None,
             op=self.name if self.kind == "op" else None,
@@ -49,14 +52,14 @@ class StopSpec:
 
 
 def parse_stop(text: str) -> StopSpec:
-    """The spec as a whole; UsageError for what is none."""
+    """Parse a complete location. Raises UsageError if it is invalid."""
     kind, name, rest = split_place(text)
     when, hits = _conditions(rest)
     return StopSpec(kind, name, when, hits)
 
 
 def split_place(text: str) -> tuple[str, str, str]:
-    """(kind, name, what follows) of a text that begins with a place; UsageError if it does not."""
+    """Return (kind, name, rest) of a text that starts with a location. Raises UsageError for others."""
     match = _PLACE.match(text)
     if match is None:
         raise UsageError(f'"{text.strip()}" is not a place for a breakpoint', hint=FORMS)
@@ -96,12 +99,12 @@ def plain_name(text: str) -> str | None:
 
 
 def is_computed(text: str) -> bool:
-    """Whether a text without spaces has signs of an expression, such as an index or a call."""
+    """Return True if a text without spaces contains signs of an expression, such as an index or a call."""
     return '"' not in text and re.search(r"[\[(<>=*+]", text) is not None
 
 
 def split_value(text: str) -> tuple[str, str]:
-    """(the value as written, what follows) of a text that begins with a value; all of it if none does."""
+    """Return (value as written, rest) of a text that starts with a value; (text, "") for others."""
     match = _VALUE.fullmatch(text)
     return (match[1], (match[2] or "").strip()) if match else (text, "")
 

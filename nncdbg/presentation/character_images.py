@@ -1,7 +1,7 @@
-"""Tensors as pictures: half blocks in color, characters of growing weight without.
+"""Tensors as images: half blocks in color, or characters of increasing density without color.
 
-What is drawn are means over areas, of their finite elements.  An area with a NaN is always
-marked, however small the NaN's share: finding it is what the picture is for.
+Cells are means of the finite elements of an area. An area with a NaN is always marked, even for a single
+NaN, because finding NaNs is the purpose of the image.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231,
 """Anchors of matplotlib's color map of that name, dark to light."""
 
 _LINES = 20
-"""Lines that a picture takes at most, without caption."""
+"""Maximum number of lines of an image, without caption."""
 _CHANNEL = 16
-"""Cells that a channel of a strip is wide at most."""
+"""Maximum width in cells of a channel in a strip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Areas:
-    """Means of areas (0 where there is none), and the kind of each: 0 a mean, else as `_MARKS`."""
+    """Means of areas (0 if there is none), and the kind of each: 0 for a mean, else an index of `_MARKS`."""
 
     means: Array
     kinds: Array
 
     def scale(self) -> tuple[float, float] | None:
-        """The least and the greatest mean, None if there is none."""
+        """Return the minimum and maximum mean, None if there are no means."""
         known = self.means[self.kinds == 0]
         return (float(known.min()), float(known.max())) if known.size else None
 
 
 def image(array: Array, index: Any = None, *, layout: Layout | None = None, lines: int = _LINES) -> Text:
-    """A picture of the last two axes of `array[index]`, at most `lines` high.
+    """Return an image of the last two axes of `array[index]`, at most `lines` high.
 
-    Dark is the least, light the greatest finite mean; all-equal pictures are dark.  Raises
-    UsageError for strings, for less than two axes and for an index that does not fit.
+    Dark is the minimum, light the maximum finite mean; a constant image is dark. Raises UsageError for
+    strings, for fewer than two axes and for an invalid index.
     """
     view = layout or Layout()
     shown, _, caption = choose_slice(array, index)
@@ -71,10 +71,10 @@ def image(array: Array, index: Any = None, *, layout: Layout | None = None, line
 def channel_strip(
     array: Array, index: Any = None, *, layout: Layout | None = None, lines: int = _LINES
 ) -> Text:
-    """The channels of `array[index]` (its last three axes are C, H, W) side by side.
+    """Return the channels of `array[index]` (its last three axes are C, H, W) side by side.
 
-    As many as fit, on one scale.  Raises UsageError for strings, for less than three axes and
-    for an index that does not fit.
+    Shows as many channels as fit, on one scale. Raises UsageError for strings, for fewer than three axes
+    and for an invalid index.
     """
     view = layout or Layout()
     shown, positions, caption = choose_slice(array, index, axes=3)
@@ -100,19 +100,19 @@ def channel_strip(
 
 
 def spark(array: Array, *, layout: Layout | None = None) -> Text:
-    """One line: the elements, flattened, as bars of their height.  Raises UsageError for strings."""
+    """Return one line with the flattened elements as bars. Raises UsageError for strings."""
     view = layout or Layout()
     _check_numbers(array)
     if array.size == 0:
         return stacked(["(empty)"], view)
-    # A column of areas, since rows are what is read one by one.
+    # Use a column of areas, since rows are read one by one.
     column = _areas(array.reshape(-1, 1), min(array.size, max(1, view.width)), 1)
     areas = Areas(column.means.T, column.kinds.T)
     return stacked(_characters(areas, areas.scale(), _BARS if view.unicode else _RAMP), view)
 
 
 def _mean_text(picture: Array, areas: Areas) -> list[str]:
-    """A caption that says that cells are means; none where each cell is one element."""
+    """Return a caption that cells are means; empty if each cell is one element."""
     sizes = [size / count for size, count in zip(picture.shape, areas.means.shape, strict=True)]
     return [f"each cell is the mean of {sizes[0]:.3g}x{sizes[1]:.3g} elements"] if max(sizes) > 1 else []
 
@@ -123,24 +123,24 @@ def _check_numbers(array: Array) -> None:
 
 
 def _fit(rows: int, columns: int, width: int, lines: int) -> tuple[int, int]:
-    """Height in half lines and width in cells of a picture that keeps the proportions of its tensor."""
+    """Return the height in half lines and the width in cells that keep the tensor's aspect ratio."""
     shrink = max(1.0, columns / max(1, width), rows / max(1, 2 * lines))
     return max(1, min(rows, round(rows / shrink))), max(1, min(columns, int(columns / shrink)))
 
 
 def _rows(height: int, layout: Layout) -> int:
-    """Rows of areas for `height` half lines: a half block shows two in a line, a character one."""
+    """Return the rows of areas for `height` half lines: two per line for half blocks, one for characters."""
     return height if layout.color and layout.unicode else -(-height // 2)
 
 
 def _areas(picture: Array, rows: int, columns: int) -> Areas:
-    """`picture` (two axes) in `rows` x `columns` areas; one band of rows at a time is widened."""
+    """Split `picture` (two axes) into `rows` x `columns` areas, widening one band of rows at a time."""
     height, width = picture.shape
     starts = np.arange(columns) * width // columns
     means, kinds = np.zeros((rows, columns)), np.zeros((rows, columns), np.uint8)
     for row in range(rows):
         band = picture[row * height // rows : (row + 1) * height // rows]
-        # Widening a signalling NaN is an invalid operation to NumPy.
+        # NumPy reports an invalid operation when it widens a signaling NaN.
         with np.errstate(all="ignore"):
             means[row], kinds[row] = _band(band, starts)
     return Areas(means, kinds)
@@ -155,13 +155,13 @@ def _band(band: Array, starts: Array) -> tuple[Array, Array]:
     finite = np.isfinite(wide)
     counts, above, below = total(finite), total(wide == np.inf), total(wide == -np.inf)
     kinds = np.where(total(np.isnan(wide)) > 0, 1, np.where(counts > 0, 0, np.where(above >= below, 2, 3)))
-    # Divided before they are added: the sum of large finite elements may not be finite.
+    # Divide before adding: the sum of large finite elements may overflow.
     share = np.repeat(np.maximum(counts, 1), np.diff(starts, append=wide.shape[1]))
     return total(np.where(finite, wide, 0) / share), kinds
 
 
 def _levels(areas: Areas, scale: tuple[float, float] | None, count: int) -> Array:
-    """Each mean as 0..count-1 between the ends of the scale; all 0 where they are equal."""
+    """Scale the means to 0..count-1; all 0 if they are equal."""
     low, high = scale or (0.0, 0.0)
     span = high / 2 - low / 2
     if span == 0:
@@ -209,7 +209,7 @@ def _colors(areas: Areas, scale: tuple[float, float] | None) -> list[list[str]]:
 
 
 def _color(level: int) -> str:
-    """The color of a level 0..255 between the anchors of the map."""
+    """Interpolate the color of a level 0..255 between the anchors of the color map."""
     at = level / 255 * (len(VIRIDIS) - 1)
     left = min(int(at), len(VIRIDIS) - 2)
     mixed = (round(a + (b - a) * (at - left)) for a, b in zip(VIRIDIS[left], VIRIDIS[left + 1], strict=True))
@@ -221,7 +221,7 @@ def _rgb(color: Iterable[int]) -> str:
 
 
 def _beside(pictures: list[list[Text]], width: int) -> list[Text]:
-    """Pictures of equal height in one row, each padded to `width`, one cell apart."""
+    """Place images of equal height in one row, each padded to `width`, one cell apart."""
     lines = []
     for parts in zip(*pictures, strict=True):
         line = text()

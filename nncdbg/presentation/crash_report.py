@@ -1,4 +1,4 @@
-"""The last resort: a bug of nncdbg itself becomes one line, and a file with the traceback."""
+"""Report of an internal error: one line, and a file with the traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import traceback
 
 
 def report_crash(error: BaseException) -> str:
-    """Save the traceback; the line that says so."""
+    """Save the traceback and return the line that reports it."""
     summary = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     try:
         handle, path = tempfile.mkstemp(prefix="nncdbg-crash-", suffix=".txt")

@@ -1,4 +1,4 @@
-"""The text of a comparison: the verdict, the statement that differs, the worst value, how the error grows."""
+"""Comparison reports: verdict, first statement that differs, worst value, growth of the error."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 _ROWS = 40
-"""Layers that the table shows at most."""
+"""Maximum number of layers in the table."""
 
 _NARROW = 50
-"""Columns below which the table shows one figure."""
+"""Number of columns below which the table shows one figure."""
 
 
 _LISTED = 6
-"""Further causes, differences and names that are shown."""
+"""Maximum number of further causes, differences and names."""
 
 _HEADLINES = {
     "equal": ("the sides agree", "bold green"),
@@ -35,7 +35,7 @@ _HEADLINES = {
 
 
 def print_report(screen: Screen, report: DiffReport) -> None:
-    """Print a report; long names are shortened on a terminal, whole in a pipe."""
+    """Print a report; long names are shortened on a terminal, but not in a pipe."""
     names = _names(screen, report)
     _verdict(screen, report, names)
     _causes(screen, report, names)
@@ -48,7 +48,7 @@ def print_report(screen: Screen, report: DiffReport) -> None:
 
 
 def report_text(report: DiffReport) -> str:
-    """What `print_report` prints to a pipe."""
+    """Return the text that `print_report` writes to a pipe."""
     from nncdbg.presentation.screen import Screen
 
     out = StringIO()
@@ -57,7 +57,7 @@ def report_text(report: DiffReport) -> str:
 
 
 _Names: TypeAlias = Callable[[str], str]
-"""From the name of a value to what the report calls it."""
+"""Maps the name of a value to its name in the report."""
 
 
 def _names(screen: Screen, report: DiffReport) -> _Names:
@@ -97,7 +97,7 @@ def _verdict(screen: Screen, report: DiffReport, names: _Names) -> None:
 
 
 def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
-    """The first statement that differs by itself, and its value; then the others."""
+    """Print the first statement that introduces a difference, and its value; then the others."""
     cause, first = report.cause, report.first
     if cause is None:
         if first is not None:
@@ -129,7 +129,7 @@ def _ties(screen: Screen, report: DiffReport, names: _Names) -> None:
 
 
 def _differences(screen: Screen, report: DiffReport) -> None:
-    """Attributes and parameters that differ, besides the causes."""
+    """Print attributes and parameters that differ, other than the causes."""
     named = {cause.text for cause in report.causes}
     rest = [each for each in report.differences if each.text not in named]
     for each in rest[:_LISTED]:
@@ -147,7 +147,7 @@ def _divergence(screen: Screen, names: _Names, rank: str, match: Match, text: st
 
 
 def _site(site: ValueSite, names: _Names) -> Text:
-    """`%h f32[2,3] = Conv, line 12 of @main, iteration 3`."""
+    """Return `%h f32[2,3] = Conv, line 12 of @main, iteration 3`."""
     words = f"{names(site.value)} {site.type}"
     if site.op:
         words += f" = {site.op}"

@@ -1,4 +1,4 @@
-"""A tensor's elements in rows and columns, with the positions of both, the edges of large ones."""
+"""Grids of tensor elements with row and column positions; large tensors show their edges."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _ROWS = 16
-"""Lines that a grid takes at most, without caption."""
+"""Maximum number of lines of a grid, without caption."""
 
 
 def grid(array: Array, index: Any = None, *, layout: Layout | None = None, rows: int = _ROWS) -> Text:
-    """The elements of `array[index]`: a scalar, wrapped rows of a vector, or a table.
+    """Return the elements of `array[index]`: a scalar, wrapped rows of a vector, or a table.
 
-    Of what has more than two axes, the last two are shown, at the first position of the others;
-    a caption says which slice that is.  Large tables show `rows` rows and as many columns as fit,
-    from both ends.  Raises UsageError for an index that does not fit.
+    With more than two axes, shows the last two at the first position of the others, and a caption names the
+    slice. Large tables show `rows` rows and as many columns as fit, from both ends. Raises UsageError for
+    an invalid index.
     """
     view = layout or Layout()
     shown, positions, caption = choose_slice(array, index)
@@ -52,10 +52,9 @@ def grid(array: Array, index: Any = None, *, layout: Layout | None = None, rows:
 
 
 def choose_slice(array: Array, index: Any = None, axes: int = 2) -> tuple[Array, list[range], str]:
-    """What to show of `array[index]`: at most `axes` axes, their positions, and a caption.
+    """Return the slice of `array[index]` to show: at most `axes` axes, their positions, and a caption.
 
-    The caption is "" where all of the array is shown.  Raises UsageError for an index that does
-    not fit.
+    The caption is "" if all of the array is shown. Raises UsageError for an invalid index.
     """
     items = () if index is None else index if isinstance(index, tuple) else (index,)
     plain = all(item is ... or isinstance(item, int | np.integer | slice) for item in items)
@@ -71,7 +70,7 @@ def choose_slice(array: Array, index: Any = None, axes: int = 2) -> tuple[Array,
     kept = [axis for axis, item in enumerate(full) if isinstance(item, slice)]
     for axis in kept[: max(0, len(kept) - axes)]:
         full[axis] = positions[axis][0] if len(positions[axis]) else slice(0, 0)
-    # One element of a tensor of strings is a str, no array.
+    # A single element of a tensor of strings is a str, not an array.
     shown = np.asarray(array[tuple(full)], dtype=array.dtype)
     kept = [axis for axis in kept if isinstance(full[axis], slice)]
     caption = "" if kept == list(range(array.ndim)) and not items else _caption(full, array)
@@ -79,7 +78,7 @@ def choose_slice(array: Array, index: Any = None, axes: int = 2) -> tuple[Array,
 
 
 def _full(items: tuple[Any, ...], rank: int) -> list[Any]:
-    """An index of ints, slices and at most one `...` with one item for each axis."""
+    """Expand an index of ints, slices and at most one `...` to one item per axis."""
     given = len(items) - sum(item is ... for item in items)
     if given > rank or len(items) - given > 1:
         raise IndexError(
@@ -108,7 +107,7 @@ def _cell(value: Any, width: int, layout: Layout) -> Text:
 
 
 def _vector(vector: Array, positions: range, layout: Layout, rows: int) -> list[Text]:
-    """`[0] 1 2 3` / `[3] 4 5 6`: as many as fit a line, labeled with the first position."""
+    """Return `[0] 1 2 3` / `[3] 4 5 6`: lines filled with elements, labeled with the first position."""
     ends = edges(vector.shape[0], rows * layout.width)
     values = [vector[i] for i in ends if i is not None]
     width = max(cells(element(value, layout.precision)) for value in values)
@@ -128,7 +127,7 @@ def _vector(vector: Array, positions: range, layout: Layout, rows: int) -> list[
 
 
 def _table(table: Array, positions: Sequence[range], layout: Layout, rows: int) -> list[Text]:
-    """A header of column positions, then rows; None in the chosen rows or columns is a gap."""
+    """Return a header of column positions, then rows; None in the chosen rows or columns is a gap."""
     chosen = edges(table.shape[0], rows)
     label = max(len(str(positions[0][row])) for row in chosen if row is not None) + 2
     columns, widths = _fitting_columns(table, chosen, positions[1], layout.width - label, layout.precision)
@@ -153,7 +152,7 @@ def _table(table: Array, positions: Sequence[range], layout: Layout, rows: int) 
 def _fitting_columns(
     table: Array, chosen: Sequence[int | None], positions: range, room: int, digits: int
 ) -> tuple[list[int | None], list[int]]:
-    """The most columns, from both ends, that fit `room` cells, and the width of each."""
+    """Return the most columns, from both ends, that fit `room` cells, and their widths."""
     known: dict[int, int] = {}
 
     def width_of(column: int | None) -> int:

@@ -1,7 +1,7 @@
-"""What a terminal can show, and the spelling of single elements that all views share.
+"""Terminal capabilities and the text of single elements, shared by all views.
 
-Views are `rich.text.Text`: the same characters with and without color, no line wider than
-`Layout.width` cells.
+Views are `rich.text.Text`: the same characters with and without color, no line wider than `Layout.width`
+cells.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ BAD = "bold red"
 DIM = "dim"
 """Style of labels and captions."""
 SMALL = 8
-"""Elements that are shown in a line instead of their statistics."""
+"""Maximum number of elements shown in a line in place of statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`width` in cells; `color` and `unicode` as far as the other end can show them.
+    """`width` in cells; `color` and `unicode` if the terminal supports them.
 
-    `names` are the short names of the block that is shown; None shows names in full.  `precision` is the
-    number of significant digits.
+    `names` are the short names of the block that is shown; None shows full names. `precision` is the number
+    of significant digits.
     """
 
     width: int = 80
@@ -49,13 +49,13 @@ class Layout:
 
     @classmethod
     def of(cls, console: Console) -> Layout:
-        """What `console` can show: no color in a pipe, with NO_COLOR, or on a dumb terminal."""
+        """Return the layout for `console`: no color in a pipe, with NO_COLOR, or on a dumb terminal."""
         color = console.color_system is not None and not console.no_color
         return cls(console.width, color, console.encoding.lower().startswith("utf"))
 
     @property
     def ellipsis(self) -> str:
-        """One cell that stands for what is left out."""
+        """Return a one-cell ellipsis."""
         return "…" if self.unicode else "~"
 
     def forms(self, name: str) -> list[str]:
@@ -66,14 +66,14 @@ class Layout:
 
 
 def short_name_text(form: str, unicode: bool = True) -> str:
-    """Return a short form of a value's name with its sigil, quoted where a name like it has to be."""
+    """Return a short form of a value name with its sigil, quoted where its full name would be."""
     bare = spelled(form.replace(ELLIPSIS, "."))
     text = spelled(form) if bare.startswith('%"') else f"%{form}"
     return text if unicode else text.replace(ELLIPSIS, "...")
 
 
 def element(value: Any, digits: int = 4) -> str:
-    """One element in few characters: `nan`, `-inf`, `0.3333`, `true`, `'text'`, `1+2j`."""
+    """Return a short text of one element: `nan`, `-inf`, `0.3333`, `true`, `'text'`, `1+2j`."""
     if isinstance(value, str | bytes):
         text = repr(str(value) if isinstance(value, str) else bytes(value))
         return text if len(text) <= 16 else text[:13] + "..'"
@@ -91,7 +91,7 @@ def element(value: Any, digits: int = 4) -> str:
 
 
 def elements(array: Array, ellipsis: str = "…", digits: int = 4) -> str:
-    """The elements of a small tensor in a line: `[[1. nan] [0.5 2.]]`; of strings and bools the first."""
+    """Return a small tensor in a line: `[[1. nan] [0.5 2.]]`; of strings and bools, the first elements."""
     if array.ndim == 0:
         return element(array[()], digits)
     if is_text(array) or array.dtype.kind == "b":
@@ -102,7 +102,7 @@ def elements(array: Array, ellipsis: str = "…", digits: int = 4) -> str:
 
 
 def is_bad(value: Any) -> bool:
-    """True for NaN and infinities, in either part of a complex number."""
+    """Return True for NaN and infinities, in either part of a complex number."""
     if isinstance(value, str | bytes):
         return False
     if np.iscomplexobj(value):
@@ -111,36 +111,36 @@ def is_bad(value: Any) -> bool:
 
 
 def type_of(array: Array) -> str:
-    """`f32[1,64,56,56]`."""
+    """Return `f32[1,64,56,56]`."""
     return str(TensorType(dtypes.name_of(array.dtype), tuple(array.shape)))
 
 
 def is_text(array: Array) -> bool:
-    """True for tensors of strings."""
+    """Return True for tensors of strings."""
     return array.dtype.kind in "OUS"
 
 
 def text(content: str = "", style: str = "") -> Text:
-    """A Text, with `rich` imported only now."""
+    """Return a Text; imports `rich` lazily."""
     from rich.text import Text
 
     return Text(content, style=style)
 
 
 def cells(content: str) -> int:
-    """The cells that `content` takes in a terminal; a wide character takes two."""
+    """Return the width of `content` in terminal cells; a wide character takes two."""
     from rich.cells import cell_len
 
     return cell_len(content)
 
 
 def padded(content: str, width: int) -> str:
-    """`content` at the right of `width` cells."""
+    """Right-align `content` in `width` cells."""
     return " " * (width - cells(content)) + content
 
 
 def packed(parts: Iterable[str], layout: Layout) -> list[Text]:
-    """Captions joined by commas, as many on a line as fit."""
+    """Join captions by commas, as many per line as fit."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 2 + len(part) <= layout.width:
@@ -151,7 +151,7 @@ def packed(parts: Iterable[str], layout: Layout) -> list[Text]:
 
 
 def stacked(lines: Iterable[Text | str], layout: Layout) -> Text:
-    """Lines below each other, each cropped to the width."""
+    """Stack lines, each cropped to the width."""
     from rich.text import Text
 
     cropped = []
@@ -165,7 +165,7 @@ def stacked(lines: Iterable[Text | str], layout: Layout) -> Text:
 
 
 def edges(count: int, limit: int) -> list[int | None]:
-    """Positions 0..count-1 if they are `limit` at most, else those at both ends around a None."""
+    """Return the positions 0..count-1, or those at both ends around a None if more than `limit`."""
     if count <= limit:
         return list(range(count))
     head = (limit + 1) // 2

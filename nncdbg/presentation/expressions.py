@@ -1,4 +1,4 @@
-"""Results of expressions as text: those of `print`, and the lines of `display`."""
+"""Text of expression results: those of `print`, and the lines of `display`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def displayed(debugger: Debugger, screen: Screen, text: str) -> Text:
-    """Return the line that shows an expression at a stop.  Raises NncdbgError."""
+    """Return the line that shows an expression at a stop. Raises NncdbgError."""
     result = debugger.evaluate(text)
     if isinstance(result, np.ndarray) and result.ndim:
         return described(value_named(debugger, text) or text, result, layout_at(debugger, screen))
@@ -28,7 +28,7 @@ def displayed(debugger: Debugger, screen: Screen, text: str) -> Text:
 
 
 def value_named(debugger: Debugger, text: str) -> str | None:
-    """Return the value that `%h`, `%"odd name"` or plain `h` names; None for other expressions."""
+    """Return the value name in `%h`, `%"odd name"` or plain `h`; None for other expressions."""
     scope = debugger.values
     try:
         return resolve_name(text, scope.has, scope.names)

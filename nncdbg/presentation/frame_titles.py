@@ -1,4 +1,4 @@
-"""What a person calls a frame of the stack."""
+"""Titles of stack frames."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def frame_title(frames: Sequence[Frame], selected: int) -> str:
-    """`@layer1`, `@refine #3`, `the then branch`, `the micro program of Softmax`.
+    """Return `@layer1`, `@refine #3`, `the then branch`, or `the micro program of Softmax`.
 
-    `frames` are those of the stack, innermost first.
+    `frames` are the frames of the stack, innermost first.
     """
     frame = frames[selected]
     code, name = frame.code, name_text(frame.code.graph.name)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from nncdbg.engine.text.short_names import ProgramNames
 
 HERE = "->"
-"""The statement that is next."""
+"""The statement that runs next."""
 CULPRIT = ">>"
-"""The statement, just run, that a stop is about."""
+"""The statement, just executed, that caused a stop."""
 CALLER = "=>"
-"""The statement of an outer frame that is under way."""
+"""The current statement of an outer frame."""
 
 _STYLES = (
     (re.compile(r"^\s*#.*$"), "green"),
@@ -38,7 +38,7 @@ _STYLES = (
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What stands beside the numbers: arrows by line, and breakpoints by line (True: enabled)."""
+    """Margin marks: arrows by line, and breakpoints by line (True: enabled)."""
 
     arrows: Mapping[int, str] = field(default_factory=dict)
     breakpoints: Mapping[int, bool] = field(default_factory=dict)
@@ -47,9 +47,9 @@ class Marks:
 def window(
     listing: Listing, lines: Iterable[int], marks: Marks, room: int, names: ProgramNames | None
 ) -> list[Text]:
-    """The `lines` that the listing has, for a screen of `room` columns; full names if `names` is None.
+    """Return the `lines` of the listing for a screen of `room` columns; full names if `names` is None.
 
-    Long statements lose types and attributes before operands; one that an arrow points to is shown whole.
+    Long statements lose types and attributes before operands; a statement with an arrow is shown whole.
     """
     numbers = [number for number in lines if 1 <= number <= len(listing.lines)]
     width = len(str(numbers[-1])) if numbers else 1
@@ -65,13 +65,13 @@ def window(
 
 
 def around(line: int, size: int, last: int) -> range:
-    """`size` line numbers around `line`, within 1 and `last`."""
+    """Return `size` line numbers around `line`, between 1 and `last`."""
     first = max(1, min(line - size // 2, last - size + 1))
     return range(first, min(last, first + size - 1) + 1)
 
 
 def _lines(statement: Sequence[str], number: int, width: int, marks: Marks) -> Iterator[Text]:
-    """The lines of one statement, the first with its number and marks."""
+    """Yield the lines of one statement, the first with its number and marks."""
     star = {None: " ", True: "*", False: "o"}[marks.breakpoints.get(number)]
     arrow = marks.arrows.get(number, "  ")
     head = Text().append(star, "bold red").append(arrow, "bold yellow").append(f" {number:>{width}} ", "dim")

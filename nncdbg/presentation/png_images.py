@@ -1,4 +1,4 @@
-"""Tensors as pictures of one pixel per element, with NaN and infinities in colors of their own."""
+"""Tensors as images with one pixel per element; NaN and infinities have distinct colors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nncdbg.presentation.elements import is_text
 Colors = npt.NDArray[np.uint8]
 
 _SIDE = 256
-"""Pixels that the longer side of a picture has at least: elements of small tensors become squares."""
+"""Minimum number of pixels of the longer side: elements of small tensors become squares."""
 _MOST = 1 << 26
-"""Pixels of a picture at most."""
+"""Maximum number of pixels of an image."""
 _GAP = (255, 255, 255)
-"""The color between the matrices of a tensor with more than two axes."""
+"""Color between the matrices of a tensor with more than two axes."""
 
 
 def painted(values: Array, low: float, high: float) -> Colors:
-    """The colors (u8[..., 3]) of real numbers between the ends of a scale, dark to light."""
+    """Return the colors (u8[..., 3]) of real numbers on a scale from `low` to `high`, dark to light."""
     wide = values.astype(np.float64)
     span = high / 2 - low / 2
     with np.errstate(invalid="ignore"):
@@ -40,9 +40,10 @@ def painted(values: Array, low: float, high: float) -> Colors:
 
 
 def png(array: Array) -> bytes:
-    """A PNG file of a tensor: its last two axes, those before in a grid of pictures on one scale.
+    """Return a PNG file of a tensor: its matrices in a grid, on one color scale.
 
-    Raises UsageError for strings, for an empty tensor, and for more than 64 million pixels.
+    The last two axes are the matrices. Raises UsageError for strings, for an empty tensor, and for more
+    than 64 million pixels.
     """
     if is_text(array) or array.size == 0:
         raise UsageError("a picture needs numbers", hint="write a .txt file")
@@ -56,7 +57,7 @@ def png(array: Array) -> bytes:
 
 
 def _tiled(colors: Colors) -> Colors:
-    """The pictures of a tensor (u8[..., rows, columns, 3]) in a grid, one pixel apart."""
+    """Arrange the images of a tensor (u8[..., rows, columns, 3]) in a grid, one pixel apart."""
     rows, columns = colors.shape[-3:-1]
     tiles = colors.reshape(-1, rows, columns, 3)
     if len(tiles) == 1:
@@ -82,7 +83,7 @@ def _enlarged(colors: Colors) -> Colors:
 
 
 def encoded(colors: Colors) -> bytes:
-    """An RGB picture (u8[rows, columns, 3]) in PNG."""
+    """Encode an RGB image (u8[rows, columns, 3]) as PNG."""
     rows, columns = colors.shape[:2]
     lines = b"".join(b"\0" + row.tobytes() for row in colors)
 

@@ -1,4 +1,4 @@
-"""Program text in a file: the paths of the weights as seen from its folder."""
+"""Program text files, with weight paths relative to their folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def stores_from(program: Program, folder: Path | None) -> Program:
-    """The program with the paths of its stores as seen from `folder`; absolute if that is not known."""
+    """Return the program with store paths relative to `folder`; absolute if the folder is unknown."""
     source = Path(program.source).parent if program.source else Path()
     stores = [
         (source / store).resolve().as_posix()
@@ -26,6 +26,6 @@ def stores_from(program: Program, folder: Path | None) -> Program:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write the file whole or not at all.  Raises UsageError if it cannot be written."""
+    """Write the file atomically. Raises UsageError if it cannot be written."""
     with new_file(path) as file:
         file.write(text.encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""While the program runs: Ctrl-C pauses it, and a terminal shows how far it has come."""
+"""Progress of a run: Ctrl-C pauses it, and a terminal shows a status line."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 _PATIENCE = 0.5
-"""Seconds before a run is worth a word."""
+"""Seconds before a run shows a status line."""
 _PACE = 0.2
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 
 
 @contextmanager
 def under_way(debugger: Debugger, screen: Screen, pause: Callable[[], None] | None = None) -> Iterator[None]:
-    """The time of a run: Ctrl-C pauses it within one op, a terminal shows how far it has come.
+    """Pause the run within one op on Ctrl-C, and show its progress on a terminal.
 
-    With `pause`, Ctrl-C calls that instead.  What logpoints say is printed as it comes, or at the end.
+    With `pause`, Ctrl-C calls that instead. Logpoint messages are printed as they arrive, or at the end.
     """
     progress = _Progress(debugger, screen)
     with hearing(signal.SIGINT, pause or debugger.pause):
@@ -42,9 +42,9 @@ def under_way(debugger: Debugger, screen: Screen, pause: Callable[[], None] | No
 
 
 def print_messages(debugger: Debugger, screen: Screen) -> None:
-    """Print what logpoints have said since the last time."""
+    """Print the logpoint messages since the last call."""
     said = debugger.messages[:]
-    # The program may say more meanwhile, in another thread.
+    # The program may append messages meanwhile, in another thread.
     del debugger.messages[: len(said)]
     for message in said:
         screen.put(message)
@@ -73,7 +73,7 @@ def verify_observers(opened: OpenedProgram, screen: Screen) -> Verification:
 
 @contextmanager
 def hearing(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
-    """A signal calls `action`.  Only the main thread can say so; elsewhere nothing changes."""
+    """Call `action` on a signal. Outside the main thread, which cannot set handlers, does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -85,7 +85,7 @@ def hearing(number: signal.Signals, action: Callable[[], None]) -> Iterator[None
 
 
 class _Progress:
-    """Messages, and on a terminal a status line, after a while; the machine's tick is only read."""
+    """Prints messages and, on a terminal, a delayed status line; only reads the tick of the machine."""
 
     def __init__(self, debugger: Debugger, screen: Screen) -> None:
         self.debugger = debugger
@@ -103,7 +103,7 @@ class _Progress:
     def _watch(self) -> None:
         if self.done.wait(_PATIENCE):
             return
-        # A run this long gains by the compiled statistics, which a short script would wait for in vain.
+        # A run this long benefits from compiled statistics; a short script would only wait for them.
         prepare()
         while True:
             print_messages(self.debugger, self.screen)

@@ -1,4 +1,4 @@
-"""Where people read: text, errors and notes, fitted to a terminal or written whole to a pipe."""
+"""Output of text, errors and notes, fitted to a terminal or written in full to a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.errors import NncdbgError
 
 _UNBOUND = 1 << 20
-"""The width of a line in a pipe: whole."""
+"""Line width in a pipe: unlimited."""
 
 _EXCERPT = re.compile(r"( *\d+ \| )(.*)\n( *\| )(\s*\^+)", re.MULTILINE)
 """The two lines of an error that show a statement and underline it."""
@@ -28,22 +28,22 @@ _EXCERPT = re.compile(r"( *\d+ \| )(.*)\n( *\| )(\s*\^+)", re.MULTILINE)
 
 class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
-        """Leave it to `main`, which ends without a word."""
+        """Re-raise for `main`, which exits silently."""
         raise BrokenPipeError
 
 
 class _Escaping(RenderHook):
-    """Every text that a console prints passes here."""
+    """A render hook that escapes all text of a console."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [harmless(each) if isinstance(each, Text) else each for each in renderables]
 
 
 class Screen:
-    """Standard output and standard error, in color only on a terminal that shows it.
+    """Standard output and standard error, in color only on a terminal that supports it.
 
-    Nothing but text goes to a pipe or a dumb terminal.  Where somebody else shows what is written, as
-    an editor does, `color` says what that can, and `width` how wide pictures are to be.
+    Only plain text is written to a pipe or a dumb terminal. If another program shows the output, such as an
+    editor, `color` is whether it supports color, and `width` the width of images.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Screen:
         color: bool | None = None,
     ) -> None:
         self.full_names = False
-        """Whether names are shown in full on a terminal too."""
+        """Show full names on a terminal too."""
         self.precision = 4
         """Significant digits."""
         self.pager = True
-        """Whether output that is longer than the terminal goes through a pager."""
+        """Show output that is longer than the terminal in a pager."""
         self._fixed = width is not None
         self.out = _console(out or sys.stdout, width, color)
         self.err = _console(err or sys.stderr, width, color)
@@ -70,27 +70,27 @@ class Screen:
 
     @property
     def shortens(self) -> bool:
-        """Whether long names are shortened: on a screen, but not in a pipe."""
+        """Return True if long names are shortened: on a screen, but not in a pipe."""
         return (self.is_terminal or self._fixed) and not self.full_names
 
     @property
     def layout(self) -> Layout:
-        """For pictures and grids, which have to end somewhere."""
+        """Return the layout of images and grids, which need a finite width."""
         return replace(Layout.of(self.out), precision=self.precision)
 
     @property
     def line_layout(self) -> Layout:
-        """For lines: as wide as the terminal, or whole in a pipe."""
+        """Return the layout of lines: as wide as the terminal, or unlimited in a pipe."""
         layout = self.layout
         return layout if self.is_terminal else replace(layout, width=_UNBOUND)
 
     def fix_width(self, width: int | None) -> None:
-        """Take `width` columns for output, or those of the terminal for None."""
+        """Use `width` columns for output, or those of the terminal for None."""
         self.out._width = width
 
     @contextmanager
     def paged(self) -> Iterator[None]:
-        """Collect what is printed, and show it in the user's pager if the terminal has fewer lines."""
+        """Collect output, and show it in the user's pager if it is longer than the terminal."""
         if not (self.pager and self.is_terminal and sys.stdin.isatty()) or self.out.is_dumb_terminal:
             yield
             return
@@ -106,24 +106,24 @@ class Screen:
             return
         import pydoc
 
-        # What `less` needs to keep colors, and to leave the text on the screen.
+        # `less` needs these options to keep colors, and to leave the text on the screen.
         os.environ.setdefault("LESS", "-RX")
         pydoc.pager(text)
 
     def put(self, content: Text | str = "") -> None:
-        """Print lines.  A string is wrapped at words on a terminal; a Text is as wide as it is."""
+        """Print lines. A string is wrapped at words on a terminal; a Text keeps its width."""
         if isinstance(content, str):
             self.out.print(Text(content), soft_wrap=not self.is_terminal)
         else:
             self.out.print(content, soft_wrap=True)
 
     def put_line(self, content: Text, indent: str = "") -> None:
-        """Print each line of `content` behind `indent`, cropped to the terminal's width, whole in a pipe."""
+        """Print each line of `content` after `indent`, cropped to the terminal's width, in full to a pipe."""
         for line in harmless(content).split("\n"):
             self.put(fitted(Text(indent).append_text(line), self.line_layout))
 
     def put_wrapped(self, content: Text) -> None:
-        """Print lines, on a terminal broken at words, with what follows indented."""
+        """Print lines; on a terminal they are wrapped at words, with continuation lines indented."""
         if not self.is_terminal:
             self.put(content)
             return
@@ -138,12 +138,12 @@ class Screen:
                 self.put(Text(" " * (indent + 2 * bool(number))).append_text(piece))
 
     def note(self, content: str) -> None:
-        """A remark on standard error, so that standard output stays what was asked for."""
+        """Print a note on standard error, so that standard output only contains the requested output."""
         self.out.file.flush()
         self.err.print(Text(f"note: {content}", DIM), soft_wrap=not self.err.is_terminal)
 
     def complain(self, error: NncdbgError | str) -> None:
-        """An error in its one shape, on standard error."""
+        """Print an error on standard error, in the common format."""
         self.out.file.flush()
         words = printable(str(error))
         if self.err.is_terminal:
@@ -154,7 +154,7 @@ class Screen:
 
 
 def harmless(text: Text) -> Text:
-    """Return the text with its styles, and every hostile character escaped."""
+    """Return the text with its styles, and with control characters escaped."""
     found = [*HOSTILE.finditer(text.plain)]
     if not found:
         return text
@@ -171,7 +171,7 @@ def harmless(text: Text) -> Text:
 
 
 def fitted(line: Text, layout: Layout) -> Text:
-    """The line, cropped with an ellipsis where it is wider than `layout`."""
+    """Return the line, cropped with an ellipsis if it is wider than `layout`."""
     if line.cell_len > layout.width:
         line = line.copy()
         line.truncate(max(0, layout.width - 1))
@@ -180,11 +180,11 @@ def fitted(line: Text, layout: Layout) -> Text:
 
 
 def _console(file: TextIO, width: int | None, color: bool | None) -> Console:
-    # In a notebook rich would show each line as a rendering of its own.
+    # In a notebook, rich would show each line as a separate rendering.
     options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "force_jupyter": False}
     options["width"] = width
     if color is not None:
-        # What the environment says is about the terminal that this process has, not about that screen.
+        # The environment describes the terminal of this process, not that screen.
         options |= {"color_system": "standard" if color else None, "no_color": not color}
         options["force_terminal"] = False
     console = _Console(file=file, **options)
@@ -193,7 +193,7 @@ def _console(file: TextIO, width: int | None, color: bool | None) -> Console:
 
 
 def _narrow(match: re.Match[str], width: int) -> str:
-    """An excerpt cut so that the carets stay under the first of what they underline."""
+    """Crop an excerpt so that the carets stay under the first of the underlined characters."""
     number, text, bar, carets = match.groups()
     room = max(4, width - len(number))
     start = len(carets) - len(carets.lstrip())

@@ -1,4 +1,4 @@
-"""Statements of program text fitted to the columns of a screen: names give way first, the op stays."""
+"""Statements fitted to the columns of a screen: names are shortened first, the op is kept."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from nncdbg.engine.text.listing import Listing
 
 _BRIEF = 2
-"""Lines that other statements take at most."""
+"""Maximum number of lines of other statements."""
 
 _GUTTER = 8
-"""Columns in front of a statement that a report quotes."""
+"""Columns before a statement quoted in a report."""
 
 _WHOLE = 6
-"""Lines that a statement shown whole takes at most."""
+"""Maximum number of lines of a statement shown whole."""
 
 _NAME = re.compile(
     rf"%(?P<name>(?:{BARE}|{ELLIPSIS})+|{STRING})|(?P<data>\bdata\()(?P<key>{STRING})|{STRING}"
@@ -35,9 +35,9 @@ _ATTRIBUTE = re.compile(rf"(?:[A-Za-z_][\w.]*|{STRING})=")
 
 
 def brief(statement: str, names: ShortNames, room: int) -> list[str]:
-    """A statement with short names, in one line of `room` columns without types and attributes if need be.
+    """Return a statement with short names, in `room` columns, without types and attributes if necessary.
 
-    Where its operands need more room it takes two lines, and leaves out the last operands beyond.
+    Uses two lines if the operands need more room, and omits the last operands beyond that.
     """
     text = statement
     for text in _shorter(statement, names):
@@ -52,7 +52,7 @@ def brief(statement: str, names: ShortNames, room: int) -> list[str]:
 
 
 def whole(statement: str, names: ShortNames, room: int) -> list[str]:
-    """A statement with short names, on several lines where it does not fit `room` columns."""
+    """Return a statement with short names, on several lines if it does not fit `room` columns."""
     bare = _LOCATION.sub(lambda match: match["brace"] or "", statement)
     for text in (named(statement, names, 0), named(bare, names, 0)):
         if cells(text) <= room:
@@ -86,7 +86,7 @@ class FittedText:
 
 
 def named(statement: str, names: ShortNames, form: int) -> str:
-    """A statement whose names have the form of that number (0: preferred, -1: shortest)."""
+    """Return a statement with its names in the form `form` (0: preferred, -1: shortest)."""
 
     def short(match: re.Match[str]) -> str:
         written = match["name"] or match["key"]
@@ -123,7 +123,7 @@ class _Call:
 
 
 def _shorter(statement: str, names: ShortNames) -> Iterator[str]:
-    """The statement in ever fewer characters, with all its operands."""
+    """Yield the statement in ever fewer characters, with all its operands."""
     yield named(statement, names, 0)
     statement = _LOCATION.sub(lambda match: match["brace"] or "", statement)
     yield named(statement, names, 0)
@@ -147,7 +147,7 @@ def _without_types(statement: str) -> str:
 
 
 def _fewer_operands(statement: str) -> Iterator[str]:
-    """The statement without its last operands, from one less to none."""
+    """Yield the statement without its last operands, from one omitted to all."""
     call = _read_call(statement)
     for kept in range(len(call.operands) - 1 if call else -1, -1, -1):
         assert call is not None
@@ -169,13 +169,13 @@ def _read_call(statement: str) -> _Call | None:
 
 
 def _name_alone(output: str) -> str:
-    """`%h` of `%h: f32[2]`."""
+    """Return `%h` of `%h: f32[2]`."""
     match = _NAME.match(output)
     return match.group() if match is not None else output
 
 
 def _split(text: str) -> list[str]:
-    """The parts of a list between commas, outside of strings and brackets."""
+    """Split a list at commas, outside of strings and brackets."""
     parts, depth, start = [], 0, 0
     for match in re.finditer(rf"{STRING}|[\[\](){{}},]", text):
         symbol = match.group()
@@ -190,7 +190,7 @@ def _split(text: str) -> list[str]:
 
 
 def _wrap(text: str, room: int) -> list[str]:
-    """The text broken at spaces outside of strings; what follows the first line is indented."""
+    """Wrap the text at spaces outside of strings; continuation lines are indented."""
     lead = " " * (len(text) - len(text.lstrip()))
     lines = [lead]
     for piece in re.findall(rf"(?:{STRING}|[^\s\"]|\")+", text):

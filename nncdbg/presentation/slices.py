@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 _INDENT = "    "
-"""Before a value."""
+"""Indentation of a value."""
 
 ZEROS = "zeros"
-"""The trouble of a float tensor all of whose elements are 0."""
+"""The trouble of a float tensor with only zero elements."""
 
 _MANY = 60
-"""Values shown at most."""
+"""Maximum number of values shown."""
 
 
 class Showing(Protocol):
-    """How the contents of slots are shown."""
+    """Formatting of slot contents."""
 
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
-        """The line of a value."""
+        """Return the line of a value."""
 
     def statement(self, code: Code, line: int, head: str) -> str:
-        """The statement on a line of a block's listing behind `head`."""
+        """Return the statement on a line of a block's listing, after `head`."""
 
     def words(self, text: str, code: Code) -> str:
-        """A sentence about values of a block."""
+        """Format a sentence about values of a block."""
 
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
-        """Its statistics; None for what is no tensor, and where they would take too long."""
+        """Return the statistics of a tensor; None for other contents, and if they would take too long."""
 
 
 class InLines:
-    """On a terminal: all statistics, whatever they cost."""
+    """Formatting for a terminal: all statistics, regardless of their cost."""
 
     def __init__(self, debugger: Debugger, screen: Screen) -> None:
         self.to_host = debugger.backend.to_host
@@ -83,7 +83,7 @@ def show_slice(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) ->
 def followed(
     debugger: Debugger, visit: Visit, slots: Sequence[int], depth: int, showing: Showing
 ) -> Iterator[Origin]:
-    """Return what values were computed from; of one with NaN, Inf or zeros only, the path to their origin."""
+    """Return the origins of values; for a value with NaN, Inf or only zeros, the path to its origin."""
 
     def troubles(origin: Origin) -> set[str] | None:
         content = content_of(debugger, origin.visit, origin.slot)
@@ -102,7 +102,7 @@ def followed(
 
 
 def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing) -> Iterator[Text]:
-    """A line for each statement, and below it one for each of its values that the slice has."""
+    """Yield a line per statement, and below it one per value of the statement in the slice."""
     told: tuple[Visit, int] | None = None
     for origin in origins:
         here = (origin.visit, origin.pc)
@@ -117,7 +117,7 @@ def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing)
 
 
 def statement_line(debugger: Debugger, visit: Visit, pc: int, showing: Showing) -> Text:
-    """`line 22: %terms = Mul(%q, %logq)`, in a loop with the iteration."""
+    """Return `line 22: %terms = Mul(%q, %logq)`, in a loop with the iteration."""
     listing = debugger.loaded.listing_of(visit.code)
     line = listing.line(visit.code.path, pc)
     where = f" of the micro program of {visit.code.graph.name}" if visit.code.formula is not None else ""
@@ -128,7 +128,7 @@ def statement_line(debugger: Debugger, visit: Visit, pc: int, showing: Showing) 
 
 
 def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterator[Text]:
-    """The value; where it is no number any more and was before, also why."""
+    """Yield the line of a value and, if NaN, Inf or zeros originate there, the causes."""
     visit, slot = origin.visit, origin.slot
     content = content_of(debugger, visit, slot)
     if content is UNSET:
@@ -167,7 +167,7 @@ def cause_lines(debugger: Debugger, origin: Origin, name: str, showing: Showing)
 def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str | None:
     """Return the cause of a NaN, an Inf or zeros (`name`), or a sentence: intentional, or set by hand.
 
-    None where operands were dropped to keep within the history budget: they would have to be computed again.
+    None if operands were dropped to keep within the history budget and would have to be recomputed.
     """
     code, pc = origin.visit.code, origin.pc
     output = code.result_slots(pc).index(origin.slot)
@@ -187,7 +187,7 @@ def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str 
 
 
 def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
-    """What a slot holds; UNSET for what is no longer valid."""
+    """Return the content of a slot; UNSET if it is no longer valid."""
     content = visit.slots[slot]
     if content is EVICTED and visit.depth is not None:
         content = debugger.timeline.recompute(visit.depth, slot)
@@ -204,15 +204,15 @@ def originating(debugger: Debugger, origin: Origin, result: Any, showing: Showin
         content = content_of(debugger, visit, slot)
         known = showing.summary(content, visit.code, slot) if content is not UNSET else None
         if content is UNSET or (known is None and hasattr(content, "dtype")):
-            return []  # It may have come from there.
+            return []  # An unavailable operand may have it.
         troubles -= troubles_of(content, visit.code, slot, showing)
         if known is not None and known.count and known.zero == known.count:
-            troubles.discard(ZEROS)  # Zeros of another type are zeros too.
+            troubles.discard(ZEROS)  # zeros of another type count as zeros
     return sorted(troubles, reverse=True)
 
 
 def troubles_of(content: Any, code: Code, slot: int, showing: Showing) -> set[str]:
-    """Return what is abnormal in a content: `NaN`, `Inf`, or `zeros` for a float tensor of zeros only."""
+    """Return the troubles of a content: `NaN`, `Inf`, or `zeros` for a float tensor of only zeros."""
     summary = showing.summary(content, code, slot)
     if summary is None:
         return set()

@@ -1,4 +1,4 @@
-"""What a person reads at a stop: why, where, what was just written, and the lines around."""
+"""Text of a stop: its reason, location, the values just written, and the surrounding lines."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 LINES = 5
-"""Lines of the window at a stop."""
+"""Number of lines of the window at a stop."""
 
 _MANY = 8
-"""Values that a stop lists at most."""
+"""Maximum number of values listed at a stop."""
 
 _INDENT = "  "
-"""Before the values of a stop."""
+"""Indentation of the values at a stop."""
 
 
 def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, written: bool) -> None:
-    """Print a stop, with what was just `written`.  `before` identifies the block of the last stop."""
+    """Print a stop with the values just `written`. `before` identifies the block of the last stop."""
     if stop.reason == "end":
         _show_end(screen, debugger)
         return
@@ -54,7 +54,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
 
 
 def place_of(frame: Frame) -> object:
-    """What tells one block, call or iteration from another."""
+    """Return a key that distinguishes blocks, calls and iterations."""
     return (id(frame.code), frame.entered, frame.iteration)
 
 
@@ -76,12 +76,12 @@ def _show_end(screen: Screen, debugger: Debugger) -> None:
 
 
 def names_on(debugger: Debugger, screen: Screen, code: Code) -> ProgramNames | None:
-    """The names of the program that a block belongs to; None on a screen that shows names in full."""
+    """Return the names of the program of a block; None on a screen that shows full names."""
     return debugger.loaded.names_of(code) if screen.shortens else None
 
 
 def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, head: str = "") -> list[str]:
-    """The statement on a line of a block's listing behind `head`, on two lines where one is too narrow."""
+    """Return the statement on a line of a block's listing after `head`, on two lines if necessary."""
     names = names_on(debugger, screen, code)
     listing = debugger.loaded.listing_of(code)
     visible = names.at(listing.block(line) or code.path) if names is not None else ShortNames(())
@@ -91,33 +91,33 @@ def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, h
 
 
 def with_short_names(debugger: Debugger, screen: Screen, words: str) -> str:
-    """A sentence with the short names of the values of the innermost frame."""
+    """Return a sentence with the short names of the values of the innermost frame."""
     code = debugger.stack[-1].code
     names = names_on(debugger, screen, code)
     return named(words, names.at(code.path), 0) if names is not None else words
 
 
 def breakpoint_words(debugger: Debugger, screen: Screen, found: Breakpoint) -> str:
-    """What a breakpoint stops at, with the short names of the block of its first line."""
+    """Return the location of a breakpoint, with the short names of the block of its first line."""
     block = debugger.listing.block(found.lines[0]) if found.lines else None
     names = names_on(debugger, screen, debugger.loaded.codes[0])
     return named(str(found), names.at(block), 0) if names is not None and block is not None else str(found)
 
 
 def layout_at(debugger: Debugger, screen: Screen, indent: str = "") -> Layout:
-    """How to show lines about values of the selected frame behind `indent`."""
+    """Return the layout for lines about values of the selected frame after `indent`."""
     return layout_in(debugger, screen, debugger.frames[max(0, debugger.selected)].code, indent)
 
 
 def layout_in(debugger: Debugger, screen: Screen, code: Code, indent: str = "") -> Layout:
-    """How to show lines about values of a block behind `indent`."""
+    """Return the layout for lines about values of a block after `indent`."""
     names = names_on(debugger, screen, code)
     layout = screen.line_layout
     return replace(layout, width=layout.width - len(indent), names=names.at(code.path) if names else None)
 
 
 def value_or_reason(debugger: Debugger, name: str, layout: Layout) -> Text:
-    """The lines of a value, or why there is none at this moment."""
+    """Return the lines of a value, or the reason why it is not available."""
     from nncdbg.engine.errors import NotComputed
 
     try:
@@ -127,7 +127,7 @@ def value_or_reason(debugger: Debugger, name: str, layout: Layout) -> Text:
 
 
 def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
-    """What a stop shows of: a finding's statement whole, what data stops and steps have written."""
+    """Return the values to show: all of a finding's statement, or those written by data stops and steps."""
     if stop.node is not None and (stop.finding is not None or stop.error is not None):
         done = stop.node.outputs if stop.error is None else ()
         return unique([*operand_names(stop.node), *(value.name for value in done)])
@@ -142,7 +142,7 @@ def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
 
 
 def fallbacks(debugger: Debugger) -> list[tuple[str, str]]:
-    """(op, what to say of it) of each statement that ran on NumPy for want of a kernel, oldest first."""
+    """Return (op, description) for each statement that fell back to NumPy, oldest first."""
     name = debugger.backend.name
     return [
         (op, f"line {line}: {op} ran on NumPy because {name} has no kernel for it")
@@ -151,12 +151,12 @@ def fallbacks(debugger: Debugger) -> list[tuple[str, str]]:
 
 
 def operand_names(node: Any) -> list[str]:
-    """The values that a statement reads, in order."""
+    """Return the values that a statement reads, in order."""
     return [operand for operand in node.inputs if isinstance(operand, str)]
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """The names in order, each once, `_MANY` at most, without the unnamed."""
+    """Return the unique non-empty names in order, at most `_MANY`."""
     return [name for name in dict.fromkeys(names) if name][:_MANY]
 
 
@@ -170,7 +170,7 @@ def _window(screen: Screen, debugger: Debugger, stop: Stop) -> list[Text]:
 
 
 def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> Marks:
-    """The arrow of the frame `selected` (0: innermost), the culprit of a stop, and breakpoints."""
+    """Return the arrow of the frame `selected` (0: innermost), the culprit of a stop, and breakpoints."""
     frame = debugger.frames[selected]
     arrows: dict[int, str] = {}
     line = debugger.loaded.line(frame.code, frame.pc)

@@ -1,4 +1,4 @@
-"""Tensors as files: `.npy`, `.npz`, `.csv`, `.txt` and `.png`, each written whole or not at all."""
+"""Tensors as files: `.npy`, `.npz`, `.csv`, `.txt` and `.png`, written atomically."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from nncdbg.presentation.atomic_file import new_file
 from nncdbg.presentation.elements import is_text, type_of
 
 MAX_TEXT_ELEMENTS = 10_000_000
-"""Elements of a tensor that is written as text."""
+"""Maximum number of elements of a tensor written as text."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> Path:
-    """Write tensors by name to a file whose suffix is one of `FORMATS`; return its path.
+    """Write tensors by name to a file with a suffix of `FORMATS`; return its path.
 
-    Only `.npz` holds several.  Without a known suffix, `.npy` is added.  Raises UsageError for what the
-    format cannot hold, and where the file cannot be written.
+    Only `.npz` holds several tensors. Without a known suffix, `.npy` is added. Raises UsageError if the
+    format does not support the tensors or the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS and not os.path.isdir(path):
         path = path.with_name(path.name + ".npy")
@@ -48,7 +48,7 @@ def _npy(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
 
 
 def _npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
-    # The names may be those of savez's own arguments, so the file is filled entry by entry.
+    # Names may equal parameter names of savez, so entries are written one by one.
     import zipfile
 
     with zipfile.ZipFile(file, "w") as archive:
@@ -71,7 +71,7 @@ def _csv(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
 
 
 def _txt(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """A line per row; a comment with the leading indices before each matrix."""
+    """Write a line per row; a comment with the leading indices precedes each matrix."""
     ((name, array),) = arrays.items()
     _check_size(array)
     file.write(f"# {name} {type_of(array)}\n".encode())
@@ -91,7 +91,7 @@ def _png(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """An element with as many digits as its type needs to be read back."""
+    """Return an element with enough digits to read it back exactly."""
     return str(value).replace('"', '""')
 
 
@@ -110,4 +110,4 @@ FORMATS: dict[str, Callable[[IO[bytes], Mapping[str, Array]], None]] = {
     ".txt": _txt,
     ".png": _png,
 }
-"""Suffix to what writes the file."""
+"""Maps suffixes to writers."""

@@ -1,4 +1,4 @@
-"""How a tensor is shown in a terminal: one line, a histogram, or what suits its shape best."""
+"""Tensors in a terminal: one line, a histogram, or the view that suits the shape."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from nncdbg.stats.summary import Summary
 
 _SIDE = 16
-"""Rows and columns of a matrix that is shown as a grid."""
+"""Maximum rows and columns of a matrix shown as a grid."""
 _INDENT = "    "
-"""Before statistics that need lines of their own."""
+"""Indentation of statistics on lines of their own."""
 
 _NOT_FINITE = re.compile(r"(?<!\w)[+-]?(?:nan|inf)j?(?!\w)")
 
 
 def value_line(name: str, array: Array, summary: Summary, layout: Layout | None = None) -> Text:
-    """Return `%h f32[1,64,56,56] nan 8 min -0.1 mean 0.4 max 6.1 std 0.9`; small tensors show their elements.
+    """Return `%h f32[1,64,56,56] nan 8 min -0.1 mean 0.4 max 6.1 std 0.9`, or elements if few.
 
-    Statistics are never cut: where they do not fit behind the name, they take lines of their own.
+    Statistics are never cropped: if they do not fit after the name, they are put on lines of their own.
     """
     view = layout or Layout()
     heads = [f"{form} {type_of(array)}" for form in view.forms(name)]
@@ -62,7 +62,7 @@ def value_line(name: str, array: Array, summary: Summary, layout: Layout | None 
 
 
 def described(name: str, content: Any, layout: Layout | None = None) -> Text:
-    """The line of a value, tensor or not."""
+    """Return the line of a value, tensor or not."""
     if isinstance(content, (np.ndarray, np.generic)):
         array = np.asarray(content)
         return value_line(name, array, summarize(array), layout)
@@ -81,7 +81,7 @@ def _elements(array: Array, layout: Layout) -> Text:
 
 
 def _headed(heads: Sequence[str], parts: Sequence[Text], layout: Layout) -> Text:
-    """The parts behind the first of `heads` that leaves room for them, or on lines below where none does."""
+    """Put the parts after the first of `heads` that leaves room for them, else on lines below."""
     joined = text(" ").join(parts)
     for head in heads:
         if cells(head) + 1 + joined.cell_len <= layout.width:
@@ -98,7 +98,7 @@ def _headed(heads: Sequence[str], parts: Sequence[Text], layout: Layout) -> Text
 
 
 def histogram_bars(histogram: Histogram, layout: Layout | None = None) -> Text:
-    """Horizontal bars with the range and the count of each bin; NaN and infinities on rows of their own."""
+    """Return horizontal bars with range and count per bin; NaN and infinities have separate rows."""
     view = layout or Layout()
     rows = [
         (f"{low:.3g}", f"{low:.3g} .. {high:.3g}", int(count), "")
@@ -123,7 +123,7 @@ def histogram_bars(histogram: Histogram, layout: Layout | None = None) -> Text:
 
 
 def _bar(length: float, room: int, layout: Layout) -> str:
-    """A bar of `length` cells in `room`; what is not zero shows."""
+    """Return a bar of `length` cells in `room`; a nonzero length is always visible."""
     if not layout.unicode:
         return ("#" * max(round(length), 1 if length else 0)).ljust(room)
     eighths = max(round(length * 8), 1 if length else 0)
@@ -131,10 +131,11 @@ def _bar(length: float, room: int, layout: Layout) -> str:
 
 
 def show(array: Array, name: str, layout: Layout | None = None) -> Text:
-    """What suits the shape: a scalar's value, a vector's elements with a spark line, a small matrix as
-    a grid, a large one as an image, three axes and more as a strip of channels.
+    """Return the view that suits the shape of a tensor.
 
-    Axes of size 1 do not count.  Strings are always a grid.
+    A scalar is shown as its value, a vector as its elements with a spark line, a small matrix as a grid, a
+    large one as an image, and three or more axes as a strip of channels. Axes of size 1 do not count.
+    Strings are always a grid.
     """
     view = layout or Layout()
     head = f"{spelled(name)} {type_of(array)}"

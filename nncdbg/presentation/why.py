@@ -1,4 +1,4 @@
-"""`why`: where what is abnormal in a value originates and why, then the path; else what is suspicious."""
+"""`why`: the origin, cause and path of abnormal elements of a value; else suspicious statements."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 _FAR = 100_000
-"""Statements that a search for an origin goes back at most."""
+"""Maximum number of statements searched backward for an origin."""
 
 _NEAR = 3
-"""Statements back that a normal value shows."""
+"""Number of statements shown before a normal value."""
 
 _ORIGINS = 3
-"""Origins shown at most."""
+"""Maximum number of origins shown."""
 
 _STEPS = 12
-"""Statements of a path shown at most."""
+"""Maximum number of statements of a path shown."""
 
 _SUSPICIOUS = 5
-"""Suspicious statements shown at most."""
+"""Maximum number of suspicious statements shown."""
 
 
 def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = None) -> None:
-    """Print why a value is what it is; with `depth`, the statements and values up to that far.
+    """Print the explanation of a value; with `depth`, the statements and values up to that depth.
 
     Raises NotComputed or ExpressionError for the name.
     """
@@ -78,7 +78,7 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
 
 
 def abnormal(debugger: Debugger, screen: Screen, names: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return the first of these values with NaN or Inf, else of zeros only, with its troubles; or None."""
+    """Return the first of these values with NaN or Inf, else with only zeros, and its troubles; or None."""
     showing = InLines(debugger, screen)
     found: list[tuple[str, list[str]]] = []
     for name in names:
@@ -95,7 +95,7 @@ def abnormal(debugger: Debugger, screen: Screen, names: Sequence[str]) -> tuple[
 def value_in_question(debugger: Debugger, screen: Screen) -> str:
     """Return the value that `why` explains without a name: of the stop, the outputs, or the last result.
 
-    Raises UsageError where nothing has been computed.
+    Raises UsageError if no value is computed.
     """
     node, finding = debugger.stop.node, debugger.stop.finding
     if finding is not None and node is not None:
@@ -120,7 +120,7 @@ def _names_here(debugger: Debugger, failed: Node | None) -> list[str]:
 
 
 def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin], showing: InLines) -> None:
-    """Print the statements where what is abnormal originates, the earliest first, with their causes."""
+    """Print the statements where troubles originate, the earliest first, with their causes."""
     found = []
     for origin in origins:
         content = content_of(debugger, origin.visit, origin.slot)
@@ -152,7 +152,7 @@ def _operands_and_result(debugger: Debugger, origin: Origin, showing: InLines) -
 
 
 def _show_path(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:
-    """Print the statements from the origin to the value, on one line, the longest way cut in the middle."""
+    """Print the statements from the origin to the value in one line; long paths are cut in the middle."""
     line = debugger.loaded.line
     steps = list(
         dict.fromkeys(

@@ -1,1 +1,1 @@
-"""The command line, and the prompt in a terminal."""
+"""The command line and the terminal prompt."""

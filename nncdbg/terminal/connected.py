@@ -1,6 +1,6 @@
-"""`nncdbg repl --connect SOCKET`: a prompt for a program that a debug session of an editor holds.
+"""`nncdbg repl --connect SOCKET`: a prompt for a program in a debug session of an editor.
 
-It only carries lines there and prints what comes back (see `dap_server.terminal_window`).
+It sends lines to the session and prints the responses (see `dap_server.terminal_window`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from prompt_toolkit import Application
 
 _PATIENCE = 2.0
-"""Seconds that the Tab key waits for an answer."""
+"""Seconds that the Tab key waits for a response."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read lines until the user or the session leaves; the exit code."""
+    """Read lines until the user or the session leaves; return the exit code."""
     description = (
         "The terminal of a debug session. Editors start it; `nncdbg MODEL` starts a separate session."
     )
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Prompt:
-    """The prompt, and the thread that prints what the session says meanwhile."""
+    """The prompt, and the thread that prints messages of the session."""
 
     def __init__(self, connection: socket.socket) -> None:
         from prompt_toolkit import PromptSession
@@ -79,7 +79,7 @@ class _Prompt:
         )
 
     def read(self) -> None:
-        """Carry lines until there are no more."""
+        """Send lines until the input ends."""
         from prompt_toolkit.patch_stdout import patch_stdout
 
         from nncdbg.commands.session import PROMPT
@@ -87,7 +87,7 @@ class _Prompt:
         BackgroundThread(target=self._hear, name="nncdbg-repl").start()
         while not self._over.is_set():
             try:
-                # What comes while a line is edited is printed above it.
+                # Print messages above a line that is being edited.
                 with patch_stdout():
                     line = self._prompt.prompt(PROMPT)
             except KeyboardInterrupt:
@@ -103,7 +103,7 @@ class _Prompt:
             print("the session has ended")
 
     def _print_answer(self) -> None:
-        """What was asked is answered before the next prompt; Ctrl-C pauses a program that does not answer."""
+        """Wait for the response and print it; Ctrl-C pauses the running program."""
         while not self._over.is_set():
             try:
                 answer = self._answers.get()
@@ -117,10 +117,10 @@ class _Prompt:
                 return
 
     def completions(self, text: str) -> list[tuple[str, int]]:
-        """(text, how much of what stands before the cursor it replaces) of each; none if it takes long."""
+        """Return (text, length of the replaced text before the cursor) pairs; none after a timeout."""
         self._send({"complete": text})
         answer: dict[str, Any] | None = {}
-        # An earlier question may have been answered too late.
+        # The response to an earlier request may have arrived after its timeout.
         while answer is not None and answer.get("of") != text:
             try:
                 answer = self._answers.get(timeout=_PATIENCE)
@@ -142,7 +142,7 @@ class _Prompt:
                 for line in lines:
                     self._take(json.loads(line))
             except OSError:
-                pass  # as if it had closed
+                pass  # like a closed connection
         self._leave()
 
     def _take(self, message: dict[str, Any]) -> None:

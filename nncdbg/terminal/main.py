@@ -1,6 +1,6 @@
-"""The command `nncdbg`: which mode is wanted, and what becomes of whatever goes wrong.
+"""The command `nncdbg`: select the mode and report errors.
 
-Nothing heavy is imported here: `nncdbg --help` has to answer at once.
+Heavy imports are deferred, so that `nncdbg --help` responds at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMANDS = {
     "repl": ("nncdbg.terminal.connected", "open a prompt for an editor's debug session"),
     "ops": ("nncdbg.terminal.one_shot.ops", "list all ops, or describe one"),
 }
-"""One-shot command to (module with `main(arguments) -> int`, one line of help)."""
+"""Maps one-shot commands to (module with `main(arguments) -> int`, one line of help)."""
 
 _DESCRIPTION = "The debugger for computation graphs: break, step, step back, inspect and change tensors."
 
@@ -44,8 +44,9 @@ _PREPARATION = "nncdbg.stats.preparation"
 def run() -> int:
     """Run `main` as the whole process, and return its exit code.
 
-    The first sessions after an installation compile the statistics in a thread.  Python cannot finalize
-    while that thread is inside LLVM, so the process then ends by `os._exit`, after all other exit functions.
+    The first sessions after an installation compile the statistics in a thread. Python cannot finalize
+    while that thread is inside LLVM, so the process then ends with `os._exit`, after all other exit
+    functions.
     """
     code = CRASHED
 
@@ -56,7 +57,7 @@ def run() -> int:
             sys.stderr.flush()
             os._exit(code)
 
-    atexit.register(leave)  # Exit functions run in reverse order: this one is the last.
+    atexit.register(leave)  # Exit functions run in reverse order: this one is last.
     code = main()
     preparation = sys.modules.get(_PREPARATION)
     if preparation is not None:
@@ -67,8 +68,8 @@ def run() -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `nncdbg` with these arguments (default: the process's) and return its exit code.
 
-    0 fine, 1 a gate tripped, 2 wrong usage, 3 the model cannot be read, 4 the graph failed while running,
-    130 interrupted, 70 a bug of nncdbg itself.
+    0 success, 1 a gate tripped, 2 wrong usage, 3 the model cannot be read, 4 the graph failed while
+    running, 130 interrupted, 70 a bug in nncdbg.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _tolerate_odd_characters()
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read has read enough.  Python would complain again when it flushes at exit.
+        # The reader closed the pipe. Redirect stdout, or Python reports it again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as leaving:  # argparse, after --help and --version
@@ -95,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tolerate_odd_characters() -> None:
-    """What the other end cannot show, or sends in another encoding, is escaped, not fatal."""
+    """Escape characters that the terminal cannot show or decode, so that they are not fatal."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -127,7 +128,7 @@ def _prompt(arguments: Sequence[str]) -> int:
 
 
 def _check_command(arguments: Sequence[str]) -> None:
-    """Raise UsageError for a first word that is no file and resembles a command, as in `nncdbg rnu`."""
+    """Raise UsageError if the first word is not a file and resembles a command, as in `nncdbg rnu`."""
     from difflib import get_close_matches
 
     word = arguments[0]
@@ -160,7 +161,7 @@ def _parser() -> Parser:
 
 
 class _Version(argparse.Action):
-    """Prints the version and leaves."""
+    """An option that prints the version and exits."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **fields: object) -> None:
         super().__init__(option_strings, dest, nargs=0, **fields)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The prompt of a terminal: line editing, completion, keys that stand for commands, history."""
+"""The terminal prompt: line editing, completion, key bindings, history."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_prompt(session: CommandSession) -> None:
         history=history(session.screen),
         key_bindings=bindings(),
     )
-    # The compiled statistics are for later; the first prompt does not wait for them.
+    # The first prompt does not wait for the compiled statistics.
     prompt.app.after_render += lambda app: prepare()
     while not session.over:
         try:
@@ -49,7 +49,7 @@ def read_prompt(session: CommandSession) -> None:
 
 
 class _Completer(Completer):
-    """What `completion` offers.  A bug there is told after the line, which must not be lost to it."""
+    """Adapter of `completion`. An internal error is reported after the line, so that the line is not lost."""
 
     def __init__(self, session: CommandSession) -> None:
         self.session = session
@@ -80,7 +80,7 @@ def bindings() -> KeyBindings:
 
 def _typing(line: str):  # type: ignore[no-untyped-def]
     def handle(event: KeyPressEvent) -> None:
-        """As if the line had been typed and entered; what stood at the prompt is given up."""
+        """Run the command as if typed; the text at the prompt is discarded."""
         event.current_buffer.text = line
         event.app.exit(result=line)
 
@@ -88,7 +88,7 @@ def _typing(line: str):  # type: ignore[no-untyped-def]
 
 
 class _TolerantHistory(FileHistory):
-    """A history file that may become unwritable: then lines are kept in memory only."""
+    """A history file with a fallback to memory if it becomes unwritable."""
 
     def __init__(self, path: str, screen: Screen) -> None:
         super().__init__(path)
@@ -106,7 +106,7 @@ class _TolerantHistory(FileHistory):
 
 
 def history(screen: Screen) -> History:
-    """The history of commands, in a file if it can be written."""
+    """Return the command history, stored in a file if it is writable."""
     path = state_folder() / "history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def start(options: argparse.Namespace) -> int:
-    """Open the model, stop on entry, and read commands until there are no more; the exit code."""
+    """Open the model, stop on entry, and read commands until the input ends; return the exit code."""
     screen = Screen()
     _check_files(options)
     specs = [parse_stop(spec) for spec in options.breaks]
@@ -36,7 +36,7 @@ def start(options: argparse.Namespace) -> int:
 def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
     """Return a debugger on entry, or at the finding of a bundle.
 
-    A recording that is replayed supplies the inputs and options that are not given.
+    A replayed recording supplies inputs and options that are not given.
     """
     configuration = configuration_of(options)
     if options.replay:
@@ -53,7 +53,7 @@ def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
 
 
 def converse(session: CommandSession, options: argparse.Namespace, greet: Callable[[], None]) -> int:
-    """Record as the options of `add_prompt` say, greet, and read commands until there are no more."""
+    """Record as the options of `add_prompt` say, greet, and read commands until the input ends."""
     _check_files(options)
     if sys.stdin.isatty():
         session.confirm = confirmed
@@ -71,13 +71,13 @@ def converse(session: CommandSession, options: argparse.Namespace, greet: Callab
 
 
 def confirmed(question: str) -> bool:
-    """Ask a yes-or-no question at the terminal; anything but yes is no."""
+    """Prompt for yes or no at the terminal; anything but yes is no."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """Command files that cannot be read are told before anything runs."""
+    """Raise an error for unreadable command files before anything runs."""
     files = [text for is_file, text in options.source if is_file]
     for path in [*files, *([options.replay] if options.replay else [])]:
         try:
@@ -131,7 +131,7 @@ def read_lines(session: CommandSession, *, plain: bool = False) -> None:
 
 
 def _replayed(session: CommandSession, path: str) -> int:
-    """How many commands of a recording failed; one that cannot be played to its end counts too."""
+    """Return how many commands of a recording failed; 1 if it cannot be replayed to its end."""
     try:
         return session.replay(path)
     except UsageError as error:
@@ -147,7 +147,7 @@ def _play(session: CommandSession, path: str, *, echo: bool) -> None:
 
 
 def _read_lines(session: CommandSession) -> None:
-    """The lines of a pipe or file; nothing is echoed."""
+    """Execute the lines of a pipe or file without echo."""
     while not session.over and (line := sys.stdin.readline()):
         session.execute(line, typed=True)
         sys.stdout.flush()
@@ -155,7 +155,7 @@ def _read_lines(session: CommandSession) -> None:
 
 
 def _ask_for_lines(session: CommandSession) -> None:
-    """A person at a terminal that cannot move its cursor, or whose output goes elsewhere."""
+    """Read lines at a terminal without cursor movement, or with redirected output."""
     while not session.over:
         print(session.prompt, end="", file=sys.stderr, flush=True)
         try:

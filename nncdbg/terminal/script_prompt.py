@@ -1,7 +1,7 @@
-"""`nncdbg.breakpoint()` without an editor: the prompt, at the next statement of a graph that a script runs.
+"""`nncdbg.breakpoint()` without an editor: a prompt at the next statement that a script's graph runs.
 
-`continue` returns to the script, whose own call (`debugger.run()`, say) goes on from there.  Stops of
-breakpoints and catches set at the prompt, and failures, open it again; all other stops are the script's.
+`continue` returns to the script: its own call, such as `debugger.run()`, continues. Failures, and stops of
+breakpoints and catches set at the prompt, open it again; the script handles all other stops.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def break_here(place: str) -> None:
-    """Open the prompt before the next statement that this thread runs; `place` is the caller's `file:line`.
+    """Open the prompt before the next statement of this thread; `place` is the caller's `file:line`.
 
     Raises UsageError if standard input cannot be read.
     """
@@ -57,10 +57,10 @@ def _check_input() -> None:
 
 
 class ScriptSession(CommandSession):
-    """The prompt inside a script: `continue` leaves it, and the script's own call goes on."""
+    """The prompt inside a script: `continue` leaves it, and the script's own call continues."""
 
     released = False
-    """Whether the user let the script go on, rather than quit."""
+    """The user continued the script rather than quit."""
 
     def go_on(self) -> None:
         self.released = self.over = True
@@ -68,7 +68,7 @@ class ScriptSession(CommandSession):
 
 @dataclass(slots=True)
 class _Set:
-    """What was set at the prompt, of one debugger: numbers of breakpoints, kinds that are caught."""
+    """Breakpoint numbers and catch kinds that were set at the prompt, for one debugger."""
 
     numbers: set[int] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
@@ -79,9 +79,9 @@ class ScriptPrompt:
 
     def __init__(self) -> None:
         self._due: dict[int, str] = {}
-        """By thread the call of `breakpoint` for which the prompt is to be opened."""
+        """Maps threads to the pending call of `breakpoint`, for which the prompt will open."""
         self._under: set[int] = set()
-        """Threads inside a verb of a debugger; what the prompt itself moves is among it."""
+        """Threads inside a verb of a debugger, including moves by the prompt itself."""
         self._sets: WeakKeyDictionary[Debugger, _Set] = WeakKeyDictionary()
         self._session: ScriptSession | None = None
 
@@ -99,10 +99,10 @@ class ScriptPrompt:
             print(f"nncdbg: {words} opened no prompt: no graph ran after it", file=sys.stderr)
 
     def supervise(self, debugger: Debugger, verb: Verb) -> Stop:
-        """Move a debugger, and open the prompt where it is due."""
+        """Move a debugger, and open the prompt if it is due."""
         thread = threading.get_ident()
         if thread in self._under or PROCESS.moving() is not debugger:
-            # A command of the prompt moves it, or a kernel of another debugger does.
+            # A prompt command, or a kernel of another debugger, moves this one.
             return verb()
         self._under.add(thread)
         try:
@@ -111,7 +111,7 @@ class ScriptPrompt:
             self._under.discard(thread)
 
     def _supervised(self, debugger: Debugger, verb: Verb) -> Stop:
-        # With a journey, the verb is under way already: a kernel called `breakpoint`.
+        # The verb is already running: a kernel called `breakpoint`.
         if threading.get_ident() in self._due and debugger.control.journey is None:
             self._hold(debugger, debugger.control.here("pause"))
             if debugger.ended:
@@ -131,7 +131,7 @@ class ScriptPrompt:
         return stop
 
     def _concerns(self, debugger: Debugger, stop: Stop) -> bool:
-        """Whether a stop opens the prompt."""
+        """Return True if a stop opens the prompt."""
         if stop.reason == "end":
             return False
         if threading.get_ident() in self._due:
@@ -143,13 +143,13 @@ class ScriptPrompt:
         return caught or stop.error is not None or bool(mine.numbers & {*stop.breakpoints})
 
     def _is_of_script(self, debugger: Debugger, stop: Stop) -> bool:
-        """Whether the script has to see a stop: the end, or one that it set itself."""
+        """Return True if the script must receive a stop: the end, or one that it set itself."""
         mine = self._sets[debugger]
         caught = stop.finding is not None and stop.finding.kind not in mine.kinds
         return stop.reason == "end" or caught or bool({*stop.breakpoints} - mine.numbers)
 
     def _hold(self, debugger: Debugger, stop: Stop) -> None:
-        """Open the prompt at a stop, and return when the user lets the script go on.
+        """Open the prompt at a stop, and return when the user continues the script.
 
         Raises SystemExit if the user quits, UsageError if a pipe has no more commands.
         """
@@ -184,9 +184,9 @@ class ScriptPrompt:
 
 
 def _read(session: ScriptSession) -> None:
-    """Read commands until the user leaves.  Raises UsageError if the input ends before."""
+    """Read commands until the user leaves. Raises UsageError if the input ends before."""
     if not sys.stdin.isatty():
-        # Not `sys.stdin.readline`: a notebook replaces `input`.
+        # Use `input`, not `sys.stdin.readline`: a notebook replaces `input`.
         while not session.over:
             try:
                 line = input(PROMPT)
@@ -201,7 +201,7 @@ def _read(session: ScriptSession) -> None:
 
 
 def _event_loop_runs() -> bool:
-    """Whether this thread runs an event loop, beside which prompt_toolkit cannot start its own."""
+    """Return True if this thread runs an event loop, which prevents a second one of prompt_toolkit."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The graph language: text to Program and back, and which line is which statement."""
+"""The graph language: parser, printer, and the mapping between lines and statements."""
 
 from __future__ import annotations
 

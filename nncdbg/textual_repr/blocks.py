@@ -1,4 +1,4 @@
-"""A block that is being read: its statements so far, and the names that can be seen from it."""
+"""A block that is being parsed: its statements so far and the names in scope."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nncdbg.engine.graph import Constant, Graph, Location, Node, Operand, Value
 from nncdbg.engine.text.listing import Path
 
 ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
-"""The kind of a block to the word that starts its last line."""
+"""Maps the kind of a block to the keyword of its last line."""
 
 CALLED = {"graph": "a graph", "then": "a branch", "else": "a branch", "body": "a loop's body"}
 
 
 @dataclass(slots=True)
 class Header:
-    """The first line of an ``if`` or ``while``: what its Node needs once the blocks are closed."""
+    """The first line of an ``if`` or ``while``: the parts of its Node needed when the blocks close."""
 
     op: str
     inputs: tuple[Operand, ...]
@@ -24,15 +24,17 @@ class Header:
     location: Location | None
     comment: str
     branch: Block | None = None
-    """The first branch, once it is closed."""
+    """The first branch, after it has closed."""
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """`kind` is graph, then, else, body, or broken where the line that opened it does not parse.
+    """A block of statements.
 
-    `results` are the values of its last line, whose number is `end` (0 while it is open); they
-    are None where that line is missing or does not parse.
+    `kind` is graph, then, else, body, or broken (the line that opened it does not parse).
+
+    `results` are the values of its last line, and `end` is the number of that line (0 while the block is
+    open). `results` is None if that line is missing or does not parse.
     """
 
     kind: str
@@ -51,29 +53,29 @@ class Block:
     results: tuple[Value, ...] | None = None
     end: int = 0
     astray: bool = False
-    """A wrong word ended it, or seemed to, and has been reported."""
+    """A wrong keyword ended the block, or seemed to; the error has been reported."""
 
     def outwards(self) -> Iterator[Block]:
-        """This block, then those around it."""
+        """Yield this block, then the enclosing blocks from the inside out."""
         block: Block | None = self
         while block is not None:
             yield block
             block = block.parent
 
     def sees(self, name: str) -> bool:
-        """True if `name` is defined here or around here; in a broken block nobody can tell."""
+        """Return True if `name` is in scope, or if an enclosing block is broken and may define it."""
         return any(name in block.names or block.kind == "broken" for block in self.outwards())
 
     def line_of(self, name: str) -> int | None:
-        """The line that defines the visible `name`."""
+        """Return the line that defines the visible `name`."""
         return next((block.names[name] for block in self.outwards() if name in block.names), None)
 
     def graph(self) -> Graph:
-        """The block as a graph."""
+        """Return the block as a graph."""
         outputs = self.outputs if self.kind == "graph" else self.results or ()
         comment = "\n".join(self.comment)
         return Graph(self.name, self.inputs, outputs, tuple(self.nodes), tuple(self.constants), comment)
 
     def site_lines(self) -> tuple[int, ...]:
-        """The lines of the statements and of the last line."""
+        """Return the lines of the statements and of the last line."""
         return (*self.lines, self.end)

@@ -1,6 +1,6 @@
-"""A place in one line, and the small readers that move it: names, types, literals, clauses.
+"""A position in one line, and readers of names, types, literals and clauses that advance it.
 
-Every reader raises Flaw with the column at which the line stops making sense.
+Every reader raises Flaw with the column of the error.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _number = re.compile(
 ).match
 
 DEEPEST = 256
-"""Lists in the text nest no deeper; NumPy arrays have at most 64 axes."""
+"""Maximum nesting depth of lists; NumPy arrays have at most 64 axes."""
 
 _LITERAL = 'a literal looks like 5, -0.0, inf, nan, true, "text" or [1, 2]'
 _STATEMENT = "a statement looks like %y: f32[2] = Op(%x, name=value)"
 
 
 class Cursor:
-    """Reads `line` from `position` on; its names may begin with one of `prefixes`."""
+    """A reader of `line`, starting at `position`; names may start with one of `prefixes`."""
 
     __slots__ = ("flaws", "line", "position", "prefixes")
 
@@ -47,12 +47,12 @@ class Cursor:
         self.position = position
         self.prefixes = prefixes
         self.flaws: list[Flaw] = []
-        """Flaws behind which reading went on."""
+        """Flaws that did not stop the reader."""
 
     # -- single tokens -------------------------------------------------------------------------
 
     def blank(self) -> int:
-        """Skip blanks; the place of what follows."""
+        """Skip blanks; return the position after them."""
         match = _blank(self.line, self.position)
         if match is not None:
             self.position = match.end()
@@ -72,19 +72,19 @@ class Cursor:
             raise self.flaw(f"expected '{token}'", hint)
 
     def flaw(self, message: str, hint: str | None = None) -> Flaw:
-        """A Flaw here, under the word that stands here, which the message names."""
+        """Return a Flaw at the position; its message names the word there."""
         start = self.blank()
         match = re.compile(r'[%@]?[\w/.$]+|"[^"]*"?|.').match(self.line, start)
         found = f"'{match[0]}'" if match else "the end of the line"
         return Flaw(f"{message}, found {found}", start, len(match[0]) if match else 1, hint)
 
     def whole(self, message: str, hint: str) -> Flaw:
-        """A Flaw of the statement as a whole."""
+        """Return a Flaw of the whole statement."""
         text = self.line
         return Flaw(message, len(text) - len(text.lstrip()), max(1, len(text.strip())), hint)
 
     def peek_word(self) -> str:
-        """The word that stands here, or nothing."""
+        """Return the word at the position, or an empty string."""
         match = _word(self.line, self.blank())
         return match[0] if match else ""
 
@@ -95,7 +95,7 @@ class Cursor:
         return True
 
     def end(self) -> None:
-        """Nothing but a comment may follow."""
+        """Raise Flaw unless only a comment follows."""
         if self.blank() < len(self.line) and self.line[self.position] != "#":
             raise self.flaw("expected the end of the statement", "write one statement per line")
 
@@ -118,7 +118,7 @@ class Cursor:
         return _integer(match[0], match.start())
 
     def name(self, sigil: str) -> str:
-        """``%name`` or ``@name``, bare or quoted, after its sigil."""
+        """Read ``%name`` or ``@name``, bare or quoted, after its sigil."""
         self.expect(sigil, _STATEMENT if sigil == "%" else "a graph's name looks like @main")
         if self.line.startswith('"', self.position):
             return self.string()
@@ -131,7 +131,7 @@ class Cursor:
         return match[0]
 
     def prefixed(self) -> str:
-        """The name that the ``label::rest`` at the position means."""
+        """Read ``label::rest`` and return the full name."""
         label = _label(self.line, self.position)
         assert label is not None
         match = _prefixed(self.line, self.position)
@@ -150,11 +150,11 @@ class Cursor:
         return name
 
     def prefixed_or_string(self, hint: str) -> str:
-        """``"..."``, or ``label::rest``."""
+        """Read ``"..."`` or ``label::rest``."""
         return self.prefixed() if _label(self.line, self.blank()) else self.string(hint)
 
     def key(self) -> str | None:
-        """The ``name`` of ``name=`` if one stands here, past its ``=``."""
+        """Read ``name=`` if it is at the position; return the name."""
         match = _key(self.line, self.blank())
         if match is None:
             return None
@@ -162,7 +162,7 @@ class Cursor:
         return unquote(match[1], match.start()) if match[1][0] == '"' else match[1]
 
     def op(self) -> str:
-        """An op's name: a word, a quoted string, or ``@graph``."""
+        """Read an op name: a word, a quoted string, or ``@graph``."""
         if self.at("@"):
             return "@" + self.name("@")
         if self.at('"'):
@@ -174,7 +174,7 @@ class Cursor:
         return match[0]
 
     def label(self, hint: str) -> str:
-        """The label of a prefix: a word, in which dots may stand."""
+        """Read the label of a prefix: a word that may contain dots."""
         match = _op(self.line, self.blank())
         if match is None:
             raise self.flaw("expected a label", hint)
@@ -196,7 +196,7 @@ class Cursor:
         return found
 
     def type_clause(self) -> Type | None:
-        """``: type`` if one stands here.  A senseless one with brackets is noted and passed."""
+        """Read an optional ``: type``. An invalid type with brackets is noted as a flaw and skipped."""
         if not self.accept(":"):
             return None
         end = type_end(self.line, self.blank())
@@ -210,11 +210,11 @@ class Cursor:
             return None
 
     def accept_missing(self) -> bool:
-        """``_``, and not the beginning of a longer word."""
+        """Read ``_`` unless it is the start of a longer word."""
         return self.accept_word("_")
 
     def sequence(self, read: Callable[[], None], close: str) -> None:
-        """``item, item)``, the opening parenthesis already read; it may be empty."""
+        """Read ``item, item)`` after the opening parenthesis; the list may be empty."""
         if self.accept(close):
             return
         while True:
@@ -227,7 +227,7 @@ class Cursor:
     # -- literals ------------------------------------------------------------------------------
 
     def nested(self, scalar: Callable[[], Any]) -> Any:
-        """A scalar, or lists of them as nested tuples; without recursion."""
+        """Read a scalar, or lists of scalars as nested tuples, without recursion."""
         open_lists: list[list[Any]] = []
         while True:
             if self.at("["):
@@ -250,7 +250,7 @@ class Cursor:
                 return value
 
     def _basic(self) -> Any:
-        """A bool, a string, bytes; None where something else stands here."""
+        """Read a bool, a string or bytes; return None for anything else."""
         word = self.peek_word()
         if word in ("true", "false"):
             self.position += len(word)
@@ -355,7 +355,7 @@ class Cursor:
         return float(match["float"])
 
     def array(self, type: TensorType) -> Any:
-        """The literal that follows, as an array of `type`."""
+        """Read a literal as an array of `type`."""
         start = self.blank()
         data = self.nested(self.array_scalar)
         try:
@@ -366,7 +366,7 @@ class Cursor:
     # -- clauses -------------------------------------------------------------------------------
 
     def location(self) -> Location | None:
-        """``loc("FILE":LINE, node "NAME", from "FILE":LINE, ...)`` if one stands here."""
+        """Read an optional ``loc("FILE":LINE, node "NAME", from "FILE":LINE, ...)``."""
         if not self.accept_word("loc"):
             return None
         self.expect("(", _LOC)

@@ -1,7 +1,7 @@
-"""Data that stands in the text: numbers, strings and arrays, in both directions and exact.
+"""Data in the text: exact conversion of numbers, strings and arrays in both directions.
 
-Floats are printed with the fewest digits that read back to the same bits of their type; a NaN
-whose bits are not those of the plain quiet NaN is printed by its bits.
+Floats are printed with the fewest digits that read back to the same bits of their type. NaNs other than the
+plain quiet NaN are printed as bits.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from nncdbg.engine.text.types import print_type
 
 @dataclass(frozen=True, slots=True)
 class NanBits:
-    """``nan:0x7fc00001``: a NaN by the bits of its type."""
+    """A NaN given by its bits, ``nan:0x7fc00001``."""
 
     bits: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """``(real, imaginary)``: one complex number."""
+    """A complex number, ``(real, imaginary)``."""
 
     parts: tuple[Any, Any]
 
 
 class Misfit(Exception):
-    """Data that its type cannot hold: what is wrong, and a hint."""
+    """Raised for data that its type cannot represent; has a message and a hint."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class Misfit(Exception):
 
 
 def single(value: float) -> float | None:
-    """`value` rounded to f32, or None where it is finite and overflows."""
+    """Return `value` rounded to f32, or None if it is finite and overflows."""
     try:
         rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
@@ -54,7 +54,7 @@ def single(value: float) -> float | None:
 
 
 def float_attribute_text(value: float) -> str:
-    """An attribute's float: shortest as an f32, or with ``:f64`` where it is not one."""
+    """Return the text of a float attribute: the shortest f32 text, or with ``:f64`` if inexact in f32."""
     if not math.isfinite(value):
         return repr(value)
     if single(value) != value:
@@ -64,7 +64,7 @@ def float_attribute_text(value: float) -> str:
 
 
 def attribute_text(value: Any) -> str:
-    """An attribute's value; lists nest, tensors and types say what they are."""
+    """Return the text of an attribute value; lists are nested, tensors and types are marked as such."""
     if isinstance(value, float):
         return float_attribute_text(value)
     if isinstance(value, tuple):
@@ -80,7 +80,7 @@ def attribute_text(value: Any) -> str:
 
 
 def literal_text(data: Any) -> str:
-    """An operand in place.  Its floats are f64: their position decides what they are rounded to."""
+    """Return the text of a literal operand. Its floats are f64 and are rounded to the type of the operand."""
     if isinstance(data, bool):
         return "true" if data else "false"
     if isinstance(data, (int, float)):
@@ -91,7 +91,7 @@ def literal_text(data: Any) -> str:
 
 
 def array_text(array: Array) -> str:
-    """The elements of `array`, nested by its shape; ``[]`` if it has none."""
+    """Return the elements of `array`, nested by its shape; ``[]`` if it is empty."""
     if array.size == 0:
         return "[]"
     texts = _element_texts(np.ascontiguousarray(array).reshape(-1))
@@ -119,7 +119,7 @@ def _bits(flat: Array) -> Array:
 
 
 def _rounded(values: Sequence[float], dtype: np.dtype[Any]) -> Array:
-    """The f64 `values` in `dtype`.  The one rounding that printing and reading share."""
+    """Round the f64 `values` to `dtype`; printing and parsing both use this function."""
     with np.errstate(all="ignore"):
         return np.array(values, np.float64).astype(dtype)
 
@@ -140,11 +140,11 @@ def _float_texts(flat: Array) -> list[str]:
 
 
 _WHOLE = 1e6
-"""Whole numbers below it are printed in full: in the digits that an f8e4m3fn needs, 448.0 would be 450.0."""
+"""Limit for printing whole numbers in full: with the digits needed for f8e4m3fn, 448.0 would be 450.0."""
 
 
 def _shorten(texts: list[str], flat: Array, wide: Array) -> None:
-    """Replace each text by the shortest that rounds to the same bits; 9 digits do for an f32."""
+    """Replace each text by the shortest one that rounds to the same bits; 9 digits suffice for f32."""
     values = wide.tolist()
     with np.errstate(all="ignore"):
         whole = (wide == np.rint(wide)) & (np.abs(wide) < _WHOLE)
@@ -160,9 +160,9 @@ def _shorten(texts: list[str], flat: Array, wide: Array) -> None:
 
 
 def array_of(data: Any, type: TensorType) -> Array:
-    """The read-only array of `type` whose elements are the nested tuples `data`.
+    """Return a read-only array of `type` with the elements of the nested tuples `data`.
 
-    Raises Misfit where sizes or elements do not fit; floats are rounded to the nearest of the type.
+    Floats are rounded to the nearest value of the type. Raises Misfit if sizes or elements do not match.
     """
     flat, sizes = _flatten(data)
     shape = _shape_of(sizes, len(flat), type)
@@ -249,7 +249,7 @@ def _floats(flat: list[Any], dtype: np.dtype[Any]) -> Array:
     array = _rounded(values, dtype)
     with np.errstate(all="ignore"):
         back = array.astype(np.float64)
-    # f4e2m1fn has neither NaN nor inf and saturates; 7 is half way from its greatest number, 6, to 8.
+    # f4e2m1fn has neither NaN nor inf and saturates; 7 is halfway from its maximum, 6, to 8.
     saturated = np.abs(values) > 7 if dtype == NUMPY["f4e2m1fn"] else np.False_
     nan_lost = np.isnan(values) & ~np.isnan(back)
     inf_lost = np.isinf(values) & (back != values)

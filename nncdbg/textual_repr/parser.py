@@ -1,6 +1,6 @@
-"""Program text to a Program.  All errors of a file are found in one pass and raised together.
+"""Parse program text to a Program; all errors of a file are found in one pass and raised together.
 
-A line is a statement, so a line that fails is reported and left behind.
+A line is a statement, so a line that fails is reported and skipped.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from nncdbg.textual_repr.resolution import Call, Suggestions, shown, wrong_calls
 from nncdbg.textual_repr.statements import Mark, Names
 
 VERSION = 1
-"""The version of the text that this package reads and prints."""
+"""The version of the text format that this package parses and prints."""
 
 
 def parse(text: str, *, file: str | None = None) -> Program:
-    """The program that `text` spells, with the listing of its lines; `file` is its path, for errors.
+    """Parse `text` and return the Program with the listing of its lines; `file` is its path, for errors.
 
-    Raises ParseError, whose `errors` are all errors of the text in line order.
+    Raises ParseError; its `errors` are all errors of the text in line order.
     """
     program, listing = parse_with_listing(text, file=file)
     return replace(program, listing=listing)
 
 
 def parse_with_listing(text: str, *, file: str | None = None) -> tuple[Program, Listing]:
-    """The program, and where its statements stand in the lines of `text` itself."""
+    """Return the program and the lines of its statements in `text` itself."""
     with collector_paused():
         return Parser(split_lines(text), file).program()
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text, without what ends them and without a byte order mark."""
+    """Return the lines of a text, without line ends and byte order mark."""
     return [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
 
 
 class Parser(Reading):
-    """The readers of the kinds of lines, by their first word."""
+    """Readers of lines, selected by their first word."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Parser(Reading):
         return program, Listing(tuple(lines), self.statements, self.headers, self.file, self.prefixes)
 
     def finish(self) -> None:
-        """The end of the text: what is still open, what calls cannot be made; raises what was found."""
+        """Finish the text: check open blocks and calls, and raise the errors found."""
         self.close_unclosed(len(self.lines))
         for line, flaw in wrong_calls(self.calls, self.graphs, self.broken, Suggestions()):
             self.report(line, flaw)
@@ -115,7 +115,7 @@ class Parser(Reading):
         raise ParseError(message, errors=errors, excerpt=errors[0].excerpt, hint=errors[0].hint)
 
     def line(self, text: str, number: int) -> None:
-        """One line of any kind."""
+        """Parse one line of any kind."""
         cursor = Cursor(text, prefixes=self.prefixes)
         try:
             start = cursor.blank()
@@ -139,7 +139,7 @@ class Parser(Reading):
     # -- lines outside graphs ------------------------------------------------------------------
 
     def remark(self, text: str, start: int, number: int) -> None:
-        """``#`` is skipped, ``##`` kept for what follows, ``##!`` for the block around it."""
+        """Skip ``#``, keep ``##`` for the next statement, and ``##!`` for the enclosing block."""
         version = re.match(r"#nncdbg[ \t]+([0-9]+)", text) if number == 1 else None
         if version is not None and version[1] != str(VERSION):
             hint = f"use version {VERSION}"
@@ -183,7 +183,7 @@ class Parser(Reading):
         if label in declared:
             hint = f"it is {quote(declared[label])}; choose another label"
             raise Flaw(f"the prefix {label} is declared twice", start, width, hint, code="redefined")
-        # Also where the rest of the line is wrong, so that its uses are not reported too.
+        # Declare the label even if the rest of the line is wrong, so that its uses are not reported too.
         declared[label] = label
         place = cursor.blank()
         text = cursor.string(hint)
@@ -243,7 +243,7 @@ class Parser(Reading):
         self.open(Block("body", number, self.nested_path(outer), outer, header, loop.name, inputs), defined)
 
     def close(self, cursor: Cursor, number: int) -> None:
-        """``}``, ``} else @name {`` or ``} -> (...)``."""
+        """Parse ``}``, ``} else @name {`` or ``} -> (...)``."""
         block = self.block
         if block is None:
             raise Flaw("unmatched closing brace", cursor.position, 1, "remove it")
@@ -264,7 +264,7 @@ class Parser(Reading):
             self.close_nested(block, cursor, number)
 
     def close_branch(self, block: Block, cursor: Cursor, number: int) -> None:
-        """``} else @name {``: the second branch begins."""
+        """Parse ``} else @name {`` and begin the second branch."""
         if block.kind != "then" or block.header is None:
             raise cursor.whole(
                 "`else` without `if`",
@@ -278,7 +278,7 @@ class Parser(Reading):
         self.open(Block("else", number, (*block.path[:-1], 1), block.parent, block.header, name), Names())
 
     def close_nested(self, block: Block, cursor: Cursor, number: int) -> None:
-        """``} -> (...)``: the ``if`` or ``while`` is complete."""
+        """Parse ``} -> (...)`` and complete the ``if`` or ``while``."""
         header, outer = block.header, block.parent
         assert header is not None
         assert outer is not None
@@ -299,7 +299,7 @@ class Parser(Reading):
         outer.lines.append(header.line)
 
     def results(self, block: Block, cursor: Cursor, names: Names) -> tuple[Value, ...]:
-        """The values behind ``->``, one for each result of the block."""
+        """Parse the values after ``->``, one for each result of the block."""
         results = block.results or ()
         if not cursor.accept("->"):
             return (Value(""),) * len(results)
@@ -318,7 +318,7 @@ class Parser(Reading):
     # -- statements ----------------------------------------------------------------------------
 
     def statement(self, cursor: Cursor, number: int) -> None:
-        """An op, a call or a constant."""
+        """Parse an op, a call or a constant."""
         block = self.inside(cursor)
         names = Names()
         values = read.outputs(cursor, names)
@@ -340,13 +340,13 @@ class Parser(Reading):
             self.op(block, cursor, values, names, number)
 
     def enter_constant(self, block: Block, constant: Constant, names: Names, number: int) -> None:
-        """A constant has been read: take it into its block."""
+        """Add a parsed constant to its block."""
         block.constants.append(constant)
         self.comment.clear()
         self.define(names, number)
 
     def constant(self, cursor: Cursor, values: tuple[Value, ...], start: int) -> Constant | None:
-        """A literal with a type; None if the type itself was senseless, which has been noted."""
+        """Parse a typed literal; return None if the type itself is invalid (noted as a flaw)."""
         if not values:
             raise cursor.flaw("not a statement", "a statement looks like %y: f32[2] = Op(%x, name=value)")
         value = _only(values, cursor, start)
@@ -376,7 +376,7 @@ class Parser(Reading):
         self.enter(block, Node(op, operands, values, attributes, (), location), names, mark, number)
 
     def enter(self, block: Block, node: Node, names: Names, mark: Mark, number: int) -> None:
-        """An op or a call has been read, its name at `mark`: take it into its block."""
+        """Add a parsed op or call to its block; its name is at `mark`."""
         self.resolve(names, number)
         self.define(names, number)
         if node.op.startswith("@"):
@@ -386,7 +386,7 @@ class Parser(Reading):
         block.lines.append(number)
 
     def leave(self, cursor: Cursor, number: int) -> None:
-        """``break unless %go``."""
+        """Parse ``break unless %go``."""
         block = self.inside(cursor)
         names = Names()
         if not cursor.accept_word("unless"):
@@ -402,7 +402,7 @@ class Parser(Reading):
         block.lines.append(number)
 
     def last(self, word: str, cursor: Cursor, number: int) -> None:
-        """``return``, ``yield`` or ``next``."""
+        """Parse ``return``, ``yield`` or ``next``."""
         block = self.inside(cursor)
         self.comment.clear()
         if block.kind == "broken":
@@ -422,7 +422,7 @@ class Parser(Reading):
         block.results = results
 
     def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor) -> None:
-        """A graph returns what its header names; both branches yield as many values."""
+        """Check that a graph returns its declared outputs, and that branches yield equally many values."""
         if block.kind == "graph":
             named, given = [v.name for v in block.outputs], [v.name for v in results]
             if len(named) != len(given):
@@ -466,5 +466,5 @@ def _only(values: tuple[Value, ...], cursor: Cursor, start: int) -> Value:
 
 
 def _comment(rest: str) -> str:
-    """The text of a ``##`` line: after one space, or quoted."""
+    """Return the text of a ``##`` line: after one space, or quoted."""
     return salvaged(rest) if re.fullmatch(STRING, rest) else rest.removeprefix(" ")

@@ -1,7 +1,7 @@
-"""The short way for the commonest line, ``%y: f32[2] = Op(%x, %w, name=value) loc("net.py":12)``.
+"""Fast path for the most common line, ``%y: f32[2] = Op(%x, %w, name=value) loc("net.py":12)``.
 
-One regular expression reads the whole line.  What it does not match, or what has any fault, is
-left to the parser proper, which reads the same lines to the same nodes.
+One regular expression matches the whole line. Lines that do not match, or contain an error, are left to the
+full parser, which produces the same nodes for the same lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statements import attributes_of
 
 SEPARATOR = ", %"
-"""What stands between the names of two operands."""
+"""The separator of operand names."""
 
 _NAME = rf"{BARE}(?:{PREFIX_END}{BARE})?"
 _NODE = rf'"[^"\\]*"|{BARE}{PREFIX_END}{BARE}'
@@ -31,9 +31,10 @@ _plain = re.compile(
 def plain_statement(
     line: str, prefixes: Prefixes = NO_PREFIXES
 ) -> tuple[Node, tuple[str, ...], re.Match[str]] | None:
-    """The statement of a plain line, and its operands; None where the parser proper has to look at it.
+    """Return the statement of a plain line, its operands and its match; None for the full parser.
 
-    Of the match, group 1 is the output, 3 the op, 4 what stands from the first operand's name to the last's.
+    Group 1 of the match is the output, group 3 the op, group 4 the operands from the first name to the
+    last.
     """
     match = _plain(line)
     if match is None:
@@ -65,9 +66,9 @@ def _node_name(spelled: str | None, prefixes: Prefixes) -> str | None:
 
 
 def read_plain(lines: Sequence[str], index: int, block: Block, prefixes: Prefixes = NO_PREFIXES) -> int:
-    """Append to `block` the plain statements from ``lines[index]`` on; the index of the first line left.
+    """Append to `block` the plain statements from ``lines[index]`` on; return the index of the next line.
 
-    Stops before a line of any other shape, and before one whose names are not in order.
+    Stops before a line of any other form, and before a line with names that are not in order.
     """
     names = block.names
     add_node = block.nodes.append

@@ -1,4 +1,4 @@
-"""Prefixes for a program that declares none: those that save the most columns, labeled by their words."""
+"""Choose prefixes for a program that declares none: those that save the most columns, with labels."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from nncdbg.engine.graph import Program, Value
 from nncdbg.engine.text.short_names import LONG, folder, folders
 
 _MOST = 64
-"""Prefixes of a program."""
+"""Maximum number of prefixes of a program."""
 
 _LEAST = 100
-"""Columns that a prefix saves in all."""
+"""Minimum number of columns that a prefix saves in total."""
 
 _LEAST_EACH = 5
-"""Columns that a prefix saves in each name that counts."""
+"""Minimum number of columns that a prefix saves in each counted name."""
 
 _LONGEST_LABEL = 16
 
 _WORD = 6
-"""Columns of a label for the word that tells equal last components apart."""
+"""Columns of a label for the word that distinguishes equal last components."""
 
 
 def chosen_prefixes(program: Program) -> dict[str, str]:
     """Return prefixes of long names by their labels, in alphabetical order of the prefixes; often none.
 
-    They depend on the names alone, so that a model has the same text in every run.
+    They depend on the names alone, so a model has the same text in every run.
     """
     uses = Counter(name for name in _names(program) if len(name) > LONG)
     return _labeled(_best(uses))
 
 
 def _names(program: Program) -> Iterator[str]:
-    """Every name as often as the text has it, nearly."""
+    """Yield each name about as often as it occurs in the text."""
     waiting = [*program.graphs.values()]
     while waiting:
         graph = waiting.pop()
@@ -56,7 +56,7 @@ def _of_values(values: Iterable[Value]) -> Iterator[str]:
 
 
 def _best(uses: Counter[str]) -> list[str]:
-    """The prefixes, each chosen for the columns that it saves beyond those before it."""
+    """Return the prefixes, chosen greedily by the additional columns that each saves."""
     inside: Counter[str] = Counter()
     for name, count in uses.items():
         inside[folder(name)] += count
@@ -67,7 +67,7 @@ def _best(uses: Counter[str]) -> list[str]:
     for prefix in sorted(below):
         shorter = prefix.rstrip("/:|.")
         if shorter != prefix and shorter in below:
-            # `a__` and `a__/`: one prefix is enough.
+            # One of `a__` and `a__/` is enough.
             below[shorter].extend(below.pop(prefix))
     saved = dict.fromkeys(inside, 0)
     last = {prefix: _last(prefix) for prefix in below}
@@ -80,7 +80,7 @@ def _best(uses: Counter[str]) -> list[str]:
         more = ((inside[each], columns[prefix] - saved[each]) for each in below[prefix])
         return sum(count * each for count, each in more if each >= _LEAST_EACH)
 
-    # What a prefix gains only falls with each one chosen: those not at the top need no second look.
+    # The gain of a prefix only decreases as others are chosen, so only the top needs an update.
     waiting = [(-gain(prefix), prefix) for prefix in below]
     heapq.heapify(waiting)
     chosen: list[str] = []
@@ -102,9 +102,9 @@ def _best(uses: Counter[str]) -> list[str]:
 
 
 def _labeled(prefixes: Sequence[str]) -> dict[str, str]:
-    """The prefixes by their labels: the last component, after a word that tells equal ones apart.
+    """Label each prefix by its last component, after a word that distinguishes equal components.
 
-    Of those that remain equal, the first has no number.
+    Remaining duplicates are numbered, except for the first.
     """
     last = {prefix: _last(prefix) for prefix in prefixes}
     words = {prefix: _words(prefix) for prefix in prefixes}
@@ -115,7 +115,7 @@ def _labeled(prefixes: Sequence[str]) -> dict[str, str]:
 
 
 def _wanted(prefix: str, last: Mapping[str, str], words: Mapping[str, list[str]]) -> str:
-    """The label that fits a prefix best; `last` and `words` are those of all prefixes."""
+    """Return the preferred label of a prefix; `last` and `words` are those of all prefixes."""
     others = [words[other] for other in last if other != prefix and last[other] == last[prefix]]
     if not others:
         return last[prefix]
@@ -137,7 +137,7 @@ def _free(label: str, labels: dict[str, str]) -> str:
 
 
 def _last(prefix: str) -> str:
-    """The last component of a prefix as a label."""
+    """Return the last component of a prefix as a label."""
     return _as_label(prefix[len(folder(prefix.rstrip("/:|._"))) :])
 
 
@@ -145,12 +145,12 @@ _word = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[^A-Za-z0-9]+[0-9][A-Za-z0-9]*)*")
 
 
 def _words(prefix: str) -> list[str]:
-    """The words of a prefix that can be labels, each with the number behind it."""
+    """Return the words of a prefix that are valid labels, each with the number after it."""
     return [_as_label(word) for word in _word.findall(prefix)] or ["p"]
 
 
 @lru_cache(maxsize=4096)
 def _as_label(text: str) -> str:
-    """ASCII words and dots, not too long."""
+    """Reduce a text to ASCII words and dots of limited length."""
     words = re.sub(r"[^A-Za-z0-9_]+", ".", text[:_LONGEST_LABEL]).strip("._").lstrip("0123456789._")
     return words or "p"

@@ -1,6 +1,6 @@
-"""Programs as text, in the one canonical form, and the listing that goes with it.
+"""Print programs as text in canonical form, with the listing of their lines.
 
-`print_program` and the parser are exact inverses.  Hiding the locations never moves a line.
+`print_program` and the parser are exact inverses. Hiding the locations never moves a line.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = ["brief", "listing", "print_graph", "print_program", "print_statement"
 
 
 def print_program(program: Program, *, locations: bool = True) -> str:
-    """The text of `program`, ending in a newline; without its ``loc`` clauses if `locations` is false.
+    """Return the text of `program`, ending in a newline, without ``loc`` clauses if `locations` is false.
 
-    Names are shortened by the program's prefixes; by chosen ones if `program.prefixes` is None.
+    Names are shortened by the program's prefixes, or by chosen ones if `program.prefixes` is None.
     """
     return _print(program, locations).text()
 
 
 def brief(program: Program) -> str:
-    """One line on a program: file, signature, number of statements and graphs."""
+    """Summarize a program in one line: file, signature, number of statements and graphs."""
     entry = program.graphs[program.entry]
     results = _few(map(value_text, entry.outputs))
     signature = f"@{name_text(entry.name)}({_few(map(value_text, entry.inputs))}) -> ({results})"
@@ -51,7 +51,7 @@ def brief(program: Program) -> str:
 
 
 _MOST_VALUES = 4
-"""Inputs, and outputs, that `brief` lists."""
+"""Maximum number of inputs, and of outputs, in `brief`."""
 
 
 def _few(texts: Iterable[str]) -> str:
@@ -61,7 +61,7 @@ def _few(texts: Iterable[str]) -> str:
 
 
 def _statements(program: Program) -> int:
-    """The number of statements, those of branches and loop bodies included."""
+    """Return the number of statements, including those of branches and loop bodies."""
     count, waiting = 0, [*program.graphs.values()]
     while waiting:
         nodes = waiting.pop().nodes
@@ -75,13 +75,13 @@ def _counted(count: int, noun: str) -> str:
 
 
 def listing(program: Program, *, locations: bool = True) -> Listing:
-    """The lines of the printed `program`, and the lines of each statement."""
+    """Return the lines of the printed `program`, and the lines of each statement."""
     out = _print(program, locations)
     return Listing(Lines(out.lines), out.statements, out.headers, program.source, out.prefixes)
 
 
 def listing_of(program: Program) -> Listing:
-    """Return the lines of the text that the program was read from, else of its text without locations."""
+    """Return the lines of the text that the program was parsed from, else of its text without locations."""
     if program.listing is not None:
         return program.listing
     if "listing" not in program.kept:
@@ -90,14 +90,14 @@ def listing_of(program: Program) -> Listing:
 
 
 def print_graph(graph: Graph, *, locations: bool = True) -> str:
-    """The text of one graph by itself, ending in a newline."""
+    """Return the text of one graph, ending in a newline."""
     out = _Output(locations, NO_PREFIXES)
     out.graph(graph)
     return out.text()
 
 
 def print_statement(node: Node, *, locations: bool = True, prefixes: Prefixes = NO_PREFIXES) -> str:
-    """The line of `node` as it stands in the text; for ``if`` and ``while`` the line that opens it."""
+    """Return the line of `node` in the text; for ``if`` and ``while``, the line that opens it."""
     return _statement_text(node, locations, prefixes)
 
 
@@ -119,7 +119,7 @@ def _statement_text(node: Node, locations: bool, prefixes: Prefixes) -> str:
 
 
 def operand_text(operand: Operand, prefixes: Prefixes = NO_PREFIXES) -> str:
-    """``%name``, a literal, or ``_``."""
+    """Return ``%name``, a literal, or ``_``."""
     if operand is None:
         return "_"
     if isinstance(operand, Literal):
@@ -128,7 +128,7 @@ def operand_text(operand: Operand, prefixes: Prefixes = NO_PREFIXES) -> str:
 
 
 def location_text(location: Location, prefixes: Prefixes = NO_PREFIXES) -> str:
-    """``loc("net.py":12, node "conv1", from "main.py":3)``, of which any part may be missing."""
+    """Return ``loc("net.py":12, node "conv1", from "main.py":3)``; any part may be missing."""
     parts = []
     if location.file is not None or location.line is not None:
         file = "" if location.file is None else quote(location.file)
@@ -162,7 +162,7 @@ def _while_text(node: Node, prefixes: Prefixes) -> str:
 
 
 def _results_text(node: Node, prefixes: Prefixes) -> str:
-    """What stands after ``} ->``."""
+    """Return the text after ``} ->``."""
     if node.op == "if":
         return _values_text(node.outputs, prefixes)
     carried = node.subgraphs[0].inputs[1:]
@@ -179,7 +179,7 @@ def _names(values: tuple[Value, ...], prefixes: Prefixes) -> str:
 
 
 def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes) -> str:
-    """The last line of a block; `node` is the statement that the block belongs to."""
+    """Return the last line of a block; `node` is the statement that contains the block."""
     if node is None:
         return f"return {_names(graph.outputs, prefixes)}".rstrip()
     if node.op == "if":
@@ -206,7 +206,7 @@ def _reference_text(data: Reference, prefixes: Prefixes) -> str:
 
 
 def comment_line(prefix: str, text: str) -> str:
-    """One ``##`` line; one with control characters, which could break the line, is quoted."""
+    """Return a ``##`` line; text with control characters, which could break the line, is quoted."""
     if not text:
         return prefix
     plain = all(char.isprintable() or char == "\t" for char in text)
@@ -226,7 +226,7 @@ def _print(program: Program, locations: bool) -> _Output:
 
 @dataclass
 class _Open:
-    """A graph that is being printed: how far it has come, and the statement it belongs to."""
+    """A graph that is being printed: the position in it, and the statement that contains it."""
 
     graph: Graph
     path: Path
@@ -236,7 +236,7 @@ class _Open:
 
 
 class _Output:
-    """The lines so far.  Nested graphs stand on a stack of their own, so depth has no limit."""
+    """The lines so far. Nested graphs are kept on an explicit stack, so depth is unlimited."""
 
     def __init__(self, locations: bool, prefixes: Prefixes) -> None:
         self.locations = locations
@@ -266,11 +266,11 @@ class _Output:
             self.advance(self.stack[-1])
 
     def put(self, text: str) -> int:
-        """Add a line at the depth of the stack; its number."""
+        """Add a line, indented by the depth of the stack; return its number."""
         return self.put_later(str, text)
 
     def put_later(self, write: Callable[..., str], *arguments: Any) -> int:
-        """Add the line that `write` makes of the arguments when it is read; its number."""
+        """Add a line that `write` makes from the arguments on first access; return its number."""
         self.lines.append(("  " * len(self.stack), write, arguments))
         return len(self.lines)
 
@@ -287,7 +287,7 @@ class _Output:
             self.put_later(_constant_text, constant, self.prefixes)
 
     def advance(self, block: _Open) -> None:
-        """Print the next statement of the innermost block, or close it."""
+        """Print the next statement of the innermost block, or close the block."""
         if block.pc == len(block.graph.nodes):
             block.lines.append(self.put_later(_terminator_text, block.graph, block.node, self.prefixes))
             self.close(block)

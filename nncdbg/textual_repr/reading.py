@@ -1,7 +1,7 @@
-"""What has been read of a text so far, and how reading goes on behind a line that failed.
+"""Parser state, and recovery after a line that failed.
 
-The names that such a line seems to define count as defined, and a block whose first line failed
-is read on, so that one mistake is not reported again at every line that depends on it.
+Names that a failed line seems to define count as defined, and the parser continues inside a block with an
+invalid first line. A mistake is therefore not reported again at every line that depends on it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from nncdbg.textual_repr.resolution import Unresolved, explain_all, shown
 from nncdbg.textual_repr.statements import Names
 
 DEEPEST = 1000
-"""Blocks nest no deeper."""
+"""Maximum nesting depth of blocks."""
 
 
 class Reading:
-    """The lines, the errors, the graphs that are complete and the block that is open."""
+    """The lines, the errors, the complete graphs and the open block."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Reading:
         self.file = file
         self.lines = lines
         self.before = before
-        """How many lines of the text stand before these; messages count from the first of all."""
+        """Number of lines of the text before these; messages count from the start of the text."""
         self.errors: list[GraphError] = []
         self.block: Block | None = None
         self.comment: list[str] = []
@@ -49,7 +49,7 @@ class Reading:
         self.prefixes = prefixes
 
     def text_of(self, number: int) -> str:
-        """The line of this number, which is 1-based."""
+        """Return the line with this 1-based number."""
         return self.lines[number - 1 - self.before]
 
     def report(self, line: int, flaw: Flaw) -> None:
@@ -57,7 +57,7 @@ class Reading:
         self.errors.append(GraphError(flaw.message, excerpt=excerpt, hint=flaw.hint))
 
     def take_comment(self) -> str:
-        """The ``##`` lines before this statement."""
+        """Return the ``##`` lines before this statement."""
         text = "\n".join(self.comment)
         self.comment.clear()
         return text
@@ -77,7 +77,7 @@ class Reading:
         self.define(names, block.line)
 
     def inside(self, cursor: Cursor) -> Block:
-        """The block that the statement at `cursor` stands in."""
+        """Return the block of the statement at `cursor`."""
         block = self.block
         if block is None:
             raise cursor.whole("a statement outside a graph", "open one before it: graph @main() -> () {")
@@ -89,7 +89,7 @@ class Reading:
         return (*outer.path, len(outer.nodes), 0)
 
     def leave_block(self, block: Block, *, broken: bool = False) -> None:
-        """`block` is closed; with a whole graph, what it could not resolve is settled."""
+        """Close `block`; at the end of a graph, report its unresolved names."""
         self.block = block.parent
         if block.kind != "broken":
             self.statements[block.path] = block.site_lines()
@@ -105,7 +105,7 @@ class Reading:
         self.blocks.clear()
 
     def close_unclosed(self, number: int) -> None:
-        """The text ends, or the next graph begins, at line `number` + 1: all blocks should be closed."""
+        """Report unclosed blocks at the end of the text or the next graph, at line `number` + 1."""
         while self.block is not None:
             block = self.block
             if block.kind != "broken":
@@ -115,7 +115,7 @@ class Reading:
             self.leave_block(block, broken=True)
 
     def resolve(self, names: Names, number: int) -> None:
-        """Note the used names that nobody has defined so far."""
+        """Record the used names that are not defined so far."""
         block = self.block
         if block is None:
             return
@@ -124,7 +124,7 @@ class Reading:
                 self.unresolved.append(Unresolved(mark, number, block, len(block.nodes)))
 
     def define(self, names: Names, number: int) -> None:
-        """Enter the defined names into the block; each only once, and none that hides another."""
+        """Define names in the block; report duplicates and names that hide others."""
         block = self.block
         if block is None:
             return
@@ -140,7 +140,7 @@ class Reading:
             block.names.setdefault(mark.name, number)
 
     def salvage(self, text: str, number: int) -> None:
-        """Go on behind a line that failed: keep blocks in step, take the names it seems to define."""
+        """Recover from a failed line: keep blocks balanced and define the names that it seems to define."""
         self.comment.clear()
         opens = text.split("#")[0].rstrip().endswith("{")
         word = Cursor(text).peek_word()
@@ -161,7 +161,7 @@ class Reading:
             self.take_names(text.split("=")[0], number)
 
     def open_broken(self, outer: Block | None, text: str, number: int) -> None:
-        """A block whose first line failed: read on inside it, but say nothing that depends on that line."""
+        """Open a block with an invalid first line; errors that depend on that line are suppressed."""
         name = _graph_name.search(text)
         if outer is None:
             self.close_unclosed(number - 1)
@@ -180,7 +180,7 @@ class Reading:
                 self.block.names[name] = number
 
     def salvaged_name(self, spelled: str) -> str:
-        """The name that a line seems to have, its prefix replaced if that is declared."""
+        """Return the name that a line seems to have, with its prefix expanded if it is declared."""
         found = self.prefixes.find(spelled)
         return salvaged(spelled) if found is None else found
 
@@ -190,7 +190,7 @@ _value_name = re.compile(rf"%({PREFIXED}|{BARE}|{STRING})")
 
 
 def salvaged(spelled: str) -> str:
-    """What a name or a quoted comment spells; as it stands, if its escapes make no sense."""
+    """Return the name or quoted comment without quotes; unchanged if its escapes are invalid."""
     try:
         return unquote(spelled) if spelled.startswith('"') else spelled
     except Flaw:

@@ -1,7 +1,7 @@
-"""What can only be said when a whole graph, or the whole text, has been read.
+"""Errors that are only known after a whole graph or the whole text is parsed.
 
-A name that was not visible where it was used: defined later, part of a cycle, out of reach in
-another block, or nowhere.  And calls: of graphs that are not there, or with other arities.
+Undefined names: defined later, part of a cycle, out of scope in another block, or missing. Calls: of
+missing graphs, or with the wrong number of operands or results.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statements import Mark
 
 SUGGESTIONS = 20
-"""Unknown names for which the nearest one is looked up: it takes a millisecond each."""
+"""Maximum number of unknown names with a suggestion: each look-up takes about 1 ms."""
 
 _NEAR_LIMIT = 500
-"""Names that are compared for a hint; beyond it only those of about the same length."""
+"""Maximum number of names compared for a suggestion; beyond it, only names of similar length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A use of a name that was not visible in statement `pc` of `block`."""
+    """A use of a name that is not visible in statement `pc` of `block`."""
 
     mark: Mark
     line: int
@@ -34,7 +34,7 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call as it was written."""
+    """A call as written in the text."""
 
     mark: Mark
     line: int
@@ -43,12 +43,12 @@ class Call:
 
 
 def shown(name: str) -> str:
-    """A value's name as the text has it."""
+    """Return the name of a value as the text spells it."""
     return "%" + name_text(name)
 
 
 def explain_all(unresolved: Iterable[Unresolved], blocks: Sequence[Block]) -> Iterator[tuple[int, Flaw]]:
-    """Why the values are not there, with their lines, after the graph that holds `blocks` has been read."""
+    """Yield a line and an explanation per unresolved name, after the graph with `blocks` is parsed."""
     needs = cache(partial(_needs, blocks))
     for count, use in enumerate(unresolved):
         yield use.line, _explain(use, blocks, needs, suggest=count < SUGGESTIONS)
@@ -57,7 +57,7 @@ def explain_all(unresolved: Iterable[Unresolved], blocks: Sequence[Block]) -> It
 def _explain(
     use: Unresolved, blocks: Sequence[Block], needs: Callable[[], Mapping[str, set[str]]], *, suggest: bool
 ) -> Flaw:
-    """With `suggest` the nearest name is looked up, or the cycle that the value is part of."""
+    """Explain an undefined name; with `suggest`, search for the nearest name or a dependency cycle."""
     mark = use.mark
     name = shown(mark.name)
     later = next((b.names[mark.name] for b in use.block.outwards() if mark.name in b.names), None)
@@ -88,7 +88,7 @@ def _near(name: str, names: list[str]) -> list[str]:
 
 
 def _needs(blocks: Sequence[Block]) -> dict[str, set[str]]:
-    """Of each value the names that its statement uses."""
+    """Map each value to the names that its statement uses."""
     needs: dict[str, set[str]] = {}
     for block in blocks:
         for node in block.nodes:
@@ -99,7 +99,7 @@ def _needs(blocks: Sequence[Block]) -> dict[str, set[str]]:
 
 
 def _cycle(use: Unresolved, needs: Mapping[str, set[str]]) -> list[str]:
-    """The names along which the statement needs its own outputs, first and last the same; or empty."""
+    """Return the cycle through which a statement needs its own outputs, its first name repeated; or []."""
     targets = _outputs_around(use)
     came_from: dict[str, str] = {}
     queue = [use.mark.name]
@@ -121,7 +121,7 @@ def _way(last: str, first: str, came_from: Mapping[str, str]) -> list[str]:
 
 
 def _outputs_around(use: Unresolved) -> set[str]:
-    """Outputs of the statement that holds the use, and of the if and while statements around it."""
+    """Return the outputs of the statement with the use, and of the enclosing if and while statements."""
     pc = use.pc
     found: set[str] = set()
     for block in use.block.outwards():
@@ -133,7 +133,7 @@ def _outputs_around(use: Unresolved) -> set[str]:
 
 
 def _used(node: Node) -> set[str]:
-    """All names that `node` uses, in its nested graphs too."""
+    """Return all names that `node` uses, nested graphs included."""
     used: set[str] = set()
     nodes = [node]
     while nodes:
@@ -152,7 +152,7 @@ class Suggestions:
         self._left = SUGGESTIONS
 
     def nearest(self, word: str, words: Iterable[str], sigil: str = "") -> str | None:
-        """``did you mean ...?``; None where nothing is near, and for those that come later."""
+        """Return ``did you mean ...?``; None if no name is similar, or the maximum is reached."""
         if self._left == 0:
             return None
         self._left -= 1
@@ -162,7 +162,7 @@ class Suggestions:
 def wrong_calls(
     calls: Iterable[Call], graphs: Mapping[str, Graph], broken: Container[str], suggestions: Suggestions
 ) -> Iterable[tuple[int, Flaw]]:
-    """The calls that cannot be made, with their lines; graphs in `broken` did not parse themselves."""
+    """Yield the invalid calls with their lines; graphs in `broken` had errors themselves."""
     for call in calls:
         mark = call.mark
         graph = graphs.get(mark.name)

@@ -1,6 +1,6 @@
-"""The statements of a line: from a Cursor to what stands there, without looking at other lines.
+"""Readers of the statements of one line, independent of other lines.
 
-Places (`Mark`) come along, so that an error about a name can underline it.
+Positions (`Mark`) are recorded, so that an error about a name can underline it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nncdbg.textual_repr.cursor import Cursor
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A name, and the characters of its line where it stands (0-based)."""
+    """A name and its span of characters in the line (0-based)."""
 
     name: str
     start: int
@@ -32,7 +32,7 @@ class Names:
 
 
 def operand(cursor: Cursor, names: Names) -> Operand:
-    """``%name``, ``_`` or a literal."""
+    """Read ``%name``, ``_`` or a literal."""
     if cursor.at("%"):
         return use(cursor, names)
     if cursor.accept_missing():
@@ -41,7 +41,7 @@ def operand(cursor: Cursor, names: Names) -> Operand:
 
 
 def use(cursor: Cursor, names: Names) -> str:
-    """``%name`` as an operand."""
+    """Read ``%name`` as an operand."""
     start = cursor.blank()
     if not cursor.at("%"):
         raise cursor.flaw("expected a value", "write a value such as %x; define a constant for a number")
@@ -51,7 +51,7 @@ def use(cursor: Cursor, names: Names) -> str:
 
 
 def definition(cursor: Cursor, names: Names) -> Value:
-    """``%name: type`` or ``_``, as what a statement defines."""
+    """Read ``%name: type`` or ``_`` as a definition."""
     start = cursor.blank()
     if cursor.accept_missing():
         return Value("", cursor.type_clause())
@@ -61,14 +61,14 @@ def definition(cursor: Cursor, names: Names) -> Value:
 
 
 def definitions(cursor: Cursor, names: Names, close: str) -> tuple[Value, ...]:
-    """Definitions up to `close`, the opening parenthesis already read."""
+    """Read definitions up to `close`, after the opening parenthesis."""
     values: list[Value] = []
     cursor.sequence(lambda: values.append(definition(cursor, names)), close)
     return tuple(values)
 
 
 def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
-    """What stands before ``=``, the ``=`` included; nothing if the statement starts with its op."""
+    """Read the outputs before ``=`` and the ``=``; empty if the statement starts with its op."""
     if not cursor.at("%") and cursor.peek_word() != "_":
         return ()
     values = [definition(cursor, names)]
@@ -79,7 +79,7 @@ def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
 
 
 def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[str, Attribute]]:
-    """Operands, then ``name=value``, up to ``)``; the ``(`` is already read."""
+    """Read operands, then ``name=value``, up to ``)``, after the ``(``."""
     operands: list[Operand] = []
     attributes: dict[str, Attribute] = {}
 
@@ -100,7 +100,7 @@ def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[s
 
 
 def op_name(cursor: Cursor) -> str:
-    """An op's name, or ``@graph``; words of the text itself stand only in quotes."""
+    """Read an op name or ``@graph``; keywords are valid op names only in quotes."""
     start = cursor.blank()
     op = cursor.op()
     quoted = cursor.line[start] == '"'
@@ -115,12 +115,12 @@ def op_name(cursor: Cursor) -> str:
 
 @lru_cache(maxsize=4096)
 def attributes_of(text: str) -> dict[str, Attribute]:
-    """The attributes that ``name=value, ...`` spells; shared between calls, so copy it.  Raises Flaw."""
+    """Parse ``name=value, ...``; the result is shared between calls, so copy it. Raises Flaw."""
     return arguments(Cursor(text + ")"), Names())[1]
 
 
 def reference(cursor: Cursor) -> Reference:
-    """``data("key", store=1)``, of which ``data(`` is already read."""
+    """Read ``data("key", store=1)``, after ``data(``."""
     key = cursor.prefixed_or_string('data needs the key of a tensor: data("conv1.weight")')
     store = 0
     if cursor.accept(","):
@@ -132,13 +132,13 @@ def reference(cursor: Cursor) -> Reference:
 
 
 def label(cursor: Cursor) -> str:
-    """``@name`` of a block, or nothing."""
+    """Read the optional ``@name`` of a block."""
     return cursor.name("@") if cursor.at("@") else ""
 
 
 @dataclass(slots=True)
 class WhileHeader:
-    """``while @body (%s: T = init) count %i: T times %n``."""
+    """The header ``while @body (%s: T = init) count %i: T times %n``."""
 
     name: str
     initial: tuple[Operand, ...]
@@ -148,7 +148,7 @@ class WhileHeader:
 
 
 def while_header(cursor: Cursor, outer: Names, inner: Names) -> WhileHeader:
-    """What follows ``while``; uses belong to the block around it, definitions to its body."""
+    """Read the rest after ``while``; uses belong to the enclosing block, definitions to the body."""
     name = label(cursor)
     cursor.expect("(", "a loop looks like while @body (%s: f32[2] = %x) {")
     carried: list[Value] = []
@@ -168,7 +168,7 @@ def while_header(cursor: Cursor, outer: Names, inner: Names) -> WhileHeader:
 
 
 def value_list(cursor: Cursor, names: Names) -> tuple[Value, ...]:
-    """``%a, %b``, or nothing, as after ``return``."""
+    """Read ``%a, %b`` or nothing, as after ``return``."""
     if cursor.blank() == len(cursor.line) or cursor.at("#"):
         return ()
     values = [Value(use(cursor, names))]
@@ -178,7 +178,7 @@ def value_list(cursor: Cursor, names: Names) -> tuple[Value, ...]:
 
 
 def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tuple[Value, ...]:
-    """``%s = %v, ... collect %u``: the next carried values in their order, then the collected ones."""
+    """Read ``%s = %v, ... collect %u``: the next carried values in order, then the collected ones."""
     after: dict[str, Value] = {}
     known = {value.name for value in carried}
 
@@ -210,7 +210,7 @@ _collect = re.compile(r"collect[ \t]*\[[ \t]*([0-9]{1,6})[ \t]*\]").match
 def loop_results(
     cursor: Cursor, names: Names, carried: tuple[Value, ...], collected: int
 ) -> tuple[Value, ...]:
-    """``%y: T = %s, %ys: T = collect[0])``, by position; what is left out is ``Value("")``."""
+    """Read ``%y: T = %s, %ys: T = collect[0])``; return values by position, ``Value("")`` if omitted."""
     places = {value.name: index for index, value in enumerate(carried)}
     found: dict[int, Value] = {}
 

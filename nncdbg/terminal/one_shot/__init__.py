@@ -1,1 +1,1 @@
-"""Commands that do one thing and end: `run`, `print`, `ops`."""
+"""One-shot commands: `run`, `print`, `ops`, `diff`."""

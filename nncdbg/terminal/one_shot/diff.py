@@ -1,4 +1,4 @@
-"""`nncdbg diff`: two models, backends, allocators or element types, or golden values, value by value."""
+"""`nncdbg diff`: compare models, backends, allocators, element types or golden values, value by value."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
 def _golden(
     options: Namespace, opened: OpenedProgram, tolerance: Tolerance
 ) -> tuple[Debugger, GoldenRun, list[str]]:
-    """The program at its entry, with inputs from the golden file; its comparison; notes on these inputs."""
+    """Return the program with inputs from the golden file, its comparison, and notes on these inputs."""
     from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
     from nncdbg.engine.divergence.lockstep import BUDGET
 
@@ -132,7 +132,7 @@ def _golden(
 
 
 def _side_b(options: Namespace, opened: OpenedProgram, a: Debugger) -> tuple[Debugger, list[str]]:
-    """Side B with the inputs of side A, and notes on these."""
+    """Return side B with the inputs of side A, and notes on them."""
     from nncdbg.engine.divergence.call import counterpart, inputs_of_side
     from nncdbg.opening.programs import OpenedProgram, open_program
 
@@ -154,7 +154,7 @@ def _side_b(options: Namespace, opened: OpenedProgram, a: Debugger) -> tuple[Deb
 def _converse(
     options: Namespace, screen: Screen, opened: OpenedProgram, comparison: Lockstep | PairedRuns
 ) -> None:
-    """The prompt on side A, at the first divergence, with side B at hand."""
+    """Open the prompt on side A at the first divergence, with side B available."""
     from nncdbg.commands.session import CommandSession
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.terminal.repl import converse
@@ -173,7 +173,7 @@ def _converse(
     converse(session, options, greet)
 
 
-# -- what is printed ---------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------
 
 
 def _document(

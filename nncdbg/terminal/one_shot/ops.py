@@ -1,4 +1,4 @@
-"""`nncdbg ops`: what is known of every op, from the declarations and from ONNX's schemas."""
+"""`nncdbg ops`: the support for every op, from the declarations and ONNX's schemas."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What exists for an op.  `since` are the opset versions declared; ONNX's newest if there is none."""
+    """Support for an op. `since` are the declared opset versions; ONNX's newest if none is declared."""
 
     name: str
     since: tuple[int, ...]
     kernel: bool
     in_place: bool
-    """The kernel writes into a buffer that it is given."""
+    """The kernel writes into a given buffer."""
     formula: bool
-    """It has a micro program of nncdbg's own."""
+    """The op has a micro program of nncdbg."""
     function: bool
-    """ONNX defines it by a function body."""
+    """ONNX defines the op by a function body."""
     gradient: bool
-    """It has a gradient rule; without one, its formula or function body is differentiated."""
+    """The op has a gradient rule; without one, its formula or function body is differentiated."""
     random: bool
     reference: bool
-    """It runs through `onnx.reference`."""
+    """The op runs through `onnx.reference`."""
     block: bool
-    """It has graphs inside, and stands in the text as `if`, `while` or a call."""
+    """The op contains graphs, and is printed as `if`, `while` or a call."""
 
     def words(self) -> list[str]:
         marks = {
@@ -55,7 +55,7 @@ class Known:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The table of all ops, or all about one; UsageError for a name that nobody knows."""
+    """Print the table of all ops, or the details of one. Raises UsageError for an unknown name."""
     options = _options(arguments)
     if options.name is not None:
         _print_one(options.name, as_json=options.json)
@@ -79,7 +79,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def all_names() -> list[str]:
-    """Every op that is declared here or that a known domain has, sorted."""
+    """Return every op that is declared here or in a known domain, sorted."""
     from nncdbg.engine.ops import names
     from nncdbg.engine.ops.schema import listed_domains, schema_names
 
@@ -92,7 +92,7 @@ def all_names() -> list[str]:
 
 
 def known(name: str) -> Known:
-    """What exists for the op, in its newest version."""
+    """Return the support for the newest version of an op."""
     from nncdbg.engine.ops import declared
 
     versions = declared(name)

@@ -1,4 +1,4 @@
-"""`nncdbg run`: to the end, then the outputs with their statistics."""
+"""`nncdbg run`: run to the end, then print the outputs with statistics."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if the graph ran to its end, 4 if it failed, 3 if an op that was needed has no kernel.
+    """Return 0 if the graph ran to its end, 4 if it failed, 3 if an op has no kernel.
 
-    1 if --verify-observers found a difference.
+    Returns 1 if --verify-observers found a difference.
     """
     from nncdbg.presentation.screen import Screen
 
@@ -111,7 +111,7 @@ def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) ->
 def _document(
     debugger: Debugger | None, seconds: float, error: NncdbgError | None, files: dict[str, str]
 ) -> dict[str, Any]:
-    """What `--json` prints; `debugger` is None if there was none to be had."""
+    """Return the document of `--json`; `debugger` is None if it could not be created."""
     outputs: dict[str, Any] = (debugger.outputs if debugger else None) or {}
     document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
@@ -140,7 +140,7 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
 
 
 def _save(debugger: Debugger, folder: str) -> dict[str, str]:
-    """Write every output; names become file names in which only letters, digits, `_ . -` stand."""
+    """Write every output to a file; in file names, only letters, digits and `_ . -` are kept."""
     from nncdbg.presentation.tensor_files import write_tensors
 
     directory = Path(folder)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the text, or write it to a file, from where its stores are found again."""
+    """Print the text, or write it to a file, with store paths relative to the target folder."""
     from nncdbg.opening.programs import open_program
 
     options = _options(arguments)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.output:
         write_text(Path(options.output), text)
     else:
-        # Names may hold any character, also half of a surrogate pair out of a damaged model.
+        # Names may contain any character, even a lone surrogate from a damaged model.
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
     if target is not None:
@@ -87,7 +87,7 @@ def signature(program: Program) -> dict[str, Any]:
 
 
 def _note_outside(stores: Sequence[str], target: Path, screen: Screen) -> None:
-    """Report the data of a printed text that is not below its folder, and let this user open it there."""
+    """Report data of a printed text outside its folder, and grant this user access to it."""
     folder = target.parent.resolve()
     paths = [(folder / store).resolve() for store in stores]
     outside = [path for path in paths if not path.is_relative_to(folder)]
@@ -101,7 +101,7 @@ def _note_outside(stores: Sequence[str], target: Path, screen: Screen) -> None:
 
 
 def _file_of_output() -> Path | None:
-    """The file behind standard output; None for a terminal or a pipe."""
+    """Return the file behind standard output; None for a terminal or a pipe."""
     try:
         descriptor = sys.stdout.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,1 +1,1 @@
-"""The language server of graph text: `nncdbg lsp`, for every editor with the Language Server Protocol."""
+"""The language server for graph text (`nncdbg lsp`), for editors with the Language Server Protocol."""

@@ -10,17 +10,17 @@ from nncdbg.opening.command_line import Parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve one client; the exit code."""
+    """Serve one client; return the exit code."""
     parser = Parser("nncdbg lsp", "Serve the Language Server Protocol for graph text (.nnc), over stdio.")
     parser.add_argument(
         "--stdio", action="store_true", help="serve over stdio (the default); some editors pass this option"
     )
     parser.parse_args(arguments)
-    # pygls logs failures of handlers with their traces; a client has them in the answer.
+    # pygls logs failures of handlers with their tracebacks; the response already contains them.
     logging.getLogger("pygls").setLevel(logging.CRITICAL)
     from nncdbg.textual_repr.language_server.server import NncServer
 
-    # The streams are the client's alone: whatever prints by mistake goes to stderr.
+    # Reserve the streams for the client: accidental prints go to stderr.
     with os.fdopen(os.dup(0), "rb") as incoming, os.fdopen(os.dup(1), "wb") as outgoing:
         os.dup2(2, 1)
         NncServer().start_io(incoming, outgoing)

@@ -1,6 +1,6 @@
-"""The server: which documents are open, and which features answer.
+"""The server: its open documents and its features.
 
-Text is kept by `Document`, not by pygls: its lines end where the protocol says, and a change copies no text.
+`Document` stores text instead of pygls: its line ends follow the protocol, and a change copies no text.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ FEATURES = (
     *("completion", "signature_help", "inlay_hints", "code_actions", "code_lens"),
     *("call_hierarchy", "document_links"),
 )
-"""The modules of the features; each registers its own in `register(server)`."""
+"""The feature modules; each has a function `register(server)`."""
 
 _LEAST_WAIT, _MOST_WAIT = 0.002, 0.2
-"""Seconds that typing has to rest before diagnostics are sent: the longer, the longer the last ones took."""
+"""Idle seconds before diagnostics are sent, in proportion to the time of the last analysis."""
 
 _SLICE = 0.005
-"""Seconds that a text is read before other messages have their turn."""
+"""Seconds of analysis before other messages are processed."""
 
 _WHILE_TYPING = (types.TEXT_DOCUMENT_COMPLETION, types.TEXT_DOCUMENT_SIGNATURE_HELP)
-"""What does not wait for the line under the cursor to be read."""
+"""Requests that do not wait for the line under the cursor to be parsed."""
 
 
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 
 class _Protocol(LanguageServerProtocol):
-    """Documents are opened, changed and closed here."""
+    """The protocol handlers that open, change and close documents."""
 
     _server: NncServer
 
@@ -80,7 +80,7 @@ def _change(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cursor: `line` and `column` count from 0, the column in characters."""
+    """A cursor: `line` and `column` are 0-based, the column in characters."""
 
     document: Document
     analysis: Analysis
@@ -88,7 +88,7 @@ class Place:
     column: int
 
     def range(self, span: Span) -> types.Range:
-        """A span of the same document for the client."""
+        """Return a span of the same document as a client range."""
         return self.document.units.range(self.document.lines[span.line], span)
 
     def location(self, span: Span) -> types.Location:
@@ -96,7 +96,7 @@ class Place:
 
 
 class NncServer(LanguageServer):
-    """One client's server."""
+    """The server of one client."""
 
     def __init__(self) -> None:
         super().__init__("nncdbg", __version__, protocol_cls=_Protocol)
@@ -109,14 +109,14 @@ class NncServer(LanguageServer):
 
     @property
     def units(self) -> Units:
-        """The units of columns that were agreed with the client."""
+        """Return the column units negotiated with the client."""
         encoding = self.workspace.position_encoding or types.PositionEncodingKind.Utf16
         return Units(encoding.value if isinstance(encoding, types.PositionEncodingKind) else encoding)
 
     def place(self, uri: str, position: types.Position, *, typing: bool = False) -> Place | None:
-        """The cursor of a request; None where the document is not open.
+        """Return the cursor of a request; None if the document is not open.
 
-        With `typing` the analysis may be the one before the cursor's line changed.
+        With `typing`, the analysis may be the one from before the line of the cursor changed.
         """
         document = self.documents.get(uri)
         if document is None:
@@ -134,14 +134,14 @@ class NncServer(LanguageServer):
         self.check_soon(document)
 
     def close(self, uri: str) -> None:
-        """The editor has let go of a document; what was said of it is taken back."""
+        """Close a document and clear its diagnostics."""
         if self.documents.pop(uri, None) is not None:
             self._took.pop(uri, None)
             self._cancel(uri)
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
     def check_soon(self, document: Document) -> None:
-        """Send diagnostics when typing rests."""
+        """Send diagnostics once typing pauses."""
         self._cancel(document.uri)
         wait = min(_MOST_WAIT, max(_LEAST_WAIT, self._took.get(document.uri, 0.0) / 8))
         loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ class NncServer(LanguageServer):
         await self.settled(document)
         found = diagnostics(document)
         if document.uri not in self._took:
-            # What an open text consists of lives on: the collector need not walk it at every key.
+            # An open document is long-lived: exclude it from garbage collection at every keystroke.
             gc.freeze()
         self._took[document.uri] = time.perf_counter() - start
         self.text_document_publish_diagnostics(
@@ -175,15 +175,15 @@ class NncServer(LanguageServer):
     # -- requests ------------------------------------------------------------------------------
 
     async def settled(self, document: Document) -> None:
-        """Return when the document has been read; meanwhile others have their turn.
+        """Return when the document is analyzed; other messages are processed meanwhile.
 
-        A document that is closed is read no further.
+        The analysis of a closed document is canceled.
         """
         while self.documents.get(document.uri) is document and not document.read_on(_SLICE):
             await asyncio.sleep(0)
 
     def feature(self, feature_name: str, options: Any = None) -> Callable[[_Handler], _Handler]:
-        """Register what answers a request, once the documents that it is about have been read."""
+        """Register a request handler, which runs after the documents of the request are analyzed."""
         register = super().feature(feature_name, options)
 
         def decorate(handler: _Handler) -> _Handler:
@@ -199,7 +199,7 @@ class NncServer(LanguageServer):
         return decorate
 
     def _asked(self, feature: str, params: Any) -> list[Document]:
-        """The documents that a request has to wait for."""
+        """Return the documents that a request depends on."""
         if feature == types.WORKSPACE_SYMBOL:
             return list(self.documents.values())
         about = getattr(params, "text_document", None) or getattr(params, "item", None)

@@ -1,4 +1,4 @@
-"""What stands in a text, asked by place; immutable, so that a handler may keep it while the text goes on."""
+"""The analysis of a text, queried by position; immutable, so it stays valid after the text changes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, me
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """The lines from one ``graph`` to the next; the first of a text may be what stands above.
+    """The lines from one ``graph`` line to the next; the first chunk may be the lines before any graph.
 
-    `start` is its first line.  Lines inside `reading` and `types` count from there.
+    `start` is its first line. Line numbers in `reading` and `types` are relative to it.
     """
 
     start: int
@@ -38,11 +38,11 @@ class Chunk:
     reading: GraphReading
     types: GraphTypes
     signature: Signature | None
-    """None where the header does not parse, and for what stands before the first graph."""
+    """None if the header does not parse, and for the lines before the first graph."""
 
     @property
     def block(self) -> Block | None:
-        """The graph's own block."""
+        """Return the block of the graph."""
         return self.reading.header
 
     @property
@@ -51,17 +51,17 @@ class Chunk:
 
     @property
     def end(self) -> int:
-        """The line behind the last one."""
+        """Return the line after the last one."""
         return self.start + len(self.lines)
 
     def line_of(self, number: int) -> int:
-        """The line in the text for a number of the parser's, 1-based and of the moment of reading."""
+        """Convert a parser line number (1-based, from the time of parsing) to a line of the text."""
         return number - 1 - self.reading.before + self.start
 
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """A call of a graph: `span` is that of its ``@name``, `caller` the chunk it stands in."""
+    """A call of a graph: `span` is that of its ``@name``, `caller` the chunk that contains the call."""
 
     name: str
     span: Span
@@ -69,7 +69,7 @@ class CallSite:
 
 
 class Analysis:
-    """One state of a text.  See `document` for what it offers."""
+    """The analysis of one version of a text. See `document` for its interface."""
 
     def __init__(
         self,
@@ -88,21 +88,21 @@ class Analysis:
 
     @cached_property
     def graphs(self) -> dict[str, Chunk]:
-        """The graphs by name, in the order of the text, the entry first; of two with one name the first."""
+        """Return the graphs by name in text order, the entry first; of duplicate names, the first graph."""
         found: dict[str, Chunk] = {}
         for chunk in self.chunks:
             if chunk.block is not None and chunk.name:
                 found.setdefault(chunk.name, chunk)
         return found
 
-    # -- by place ------------------------------------------------------------------------------
+    # -- by position ---------------------------------------------------------------------------------
 
     def chunk_at(self, line: int) -> Chunk:
-        """The chunk that a line belongs to."""
+        """Return the chunk that contains a line."""
         return self.chunks[max(0, bisect_right(self._starts, line) - 1)]
 
     def block_at(self, line: int) -> Block | None:
-        """The block around a line; that of the line which opens or closes one is the block around it."""
+        """Return the block around a line; for a line that opens or closes a block, the enclosing block."""
         chunk = self.chunk_at(line)
         own = line - chunk.start
         block = chunk.reading.blocks[own] if own < len(chunk.lines) else None
@@ -111,18 +111,18 @@ class Analysis:
         return None if kind_of_line(self.lines[line]) == "graph" else block
 
     def block_opened_at(self, line: int) -> Block | None:
-        """The block that a line opens: ``graph``, ``if``, ``} else`` or ``while``."""
+        """Return the block that a line opens: ``graph``, ``if``, ``} else`` or ``while``."""
         chunk = self.chunk_at(line)
         event = chunk.reading.events[line - chunk.start]
         return event.block if isinstance(event, Opened) else None
 
     def event_at(self, line: int) -> object:
-        """What the parser made of a line: Entry, Opened, Closed, Ended, Left or None (see `reading`)."""
+        """Return the parse result of a line: Entry, Opened, Closed, Ended, Left or None (see `reading`)."""
         chunk = self.chunk_at(line)
         return chunk.reading.events[line - chunk.start]
 
     def node_at(self, line: int) -> Node | None:
-        """The op, the call or the break of a line; an ``if`` or a ``while`` at the line that closes it."""
+        """Return the op, call or break of a line; an ``if`` or ``while`` is found at its last line."""
         event = self.event_at(line)
         if isinstance(event, Entry):
             return event.content if isinstance(event.content, Node) else None
@@ -133,24 +133,24 @@ class Analysis:
         return event.content if isinstance(event, Entry) and isinstance(event.content, Constant) else None
 
     def token_at(self, line: int, column: int) -> Token | None:
-        """The piece under a cursor; between two pieces the one that is a name."""
+        """Return the token under a cursor; between two tokens, the one that is a name."""
         touched = [t for t in tokens(self.lines[line], self.prefixes) if t.start <= column <= t.end]
         if len(touched) > 1:
             touched.sort(key=lambda t: (t.kind == "operator", t.start != column))
         return touched[0] if touched else None
 
     def mention_at(self, line: int, column: int) -> Mention | None:
-        """The value's name under a cursor, its end included."""
+        """Return the value name under a cursor, its end included."""
         return next((m for m in self.mentions(line) if m.start <= column <= m.end), None)
 
     def mentions(self, line: int) -> tuple[Mention, ...]:
-        """The values that a line names, from left to right."""
+        """Return the values that a line names, from left to right."""
         return mentions(self.lines[line], self.prefixes)
 
     # -- values --------------------------------------------------------------------------------
 
     def scope_of(self, line: int, mention: Mention) -> Block | None:
-        """The block whose names a mention is looked up in."""
+        """Return the block in which the name of a mention is looked up."""
         chunk = self.chunk_at(line)
         own = line - chunk.start
         if mention.scope == "inner":
@@ -161,13 +161,13 @@ class Analysis:
         return block.parent if block is not None else None
 
     def definition_of(self, line: int, mention: Mention) -> Definition | None:
-        """What a name in a line means; None if it is not defined."""
+        """Return the definition of a name in a line; None if it is not defined."""
         scope = self.scope_of(line, mention)
         owner = _owner(scope, mention.name)
         return self.definition(owner, mention.name, line) if owner is not None else None
 
     def definition(self, block: Block, name: str, line: int) -> Definition | None:
-        """The definition of `name` in the names of `block` itself; `line` is any line of the same graph."""
+        """Return the definition of `name` in `block` itself; `line` is any line of the same graph."""
         number = block.names.get(name)
         if number is None:
             return None
@@ -193,11 +193,11 @@ class Analysis:
         return "constant" if self.constant_at(line) is not None else "result"
 
     def type_of(self, line: int, name: str) -> Type | None:
-        """The type of the value that `name` means at a line."""
+        """Return the type of the value that `name` refers to at a line."""
         return self.chunk_at(line).types.of(self.block_at(line), name)
 
     def visible(self, line: int) -> Iterator[Definition]:
-        """What a statement on `line` can use: defined above it, here or around here; the innermost first."""
+        """Yield the definitions in scope at `line`, the innermost block first."""
         chunk = self.chunk_at(line)
         block = self.block_at(line)
         while block is not None:
@@ -209,7 +209,7 @@ class Analysis:
             block = block.parent
 
     def references(self, definition: Definition) -> list[Span]:
-        """Every place of a value, its definition included, in the order of the text."""
+        """Return all spans of a value in text order, its definition included."""
         chunk = self.chunk_at(definition.span.line)
         found = []
         for own, text in enumerate(chunk.lines):
@@ -224,7 +224,7 @@ class Analysis:
         return found
 
     def definitions(self, chunk: Chunk) -> Iterator[Definition]:
-        """All values of a graph, block by block."""
+        """Yield all values of a graph, block by block."""
         for block in chunk.reading.opened:
             for name in block.names:
                 found = self.definition(block, name, chunk.start)
@@ -234,14 +234,14 @@ class Analysis:
     # -- graphs --------------------------------------------------------------------------------
 
     def header_span(self, chunk: Chunk) -> Span:
-        """Where a graph's name stands in its header."""
+        """Return the span of the name in the header of a graph."""
         found = next((t for t in tokens(chunk.lines[0]) if t.kind == "graph"), None)
         return (
             Span(chunk.start, found.start, found.end) if found else Span(chunk.start, 0, len(chunk.lines[0]))
         )
 
     def calls(self, chunk: Chunk) -> Iterator[CallSite]:
-        """The calls that stand in a graph."""
+        """Yield the calls in a graph."""
         for call in chunk.reading.calls:
             mark = call.mark
             yield CallSite(
@@ -249,12 +249,12 @@ class Analysis:
             )
 
     def calls_of(self, name: str) -> Iterator[CallSite]:
-        """The calls of the graph `name`, in the order of the text."""
+        """Yield the calls of the graph `name` in text order."""
         for chunk in self.chunks:
             yield from (site for site in self.calls(chunk) if site.name == name)
 
     def graph_references(self, name: str) -> list[Span]:
-        """Every place of a graph's name: its header, if it has one, then its calls."""
+        """Return all spans of the name of a graph: its header, if present, then its calls."""
         chunk = self.graphs.get(name)
         header = [self.header_span(chunk)] if chunk is not None else []
         return header + [site.span for site in self.calls_of(name)]
@@ -267,7 +267,7 @@ def _owner(scope: Block | None, name: str) -> Block | None:
 
 
 def written_type(text: str, mention: Mention) -> Type | None:
-    """The type that stands behind a definition in its line, None where none does."""
+    """Return the type after a definition in its line, None if there is none."""
     pieces = tokens(text)
     at = next(i for i, token in enumerate(pieces) if token.start == mention.start)
     if at + 2 >= len(pieces) or pieces[at + 1].name != ":" or pieces[at + 2].kind != "type":

@@ -1,8 +1,8 @@
-"""From lines to an Analysis, again after every change, at the cost of what has changed.
+"""Incremental analysis of lines; the cost of an update is proportional to the change.
 
-A text is cut where graphs begin.  A chunk whose lines are the same keeps what was read of it, and its
-types as long as the graphs that it calls keep their signatures.  Inside a chunk that has changed, every line
-that was read before is known, and whole stretches of lines (see `stretches`).
+A text is split where graphs begin. A chunk with unchanged lines keeps its parse results; it keeps its types
+while the signatures of its callees are unchanged. Inside a changed chunk, lines and whole stretches of
+lines that were parsed before are reused (see `stretches`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Steps: TypeAlias = "Generator[None, None, Analysis]"
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """What is known of the lines of a chunk, wherever they stand."""
+    """The cached results for the lines of a chunk, independent of their position."""
 
     lines: list[str]
     reading: GraphReading
@@ -43,7 +43,7 @@ class _Part:
 
 
 class Analyzer:
-    """Keeps what was found in the last text, for the next."""
+    """Caches the results for the last text, for reuse in the next."""
 
     def __init__(self) -> None:
         self._memory = Memory()
@@ -51,9 +51,9 @@ class Analyzer:
         self._prefixes = NO_PREFIXES
 
     def steps(self, lines: Sequence[str]) -> Steps:
-        """All that can be said of these lines, found a few hundred lines at a time; nothing is raised.
+        """Analyze these lines, a few hundred at a time; nothing is raised.
 
-        Another text may be begun before this one is done.
+        The analysis of another text may start before this one completes.
         """
         placed = yield from self._cut(lines)
         self._parts = [part for _, part in placed]
@@ -88,7 +88,7 @@ class Analyzer:
                 above = self._prefixes if placed else NO_PREFIXES
                 part = _Part(own, (yield from GraphReader(own, start, self._memory, above).steps()))
             if not placed and part.reading.prefixes.declared != self._prefixes.declared:
-                # No name below means what it meant.
+                # The names below have other meanings now.
                 self._prefixes, self._memory, self._parts = part.reading.prefixes, Memory(), []
                 old.clear()
             placed.append((start, part))
@@ -106,7 +106,7 @@ class Analyzer:
             part.asked = asked
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:
-        """The statements of the text, each with its line."""
+        """Yield the statements of the text, each with its line."""
         for part in self._parts:
             for text, event in zip(part.lines, part.reading.events, strict=True):
                 if isinstance(event, Entry):
@@ -114,12 +114,12 @@ class Analyzer:
 
 
 def _has_moved(reading: GraphReading, start: int) -> bool:
-    """True if its messages name lines that are others now."""
+    """Return True if the messages contain line numbers that have changed."""
     return bool(reading.problems) and reading.before != start
 
 
 def _signature(reading: GraphReading, types: GraphTypes) -> Signature | None:
-    """What the header says; an output without a type there has the one that was found."""
+    """Return the signature of the header; outputs without a type have the inferred type."""
     block = reading.header
     if block is None or block.kind != "graph":
         return None
@@ -136,7 +136,7 @@ def _by_name(parts: Sequence[_Part]) -> dict[str, _Part]:
 
 
 def _callees_first(parts: Sequence[_Part], names: Mapping[str, _Part]) -> Iterator[_Part]:
-    """Every part once, those that it calls before it; a graph that calls itself has to be cut somewhere."""
+    """Yield every part once, callees first; a cycle of calls is cut at an arbitrary call."""
     seen: set[_Part] = set()
     for root in parts:
         stack = [root]
@@ -172,7 +172,7 @@ def _problems(
 
 
 def _moved(problem: Problem, by: int, lines: Sequence[str], hint: str | None) -> Problem:
-    """A problem of a chunk in the lines of the text."""
+    """Convert a problem of a chunk to the lines of the text."""
     span = Span(problem.span.line + by, problem.span.start, problem.span.end)
     related = tuple((_whole_line(lines, place.line + by), words) for place, words in problem.related)
     return Problem(span, problem.message, problem.code, problem.severity, hint, related)
@@ -186,7 +186,7 @@ def _whole_line(lines: Sequence[str], line: int) -> Span:
 def _problems_between(
     lines: Sequence[str], chunks: Sequence[Chunk], suggestions: Suggestions
 ) -> Iterator[Problem]:
-    """What only the whole text shows: graphs of one name, calls that cannot be made, graphs never called."""
+    """Yield problems of the whole text: duplicate graph names, invalid calls, uncalled graphs."""
     graphs: dict[str, Chunk] = {}
     broken: set[str] = set()
     for chunk in chunks:

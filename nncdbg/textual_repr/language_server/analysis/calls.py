@@ -1,4 +1,4 @@
-"""The call that a cursor stands in, in a line that may be half typed."""
+"""The call around a cursor, in a line that may be incomplete."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from nncdbg.textual_repr.language_server.document.tokens import tokens
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A call whose parentheses hold the cursor.
+    """A call with the cursor inside its parentheses.
 
-    `argument` counts arguments from 0; `attribute` is the one whose value is being written; `values` are the
-    names of the values that are a whole argument, by its number; `attributes` the names of all attributes.
+    `argument` counts arguments from 0. `attribute` is the attribute with the value under the cursor.
+    `values` maps argument numbers to value names, for arguments that are a single value. `attributes` are
+    the names of all attributes.
     """
 
     name: str
     argument: int
     attribute: str | None
     key: str
-    """The attribute that the cursor's argument names, wherever in it the cursor is; empty for an operand."""
+    """The attribute named in the argument under the cursor, at any position in it; empty for an operand."""
     values: Mapping[int, str]
     attributes: frozenset[str]
     named: bool
-    """An attribute stands left of the cursor's argument, so that no operand can."""
+    """An attribute precedes the argument under the cursor, which therefore cannot be an operand."""
 
 
 def open_call(text: str, column: int, prefixes: Prefixes) -> OpenCall | None:
-    """The op or the call of a graph in whose parentheses character `column` of a line stands."""
+    """Return the op or graph call with character `column` of a line inside its parentheses."""
     found = tokens(text, prefixes)
     for at, token in enumerate(found[:-1]):
         if token.kind in ("op", "graph") and found[at + 1].name == "(" and found[at + 1].end <= column:
@@ -79,7 +80,7 @@ def _described(name: str, parts: Sequence[Sequence[Token]], here: int, column: i
 
 
 def bound_variables(call: OpenCall, found: Signature, analysis: Analysis, line: int) -> dict[str, str]:
-    """What the other operands make of the type variables: variable to element type."""
+    """Return the element types of the type variables that the other operands determine."""
     bound: dict[str, str] = {}
     for index, name in call.values.items():
         formal = found.operand(index)

@@ -1,4 +1,4 @@
-"""Where the errors of a statement are in its line, and ops that no schema describes."""
+"""Spans of the errors of a statement, and ops without a schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nncdbg.textual_repr.language_server.document.tokens import arguments, menti
 def problems_of(
     entry: Entry, text: str, errors: Sequence[NncdbgError], opsets: Mapping[str, int]
 ) -> tuple[Problem, ...]:
-    """The problems of an op or a call with these errors; their spans are in line 0."""
+    """Return the problems of an op or call with these errors; their spans are in line 0."""
     node = entry.content
     assert isinstance(node, Node)
     assert entry.mark is not None
@@ -41,7 +41,7 @@ def _problem(
 
 
 def _span(error: NncdbgError, code: str, entry: Entry, node: Node, text: str, op: Span) -> Span:
-    """The operand, the attribute or the output that an error names; the op where it names none."""
+    """Return the operand, attribute or output that an error names, else the op."""
     if error.output is not None:
         name = node.outputs[error.output].name
         mark = next((mark for mark in entry.names.defines if mark.name == name), None)
@@ -55,13 +55,13 @@ def _span(error: NncdbgError, code: str, entry: Entry, node: Node, text: str, op
     if error.operand is not None and error.operand < len(columns):
         start, end = columns[error.operand]
         if code == "arity" and node.inputs[error.operand] is not None:
-            end = columns[-1][1]  # All operands beyond the last that the op takes.
+            end = columns[-1][1]  # all excess operands
         return Span(0, start, end)
     return Span(0, *columns[0]) if len(columns) == 1 and code == "type" else op
 
 
 def type_span(text: str, line: int, name: str) -> Span:
-    """Where the type of a value is written after its definition; the name if it has no type."""
+    """Return the span of the type after the definition of a value; the name if it has no type."""
     pieces = tokens(text)
     for at, token in enumerate(pieces):
         if token.kind == "value" and token.name == name:
@@ -73,7 +73,7 @@ def type_span(text: str, line: int, name: str) -> Span:
 def span_in_block(
     error: NncdbgError, event: Event, block: Block | None, line: int, text: str, prefixes: Prefixes
 ) -> Span:
-    """Where the error of a line that opens, closes or ends a block is."""
+    """Return the span of the error of a line that opens, closes or ends a block."""
     if isinstance(event, Closed) and error.output is not None:
         return type_span(text, line, event.node.outputs[error.output].name)
     if isinstance(event, Opened) and event.block.kind == "body" and error.output is not None:
@@ -93,7 +93,7 @@ def span_in_block(
 
 
 def _unknown_op(node: Node, op: Span, opsets: Mapping[str, int]) -> Iterator[Problem]:
-    """An op without a schema and a declaration is legal; only running it fails."""
+    """Report an op without a schema or declaration; it is legal, but cannot be run."""
     version = version_of(node.op, opsets)
     if schema(node.op, version) is not None or lookup(node.op, version) is not None:
         return

@@ -1,4 +1,4 @@
-"""What the parser made of a line, as the language server keeps it."""
+"""Parse results of a line, as the language server stores them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from nncdbg.textual_repr.statements import Mark, Names
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """What a line with an op, a call or a constant says; the same object for all lines of the same text.
+    """A line with an op, a call or a constant; equal lines share one object.
 
-    `results` and `problems` are what the type rules said when they were last asked, of operands of types
-    `asked`.
+    `results` and `problems` are the last output of the type rules, stored with the operand types of that
+    call.
     """
 
     content: Node | Constant
     names: Names
     mark: Mark | None
-    """The op's name, or that of the graph called."""
+    """The name of the op or of the called graph."""
     asked: tuple[Type | None, ...] | None = None
     results: Sequence[Type | None] = ()
     problems: tuple[Problem, ...] = ()
     uses: tuple[str, ...] = field(init=False)
     defines: tuple[str, ...] = field(init=False)
     plain: bool = field(init=False)
-    """An op whose operands are all values, or not given."""
+    """An op with operands that are all values or omitted."""
 
     def __post_init__(self) -> None:
         self.uses = tuple([mark.name for mark in self.names.uses])
@@ -43,14 +43,14 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Opened:
-    """The line opens `block`, a graph, a branch or a body."""
+    """The line opens `block`: a graph, a branch or a body."""
 
     block: Block
 
 
 @dataclass(slots=True, eq=False)
 class Closed:
-    """The line closes an ``if`` or a ``while``, which is `node`; its blocks are `bodies`."""
+    """The line closes an ``if`` or ``while``: `node`, with its blocks `bodies`."""
 
     node: Node
     bodies: tuple[Block, ...]
@@ -63,7 +63,7 @@ class Ended:
 
 @dataclass(slots=True, eq=False)
 class Left:
-    """``break unless``."""
+    """A ``break unless`` line."""
 
     node: Node
 

@@ -1,4 +1,4 @@
-"""The types of a whole graph, block by block in the order of its lines, and what does not fit together."""
+"""Type inference for a whole graph, block by block in line order, and its type errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nncdbg.textual_repr.language_server.document.records import Problem
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a call of a graph takes and gives, as far as it is known."""
+    """The operand and result types of a graph, as far as they are known."""
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
@@ -28,13 +28,13 @@ class Signature:
 
 @dataclass(slots=True, eq=False)
 class GraphTypes:
-    """The types of the values, by the block that defines them, and the problems with them."""
+    """The types of the values, by the block that defines them, and the problems found."""
 
     types: dict[Block, dict[str, Type | None]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def of(self, block: Block | None, name: str) -> Type | None:
-        """The type of the value that `name` means in `block`."""
+        """Return the type of the value that `name` refers to in `block`."""
         while block is not None:
             known = self.types.get(block)
             if known is not None and name in known:
@@ -49,7 +49,7 @@ def infer(
     memory: Memory,
     signatures: Mapping[str, Signature],
 ) -> Generator[None, None, GraphTypes]:
-    """The types of the graph that `reading` is, whose calls are of graphs with these signatures; in steps."""
+    """Infer the types of the graph `reading`, in steps; `signatures` are those of its callees."""
     return _Inference(reading, lines, memory, signatures).steps()
 
 
@@ -67,7 +67,7 @@ class _Inference(TypeRules):
         self.problems = self.found.problems
         self.types = self.found.types
         self.errors: list[NncdbgError] = []
-        """The errors of the statement whose types are inferred."""
+        """The errors of the statement under inference."""
 
     def report(self, error: NncdbgError) -> None:
         self.errors.append(error)
@@ -89,7 +89,7 @@ class _Inference(TypeRules):
         return self.found
 
     def stretch(self, line: int, stretch: Stretch) -> None:
-        """The values of a stretch have the types that they had for operands of these types."""
+        """Infer the types of a stretch, or reuse those cached for the same operand types."""
         block = self.reading.blocks[line]
         assert block is not None
         known = self.types[block]
@@ -140,7 +140,7 @@ class _Inference(TypeRules):
             types = tuple(
                 [self.found.of(block, name) if isinstance(name, str) else None for name in content.inputs]
             )
-        # The rule of a call is its graph's signature, which may have changed.
+        # The rule of a call is the signature of its graph, which may have changed.
         if entry.asked != types or content.op[0] == "@":
             self.ask(entry, content, types, self.lines[line])
         if len(entry.defines) == len(entry.results):
@@ -151,7 +151,7 @@ class _Inference(TypeRules):
             self.problems.extend(replace(p, span=replace(p.span, line=line)) for p in entry.problems)
 
     def ask(self, entry: Entry, node: Node, types: tuple[Type | None, ...], text: str) -> None:
-        """Keep in `entry` the types and the problems of its statement, for operands of these types."""
+        """Store in `entry` the types and problems of its statement, for operands of these types."""
         entry.asked = types
         completed = types if entry.plain else self.literal_types(node, types)
         entry.results = self.results(node, completed)
@@ -180,7 +180,7 @@ class _Inference(TypeRules):
             self.check_condition(self.operands(block.header, outer)[0])
 
     def ended(self, block: Block) -> None:
-        """Check what a graph returns and what a loop carries on."""
+        """Check what a graph returns and the types of the next loop-carried values."""
         names = [value.name for value in block.results or ()]
         types = [self.found.of(block, name) for name in names]
         if block.kind == "graph":

@@ -1,7 +1,7 @@
-"""The lines of one graph read by the parser, with what an editor needs beside the records.
+"""Parsing of the lines of one graph, with the extra records that an editor needs.
 
-What was read of a line is kept by its text, so that a line which stays as it is costs a look-up; of lines
-that stay together, it costs one for all of them.
+Parse results are cached by the text of their line, so an unchanged line costs one look-up; adjacent
+unchanged lines cost one look-up together.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from nncdbg.textual_repr.statements import Mark, Names
 
 @dataclass(slots=True, eq=False)
 class GraphReading:
-    """What the parser made of the lines of a graph.  Lines count from 0, the first of these."""
+    """The parse result of the lines of a graph, numbered from 0 at its first line."""
 
     before: int
-    """How many lines stood above when it was read: what the parser's line numbers count from."""
+    """Number of preceding lines at the time of parsing; the parser's line numbers include them."""
     events: list[Event]
     blocks: list[Block | None]
-    """Per line the block that is open when it begins; one more at the end."""
+    """The block open at the start of each line, plus one entry for the end."""
     opened: list[Block]
     """All blocks, in the order of their first lines."""
     used: dict[Block, set[str]]
     calls: list[Call]
     problems: list[Problem]
     stretches: dict[int, Stretch]
-    """By their first lines."""
+    """Stretches by their first lines."""
     header: Block | None = None
     broken: bool = False
-    """Lines are missing or wrong in a way that leaves its blocks open or its header unread."""
+    """A missing or invalid line leaves a block open or the header unparsed."""
     prefixes: Prefixes = NO_PREFIXES
     opsets: dict[str, int] = field(default_factory=dict)
     stores: list[str] = field(default_factory=list)
 
 
 class GraphReader(Parser):
-    """Reads the lines from one ``graph`` to the next; `before` lines stand above them in the text.
+    """Parser of the lines from one ``graph`` to the next; `before` lines precede them in the text.
 
-    `prefixes` are those that the text declares above.
+    `prefixes` are those declared earlier in the text.
     """
 
     def __init__(self, lines: Sequence[str], before: int, memory: Memory, prefixes: Prefixes) -> None:
@@ -67,7 +67,7 @@ class GraphReader(Parser):
         self.entered: Entry | None = None
 
     def steps(self) -> Generator[None, None, GraphReading]:
-        """All lines, a few hundred at a time; nothing is raised."""
+        """Parse all lines, a few hundred at a time; nothing is raised."""
         index = 0
         while index < len(self.lines):
             end = min(len(self.lines), index + MOST)
@@ -103,7 +103,7 @@ class GraphReader(Parser):
     # -- stretches -----------------------------------------------------------------------------
 
     def _stretch(self, index: int) -> Stretch | None:
-        """The known stretch that stands here."""
+        """Return the cached stretch at a line."""
         block = self.block
         found = self.memory.stretches.get(self.lines[index])
         if found is None or block is None or block.end or self.comment:
@@ -125,7 +125,7 @@ class GraphReader(Parser):
         return count
 
     def _line(self, index: int) -> None:
-        """One line, and the stretch that ends before or with it."""
+        """Parse one line, and end the stretch before or with it."""
         text, block = self.lines[index], self.block
         entry = self.memory.entries.get(text) or self._plain(text)
         flaws, commented = len(self.problems), bool(self.comment)
@@ -144,7 +144,7 @@ class GraphReader(Parser):
             self._gather(index + 1)
 
     def _plain(self, text: str) -> Entry | None:
-        """A line that is read the parser's short way."""
+        """Parse a line with the fast path of the parser."""
         found = plain_statement(text, self.prefixes)
         if found is None:
             return None
@@ -160,14 +160,14 @@ class GraphReader(Parser):
         return entry
 
     def _gather(self, end: int) -> None:
-        """Make a stretch of the lines that were read one by one and stand before this one."""
+        """Make a stretch of the preceding lines that were parsed one by one."""
         first, self.first = self.first, end
         made = stretch_of(list(self.lines[first:end]), self.events[first:end])
         if made is not None:
             self.memory.stretches[made.lines[0]] = self.stretches[first] = made
 
     def _take_plain(self, block: Block, entry: Entry, number: int) -> bool:
-        """The short way for nearly every line: an op, no comment, names in order; False if it is not that."""
+        """Handle the common case: an op, no comment, names in order; return False for other lines."""
         names = block.names
         if not entry.plain or block.parent is not None or self.comment or block.kind == "broken":
             return False
@@ -190,7 +190,7 @@ class GraphReader(Parser):
         return True
 
     def _take(self, block: Block, entry: Entry, number: int) -> None:
-        """A line that was read before."""
+        """Reuse a cached line."""
         content = entry.content
         if isinstance(content, Node):
             assert entry.mark is not None
@@ -224,7 +224,7 @@ class GraphReader(Parser):
             return Left(outer.nodes[-1])
         return Ended() if outer.end and not ended and outer.results is not None else None
 
-    # -- what the parser tells on its way --------------------------------------------------------
+    # -- callbacks of the parser -----------------------------------------------------------------------
 
     def report(self, line: int, flaw: Flaw) -> None:
         own = line - 1 - self.before
@@ -253,7 +253,7 @@ class GraphReader(Parser):
         super().resolve(names, number)
 
     def salvage(self, text: str, number: int) -> None:
-        """A line that failed still uses what it names."""
+        """Record the names used by a line that failed."""
         if self.block is not None:
             self.used[self.block].update(m.name for m in mentions(text, self.prefixes) if not m.defines)
         super().salvage(text, number)
@@ -267,14 +267,14 @@ class GraphReader(Parser):
         super().enter_constant(block, constant, names, number)
 
     def _pass_uses_on(self) -> None:
-        """What a block uses and does not define is used by the block around it."""
+        """Count the undefined names of a block as uses in the enclosing block."""
         for block in reversed(self.opened):
             if block.parent is not None:
                 self.used[block.parent].update(self.used[block] - block.names.keys())
 
 
 def _is_steady(event: Event, text: str) -> bool:
-    """A statement of an op, a constant, a blank or a ``#`` line."""
+    """Return True for an op, a constant, a blank line or a ``#`` line."""
     if isinstance(event, Entry):
         return isinstance(event.content, Constant) or event.content.op[0] != "@"
     start = text.strip()[:2]

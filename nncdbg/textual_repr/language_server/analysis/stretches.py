@@ -1,8 +1,8 @@
-"""Stretches: neighboring statements of a block that are read, and given their types, all at once.
+"""Stretches: adjacent statements of a block that are parsed and typed as a unit.
 
-From one key to the next nearly all of a long graph stays as it is.  A stretch whose lines are the same, whose
-operands are there and whose names are free says what it said before; where its operands have types that they
-had before, so have its values.
+Between two keystrokes, most of a long graph is unchanged. A stretch keeps its parse results if its lines
+are the same, its operands are defined and its names are free. If its operands have cached types, its values
+keep their types too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import Entry, Event
 
 LEAST, MOST = 32, 256
-"""Lines of a stretch: with fewer it is no gain, with more too much is read again for a key in it."""
+"""Lines of a stretch: fewer bring no gain, more make each keystroke in the stretch expensive."""
 
 _REMEMBERED = 4
-"""Types of the operands for which those of the values are kept: a key and the one that takes it back."""
+"""Number of operand type combinations that are cached: one keystroke and its undo need a few."""
 
 Types: TypeAlias = "list[Type | None]"
 
@@ -33,19 +33,19 @@ class Stretch:
     events: list[Event]
     uses: frozenset[str]
     free: tuple[str, ...]
-    """Names that come from above."""
+    """Names that are defined before the stretch."""
     names: tuple[str, ...]
     defined: frozenset[str]
     places: tuple[int, ...]
-    """For each of `names` the line, from 0, the first of these."""
+    """The defining line of each of `names`; 0 is the first line of the stretch."""
     nodes: list[Node]
     node_places: tuple[int, ...]
     constants: list[Constant]
     answers: deque[tuple[Types, Types]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """Types of `free` and, where nothing was wrong, those that `names` have then."""
+    """Maps types of `free` to the types of `names`, for cases without errors."""
 
     def fits(self, block: Block) -> bool:
-        """True if everything that it uses can be seen in `block` and nothing that it defines."""
+        """Return True if `block` provides all names that the stretch uses and none that it defines."""
         missing: Sequence[str] = self.free
         for each in block.outwards():
             names = each.names
@@ -55,19 +55,19 @@ class Stretch:
         return not missing
 
     def enter(self, block: Block, number: int) -> None:
-        """Take it into `block`; its first line has this number."""
+        """Add the stretch to `block`; `number` is the number of its first line."""
         block.names.update(zip(self.names, [number + place for place in self.places], strict=True))
         block.nodes.extend(self.nodes)
         block.lines.extend([number + place for place in self.node_places])
         block.constants.extend(self.constants)
 
     def answer(self, asked: Types) -> Types | None:
-        """The types of `names` for these of `free`; None where nobody has asked lately."""
+        """Return the types of `names` for these types of `free`, or None if they are not cached."""
         return next((found for known, found in self.answers if known == asked), None)
 
 
 def stretch_of(lines: list[str], events: list[Event]) -> Stretch | None:
-    """A stretch of these lines; None where they are few, or a name is defined twice or used too early."""
+    """Return a stretch of these lines; None if they are few, or a name is redefined or used too early."""
     if len(lines) < LEAST:
         return None
     free: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Values that nobody reads."""
+"""Unused values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nncdbg.textual_repr.resolution import shown
 
 
 def unused_values(reading: GraphReading, lines: Sequence[str]) -> Iterator[Problem]:
-    """A hint for each; inputs of graphs and carried values belong to an interface and are not meant."""
+    """Yield a hint per unused value, except graph inputs and carried values, which belong to an interface."""
     for block in reading.opened:
         if block.kind == "broken":
             continue
@@ -24,7 +24,7 @@ def unused_values(reading: GraphReading, lines: Sequence[str]) -> Iterator[Probl
 
 
 def _counters(block: Block) -> set[str]:
-    """A counter may be left out."""
+    """Return the loop counter of a block, which may be left unused."""
     return {block.inputs[0].name} if block.kind == "body" and block.inputs else set()
 
 

@@ -1,6 +1,7 @@
-"""Comments that are no part of a program, carried over to its print: ``#``, and ``##`` before other lines.
+"""Carry comments that the printer omits over to a print.
 
-Each is tied to the line that it is above or behind, by what that line is in its block.
+These are ``#``, and ``##`` before lines without a statement. Each comment is tied to the line below or
+before it, identified by its role in its block.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from nncdbg.engine.text.listing import Listing, Path
 from nncdbg.textual_repr.language_server.document.tokens import tokens
 
 Anchor: TypeAlias = "tuple[str, Path, int]"
-"""What a line is, the block that it opens or belongs to, and its number there."""
+"""The kind of a line, the block that it opens or belongs to, and its number in that block."""
 
 
 def with_comments(printed: Listing, text: Listing) -> list[str]:
-    """The lines of the print of `text`, an empty one last, with the comments that the print leaves out."""
+    """Return the printed lines of `text`, the last one empty, with the comments that the printer omits."""
     found: list[str] = []
     if not any("#" in own and not _is_kept(line, own) for line, own in enumerate(text.lines)):
         return [*printed.lines, ""]
@@ -27,7 +28,7 @@ def with_comments(printed: Listing, text: Listing) -> list[str]:
         if anchor is not None and anchor in above:
             inner = anchor[0] == "close" or _opens_else(anchor)
             indent = own[: len(own) - len(own.lstrip())] + ("  " if inner else "")
-            # What belongs to the statement stays next to it.
+            # Keep ``##`` comments directly above their statement.
             kept = len(found)
             while found[kept - 1].lstrip().startswith("##"):
                 kept -= 1
@@ -38,13 +39,13 @@ def with_comments(printed: Listing, text: Listing) -> list[str]:
 
 
 def _is_kept(line: int, own: str) -> bool:
-    """True for the version of the text and for comments of blocks, which the print has."""
+    """Return True for the version of the text and for comments of blocks, which the printer writes."""
     start = own.lstrip()
     return start.startswith("##!") or (line == 0 and start.startswith("#nncdbg"))
 
 
 def _loose(text: Listing) -> tuple[dict[Anchor | None, list[str]], dict[Anchor, str]]:
-    """Comments above lines and behind lines, by the anchors of the lines."""
+    """Return the comments above lines and after lines, by the anchors of the lines."""
     places = _anchors(text)
     above: dict[Anchor | None, list[str]] = {}
     behind: dict[Anchor, str] = {}
@@ -71,9 +72,9 @@ def _opens_else(anchor: Anchor) -> bool:
 
 
 def _anchors(listing: Listing) -> dict[int, Anchor]:
-    """Per line with a statement, a constant or a brace: what it is, the same in a text and in its print.
+    """Map each line with a statement, a constant or a brace to an anchor that printing preserves.
 
-    Lines count from 0.
+    Lines are 0-based.
     """
     places: dict[int, Anchor] = {}
     for path, (*lines, end) in listing.statements.items():

@@ -1,29 +1,29 @@
-"""An open document: its text, what stands in it, what is wrong with it.
+"""An open document: its text, its analysis and its diagnostics.
 
-What it offers to features (all lines and columns 0-based, columns in characters; `positions` turns them into
-the client's units):
+Interface for features (all lines and columns are 0-based, columns in characters; `positions` converts them
+to the client's units):
 
-* ``document.lines``: the text; ``document.change(...)`` applies what a client sends; ``document.version``.
-* ``document.analysis``: the `Analysis` of the text as it stands, brought up to date when it is asked for.
-  A change costs only the graphs that it touches; of these, lines that stay keep what was read of them.
-  ``document.read_on(seconds)`` goes a part of the way.
-* ``tokens(text, prefixes)``, ``mentions(text, prefixes)`` and ``arguments(text)`` of `tokens`: the pieces,
-  the values' names and the arguments of any line, broken or not.
+* ``document.lines``: the text; ``document.change(...)`` applies the client's changes; ``document.version``.
+* ``document.analysis``: the `Analysis` of the current text, updated on access.  An update only processes
+  the changed graphs, and reuses the results of unchanged lines in them.  ``document.read_on(seconds)``
+  performs a part of the update.
+* ``tokens(text, prefixes)``, ``mentions(text, prefixes)`` and ``arguments(text)`` of `tokens`: the tokens,
+  value names and arguments of any line, valid or not.
 
-``Analysis`` (see there) answers by place:
+``Analysis`` answers queries by position:
 
 * ``graphs``: name to `Chunk`, the lines from one ``graph`` line to the next; ``chunk_at(line)``; ``opsets``.
 * ``block_at(line)``: the parser's `Block` around a line (``kind``, ``parent``, ``names``, ...), or None.
 * ``node_at(line)`` / ``constant_at(line)``: the statement of a line, as a record.
-* ``mention_at(line, column)``, ``token_at(line, column)``: the name or the piece under a cursor.
-* ``definition_of(line, mention)``: the `Definition` that a name means; ``definition(block, name, line)``;
-  ``type_of(line, name)``; ``visible(line)``: all definitions that a statement on a line can use.
+* ``mention_at(line, column)``, ``token_at(line, column)``: the name or the token under a cursor.
+* ``definition_of(line, mention)``: the `Definition` of a name; ``definition(block, name, line)``;
+  ``type_of(line, name)``; ``visible(line)``: all definitions in scope at a line.
 * ``references(definition)``: every `Span` of a value, its definition included; ``graph_references(name)``:
   those of a graph, its header first.
-* ``calls(chunk)``, ``calls_of(name)``: the calls in a graph, and of one, each with its span and its caller.
+* ``calls(chunk)``, ``calls_of(name)``: the calls in a graph, and of a graph, each with span and caller.
 * ``problems``: all diagnostics.
 
-``Analysis`` is immutable: a handler may keep one while the text goes on.
+``Analysis`` is immutable: a handler may keep one while the text changes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from nncdbg.textual_repr.language_server.analysis.analyzing import Analyzer, Ste
 from nncdbg.textual_repr.language_server.document.positions import Units
 
 _line_end = re.compile(r"\r\n|\n|\r").split
-"""Where the protocol ends lines."""
+"""Split text at the line ends of the protocol."""
 
 Change: TypeAlias = "tuple[tuple[int, int, int, int] | None, str]"
-"""What is replaced, as (line, column, line, column) in the client's units (None: everything), and by what."""
+"""The replaced (line, column, line, column) in the client's units (None: all), and the new text."""
 
 
 class Document:
@@ -57,12 +57,12 @@ class Document:
         self._analyzer = Analyzer()
         self._analysis: Analysis | None = None
         self._steps: Steps | None = None
-        """What is under way of the analysis of `lines`."""
+        """The analysis of `lines` in progress."""
         self._before: tuple[Analysis, int] | None = None
-        """The last analysis and the one line that has changed since; None where more has."""
+        """The last analysis and the only line changed since; None if several lines changed."""
 
     def change(self, changes: Iterable[Change], version: int | None = None) -> None:
-        """Apply changes, one after the other."""
+        """Apply changes in order."""
         for place, text in changes:
             within = place is not None and place[0] == place[2] and len(_line_end(text)) == 1
             self._note_line(place[0] if within and place is not None else None)
@@ -70,7 +70,7 @@ class Document:
         self.version = version
 
     def _note_line(self, line: int | None) -> None:
-        """A change inside `line`, or a greater one."""
+        """Record a change inside `line`, or a larger one."""
         before, self._analysis, self._steps = self._analysis, None, None
         if line is None:
             self._before = None
@@ -80,7 +80,7 @@ class Document:
             self._before = None
 
     def _replaced(self, place: tuple[int, int, int, int], text: str) -> list[str]:
-        """The lines with `text` in place of a range; places behind the text mean its end."""
+        """Return the lines with `text` in place of a range; positions after the end are clamped to it."""
         first, start, last, end = place
         lines = self.lines
         if first >= len(lines):
@@ -93,13 +93,13 @@ class Document:
 
     @property
     def analysis(self) -> Analysis:
-        """What stands in the text as it is now."""
+        """Return the analysis of the current text."""
         while self._analysis is None:
             self.read_on(math.inf)
         return self._analysis
 
     def read_on(self, seconds: float) -> bool:
-        """Go on with the analysis for about so long, by one step at least; True once it is there."""
+        """Continue the analysis for about `seconds`, by at least one step; return True once complete."""
         if self._analysis is not None:
             return True
         if self._steps is None:
@@ -115,25 +115,25 @@ class Document:
         return self._analysis is not None
 
     def at_hand(self, line: int) -> Analysis | None:
-        """The analysis if it is there; while `line` is all that has changed, that from before the change."""
+        """Return the analysis if complete; if only `line` has changed, the one from before the change."""
         if self._analysis is None and self._before is not None and self._before[1] == line:
             return self._before[0]
         return self._analysis
 
     def around(self, line: int) -> Analysis:
-        """What stands around `line`; while it is the one line that has changed, as it was before that.
+        """Return an analysis for requests about `line`; if only `line` has changed, the one from before.
 
-        So the answer to a keystroke does not wait for the text to be read again.
+        The response to a keystroke therefore does not wait for the text to be parsed again.
         """
         found = self.at_hand(line)
         return self.analysis if found is None else found
 
     @property
     def text(self) -> str:
-        """The whole text, its lines ended by ``\\n``."""
+        """Return the whole text, with lines ended by ``\\n``."""
         return "\n".join(self.lines)
 
 
 def split(text: str) -> list[str]:
-    """The lines of a text as the protocol counts them; a byte order mark becomes a blank as wide."""
+    """Return the lines of a text as the protocol counts them; a byte order mark becomes a blank."""
     return _line_end(" " + text[1:] if text.startswith("\ufeff") else text)

@@ -1,4 +1,4 @@
-"""Changes of whole lines, and of pieces of lines, as the protocol has them."""
+"""Edits of whole lines and parts of lines, as protocol objects."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from nncdbg.textual_repr.language_server.document.records import Span
 
 
 def replace_span(document: Document, span: Span, text: str) -> types.TextEdit:
-    """Other text in place of a piece of a line."""
+    """Return an edit that replaces a part of a line."""
     return types.TextEdit(document.units.range(document.lines[span.line], span), text)
 
 
 def replace_lines(document: Document, first: int, last: int, lines: Sequence[str]) -> types.TextEdit:
-    """Other lines, of which there is one at least, in place of lines `first` to `last`."""
+    """Return an edit that replaces lines `first` to `last` by one or more lines."""
     return types.TextEdit(types.Range(types.Position(first, 0), _end(document, last)), "\n".join(lines))
 
 
 def remove_lines(document: Document, first: int, last: int) -> types.TextEdit:
-    """Lines `first` to `last` go, with the line end behind them, or else the one before."""
+    """Return an edit that removes lines `first` to `last` with the line end after them, or else before."""
     if last + 1 < len(document.lines):
         return types.TextEdit(types.Range(types.Position(first, 0), types.Position(last + 1, 0)), "")
     start = _end(document, first - 1) if first else types.Position(0, 0)
@@ -29,7 +29,7 @@ def remove_lines(document: Document, first: int, last: int) -> types.TextEdit:
 
 
 def insert_below(document: Document, line: int, lines: Sequence[str]) -> types.TextEdit:
-    """New lines behind `line`."""
+    """Return an edit that inserts lines after `line`."""
     end = _end(document, line)
     return types.TextEdit(types.Range(end, end), "".join(f"\n{text}" for text in lines))
 

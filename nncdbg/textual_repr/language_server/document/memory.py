@@ -1,4 +1,4 @@
-"""What is kept of the texts that a document has had, for the next: lines, stretches of lines, type rules."""
+"""Cache across versions of a document: lines, stretches of lines, output of type rules."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from nncdbg.textual_repr.language_server.analysis.events import Entry
 from nncdbg.textual_repr.language_server.analysis.stretches import Stretch
 
 _SPARE = 10_000
-"""Lines, and answers of type rules, that are remembered beyond those of the text, for undo."""
+"""Lines, and outputs of type rules, cached beyond those of the current text, for undo."""
 
 
 class Memory:
-    """`entries` are lines by their text, `stretches` by that of their first line."""
+    """A cache: `entries` are lines by their text, `stretches` are by the text of their first line."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -24,7 +24,7 @@ class Memory:
         """Ops of these opsets that have a schema or a declaration."""
 
     def change_opsets(self, opsets: Mapping[str, int], entries: Iterable[Entry]) -> None:
-        """Other type rules hold from here on; `entries` are those of lines with a flaw, too."""
+        """Switch to other type rules; `entries` includes the entries of lines with a flaw."""
         self.opsets = dict(opsets)
         for entry in (*self.entries.values(), *entries):
             entry.asked = None
@@ -34,7 +34,7 @@ class Memory:
         self.known_ops.clear()
 
     def prune(self, count: int, entries: Iterable[tuple[str, Entry]], stretches: Iterable[Stretch]) -> None:
-        """Forget what is long gone; these are the lines and the stretches of the text, `count` lines long."""
+        """Evict old entries; the arguments describe the current text, which has `count` lines."""
         most = 2 * count + _SPARE
         if len(self.entries) > most:
             self.entries = {text: entry for text, entry in entries if text in self.entries}

@@ -1,4 +1,4 @@
-"""Columns in the client's units (UTF-16 unless another was agreed) and in characters."""
+"""Conversion of columns between the client's units (UTF-16 unless negotiated) and characters."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _WIDTHS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32
 
 
 class Units:
-    """The agreed encoding of columns: ``utf-8``, ``utf-16`` or ``utf-32``."""
+    """The negotiated encoding of columns: ``utf-8``, ``utf-16`` or ``utf-32``."""
 
     def __init__(self, encoding: str = "utf-16") -> None:
         self._codec, self._width = _WIDTHS[encoding]
 
     def outwards(self, text: str, column: int) -> int:
-        """The client's column of character `column` of a line."""
+        """Return the client's column of character `column` of a line."""
         if text.isascii():
             return column
         return len(text[:column].encode(self._codec, "surrogatepass")) // self._width
 
     def inwards(self, text: str, column: int) -> int:
-        """The character at the client's `column`: its start from inside it, the end of the line behind it."""
+        """Return the character at the client's `column`, rounded down and clamped to the end of the line."""
         if column <= 0:
             return 0
         if text.isascii():
@@ -34,7 +34,7 @@ class Units:
         return types.Position(line, self.outwards(text, column))
 
     def range(self, text: str, span: Span) -> types.Range:
-        """The client's range of a span in the line `text`."""
+        """Return the client's range of a span in the line `text`."""
         return types.Range(
             self.position(text, span.line, span.start), self.position(text, span.line, span.end)
         )

@@ -18,14 +18,14 @@ class Span:
     end: int
 
     def holds(self, column: int) -> bool:
-        """True if a cursor at `column` touches it, its end included."""
+        """Return True if a cursor at `column` touches the span, its end included."""
         return self.start <= column <= self.end
 
 
 class Token(NamedTuple):
-    """A piece of one line; `kind` says what it is in the grammar, as far as the line alone tells.
+    """A token of one line; `kind` is its grammatical category, as far as the line alone determines it.
 
-    `name` is what a value, a graph, a label, an op, an attribute or a string spells: no quotes, no sigil.
+    `name` is the name without quotes and sigil, for a value, graph, label, op, attribute or string.
     """
 
     kind: Kind
@@ -51,10 +51,10 @@ Kind = Literal[
 
 
 class Mention(NamedTuple):
-    """A value's name in a line.
+    """A value name in a line.
 
-    `scope` says whose names it belongs to: those of the block around the line (``here``), of the block that
-    the line opens (``inner``), or of the one that it closes (``closed``; ``here`` is then what is around it).
+    `scope` is the block of the name: the block around the line (``here``), the block that the line opens
+    (``inner``), or the block that it closes (``closed``; ``here`` is then the block around that one).
     """
 
     name: str
@@ -66,9 +66,9 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A diagnostic.  `code` is a word such as ``undefined``; `related` are other places, each with words.
+    """A diagnostic: `code` is a word such as ``undefined``; `related` are other spans with messages.
 
-    `unknown` is an op that nobody knows: of the first ones in a text the hint is the nearest name.
+    `unknown` is an unknown op; for the first ones in a text, the hint is the nearest name.
     """
 
     span: Span
@@ -87,11 +87,11 @@ Role = Literal["input", "constant", "result", "carried", "counter"]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Where a value is defined: in `block`, whose names it belongs to, at `span`.
+    """The definition of a value at `span`, in the scope of `block`.
 
-    `role` is how: an input of a graph, a constant, a result of a statement (an op, a call, an ``if`` or a
-    ``while``), a value that a loop carries, or its counter.  `written` is the type in the text, `type` what
-    is known of it.
+    `role` is an input of a graph, a constant, a result of a statement (an op, a call, an ``if`` or a
+    ``while``), a loop-carried value, or a loop counter. `written` is the type in the text, `type` the
+    inferred type.
     """
 
     name: str

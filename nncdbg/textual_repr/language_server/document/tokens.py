@@ -1,6 +1,6 @@
-"""One line taken apart, whether it parses or not: its pieces, and the names of values in it.
+"""Tokens of one line, valid or not, and the value names in it.
 
-The parser says what a line means; this says where things stand, in a line that is half typed too.
+The parser determines the meaning of a line; this module finds positions, even in an incomplete line.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _pieces = re.compile(
     r"|(?P<operator>->|[^\s\w])"
 )
 _BY_PLACE = frozenset({"graph", "word", "string", "keyword"})
-"""Kinds of pieces that may be of another kind for what stands around them."""
+"""Token kinds that may change with the surrounding tokens."""
 _KEYWORDS = RESERVED - {"nan", "inf", "b"}
 _first_word = re.compile(r"\s*([a-z]+|\})").match
 
 
 def tokens(text: str, prefixes: Prefixes = NO_PREFIXES) -> tuple[Token, ...]:
-    """The pieces of a line, from left to right; only with the `prefixes` of its text have all full names."""
+    """Return the tokens of a line, left to right; names are only expanded with the `prefixes` of the text."""
     return _tokens(text, prefixes)
 
 
@@ -59,7 +59,7 @@ def _tokens(text: str, prefixes: Prefixes) -> tuple[Token, ...]:
 def _token(match: re.Match[str], prefixes: Prefixes) -> Token:
     kind: Any = match.lastgroup
     start, end = match.span()
-    if kind is None:  # a sigil alone
+    if kind is None:  # a lone sigil
         return Token("value" if match[0] == "%" else "graph", start, end)
     name = match[kind]
     if kind == "word" and name in _KEYWORDS:
@@ -70,14 +70,14 @@ def _token(match: re.Match[str], prefixes: Prefixes) -> Token:
 
 
 def _name(spelled: str, prefixes: Prefixes) -> str:
-    """What a name or a string spells, its prefix replaced where that is declared."""
+    """Return the name that a token spells, with its prefix expanded if it is declared."""
     closed = _closed(spelled)
     found = prefixes.find(closed)
     return salvaged(closed) if found is None else found
 
 
 def _closed(spelled: str) -> str:
-    """A quoted name that the line leaves open, closed."""
+    """Return a quoted name, with a closing quote if the line omits it."""
     if not spelled.startswith('"') or (len(spelled) > 1 and re.fullmatch(STRING, spelled)):
         return spelled
     return spelled + '"'
@@ -107,7 +107,7 @@ def _starts_statement(before: Token | None) -> bool:
 
 
 def kind_of_line(text: str) -> str:
-    """``graph``, ``if``, ``while``, ``break``, ``next``, ``yield``, ``return``, ``}``, or nothing."""
+    """Return ``graph``, ``if``, ``while``, ``break``, ``next``, ``yield``, ``return``, ``}``, or ""."""
     match = _first_word(text)
     word = match[1] if match else ""
     starts = ("graph", "if", "while", "break", "next", "yield", "return", "opset", "store", "prefix", "}")
@@ -116,7 +116,7 @@ def kind_of_line(text: str) -> str:
 
 @lru_cache(maxsize=1 << 15)
 def mentions(text: str, prefixes: Prefixes) -> tuple[Mention, ...]:
-    """The values that a line names, from left to right; `prefixes` are those of its text."""
+    """Return the values that a line names, left to right; `prefixes` are those of its text."""
     kind = kind_of_line(text)
     found = tokens(text, prefixes)
     if kind == "graph":
@@ -137,7 +137,7 @@ def _mention(token: Token, defines: bool, scope: str = "here") -> Mention:
 
 
 def _header_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
-    """Inputs are defined; outputs name values of the graph."""
+    """Yield inputs as definitions and outputs as uses of values of the graph."""
     defines = True
     for token in found:
         if token.name == "->":
@@ -147,7 +147,7 @@ def _header_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
 
 
 def _loop_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
-    """``(%s: T = %outer)``, ``count %i``, ``times %n``."""
+    """Yield the mentions in ``(%s: T = %outer)``, ``count %i``, ``times %n``."""
     before = ""
     for token in found:
         if token.kind == "value":
@@ -158,7 +158,7 @@ def _loop_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
 
 
 def _result_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
-    """``} -> (%y: T = %s)``: a result is defined outside, what it is taken from belongs to the body."""
+    """Yield the mentions in ``} -> (%y: T = %s)``: results are outer definitions, sources are in the body."""
     before = ""
     for token in found:
         if token.kind == "value":
@@ -169,7 +169,7 @@ def _result_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
 
 
 def _statement_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
-    """What stands before the first ``=`` is defined, if it begins with a value."""
+    """Yield the mentions before the first ``=`` as definitions, if the line starts with a value."""
     defines = bool(found) and (found[0].kind == "value" or found[0].name == "_")
     for token in found:
         if token.name == "=" and token.kind == "operator" or token.name == "(" and token.kind == "operator":
@@ -180,18 +180,18 @@ def _statement_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The columns of what stands in an op's parentheses: operands, and attributes from name to end."""
+    """The columns of an op's arguments: operands, and attributes from name to end."""
 
     operands: tuple[tuple[int, int], ...]
     attributes: dict[str, tuple[int, int]]
     names: dict[str, tuple[int, int]]
-    """The attributes' names alone."""
+    """The attribute names alone."""
     open: int = -1
-    """The column of ``(``; -1 where there is none."""
+    """The column of ``(``; -1 if there is none."""
 
 
 def arguments(text: str) -> Arguments:
-    """The operands and attributes of the op, the call or the data on a line."""
+    """Return the operands and attributes of the op, call or data on a line."""
     found = tokens(text)
     start = next((i for i, token in enumerate(found) if token.kind in ("op", "graph")), None)
     if start is None or start + 1 >= len(found) or found[start + 1].name != "(":
@@ -210,7 +210,7 @@ def arguments(text: str) -> Arguments:
 
 
 def _parts(found: Sequence[Token]) -> Iterator[list[Token]]:
-    """What the commas of the outermost list part, up to its ``)``."""
+    """Split the outermost list at its commas, up to its ``)``."""
     depth = 0
     part: list[Token] = []
     for token in found:

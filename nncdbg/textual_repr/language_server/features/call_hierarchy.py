@@ -1,4 +1,4 @@
-"""Which graph calls which."""
+"""Call hierarchy of graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(server: NncServer) -> None:
-    """Call hierarchy."""
+    """Register call hierarchy requests."""
 
     @server.feature(types.TEXT_DOCUMENT_PREPARE_CALL_HIERARCHY)
     def prepare(params: types.CallHierarchyPrepareParams) -> list[types.CallHierarchyItem] | None:
@@ -40,7 +40,7 @@ def register(server: NncServer) -> None:
 
 
 def prepared(place: Place) -> list[types.CallHierarchyItem] | None:
-    """The graph whose name is under the cursor, or else the one that the cursor stands in."""
+    """Return the graph name under the cursor, else the graph that contains the cursor."""
     analysis = place.analysis
     name = graph_at(place)
     chunk = analysis.graphs.get(name) if name is not None else analysis.chunk_at(place.line)
@@ -48,7 +48,7 @@ def prepared(place: Place) -> list[types.CallHierarchyItem] | None:
 
 
 def incoming_calls(document: Document, name: str) -> list[types.CallHierarchyIncomingCall]:
-    """The graphs that call this one, each with the places where it does."""
+    """Return the callers of a graph, each with its call sites."""
     analysis = document.analysis
     found: dict[Chunk, list[types.Range]] = {}
     for site in analysis.calls_of(name):
@@ -59,7 +59,7 @@ def incoming_calls(document: Document, name: str) -> list[types.CallHierarchyInc
 
 
 def outgoing_calls(document: Document, name: str) -> list[types.CallHierarchyOutgoingCall]:
-    """The graphs that this one calls, each with the places where it does."""
+    """Return the callees of a graph, each with its call sites."""
     analysis = document.analysis
     chunk = analysis.graphs.get(name)
     found: dict[str, list[types.Range]] = {}
@@ -73,7 +73,7 @@ def outgoing_calls(document: Document, name: str) -> list[types.CallHierarchyOut
 
 
 def _name(item: types.CallHierarchyItem) -> str:
-    """The graph that an item stands for: its name as it is, not as the text spells it."""
+    """Return the graph name of an item, unquoted."""
     return item.data if isinstance(item.data, str) else item.name.removeprefix("@")
 
 

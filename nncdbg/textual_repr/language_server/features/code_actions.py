@@ -1,4 +1,4 @@
-"""What can be done about what is wrong, and what can be rewritten without a change of meaning."""
+"""Quick fixes for diagnostics, and rewrites that preserve the meaning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Kind = types.CodeActionKind
 
 
 def register(server: NncServer) -> None:
-    """Code actions."""
+    """Register code actions."""
     kinds = [_Kind.QuickFix, _Kind.RefactorRewrite, _Kind.RefactorInline, _Kind.RefactorExtract]
 
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions(code_action_kinds=kinds))
@@ -49,7 +49,7 @@ def register(server: NncServer) -> None:
 
 
 def _wanted(kind: str, only: Sequence[_Kind | str]) -> bool:
-    """True for a kind that was asked for, or one below it."""
+    """Return True for a requested kind or a subkind of one."""
     asked = (str(each.value) if isinstance(each, _Kind) else each for each in only)
     return any(kind == each or not each or kind.startswith(f"{each}.") for each in asked)
 
@@ -57,7 +57,7 @@ def _wanted(kind: str, only: Sequence[_Kind | str]) -> bool:
 def code_actions(
     document: Document, range: types.Range, diagnostics: Sequence[types.Diagnostic] = ()
 ) -> Iterator[types.CodeAction]:
-    """All that can be done in a range of the text; `diagnostics` are those of the client that stand there."""
+    """Yield the actions for a range of the text; `diagnostics` are the client's diagnostics in it."""
     first = min(range.start.line, len(document.lines) - 1)
     last = min(range.end.line, len(document.lines) - 1)
     if last > first and range.end.character == 0:
@@ -104,7 +104,7 @@ _meant = re.compile(r"did you mean (.+)\?").fullmatch
 
 
 def _near(document: Document, problem: Problem) -> Iterator[_Fix]:
-    """The name that was meant, where a message offers one."""
+    """Suggest the nearest name, if the message has one."""
     match = _meant(problem.hint or "")
     if match is not None:
         yield f"Replace by {match[1]}", [replace_span(document, problem.span, match[1])], True
@@ -117,7 +117,7 @@ _prefixed = re.compile(PREFIXED).fullmatch
 
 
 def _quoting(document: Document, problem: Problem) -> Iterator[_Fix]:
-    """Quotes around the names of a line that cannot do without; they are quoted all over the graph."""
+    """Quote the names of a line that need quotes, throughout the graph."""
     if problem.code != "syntax":
         return
     for match in _name.finditer(document.lines[problem.span.line]):
@@ -133,7 +133,7 @@ def _quoting(document: Document, problem: Problem) -> Iterator[_Fix]:
 
 
 def _spelled(document: Document, line: int, name: str) -> Iterator[Span]:
-    """Where a name stands unquoted, in the lines of the same graph; the whole text for a graph's name."""
+    """Yield the unquoted uses of a name in the same graph, or in the whole text for a graph name."""
     chunk = document.analysis.chunk_at(line)
     lines = range(len(document.lines)) if name[0] == "@" else range(chunk.start, chunk.end)
     whole = re.compile(rf"{re.escape(name)}(?=:?[\s,()={{}}\[\]]|:?$)")
@@ -144,7 +144,7 @@ def _spelled(document: Document, line: int, name: str) -> Iterator[Span]:
 
 
 def _removal(document: Document, problem: Problem) -> Iterator[_Fix]:
-    """What nobody uses goes: the statement, the graph, or the name alone."""
+    """Remove an unused statement, graph or name."""
     if problem.code != "unused":
         return
     analysis, span = document.analysis, problem.span
@@ -163,14 +163,14 @@ def _removal(document: Document, problem: Problem) -> Iterator[_Fix]:
 
 
 def _blanks(document: Document, line: int) -> bool:
-    """True if a statement has outputs written ``_``; what it gives stands among them."""
+    """Return True if a statement has several outputs, each of which may be written ``_``."""
     found = tokens(document.lines[line])
     head = found[: next((i for i, t in enumerate(found) if t.name == "="), 0)]
     return any(token.name == "," and token.kind == "operator" for token in head)
 
 
 def _left_out(document: Document, span: Span) -> tuple[Span, str]:
-    """A definition that is one of several, or that may be missing: what to replace, and by what."""
+    """Return the span to replace and its replacement, to omit one of several or an optional definition."""
     text = document.lines[span.line]
     found = tokens(text)
     at = next(i for i, token in enumerate(found) if token.start == span.start)
@@ -190,13 +190,13 @@ def _end_of_definition(found: Sequence[Token], at: int) -> int:
 
 
 def _takes_from(found: Sequence[Token], end: int) -> bool:
-    """True for a loop's result, ``%y: T = %s``, which may be left out."""
+    """Return True for a loop result, ``%y: T = %s``, which may be omitted."""
     following = next((token for token in found if token.start >= end), None)
     return following is not None and following.name == "=" and found[0].name == "}"
 
 
 def _result_span(line: int, text: str, found: Sequence[Token], at: int) -> Span:
-    """A loop's result with one of the commas around it."""
+    """Return the span of a loop result with one adjacent comma."""
     last = at
     depth = 0
     while last + 1 < len(found) and (depth or found[last + 1].name not in (",", ")")):
@@ -214,11 +214,11 @@ def _with_blank(text: str, start: int) -> int:
     return start - 1 if start and text[start - 1] == " " else start
 
 
-# -- rewriting -------------------------------------------------------------------------------------
+# -- rewriting -------------------------------------------------------------------------------------------
 
 
 def _type_actions(document: Document, first: int, last: int) -> Iterator[types.CodeAction]:
-    """The types that are known and not written."""
+    """Insert the types that are inferred but not written."""
     found = list(untyped(document.analysis, first, last))
     if not found:
         return

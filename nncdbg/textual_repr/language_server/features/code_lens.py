@@ -1,4 +1,4 @@
-"""What stands above a graph: a way to debug it, its size, how often it is called."""
+"""Code lenses above a graph: debug, size, and number of calls."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer
 
 DEBUG_GRAPH = "nncdbg.debugGraph"
-"""The client's command that debugs a document: it is given its URI and the name of its entry graph."""
+"""The client command that debugs a document; its arguments are the URI and the entry graph name."""
 
 SHOW_REFERENCES = "nncdbg.showReferences"
-"""The client's command that lists places: it is given a URI, a position in it, and the locations."""
+"""The client command that lists references; its arguments are a URI, a position and the locations."""
 
 
 def register(server: NncServer) -> None:
-    """Code lenses."""
+    """Register code lenses."""
 
     @server.feature(types.TEXT_DOCUMENT_CODE_LENS, types.CodeLensOptions(resolve_provider=False))
     def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
@@ -30,7 +30,7 @@ def register(server: NncServer) -> None:
 
 
 def code_lenses(document: Document) -> Iterator[types.CodeLens]:
-    """For each graph, in the order of the text; the first is the entry."""
+    """Yield lenses for each graph in text order; the first graph is the entry."""
     analysis = document.analysis
     calls: dict[str, list[types.Location]] = {name: [] for name in analysis.graphs}
     for chunk in analysis.chunks:
@@ -50,7 +50,7 @@ def code_lenses(document: Document) -> Iterator[types.CodeLens]:
 
 
 def statements(chunk: Chunk) -> int:
-    """The statements of a graph, those in its blocks and their last lines included: the places to stop at."""
+    """Return the number of statements of a graph (possible stops), nested blocks and last lines included."""
     blocks = [block for block in chunk.reading.opened if block.kind != "broken"]
     return sum(len(block.lines) + bool(block.end) for block in blocks)
 

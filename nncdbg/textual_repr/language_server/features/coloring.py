@@ -1,4 +1,4 @@
-"""Semantic tokens: what each piece of a line is, beyond what a grammar of expressions can tell."""
+"""Semantic tokens: token types that a regular-expression grammar cannot determine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS = {
     "attribute": "property",
     "operator": "operator",
 }
-"""The kind of a piece to the type of its token; values are variables or parameters."""
+"""Maps token kinds to semantic token types; values are variables or parameters."""
 
 TYPES = ("variable", "parameter", *_KINDS.values())
 MODIFIERS = ("declaration", "readonly")
@@ -40,19 +40,19 @@ MODIFIERS = ("declaration", "readonly")
 _LEGEND = types.SemanticTokensLegend(list(TYPES), list(MODIFIERS))
 _TYPE = {name: index for index, name in enumerate(TYPES)}
 _WORDS = frozenset({"count", "times", "unless", "node", "from"})
-"""Words that mean something in their place only."""
+"""Contextual keywords."""
 
 _TURN = 200
-"""Lines whose tokens are found before other messages have their turn."""
+"""Lines tokenized before other messages are processed."""
 
 
 def register(server: NncServer) -> None:
-    """Semantic tokens of a document, of a range, and what has changed in them."""
+    """Register semantic tokens of a document, of a range, and their deltas."""
     answers: dict[str, tuple[str, array[int]]] = {}
     ids = count(1)
 
     def remember(uri: str, data: array[int]) -> str:
-        """The last answer of a document is what the next delta refers to."""
+        """Store the last response for a document, the base of the next delta."""
         answers[uri] = (found := str(next(ids))), data
         return found
 
@@ -89,7 +89,7 @@ def register(server: NncServer) -> None:
 
 
 async def _whole(document: Document) -> array[int]:
-    """The tokens of the text as it is now; meanwhile other messages have their turn."""
+    """Return the tokens of the current text; process other messages meanwhile."""
     analysis, units = document.analysis, document.units
     data = array("I")
     line_before = 0
@@ -102,7 +102,7 @@ async def _whole(document: Document) -> array[int]:
 
 
 def _edits(before: array[int], after: array[int]) -> list[types.SemanticTokensEdit]:
-    """One edit, from the first difference to the last."""
+    """Return one edit, from the first difference to the last."""
     start = _same(before, after)
     same = _same(before[start:][::-1], after[start:][::-1])
     removed, inserted = len(before) - same - start, after[start : len(after) - same]
@@ -112,7 +112,7 @@ def _edits(before: array[int], after: array[int]) -> list[types.SemanticTokensEd
 
 
 def _same(a: array[int], b: array[int]) -> int:
-    """How many numbers are the same from the first on."""
+    """Return the length of the common prefix of two number sequences."""
     most, step = min(len(a), len(b)), 4096
     near = next((i for i in range(0, most, step) if a[i : i + step] != b[i : i + step]), most)
     return next((i for i in range(near, most) if a[i] != b[i]), most)
@@ -120,9 +120,9 @@ def _same(a: array[int], b: array[int]) -> int:
 
 @collector_paused()
 def encoded(analysis: Analysis, units: Units, first: int, last: int, line_before: int = 0) -> list[int]:
-    """The tokens of lines `first` to `last` (exclusive), each relative to the one before, as five numbers.
+    """Encode the tokens of lines `first` to `last` (exclusive), as five numbers per token.
 
-    The first is relative to a token on `line_before`.
+    Each token is relative to the previous one, and the first to a token on `line_before`.
     """
     data: list[int] = []
     for line in range(first, last):
@@ -154,7 +154,7 @@ def _of_line(analysis: Analysis, line: int) -> Iterator[tuple[Token, int, int]]:
 
 
 def _value(analysis: Analysis, line: int, mention: Mention) -> str:
-    """Inputs of a graph and what a loop carries are parameters."""
+    """Return "parameter" for graph inputs and loop-carried values, else "variable"."""
     block = analysis.scope_of(line, mention)
     while block is not None and mention.name not in block.names:
         block = block.parent

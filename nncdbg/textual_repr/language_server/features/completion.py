@@ -1,4 +1,4 @@
-"""What can be written at the cursor: the place decides what is offered, and what fits best comes first."""
+"""Completion: the position determines the kind of items, and the best matches come first."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _ANY = Formal("")
 
 _rest_of_word = re.compile(r"(?:[A-Za-z0-9_/.$]|::)*").match
 _rest_of_string = re.compile(r'[^",()\\]*"').match
-"""What of a word stands right of the cursor goes with it."""
+"""The rest of a word right of the cursor is replaced too."""
 
 _WORD_KINDS = frozenset({"word", "op", "keyword", "attribute", "value", "graph", "label"})
 
 
 def register(server: NncServer) -> None:
-    """Completion; documentation comes when an item is looked at."""
+    """Register completion; documentation is sent when an item is selected."""
     options = types.CompletionOptions(
         trigger_characters=["%", "@", "(", "=", ":", '"', ","], resolve_provider=True
     )
@@ -58,7 +58,7 @@ def _takes_snippets(server: NncServer) -> bool:
 
 
 def resolved(item: types.CompletionItem) -> types.CompletionItem:
-    """The item with the documentation of its op or attribute."""
+    """Return the item with the documentation of its op or attribute."""
     data = item.data if isinstance(item.data, Mapping) else {}
     op, domain, version = data.get("op"), data.get("domain"), data.get("version")
     if isinstance(op, str) and isinstance(domain, str) and isinstance(version, int):
@@ -75,7 +75,7 @@ def resolved(item: types.CompletionItem) -> types.CompletionItem:
 
 
 def completions(place: Place, *, snippets: bool = False) -> types.CompletionList:
-    """The list for a cursor; it is incomplete where there are more values than are worth sending."""
+    """Return the items for a cursor; the list is marked incomplete if values were cut off."""
     text = place.document.lines[place.line]
     before = list(tokens(text[: place.column], place.analysis.prefixes))
     current = before[-1] if before and before[-1].end == place.column else None
@@ -90,7 +90,7 @@ def completions(place: Place, *, snippets: bool = False) -> types.CompletionList
 
 @dataclass(slots=True)
 class _Offer:
-    """`before` are the pieces left of the one that is being written, which is `current`."""
+    """The completion at one cursor: `current` is the token being typed, `before` those left of it."""
 
     place: Place
     text: str
@@ -100,7 +100,7 @@ class _Offer:
 
     @property
     def target(self) -> Target:
-        """What an accepted item replaces: the piece from its start to the end of its word."""
+        """Return the span that an accepted item replaces: the token, up to the end of its word."""
         column = self.place.column
         start = self.current.start if self.current is not None else column
         typed = self.text[start:column]
@@ -114,14 +114,14 @@ class _Offer:
         return types.CompletionList(target.cut, found)
 
     def last(self) -> str:
-        """The piece left of the one that is being written."""
+        """Return the token left of the one being typed."""
         return self.before[-1].name if self.before else ""
 
     def items(self, target: Target) -> Iterator[types.CompletionItem]:
         analysis, line = self.place.analysis, self.place.line
         call = open_call(self.text, self.place.column, analysis.prefixes)
         if self.place.column == 0 and self.text.strip() and analysis.block_at(line) is not None:
-            # Nothing is written before a statement: VS Code completes conditions and log messages here.
+            # No statement starts at column 0: VS Code completes conditions and log messages there.
             yield from items.conditions(target)
             return
         if self.current is not None and self.current.kind == "string":
@@ -139,7 +139,7 @@ class _Offer:
             yield from self.by_line(target)
 
     def argument(self, target: Target) -> Iterator[types.CompletionItem]:
-        """An operand, an attribute's name or its value."""
+        """Offer an operand, an attribute name or an attribute value."""
         analysis, line = self.place.analysis, self.place.line
         call = open_call(self.text, self.place.column, analysis.prefixes)
         assert call is not None
@@ -157,7 +157,7 @@ class _Offer:
             yield from items.attributes(target, found, call)
 
     def by_line(self, target: Target) -> Iterator[types.CompletionItem]:
-        """Outside of a call, the first word of the line decides, once it is written."""
+        """Offer items outside of a call, as determined by the first word of the line."""
         kind = kind_of_line(self.text) if self.before else ""
         if kind in ("if", "while", "break"):
             yield from self.header(target, kind)
@@ -173,7 +173,7 @@ class _Offer:
             yield from items.keywords(target, ("loc",))
 
     def statement(self, target: Target) -> Iterator[types.CompletionItem]:
-        """The first word of a statement; a name would be a new one."""
+        """Offer the first word of a statement, except names, which would be new definitions."""
         block = self.place.analysis.block_at(self.place.line)
         if target.sigil == "%" or block is None:
             return
@@ -186,7 +186,11 @@ class _Offer:
         yield from items.operations(target, constants=False)
 
     def header(self, target: Target, kind: str) -> Iterator[types.CompletionItem]:
-        """``if %c @then {``, ``while @body (%s: T = %first) count %i times %n {``, ``break unless %go``."""
+        """Complete the header of an ``if`` or ``while``, or a ``break``.
+
+        For example, ``if %c @then {``, ``while @body (%s: T = %first) count %i times %n {`` or ``break
+        unless %go``.
+        """
         last = self.last()
         if kind == "if":
             if len(self.before) == 1:
@@ -206,7 +210,7 @@ class _Offer:
             yield from items.keywords(target, ("times",))
 
     def carried_formal(self) -> Formal:
-        """What the first value of a carried one has to be: of its written type."""
+        """Return the formal of an initial carried value: its written type."""
         written = next((t for t in reversed(self.before) if t.kind == "type"), None)
         named = self.before[-2].kind == "type" if len(self.before) > 1 else False
         if written is None or not named:
@@ -214,7 +218,7 @@ class _Offer:
         return Formal("", dtypes=frozenset({self.text[written.start : written.end].split("[")[0]}))
 
     def end(self, target: Target, kind: str) -> Iterator[types.CompletionItem]:
-        """The last line of a block."""
+        """Complete the last line of a block."""
         block = self.place.analysis.block_at(self.place.line)
         if block is None:
             return
@@ -236,13 +240,13 @@ class _Offer:
             yield from items.keywords(target, ("collect",))
 
     def next_formal(self) -> Formal:
-        """What a carried value goes on as: of the same type."""
+        """Return the formal of a next carried value: the same type."""
         carried = self.before[-2] if len(self.before) > 1 else None
         known = self.place.analysis.type_of(self.place.line, carried.name) if carried is not None else None
         return Formal("", dtypes=frozenset({known.dtype})) if isinstance(known, TensorType) else _ANY
 
     def close(self, target: Target) -> Iterator[types.CompletionItem]:
-        """``} else {`` or ``} -> (%y = %s)``."""
+        """Complete ``} else {`` or ``} -> (%y = %s)``."""
         chunk = self.place.analysis.chunk_at(self.place.line)
         block = chunk.reading.blocks[self.place.line - chunk.start]
         if block is None or target.sigil == "@":

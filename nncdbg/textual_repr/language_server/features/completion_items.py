@@ -1,4 +1,4 @@
-"""The items of a completion list, kind by kind; within a kind, what fits the place best stands first."""
+"""Completion items by kind; within a kind, the best matches come first."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import Place
 
 MOST_VALUES = 200
-"""Values in one list; the client asks again as the name goes on."""
+"""Maximum number of values in a list; the client requests again as the user types."""
 
 _CONDITIONS = ("any(isnan({0}))", "max(abs({0})) > 1e4")
 _NEAREST = 3
-"""Values for which whole conditions are offered."""
+"""Number of values for which whole conditions are offered."""
 
 _Kind = types.CompletionItemKind
 
 
 @dataclass(slots=True)
 class Target:
-    """What an accepted item replaces; `typed` stands there left of the cursor.
+    """The span that an accepted item replaces; `typed` is its text left of the cursor.
 
-    `cut` is set where items were left out.
+    `cut` is set if items were omitted.
     """
 
     place: Place
@@ -52,12 +52,12 @@ class Target:
 
     @property
     def sigil(self) -> str:
-        """``%`` or ``@`` where one has been typed, else nothing."""
+        """Return ``%`` or ``@`` if one was typed, else an empty string."""
         return self.typed[:1] if self.typed[:1] in ("%", "@") else ""
 
     @property
     def prefix(self) -> str:
-        """The letters that a name has to have, in their order."""
+        """Return the letters that a name must contain, in this order."""
         return self.typed.removeprefix(self.sigil).strip('"')
 
     def item(
@@ -72,10 +72,10 @@ class Target:
         shown: str | None = None,
         data: Mapping[str, object] | None = None,
     ) -> types.CompletionItem:
-        """An item that writes `text`; `snippet` is what a client with snippets writes instead."""
+        """Return an item that inserts `text`, or `snippet` for clients that support snippets."""
         as_snippet = snippet is not None and self.snippets
         written = snippet if as_snippet and snippet is not None else text
-        # The client compares this with what has been typed, whose sigil may not be there yet.
+        # The client compares this with the typed text, which may lack the sigil.
         filtered = text if self.sigil or text[:1] not in "%@" else text[1:]
         return types.CompletionItem(
             shown or text,
@@ -93,7 +93,7 @@ class Target:
 
 
 def values(target: Target, formal: Formal, bound: Mapping[str, str]) -> Iterator[types.CompletionItem]:
-    """The values in scope: those whose type fits the operand first, of these the nearest above first."""
+    """Yield the values in scope: matching operand types first, then the nearest definition above first."""
     if target.sigil == "@":
         return
     spell = target.place.analysis.prefixes.spell
@@ -119,7 +119,7 @@ def values(target: Target, formal: Formal, bound: Mapping[str, str]) -> Iterator
 
 
 def _visible(place: Place) -> Iterator[tuple[str, Type | None]]:
-    """The names and types of what a statement on the line can use, the nearest above first."""
+    """Yield the names and types in scope at the line, the nearest definition above first."""
     chunk = place.analysis.chunk_at(place.line)
     number = place.line - chunk.start + chunk.reading.before + 1
     block = place.analysis.block_at(place.line)
@@ -132,7 +132,7 @@ def _visible(place: Place) -> Iterator[tuple[str, Type | None]]:
 
 
 def names(target: Target, wanted: Iterable[str], after: str = "") -> Iterator[types.CompletionItem]:
-    """These values in this order, whatever else is in scope."""
+    """Yield these values in this order, regardless of scope."""
     if target.sigil == "@":
         return
     for order, name in enumerate(wanted):
@@ -143,7 +143,7 @@ def names(target: Target, wanted: Iterable[str], after: str = "") -> Iterator[ty
 
 
 def conditions(target: Target) -> Iterator[types.CompletionItem]:
-    """What the condition of a breakpoint on the line can be made of: values, functions, whole conditions."""
+    """Yield parts of a breakpoint condition on the line: values, functions, whole conditions."""
     spell = target.place.analysis.prefixes.spell
     visible = [f"%{spell(name)}" for name, _ in islice(_visible(target.place), MOST_VALUES)]
     whole = [text.format(name) for name in visible[:_NEAREST] for text in _CONDITIONS]
@@ -156,13 +156,13 @@ def conditions(target: Target) -> Iterator[types.CompletionItem]:
     for rank, (texts, kind, detail) in enumerate(groups):
         for order, text in enumerate(texts):
             found = target.item(text, kind, detail, rank=rank, order=order)
-            # It replaces all of what has been typed, the sigil too.
+            # Replaces all of the typed text, the sigil included.
             found.filter_text = text
             yield found
 
 
 def missing(target: Target) -> Iterator[types.CompletionItem]:
-    """``_`` for an operand that may be left out."""
+    """Yield ``_`` for an optional operand."""
     if not target.sigil:
         yield target.item("_", _Kind.Keyword, "not given", rank=3)
 
@@ -195,7 +195,7 @@ _WORDS = {
 
 
 def keywords(target: Target, words: Sequence[str]) -> Iterator[types.CompletionItem]:
-    """Words of the text that may stand here."""
+    """Yield keywords that are valid here."""
     if target.sigil:
         return
     for order, word in enumerate(words):
@@ -203,7 +203,7 @@ def keywords(target: Target, words: Sequence[str]) -> Iterator[types.CompletionI
 
 
 def endings(target: Target, word: str, block: Block) -> Iterator[types.CompletionItem]:
-    """The last line of a block, with the values that are known."""
+    """Yield the last line of a block, with the known values."""
     text = word
     if word == "return":
         spell = target.place.analysis.prefixes.spell
@@ -212,7 +212,7 @@ def endings(target: Target, word: str, block: Block) -> Iterator[types.Completio
 
 
 def operations(target: Target, *, constants: bool = True) -> Iterator[types.CompletionItem]:
-    """What a statement computes: a graph's call, an op, and a constant where one may stand."""
+    """Yield the right-hand sides of a statement: graph calls, ops, and constants where allowed."""
     analysis = target.place.analysis
     if target.sigil == "%":
         return
@@ -251,12 +251,12 @@ def _op_label(name: str, version: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text with nothing in it that a snippet would read as its own."""
+    """Escape the snippet syntax in a text."""
     return re.sub(r"([\\$}])", r"\\\1", text)
 
 
 def dtypes(target: Target) -> Iterator[types.CompletionItem]:
-    """Element types, behind a colon."""
+    """Yield element types, for use after a colon."""
     if target.sigil:
         return
     for order, name in enumerate(NUMPY):
@@ -271,7 +271,7 @@ def dtypes(target: Target) -> Iterator[types.CompletionItem]:
 
 
 def attributes(target: Target, found: Signature, call: OpenCall) -> Iterator[types.CompletionItem]:
-    """The attributes that are not written yet, those that have to be first."""
+    """Yield the attributes not yet written, required ones first."""
     analysis = target.place.analysis
     version = version_of(found.name, analysis.opsets)
     follows = target.place.document.lines[target.span.line][target.span.end :].lstrip()[:1]
@@ -307,7 +307,7 @@ def _attribute_detail(attribute: AttributeFormal) -> str:
 def attribute_values(
     target: Target, call: OpenCall, analysis: Analysis, line: int
 ) -> Iterator[types.CompletionItem]:
-    """Values that the attribute before the cursor can have, its default first."""
+    """Yield values of the attribute before the cursor, its default first."""
     found = signature(analysis, call.name)
     attribute = found.attribute(call.attribute or "") if found is not None else None
     if attribute is None or target.sigil:
@@ -327,13 +327,13 @@ _quoted = re.compile(r"[`'\"]+([A-Za-z_][A-Za-z0-9_]*)[`'\"]+|\b([A-Z][A-Z_]{3,}
 
 
 def _words(attribute: AttributeFormal) -> list[str]:
-    """The words that ONNX's description lists; it has no other place for them."""
+    """Return the words listed in ONNX's description, the only place that contains them."""
     found = (match[1] or match[2] for match in _quoted.finditer(attribute.doc))
     return [word for word in dict.fromkeys(found) if len(word) > 1 and word not in (attribute.name, "ONNX")]
 
 
 def _integers(attribute: AttributeFormal, call: OpenCall, analysis: Analysis, line: int) -> dict[str, str]:
-    """Element types by their numbers, axes that the first operand has, and both sides of a switch."""
+    """Map values to labels: element types by number, axes of the first operand, switch values."""
     if attribute.name in ("to", "dtype") or attribute.name.endswith("_dtype"):
         return {str(number): name for name, number in ONNX.items()}
     if attribute.name == "axis":

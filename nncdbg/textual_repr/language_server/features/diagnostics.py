@@ -1,4 +1,4 @@
-"""Diagnostics as the protocol has them."""
+"""Diagnostics as protocol objects."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SEVERITIES = {
 }
 
 MOST = 2000
-"""Diagnostics that are sent of one document; an editor has no use for more."""
+"""Maximum number of diagnostics per document."""
 
 
 def register(server: NncServer) -> None:
-    """Diagnostics are sent, not asked for."""
+    """Register nothing: the server pushes diagnostics without a request."""
 
 
 def diagnostics(document: Document) -> list[types.Diagnostic]:
-    """What is wrong with a document, in the order of its lines."""
+    """Return the diagnostics of a document in line order."""
     return [_diagnostic(document, problem) for problem in document.analysis.problems[:MOST]]
 
 
@@ -50,7 +50,7 @@ def _diagnostic(document: Document, problem: Problem) -> types.Diagnostic:
 
 
 def _range(document: Document, span: Span) -> types.Range:
-    """The span in the client's units; a fault at the end of a line underlines what stands before it."""
+    """Return the span in the client's units; an error at the end of a line underlines the preceding text."""
     text = document.lines[span.line]
     start = min(span.start, max(0, len(text) - 1))
     return document.units.range(text, Span(span.line, start, max(span.end, start + 1)))

@@ -1,4 +1,4 @@
-"""Links to the files that a text names: its stores, and the places in the user's model."""
+"""Links to the files named in a text: data stores and source locations of the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _source = re.compile(rf"({STRING}):([0-9]{{1,9}})").finditer
 
 
 def register(server: NncServer) -> None:
-    """Document links."""
+    """Register document links."""
 
     @server.feature(types.TEXT_DOCUMENT_DOCUMENT_LINK)
     def links(params: types.DocumentLinkParams) -> list[types.DocumentLink]:
@@ -36,7 +36,7 @@ def register(server: NncServer) -> None:
 
 
 def document_links(document: Document, roots: Sequence[Path] = ()) -> Iterator[types.DocumentLink]:
-    """The files that are there: sought beside the document, then in the folders of the workspace."""
+    """Yield links to existing files, searched beside the document, then in the workspace folders."""
     own = to_fs_path(document.uri)
     folders = [*([Path(own).parent] if own else []), *roots]
 
@@ -60,12 +60,12 @@ def _sources(
     for match in _source(text, text.rindex("loc(")):
         uri = target(salvaged(match[1]))
         if uri is not None:
-            # The fragment is how editors take the line of a link.
+            # Editors read the line of a link from its fragment.
             yield types.DocumentLink(_range(document, line, match), f"{uri}#L{match[2]}")
 
 
 def _range(document: Document, line: int, match: re.Match[str]) -> types.Range:
-    """The text between the quotes."""
+    """Return the range of the text between the quotes."""
     return document.units.range(document.lines[line], Span(line, match.start(1) + 1, match.end(1) - 1))
 
 
@@ -73,4 +73,4 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except (OSError, ValueError):
-        return False  # a name that no file can have: too long, or with a NUL
+        return False  # not a valid file name: too long, or contains NUL

@@ -1,4 +1,4 @@
-"""What can be folded, and what a selection grows to."""
+"""Folding ranges and selection ranges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(server: NncServer) -> None:
-    """Folding ranges and selection ranges."""
+    """Register folding ranges and selection ranges."""
 
     @server.feature(types.TEXT_DOCUMENT_FOLDING_RANGE)
     def folding(params: types.FoldingRangeParams) -> list[types.FoldingRange]:
@@ -34,7 +34,7 @@ def register(server: NncServer) -> None:
 
 
 def _blocks(document: Document) -> Iterator[types.FoldingRange]:
-    """Graphs, branches and bodies; the line that closes one stays."""
+    """Yield graphs, branches and bodies; their closing line stays visible."""
     for chunk in document.analysis.chunks:
         ends = block_ends(chunk)
         for block in chunk.reading.opened:
@@ -44,7 +44,7 @@ def _blocks(document: Document) -> Iterator[types.FoldingRange]:
 
 
 def _comments(document: Document) -> Iterator[types.FoldingRange]:
-    """Two or more lines of comment in a row."""
+    """Yield runs of two or more comment lines."""
     first = -1
     for line, text in enumerate([*document.lines, ""]):
         if text.lstrip().startswith("#"):
@@ -56,7 +56,7 @@ def _comments(document: Document) -> Iterator[types.FoldingRange]:
 
 
 def _selection(place: Place) -> types.SelectionRange:
-    """A piece, the line, the blocks around it from the inside out, the text."""
+    """Return nested ranges: the token, the line, the enclosing blocks from the inside out, the text."""
     document, analysis, line = place.document, place.analysis, place.line
     lines = analysis.lines
     end = types.Position(len(lines) - 1, document.units.outwards(lines[-1], len(lines[-1])))

@@ -1,4 +1,4 @@
-"""Formatting: the one canonical print of the program, as the fewest edits of whole lines."""
+"""Formatting: the canonical print of the program, as the fewest edits of whole lines."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer
 
 _LARGEST = 4000
-"""Changed lines that are compared one by one; more of them are replaced together."""
+"""Maximum number of changed lines that are compared one by one; more are replaced together."""
 
 
 def register(server: NncServer) -> None:
-    """Format a document."""
+    """Register formatting of a document."""
 
     @server.feature(types.TEXT_DOCUMENT_FORMATTING)
     def formatting(params: types.DocumentFormattingParams) -> list[types.TextEdit]:
@@ -41,16 +41,16 @@ def register(server: NncServer) -> None:
 
 @collector_paused()
 def formatted(lines: Sequence[str]) -> list[str]:
-    """The lines of the canonical print, with the comments that are no part of the program.
+    """Return the lines of the canonical print, with the comments that are not part of the program.
 
-    Raises GraphError where the text has errors.
+    Raises GraphError if the text has errors.
     """
     program, text = parse_with_listing("\n".join(lines))
     return with_comments(listing(program), text)
 
 
 def _edits(document: Document, wanted: Sequence[str]) -> Iterator[types.TextEdit]:
-    """What has to be done to the lines that are not as they should be."""
+    """Yield the edits that turn the lines of the document into the wanted lines."""
     lines = document.lines
     head = _same(lines, wanted)
     tail = _same(lines[head:][::-1], wanted[head:][::-1])
@@ -65,12 +65,12 @@ def _edits(document: Document, wanted: Sequence[str]) -> Iterator[types.TextEdit
 
 
 def _same(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many lines are the same from the first on."""
+    """Return the length of the common prefix of two lists of lines."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _edit(document: Document, first: int, last: int, new: Sequence[str]) -> types.TextEdit:
-    """Lines `first` to `last` (exclusive) replaced by `new`."""
+    """Replace lines `first` to `last` (exclusive) by `new`."""
     lines = document.lines
     if last < len(lines):
         text = "".join(f"{line}\n" for line in new)

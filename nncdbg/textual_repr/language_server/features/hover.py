@@ -1,4 +1,4 @@
-"""What stands under the mouse: a value's type and producer, an op's documentation, an attribute, a graph."""
+"""Hover: the type and producer of a value, the documentation of an op or attribute, a graph."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LONGEST = 300
 
 
 def register(server: NncServer) -> None:
-    """Hover."""
+    """Register hover."""
 
     @server.feature(types.TEXT_DOCUMENT_HOVER)
     def hover(params: types.HoverParams) -> types.Hover | None:
@@ -80,7 +80,7 @@ def _words(place: Place, token: Token) -> str | None:
 
 
 def _value(place: Place, found: Definition) -> str:
-    """``%h: f32[2]``, how it comes to be, and the line that does it."""
+    """Return ``%h: f32[2]``, the role of the value, and the line that defines it."""
     head = shown(found.name) if found.type is None else f"{shown(found.name)}: {print_type(found.type)}"
     parts = [f"```nnc\n{head}\n```"]
     if found.written is not None and found.type is not None and found.written != found.type:
@@ -102,7 +102,7 @@ def _short(text: str) -> str:
 
 
 def _data(place: Place, constant: Constant) -> str:
-    """The statistics of data in the text; where data outside it stands."""
+    """Return the statistics of data in the text, or the location of data outside it."""
     data = constant.data
     if isinstance(data, Inline):
         from nncdbg.stats.plain import summarize_plain
@@ -118,7 +118,7 @@ def _data(place: Place, constant: Constant) -> str:
 
 
 def _graph(place: Place, chunk: Chunk) -> str:
-    """The header of a graph, its comment, how often it is called."""
+    """Return the header of a graph, its comment, and its number of calls."""
     analysis = place.analysis
     signature = chunk.signature
     if signature is None:
@@ -134,7 +134,7 @@ def _graph(place: Place, chunk: Chunk) -> str:
 
 
 def _comment(place: Place, chunk: Chunk) -> list[str]:
-    """The ``##`` lines right above a graph."""
+    """Return the ``##`` lines right above a graph."""
     found: list[str] = []
     for line in range(chunk.start - 1, -1, -1):
         text = place.analysis.lines[line].strip()

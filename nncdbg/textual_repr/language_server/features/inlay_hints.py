@@ -1,4 +1,4 @@
-"""The types that the text leaves out, shown behind the names."""
+"""Inlay hints: inferred types, shown after names without a written type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(server: NncServer) -> None:
-    """Inlay hints."""
+    """Register inlay hints."""
 
     @server.feature(types.TEXT_DOCUMENT_INLAY_HINT)
     def hints(params: types.InlayHintParams) -> list[types.InlayHint]:
@@ -26,14 +26,14 @@ def register(server: NncServer) -> None:
 
 
 def inlay_hints(document: Document, range: types.Range) -> list[types.InlayHint]:
-    """A hint for each untyped definition in these lines whose type is known; accepting one writes it."""
+    """Return a hint per untyped definition with a known type; accepting a hint inserts the type."""
     last = min(range.end.line, len(document.lines) - 1)
     found = untyped(document.analysis, range.start.line, last)
     return [_hint(document, definition) for definition in found]
 
 
 def untyped(analysis: Analysis, first: int, last: int) -> Iterator[Definition]:
-    """The definitions in lines `first` to `last` that are written without a type that is known."""
+    """Yield the definitions in lines `first` to `last` without a written type, but with a known type."""
     for line in range(first, last + 1):
         for mention in analysis.mentions(line):
             found = analysis.definition_of(line, mention) if mention.defines else None

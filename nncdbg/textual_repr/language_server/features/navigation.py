@@ -1,4 +1,4 @@
-"""Where a name is defined, and where it is used."""
+"""Definitions, references and highlights of names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(server: NncServer) -> None:
-    """Go to definition, find references, highlight."""
+    """Register go to definition, find references and highlight."""
 
     @server.feature(types.TEXT_DOCUMENT_DEFINITION)
     def definition(params: types.DefinitionParams) -> types.Location | None:
@@ -48,13 +48,13 @@ def register(server: NncServer) -> None:
 
 
 def graph_at(place: Place) -> str | None:
-    """The name of the graph whose name is under the cursor, in its header or in a call."""
+    """Return the graph name under the cursor, in its header or in a call."""
     token = place.analysis.token_at(place.line, place.column)
     return token.name if token is not None and token.kind == "graph" else None
 
 
 def definition_span(place: Place) -> Span | None:
-    """Where the value or the graph under the cursor is defined."""
+    """Return the definition of the value or graph under the cursor."""
     analysis = place.analysis
     name = graph_at(place)
     if name is not None:
@@ -66,7 +66,7 @@ def definition_span(place: Place) -> Span | None:
 
 
 def reference_spans(place: Place) -> list[Span]:
-    """Every place of the value or the graph under the cursor; of an undefined value those of its name."""
+    """Return all uses of the value or graph under the cursor; for an undefined value, those of its name."""
     analysis = place.analysis
     name = graph_at(place)
     if name is not None:

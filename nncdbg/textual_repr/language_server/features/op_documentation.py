@@ -1,4 +1,4 @@
-"""What ONNX says of an op, as Markdown."""
+"""The ONNX documentation of an op, as Markdown."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from nncdbg.engine.ops.schema import schema, version_of
 from nncdbg.engine.ops.signatures import AttributeFormal, label, one_line, op_signature
 
 _LONGEST = 6000
-"""Characters of a document: those of Loop and Scan go on for pages."""
+"""Maximum number of characters of a document: those of Loop and Scan are several pages long."""
 
 
 def attribute_markdown(op: str, key: str, opsets: Mapping[str, int]) -> str | None:
-    """The documentation of one attribute; None if the op has none of that name."""
+    """Return the documentation of one attribute; None if the op has no such attribute."""
     found = op_signature(op, version_of(op, opsets))
     attribute = found.attribute(key) if found is not None else None
     return f"{_attribute_line(attribute)}\n\nan attribute of `{op}`" if attribute is not None else None
 
 
 def op_markdown(op: str, opsets: Mapping[str, int]) -> str | None:
-    """The documentation of an op in the opset that holds; None if nobody has one."""
+    """Return the documentation of an op in the opset in use; None if there is none."""
     version = version_of(op, opsets)
     found, declared = op_signature(op, version), schema(op, version)
     if found is None or declared is None:
@@ -40,7 +40,7 @@ def op_markdown(op: str, opsets: Mapping[str, int]) -> str | None:
 
 
 def _attribute_line(attribute: AttributeFormal) -> str:
-    """One attribute: its kind, its default, what it means."""
+    """Return the line of one attribute: its kind, default and meaning."""
     default = f"default `{attribute.default}`" if attribute.default is not None else ""
     facts = ", ".join(
         fact for fact in (attribute.kind, "required" if attribute.required else default) if fact

@@ -1,4 +1,4 @@
-"""Rename of values and graphs, in quotes where the new name needs them."""
+"""Rename values and graphs, with quotes if the new name needs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(server: NncServer) -> None:
-    """Rename, and whether there is something to rename."""
+    """Register rename and its preparation request."""
 
     @server.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
     def prepare(params: types.PrepareRenameParams) -> types.PrepareRenamePlaceholder | None:
@@ -56,7 +56,7 @@ def _takes_versions(server: NncServer) -> bool:
 
 
 def _renamed_span(place: Place) -> Span | None:
-    """The name under the cursor, if it is that of a value or a graph that is defined in the text."""
+    """Return the span of the name under the cursor if the text defines its value or graph."""
     analysis = place.analysis
     name = graph_at(place)
     if name is not None:
@@ -74,7 +74,7 @@ def _definition(place: Place) -> Definition | None:
 
 
 def _wanted(text: str, prefixes: Prefixes) -> str:
-    """The new name that was typed: with or without sigil, quotes or a prefix."""
+    """Parse the new name, with or without sigil, quotes or a prefix."""
     spelled = text[1:] if text[:1] in "%@" and len(text) > 1 else text
     if (name := prefixes.find(spelled)) is not None:
         return name
@@ -89,7 +89,7 @@ def _wanted(text: str, prefixes: Prefixes) -> str:
 
 
 def _check_clash(place: Place, name: str) -> None:
-    """Refuse a name that is taken where the value or the graph can be seen."""
+    """Raise an error if the new name is taken in the scope of the value or graph."""
     analysis = place.analysis
     graph = graph_at(place)
     if graph is not None:

@@ -1,4 +1,4 @@
-"""How the op or the graph around the cursor is called, with the argument that the cursor stands in."""
+"""Signature help for the op or graph call around the cursor, with the active argument."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(server: NncServer) -> None:
-    """Signature help."""
+    """Register signature help."""
     options = types.SignatureHelpOptions(trigger_characters=["(", ","], retrigger_characters=["=", ")"])
 
     @server.feature(types.TEXT_DOCUMENT_SIGNATURE_HELP, options)
@@ -27,7 +27,7 @@ def register(server: NncServer) -> None:
 
 
 def signature_help(place: Place) -> types.SignatureHelp | None:
-    """Operands in their order, then attributes; None outside of a call that is known."""
+    """Return operands in order, then attributes; None outside of a known call."""
     call = open_call(place.document.lines[place.line], place.column, place.analysis.prefixes)
     found = signature(place.analysis, call.name) if call is not None else None
     if call is None or found is None:
@@ -42,7 +42,7 @@ def signature_help(place: Place) -> types.SignatureHelp | None:
 
 
 def _parameters(found: Signature) -> list[types.ParameterInformation]:
-    """Each with its place in the label, which counts in UTF-16 whatever units were agreed."""
+    """Return the parameters with their offsets in the label, always in UTF-16 units."""
     text = label(found)
     units = Units()
     start = len(op_text(found.name)) + 1
@@ -57,7 +57,7 @@ def _parameters(found: Signature) -> list[types.ParameterInformation]:
 
 
 def _active(call: OpenCall, found: Signature) -> int | None:
-    """The parameter that the cursor's argument is for; None where there is none."""
+    """Return the index of the parameter under the cursor; None if there is none."""
     if call.key:
         known = [attribute.name for attribute in found.attributes]
         return len(found.inputs) + known.index(call.key) if call.key in known else None

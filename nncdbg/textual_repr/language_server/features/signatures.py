@@ -1,4 +1,4 @@
-"""Signatures of what a text calls: ops by their schemas, graphs by their headers."""
+"""Signatures of callees: ops from their schemas, graphs from their headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 
 
 def signature(analysis: Analysis, name: str) -> Signature | None:
-    """The signature of an op, or of ``@graph``, in a text; None where nobody knows it."""
+    """Return the signature of an op, or of ``@graph``, in a text; None if it is unknown."""
     if name.startswith("@"):
         return _graph_signature(analysis, name[1:])
     return op_signature(name, version_of(name, analysis.opsets))
@@ -35,9 +35,9 @@ def _graph_signature(analysis: Analysis, name: str) -> Signature | None:
 
 
 def fits(formal: Formal, given: Type | None, bound: Mapping[str, str]) -> bool | None:
-    """Whether a value of this type can stand for a formal; None where nobody can tell.
+    """Return whether a value of this type matches a formal; None if this is unknown.
 
-    `bound` maps type variables to the element types that other operands have given them.
+    `bound` maps type variables to the element types determined by other operands.
     """
     if given is None:
         return None

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 _MOST_FILES = 2000
 _LARGEST = 64 << 20
-"""Files of the workspace that are looked at, and bytes of the largest."""
+"""Maximum number of workspace files, and of bytes in a file."""
 
 DEEPEST = 40
-"""Levels of an outline or a selection; what is nested deeper stands on the last."""
+"""Maximum depth of an outline or a selection; deeper items are put on the last level."""
 
 _SKIPPED = {"node_modules", "__pycache__"}
 
 
 def register(server: NncServer) -> None:
-    """Document symbols and workspace symbols."""
+    """Register document symbols and workspace symbols."""
 
     @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
     def document_symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
@@ -50,7 +50,7 @@ def register(server: NncServer) -> None:
 
 
 def _fits(wanted: str, name: str) -> bool:
-    """True if the letters of `wanted` stand in `name` in that order."""
+    """Return True if `name` contains the letters of `wanted` in this order."""
     rest = iter(name)
     return all(letter in rest for letter in wanted)
 
@@ -59,7 +59,7 @@ def _fits(wanted: str, name: str) -> bool:
 
 
 def _graph(document: Document, analysis: Analysis, chunk: Chunk) -> types.DocumentSymbol:
-    """A graph with its blocks, and the layers that it calls."""
+    """Return the symbol of a graph with its blocks and the layers that it calls."""
     signature = chunk.signature
     detail = None
     if signature is not None:
@@ -121,7 +121,7 @@ def _add(parent: types.DocumentSymbol, child: types.DocumentSymbol) -> None:
 
 
 def block_ends(chunk: Chunk) -> dict[Block, int]:
-    """Per block the line that closes it, or the chunk's last line; counted from the chunk's first line."""
+    """Map each block to the line that closes it, or to the last line, relative to the chunk."""
     ends: dict[Block, int] = {}
     open_blocks: list[Block] = []
     before: Block | None = None
@@ -139,7 +139,7 @@ def block_ends(chunk: Chunk) -> dict[Block, int]:
 
 
 def last_line(chunk: Chunk) -> int:
-    """The last line of a graph: its brace, or what stands last in it."""
+    """Return the last line of a graph: its closing brace, or its last line with text."""
     block = chunk.block
     own = block_ends(chunk).get(block, len(chunk.lines) - 1) if block is not None else len(chunk.lines) - 1
     return chunk.start + own
@@ -149,7 +149,7 @@ def last_line(chunk: Chunk) -> int:
 
 
 def _of_workspace(server: NncServer) -> Iterator[types.WorkspaceSymbol]:
-    """Open documents as they are in the editor, all others as they are on disk."""
+    """Yield open documents as edited, all others as stored on disk."""
     for uri, document in server.documents.items():
         analysis = document.analysis
         for name, chunk in analysis.graphs.items():
@@ -173,7 +173,7 @@ def _found(name: str, uri: str, place: types.Range) -> types.WorkspaceSymbol:
 
 
 def _files(server: NncServer) -> Iterator[Path]:
-    """The graph texts in the workspace's folders; hidden folders are left out."""
+    """Yield the graph texts in the workspace folders, except hidden folders."""
     roots = [folder.uri for folder in server.workspace.folders.values()]
     if not roots and server.workspace.root_uri is not None:
         roots = [server.workspace.root_uri]
@@ -188,7 +188,7 @@ def _files(server: NncServer) -> Iterator[Path]:
 
 
 def _read(path: Path) -> list[str]:
-    """The lines of a file; none of one that has gone, is too large or cannot be read."""
+    """Return the lines of a file; none if it is missing, too large or unreadable."""
     try:
         if path.stat().st_size > _LARGEST:
             return []

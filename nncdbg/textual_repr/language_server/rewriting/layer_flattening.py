@@ -1,4 +1,4 @@
-"""The statements of a graph in place of its call; the program computes the same."""
+"""Replace a call of a graph by the statements of the graph (inlining); results are unchanged."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from nncdbg.textual_repr.literals import literal_text
 
 
 class CannotMove(Exception):
-    """Statements that cannot stand elsewhere, such as those that are wrong."""
+    """Raised for statements that cannot be moved, such as statements with errors."""
 
 
 def callee_at(analysis: Analysis, line: int) -> Chunk | None:
-    """The graph that is called on a line, if its statements could stand there instead."""
+    """Return the graph called on a line, if the call can be replaced by its statements."""
     node = analysis.node_at(line)
     if node is None or not node.op.startswith("@"):
         return None
@@ -44,9 +44,9 @@ def callee_at(analysis: Analysis, line: int) -> Chunk | None:
 
 
 def flatten(document: Document, line: int) -> list[types.TextEdit]:
-    """Edits that put the statements of the graph called on `line` there; a graph that nobody calls then goes.
+    """Return edits that inline the graph called on `line`, and remove the graph if no calls remain.
 
-    Raises CannotMove where that cannot be done.
+    Raises CannotMove if this is not possible.
     """
     analysis = document.analysis
     callee = callee_at(analysis, line)
@@ -61,7 +61,7 @@ def flatten(document: Document, line: int) -> list[types.TextEdit]:
 
 
 def remove_graph(document: Document, chunk: Chunk) -> types.TextEdit:
-    """The edit that removes a graph with its comment and one blank line before it."""
+    """Return the edit that removes a graph with its comment and one blank line before it."""
     lines = document.lines
     first = first_comment(document, chunk.start)
     if first and not lines[first - 1].strip():
@@ -70,7 +70,7 @@ def remove_graph(document: Document, chunk: Chunk) -> types.TextEdit:
 
 
 def first_comment(document: Document, line: int) -> int:
-    """The first of the ``##`` lines that belong to what stands on `line`; `line` if there are none."""
+    """Return the first ``##`` line that belongs to the statement on `line`; `line` if there is none."""
     while line and re.match(r"\s*##(?!!)", document.lines[line - 1]):
         line -= 1
     return line
@@ -83,11 +83,11 @@ class _Flattening:
     callee: Chunk
     taken: set[str] = field(default_factory=set)
     renamed: dict[tuple[Block, str], str] = field(default_factory=dict)
-    """Per value of the callee its name in the caller."""
+    """Maps values of the callee to their names in the caller."""
     written: dict[str, Type] = field(default_factory=dict)
     """The types that the call writes for its outputs, by their names."""
     sizes: dict[str, int | str | None] = field(default_factory=dict)
-    """What the symbols in the callee's types stand for in this call."""
+    """Sizes of the symbols in the callee's types, for this call."""
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
 
@@ -113,7 +113,7 @@ class _Flattening:
         return self.analysis.prefixes.spell(name)
 
     def fresh(self, name: str) -> str:
-        """A name near `name` that no value of the caller has."""
+        """Return a name similar to `name` that the caller does not use."""
         found, count = name, 0
         while found in self.taken:
             count += 1
@@ -133,7 +133,7 @@ class _Flattening:
                 bind_symbols(value.type, given, self.sizes)
 
     def constant(self, name: str, literal: Literal) -> Type:
-        """A literal that the call gives becomes a constant."""
+        """Make a constant of a literal operand of the call."""
         dtype = literal_dtype(literal, None, 0, (), self.analysis.opsets)
         try:
             known = type_of_array(literal_array(literal, dtype))
@@ -144,7 +144,7 @@ class _Flattening:
         return known
 
     def take_outputs(self, node: Node) -> None:
-        """A result takes the name that the call gives it; one that has a name already is copied."""
+        """Give results the output names of the call; a result that already has a name is copied."""
         for value, result in zip(self.block.outputs, node.outputs, strict=True):
             if not result.name:
                 continue
@@ -158,11 +158,11 @@ class _Flattening:
             self.after.append(f"%{self.spell(result.name)}{declared} = Identity(%{same})")
 
     def body(self, indent: str) -> Iterator[str]:
-        """The lines between the header and the return."""
+        """Yield the lines between the header and the return."""
         callee = self.callee
         lines = list(callee.lines[1 : self.block.end - 1 - callee.reading.before])
         while lines and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
-            lines.pop()  # a comment there belongs to the return
+            lines.pop()  # a comment of the return
         first = next((text for text in lines if text.strip()), "")
         base = first[: len(first) - len(first.lstrip())]
         for own, text in enumerate(lines, 1):
@@ -171,11 +171,11 @@ class _Flattening:
                 continue
             moved = self.moved(callee.start + own, text)
             if callee.reading.blocks[own] is self.block and moved.lstrip().startswith("##!"):
-                moved = moved.replace("##!", "#", 1)  # it belongs to the graph, which is gone
+                moved = moved.replace("##!", "#", 1)  # a comment of the graph, which is removed
             yield indent + (moved.removeprefix(base) if moved.startswith(base) else moved.lstrip())
 
     def moved(self, line: int, text: str) -> str:
-        """A line with the caller's names, and sizes in place of the callee's symbols."""
+        """Return a line with the caller's names and with sizes in place of the callee's symbols."""
         pieces = tokens(text)
         marks = {mention.start: mention for mention in self.analysis.mentions(line)}
         out: list[str] = []
@@ -220,12 +220,12 @@ class _Flattening:
 
 
 def _typed(pieces: tuple[Token, ...], at: int) -> bool:
-    """True if a type stands behind the name that is piece `at`."""
+    """Return True if a type follows the name at token `at`."""
     return at + 2 < len(pieces) and pieces[at + 1].name == ":" and pieces[at + 2].kind == "type"
 
 
 def random_note(chunks: Mapping[str, Chunk], opsets: Mapping[str, int], *names: str) -> str:
-    """What a title says where statements draw random numbers: which, depends on where they stand."""
+    """Return a title suffix if the graphs use random numbers, which depend on the position of their op."""
     from nncdbg.engine.ops import lookup
     from nncdbg.engine.ops.schema import version_of
 

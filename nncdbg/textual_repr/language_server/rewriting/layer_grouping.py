@@ -1,4 +1,4 @@
-"""Selected statements as a graph of their own, and its call in their place; the program computes the same."""
+"""Move selected statements into a new graph and call it (outlining); results are unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Selection:
 
 
 def selected(analysis: Analysis, first: int, last: int) -> Selection | None:
-    """The statements in these lines, if they are whole, without fault, and could be a graph."""
+    """Return the statements in these lines if they are complete, free of errors, and can form a graph."""
     lines = analysis.lines
     while first <= last and not lines[first].strip():
         first += 1
@@ -50,7 +50,7 @@ def selected(analysis: Analysis, first: int, last: int) -> Selection | None:
 
 
 def _is_whole(analysis: Analysis, first: int, last: int, block: Block) -> bool:
-    """True if every block that begins in the lines ends there, and none of them ends `block` or leaves it."""
+    """Return True if every block opened in the lines is closed there, and no line ends or leaves `block`."""
     depth = computed = 0
     for line in range(first, last + 1):
         text = analysis.lines[line].strip()
@@ -71,9 +71,9 @@ def _is_whole(analysis: Analysis, first: int, last: int, block: Block) -> bool:
 
 
 def group(document: Document, selection: Selection) -> list[types.TextEdit]:
-    """Edits that make the selected statements a graph, below the one they stand in, and call it.
+    """Return edits that move the selected statements into a graph below their own, and call it.
 
-    Raises CannotMove where that cannot be done.
+    Raises CannotMove if this is not possible.
     """
     analysis = document.analysis
     inputs = _inputs(analysis, selection)
@@ -101,12 +101,12 @@ def group(document: Document, selection: Selection) -> list[types.TextEdit]:
 
 
 def _indented(lines: Sequence[str], indent: str) -> list[str]:
-    """Lines as they stand in a graph."""
+    """Return the lines with the indentation of a graph body."""
     return ["  " + text.removeprefix(indent) if text.strip() else "" for text in lines]
 
 
 def _inputs(analysis: Analysis, selection: Selection) -> list[Value]:
-    """The values from outside that the statements use, in the order of their first use."""
+    """Return the outer values used by the statements, in the order of their first use."""
     found: dict[str, Type | None] = {}
     for line in range(selection.first, selection.last + 1):
         for mention in analysis.mentions(line):
@@ -119,12 +119,12 @@ def _inputs(analysis: Analysis, selection: Selection) -> list[Value]:
 
 
 def _outputs(analysis: Analysis, selection: Selection) -> list[Value]:
-    """The values of the statements that are used elsewhere, in the order of their definitions."""
+    """Return the values of the statements that are used elsewhere, in the order of their definitions."""
     chunk = analysis.chunk_at(selection.first)
     number = {name: chunk.line_of(line) for name, line in selection.block.names.items()}
     own = {name for name, line in number.items() if line in selection}
     used: set[str] = set()
-    # A quoted name, and one after a prefix, may be spelled in many ways.
+    # A quoted or prefixed name can be spelled in several ways.
     may_use = re.compile("|".join(['"', PREFIX_END, *map(re.escape, own)])).search
     for offset, text in enumerate(chunk.lines):
         line = chunk.start + offset
@@ -139,7 +139,7 @@ def _outputs(analysis: Analysis, selection: Selection) -> list[Value]:
 
 
 def _free_name(analysis: Analysis) -> str:
-    """``layer``, or with a number behind it."""
+    """Return ``layer``, or ``layer`` with a number."""
     labels = {block.name for chunk in analysis.chunks for block in chunk.reading.opened}
     count, name = 0, "layer"
     while name in labels:
