@@ -31,7 +31,7 @@ _SHOWN = 5
 class LineRequest:
     """A line, counted from 1, of a file, or of the numbered source `reference`.
 
-    `column` is set if the client supports columns.
+    With `column`, the answer includes the columns of the statement.
     """
 
     path: str | None

@@ -96,7 +96,7 @@ class ExceptionFilters:
     def replace(
         self, requests: Sequence[FilterRequest], debugger: Debugger | None, new_id: Callable[[], int]
     ) -> list[Breakpoint]:
-        """Stop at these and no others; return what the client is told of each, in order."""
+        """Stop at exactly these kinds; return the record of each filter, in order."""
         self.requests = list(requests)
         for requested in requests:
             self._ids.setdefault(requested, new_id())

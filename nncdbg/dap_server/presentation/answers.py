@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 
 class Answers:
-    """The latest answers; `stands` returns whether arrays keep their content."""
+    """The latest answers, valid while arrays keep their content (as the given predicate returns)."""
 
     def __init__(self, stands: Callable[[], bool]) -> None:
         self._stands = stands

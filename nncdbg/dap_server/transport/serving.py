@@ -48,7 +48,7 @@ _MOST_THREADS = 4 * MOST_WAITING
 """Connections with a thread, including closing ones; one more is closed at once."""
 
 _ONE_CONNECTION = (errno.ECONNABORTED, errno.EAGAIN, errno.EPROTO, errno.EINTR, errno.EPERM)
-"""Errors of `accept` that concern one connection; after others (such as no descriptors) it waits a while."""
+"""Errors of `accept` that concern one connection; after others (no descriptor is left) it waits."""
 
 
 @dataclass(eq=False, slots=True)
