@@ -37,8 +37,7 @@ class Capture:
     """Redirect output to descriptors 1 and 2 to `tell`, on a separate thread, while entered.
 
     The order is kept within each of the two.  `errors` is the descriptor of the original standard error: a
-    crash
-    of the process writes its last message there.
+    crash of the process writes its last message there.
     """
 
     def __init__(self, tell: Tell) -> None:

@@ -24,8 +24,7 @@ def told_to_end(end: Callable[[int], None]) -> Iterator[list[int]]:
     """Call `end` with the exit code on SIGINT or SIGTERM, even while an op blocks the main thread.
 
     Yields the list of received signals.  A process that has not ended within `GRACE` is ended.  A thread
-    receives
-    the first signal through the descriptor to which Python writes signals.
+    receives the first signal through the descriptor to which Python writes signals.
     """
     caught: list[int] = []
     heard, told = os.pipe()

@@ -45,11 +45,10 @@ class Handler:
     """Handler of one command.
 
     `arguments`: record of the arguments if it is not the protocol's own.  `anytime`: touches nothing that
-    moves,
-    so it is served at once in every state.  `moves`: moves the program, and cancels waiting reads of the old
-    place.  `reads`: this request only reads, or a function of its arguments, as JSON, that returns whether it
-    does.  `values`: reads or sets values of the program; while the program runs it is served between two
-    statements, and refers to that moment.
+    moves, so it is served at once in every state.  `moves`: moves the program, and cancels waiting reads of
+    the old place.  `reads`: this request only reads, or a function of its arguments, as JSON, that returns
+    whether it does.  `values`: reads or sets values of the program; while the program runs it is served
+    between two statements, and refers to that moment.
     """
 
     command: str

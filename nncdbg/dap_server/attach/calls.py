@@ -40,15 +40,11 @@ def listen(address: Address, token: str | None = None) -> Address:
     """Let editors attach to this process over the Debug Adapter Protocol, and return the address.
 
     `address` is (host, port), port 0 for a free one, or the path of a Unix socket.  With `token`, clients
-    must
-    present it; it is needed if other machines can connect.  Without one, only clients of this process's user
-    are
-    served.  On a system that cannot identify the user of a connection (macOS) a token is generated, and
-    standard
-    error names the file that has it.  `listen` does not wait, and without a client nothing changes for the
-    program.  A file in the state folder lists the process for the attach picker of VS Code until it ends.  In
-    an
-    editor: ``{"request": "attach", "connect": {"host": "127.0.0.1", "port": 5679}}``.
+    must present it; it is needed if other machines can connect.  Without one, only clients of this process's
+    user are served.  On a system that cannot identify the user of a connection (macOS) a token is generated,
+    and standard error names the file that has it.  `listen` does not wait, and without a client nothing
+    changes for the program.  A file in the state folder lists the process for the attach picker of VS Code
+    until it ends.  In an editor: ``{"request": "attach", "connect": {"host": "127.0.0.1", "port": 5679}}``.
 
     Raises UsageError if this process cannot listen or serve there, and at a second call.
     """

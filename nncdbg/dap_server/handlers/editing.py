@@ -105,8 +105,8 @@ def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> N
     """Set a value, or the part at a NumPy index, to the result of an expression, generated data or a file.
 
     Text in the form in which the value is displayed is accepted too.  The console names decisions that have
-    already
-    used the value.  Raises ExpressionError, NotComputed, and UsageError where shape or type do not fit.
+    already used the value.  Raises ExpressionError, NotComputed, and UsageError where shape or type do not
+    fit.
     """
     debugger = session.program.debugger
     awaited = name in debugger.awaited

@@ -140,8 +140,7 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     """The current statement of each block on the stack, outermost first; and the abnormal results.
 
     `statistics` are of the first result of statements on the stack: [largest absolute value, mean, std,
-    fraction of
-    zeros].  They are those that were logged: no large tensor is read for them.
+    fraction of zeros].  They are those that were logged: no large tensor is read for them.
     """
     blocks = on_the_stack(session, (), len(session.program.debugger.stack))
     glance = Glance(session.program.shown, False, session.queue.check_cancelled)

@@ -1,9 +1,9 @@
 """Start and end of a session.
 
 initialize → launch or attach → `initialized` → breakpoints and filters → configurationDone.  A client need
-not
-wait between these; breakpoints may also come before launch.  A program begins only with configurationDone:
-without it the program remains at its first statement, and requests that would move it fail with that reason.
+not wait between these; breakpoints may also come before launch.  A program begins only with
+configurationDone: without it the program remains at its first statement, and requests that would move it fail
+with that reason.
 """
 
 from __future__ import annotations
@@ -136,8 +136,7 @@ def restart(session: Session, arguments: RestartArguments) -> None:
     """Restart the program from its current file; an attached one goes back to the start of its graph.
 
     If values were set and the files have not changed, the program instead goes back to its start on the
-    current
-    branch, so that the edits are applied again.
+    current branch, so that the edits are applied again.
     """
     if session.attachment is not None:
         session.attachment.go_to_start(session)
@@ -192,8 +191,7 @@ def disconnect(session: Session, arguments: DisconnectArguments) -> None:
     """End the session: a launched program ends with it in any case; an attached one continues.
 
     With `terminateDebuggee` an attached process is interrupted, with `suspendDebuggee` it stays stopped
-    before its
-    next statement until a client attaches again.
+    before its next statement until a client attaches again.
     """
     attachment = session.attachment
     if attachment is not None and attachment.session is session:

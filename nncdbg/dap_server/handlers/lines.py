@@ -45,8 +45,7 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
     """The results so far of each of these lines: `line` and `text`; and the number of the frame.
 
     Covers all blocks on the stack, from this frame outwards, with statements in its text.  Statistics are
-    those of
-    variable lists; the type is left out, as the line contains it.
+    those of variable lists; the type is left out, as the line contains it.
     """
     first, last = (session.client.incoming_line(each) for each in (arguments.start, arguments.end))
     if last - first >= MAX_LINES:

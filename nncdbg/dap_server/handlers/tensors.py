@@ -79,9 +79,8 @@ class SliceArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A tensor by `name` or `expression`, and the part to return: `index` is text (``0, :, 2:5``).
 
     With `against`, the tensor it is compared with replaces it (`part` "there"), or the difference does
-    (`part`
-    "difference", in f64).  `known` is the `version` of an answer to the same request that the client still
-    has.
+    (`part` "difference", in f64).  `known` is the `version` of an answer to the same request that the client
+    still has.
     """
 
     name: str | None = None
@@ -102,16 +101,13 @@ class SliceBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     With `reduce` "stride" a cell is every `stride[i]`-th element along axis i; otherwise a block of that many
     elements, reduced (see `nncdbg.stats.blocks`), with `flags` (base64, a byte for each block) and the counts
-    of
-    non-finite elements.  `source_shape` is the shape after indexing and before the reduction.
+    of non-finite elements.  `source_shape` is the shape after indexing and before the reduction.
 
     Numbers are JSON numbers, and ``"NaN"``, ``"Infinity"``, ``"-Infinity"``; complex ones pairs of them.  If
-    base64
-    was requested, `elements` names the type of the bytes, see `packed`.
+    base64 was requested, `elements` names the type of the bytes, see `packed`.
 
     `version` identifies the tensor's current content, if it can be identified.  If it equals `known`, the
-    answer is
-    `unchanged`, and contains only the type.
+    answer is `unchanged`, and contains only the type.
     """
 
     type: str

@@ -43,8 +43,7 @@ class Block:
     """A graph shown with its statements; it is the body of statement `pc` of `outer`.
 
     `frame`, `depth` and `here` (its statement) are those of a block on the stack; `frame` is None for an
-    expanded
-    block.
+    expanded block.
     """
 
     id: str

@@ -33,8 +33,7 @@ def packed(array: Array) -> tuple[str, str]:
     """(`f32`, bytes in base64): the elements in C order, little-endian.
 
     Elements of one to eight bytes keep their type; narrower ones and narrow floats become `i8` and `f32`,
-    bools
-    `u8`, complex ones pairs.  Raises UsageError for strings.
+    bools `u8`, complex ones pairs.  Raises UsageError for strings.
     """
     kind = array.dtype.kind
     if kind in "OUST":

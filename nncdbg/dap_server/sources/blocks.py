@@ -31,8 +31,7 @@ class Blocks:
     """The blocks that were requested, numbered one after the other.
 
     A block of the program keeps its number when the program is restarted.  A block of a micro program does
-    not:
-    it does not identify the statement that it was entered from.
+    not: it does not identify the statement that it was entered from.
     """
 
     micro_ops: dict[tuple[Code, int], tuple[str, ...]] = field(default_factory=dict)

@@ -32,10 +32,8 @@ class Sources:
     """The texts of one program.
 
     `file` is the program's text, None if none can be written: then it has a number too.  `folders` are
-    searched
-    for files of the user's model; with `uris` the client receives paths as ``file://`` addresses.  `notes`
-    are
-    for the user.
+    searched for files of the user's model; with `uris` the client receives paths as ``file://`` addresses.
+    `notes` are for the user.
     """
 
     debugger: Debugger
@@ -164,8 +162,7 @@ def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
     """The texts of a program that was loaded from a file.
 
     A binary model gets a listing file below the workspace.  If that cannot be written, the text is shown
-    without
-    a file, with a note.
+    without a file, with a note.
     """
     folders = (workspace, program.parent)
     if debugger.program.listing is not None and program.is_file():

@@ -41,8 +41,7 @@ class Admission:
     """Checks that a client must pass before it is served.
 
     `token` is the one that it must present, None if none.  `take_place(session)` gives it the only place of
-    the
-    server; False if another client keeps it.
+    the server; False if another client keeps it.
     """
 
     def __init__(self, token: str | None, take_place: Callable[[Session], bool]) -> None:

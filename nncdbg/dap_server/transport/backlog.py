@@ -24,10 +24,8 @@ class Backlog:
     """A bounded queue; callers hold `turn`.
 
     While requests are served, the reader waits for room, which slows down a client that is too fast.  If none
-    is
-    served for a while (a long op), the reader must continue, to receive `pause`, `cancel` and `disconnect`:
-    then
-    requests that find no room are refused.
+    is served for a while (a long op), the reader must continue, to receive `pause`, `cancel` and
+    `disconnect`: then requests that find no room are refused.
     """
 
     def __init__(self, turn: threading.Condition) -> None:

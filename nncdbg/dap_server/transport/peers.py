@@ -48,8 +48,7 @@ def _tcp_entry(local: tuple[str, int], remote: tuple[str, int]) -> tuple[int, in
 
     The kernel reports a closed socket, which has no inode any more, as root's.  Its entry is no evidence: a
     client that connects to a server of root and closes at once would be mistaken for root.  It may close
-    while
-    the entry is written, so only two equal readings count (see `peer_user`).
+    while the entry is written, so only two equal readings count (see `peer_user`).
     """
     for table, mapped in zip(_TABLES, (False, True), strict=True):
         try:

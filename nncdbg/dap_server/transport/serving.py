@@ -81,13 +81,11 @@ class Listener:
 
     `address` is a pair (host, port), where port 0 picks one, or the path of a Unix socket.
     `make_session(connection)` makes the session of a new client; the listener sets its admission, starts it,
-    and
-    waits for its end.  `begin(session)` is called when the client is admitted.  While one client is served,
-    others are refused with that reason.
+    and waits for its end.  `begin(session)` is called when the client is admitted.  While one client is
+    served, others are refused with that reason.
 
     Raises UsageError for an unavailable address, for one that other machines can reach without a `token`, and
-    if
-    this process cannot serve it (no descriptor or thread left).
+    if this process cannot serve it (no descriptor or thread left).
     """
 
     def __init__(
