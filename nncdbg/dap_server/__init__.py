@@ -1,1 +1,1 @@
-"""The Debug Adapter Protocol server: any client that speaks it can debug a graph."""
+"""The Debug Adapter Protocol server: any DAP client can debug a graph."""

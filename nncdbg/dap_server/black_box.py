@@ -1,8 +1,8 @@
-"""A process that stands by while kernels run that may crash, and says the last words to the client.
+"""Watchdog process that reports a crash of the server in a kernel to the client.
 
-A process that a kernel has killed can say nothing any more.  So a small second one holds the
-client's end of the connection, and the end of a pipe that closes with ours.  Ours ends it first
-where all ends well; so if the pipe closes, it reads the black box and names the op.
+A process killed by a kernel cannot send anything.  A small second process therefore holds the client's end
+of the connection, and the end of a pipe that closes with the server.  A server that ends normally ends the
+watchdog first; if the pipe closes, the watchdog reads the black box and names the op.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _START = (
 
 
 class Watchdog:
-    """Watches over this process from now on.  `box` is the file of its black box, `descriptor` the client."""
+    """Watches this process.  `box` is the file of its black box, `descriptor` the client's connection."""
 
     def __init__(self, box: str, descriptor: int) -> None:
         reading, self._writing = os.pipe()
         try:
             self._process = subprocess.Popen(
-                # Isolated and without the site's packages: it stands by soon, and takes little memory.
+                # Isolated and without the site's packages: it starts fast, and takes little memory.
                 [sys.executable, "-I", "-S", "-c", _START, str(_ROOT), box],
                 stdin=reading,
                 stdout=descriptor,
@@ -43,7 +43,7 @@ class Watchdog:
             os.close(reading)
 
     def end(self) -> None:
-        """All has ended well, or the client is no longer ours."""
+        """End the watchdog: the process ends normally, or the client is disconnected."""
         self._process.kill()
         self._process.wait()
         os.close(self._writing)
@@ -51,7 +51,7 @@ class Watchdog:
 
 @each_program
 def stand_by(session: Session) -> None:
-    """Watch over the session's program if a kernel of it may crash."""
+    """Watch the session's program if one of its kernels may crash."""
     end_watch(session)
     box = session.program.debugger.black_box
     session.client.connection.black_box = box
@@ -63,7 +63,7 @@ def stand_by(session: Session) -> None:
 
 
 def end_watch(session: Session) -> None:
-    """Watch over this program no more."""
+    """End the watch over this program."""
     watchdog, session.watchdog = session.watchdog, None
     if watchdog is not None:
         watchdog.end()

@@ -1,4 +1,4 @@
-"""What a program prints, on the descriptors 1 and 2, by Python or by C, told as it comes."""
+"""Capture of the program's output on descriptors 1 and 2, from Python or C, reported as it arrives."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Tell: TypeAlias = "Callable[[str, str], None]"
 _CATEGORIES = {1: "stdout", 2: "stderr"}
 
 _PIPE_BYTES = 1 << 20
-"""Room asked for, so that a kernel that keeps Python's lock can print that much before we read."""
+"""Requested capacity: a kernel that holds the GIL can print this much before it is read."""
 
 _CHUNK = 1 << 16
 
 _PATIENCE = 2.0
-"""Seconds at the end in which a client takes what is left."""
+"""Seconds at the end within which a client may take the remaining output."""
 
 
 class Capture:
-    """While entered, what is written to the descriptors 1 and 2 goes to `tell`, on a thread of its own.
+    """Redirect output to descriptors 1 and 2 to `tell`, on a separate thread, while entered.
 
-    The order is kept within each of the two.  `errors` is the descriptor of the standard error
-    that was there before: a crash of the process writes its last words there.
+    The order is kept within each of the two.  `errors` is the descriptor of the original standard error: a
+    crash of the process writes its last message there.
     """
 
     def __init__(self, tell: Tell) -> None:
@@ -52,7 +52,7 @@ class Capture:
         self._wanted = self._done = 0
         self._ending = False
         self._telling = False
-        """Whether the thread may have taken something from a pipe that is not told yet."""
+        """Whether the thread may have read data from a pipe that it has not passed on yet."""
         self._woken, self._wake = os.pipe()
         self._thread = BackgroundThread(target=self._read, name="nncdbg-dap-output")
 
@@ -79,19 +79,19 @@ class Capture:
             faulthandler.disable()
         _by_line(False)
         for number, saved in self._saved.items():
-            # Closes the end that is written to, too.
+            # Also closes the write end.
             os.dup2(saved, number)
         with self._asked:
             self._ending = True
         self._rouse()
         self._thread.join(_PATIENCE)
         if self._thread.is_alive():
-            return  # it waits for a client that takes nothing; its descriptors are still in use
+            return  # it waits for a client that reads nothing; its descriptors are still in use
         for descriptor in (*self._saved.values(), *self._pipes.values(), self._woken, self._wake):
             os.close(descriptor)
 
     def flush(self) -> None:
-        """Come back when all that was printed until now has been told."""
+        """Return once all output printed so far is passed on."""
         flush_printed()
         with self._asked:
             if not self._telling and not any(map(pending, self._pipes.values())):
@@ -125,13 +125,13 @@ class Capture:
                 return
 
     def _drain(self, number: int, pipe: int) -> None:
-        """Tell what is in a pipe now; not what a program that prints without end adds meanwhile."""
+        """Pass on the current content of a pipe; a program that prints without end cannot prolong it."""
         for _ in range(_PIPE_BYTES // _CHUNK + 1):
             try:
                 data = os.read(pipe, _CHUNK)
             except BlockingIOError:
                 return
-            # An end in the midst of a character is told as such.
+            # An end in the middle of a character is passed on as such.
             text = self._decoders[number].decode(data, final=not data)
             if text:
                 self._tell(text, _CATEGORIES[number])
@@ -140,7 +140,7 @@ class Capture:
 
 
 def flush_printed() -> None:
-    """Write out what Python and C still keep of what was printed."""
+    """Flush the output buffers of Python and C."""
     sys.stdout.flush()
     sys.stderr.flush()
     _C.fflush(None)
@@ -150,7 +150,7 @@ _C = ctypes.CDLL(None)
 
 
 def _pipe_in_place_of(number: int) -> int:
-    """Let a descriptor lead into a pipe; the end to read from, which never blocks."""
+    """Redirect a descriptor into a pipe; return the non-blocking end to read from."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     with contextlib.suppress(AttributeError, OSError):  # only Linux has it, and it has a limit

@@ -1,9 +1,9 @@
-"""A Python debugger for the kernels: a child session of debugpy on this very process.
+"""A Python debugger for the kernels: a child session of debugpy on this process.
 
-Where an op's kernel is a Python function, the user can step into it: the server requests the client to
-start a session of debugpy that attaches here, and runs the statement so that the function stops at its
-first line.  Afterwards the program is behind the statement, as after any step.  Breakpoints in kernels
-hold while a Python debugger is attached; without one, nothing is traced.
+Where an op's kernel is a Python function, the user can step into it: the server requests the client to start
+a session of debugpy that attaches here, and runs the statement so that the function stops at its first line.
+Afterwards the program is after the statement, as after any step.  Breakpoints in kernels work while a Python
+debugger is attached; without one, nothing is traced.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 
 def can_step_into_kernel(session: Session) -> bool:
-    """Whether the next statement has a kernel in Python, and the client can debug it."""
+    """Return whether the next statement has a kernel in Python, and the client can debug it."""
     able = session.client.arguments.supports_start_debugging_request
     return bool(able) and kernel_at(session.program.debugger) is not None
 
 
 def step_into_kernel(session: Session) -> None:
-    """Answer the request at hand, then run the next statement, whose kernel stops at its first line.
+    """Answer the current request, then run the next statement; its kernel stops at its first line.
 
-    Raises UsageError where there is no such kernel, or nothing that could debug it.
+    Raises UsageError if there is no such kernel, or no Python debugger.
     """
     code = kernel_at(session.program.debugger)
     if code is None:
@@ -50,7 +50,7 @@ def step_into_kernel(session: Session) -> None:
 
 
 def _step(session: Session, code: CodeType) -> Stop:
-    """On the thread that moves the program."""
+    """Run the statement on the thread that moves the program, and stop in its kernel."""
     debugpy = imported_debugpy()
     if not debugpy.is_client_connected():
         _attach(session, debugpy)
@@ -65,7 +65,7 @@ def _step(session: Session, code: CodeType) -> Stop:
 
 
 def _attach(session: Session, debugpy: Any) -> None:
-    """Have the client attach a Python debugger.  Raises UsageError if it does not, or nobody waits for it."""
+    """Make the client attach a Python debugger.  Raises UsageError if it does not, or on cancellation."""
     host, port = listen(debugpy)
     configuration = {
         "type": "debugpy",
@@ -94,7 +94,7 @@ def _attach(session: Session, debugpy: Any) -> None:
 
 
 def _reason(session: Session, refused: list[str]) -> str | None:
-    """Why nobody should wait any longer; None as long as one should."""
+    """Return the reason to stop waiting; None to continue."""
     if refused:
         return refused[0]
     if session.queue.closing or session.program.debugger.control.paused:
@@ -103,7 +103,7 @@ def _reason(session: Session, refused: list[str]) -> str | None:
 
 
 def _see_off(session: Session, debugpy: Any) -> None:
-    """When the Python debugger has left, a program that runs is traced no longer."""
+    """Stop tracing a running program when the Python debugger has disconnected."""
     while debugpy.is_client_connected():
         if session.queue.ended(PACE * 10):
             return

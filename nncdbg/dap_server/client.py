@@ -15,7 +15,10 @@ MAX_NUMBER = 2**53 - 1
 
 
 class Client:
-    """`arguments` are those of `initialize`; before it, the client supports nothing."""
+    """The client of one session.
+
+    `arguments` are those of `initialize`; before it, the client supports nothing.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -26,15 +29,15 @@ class Client:
     # -- lines and columns -------------------------------------------------------------------
 
     def incoming_line(self, line: int) -> int:
-        """Return the line, counted from 1, that the client means by `line`."""
+        """Return the line, counted from 1, for the client's `line`."""
         return line + (self.arguments.lines_start_at1 is False)
 
     def outgoing_line(self, line: int) -> int:
-        """Return a line counted from 1 as the client counts it."""
+        """Return a line counted from 1 in the client's counting."""
         return line - (self.arguments.lines_start_at1 is False)
 
     def outgoing_column(self, column: int) -> int:
-        """Return a column counted from 1 as the client counts it."""
+        """Return a column counted from 1 in the client's counting."""
         return column - (self.arguments.columns_start_at1 is False)
 
     # -- messages ----------------------------------------------------------------------------
@@ -48,7 +51,7 @@ class Client:
         self.connection.send(output(text, category))
 
     def print_output(self, text: str, category: str) -> None:
-        """Pass on what the program has printed; `category` is stdout or stderr."""
+        """Send output of the program; `category` is stdout or stderr."""
         self.send_event("output", {"category": category, "output": text})
 
     def ask(self, command: str, arguments: Any, answered: Callable[[Answer], None]) -> None:
@@ -59,7 +62,7 @@ class Client:
             self._asked[seq] = answered
 
     def hear(self, answer: Answer) -> None:
-        """Pass the client's response to whoever sent the request."""
+        """Pass the client's response to the sender of the request."""
         with self._lock:
             answered = self._asked.pop(answer.request_seq, None)
         if answered is not None:

@@ -11,14 +11,14 @@ from nncdbg.engine.process.address_space import check_address_space
 from nncdbg.opening.command_line import Parser
 
 TOKEN = "NNCDBG_DAP_TOKEN"
-"""The variable of the environment with the token, where the command line, which others can see, has none."""
+"""Environment variable with the token; unlike the command line, other users cannot read it."""
 
 SWITCH = 0.0005
-"""Seconds after which the thread of a program that runs lets the one of the client have its turn."""
+"""Thread switch interval in seconds: the running program yields to the client's thread after it."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve clients; the exit code."""
+    """Serve clients; return the exit code."""
     parser = Parser("nncdbg dap", "Serve the Debug Adapter Protocol, over stdio by default.")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="HOST:PORT", help="serve TCP clients, one at a time")

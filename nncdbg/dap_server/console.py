@@ -1,7 +1,7 @@
-"""The client's debug console: the terminal's own commands, with what they print as the answer.
+"""The client's debug console: the terminal's own commands, with their output as the answer.
 
-What moves the program goes the runner's way: the request is answered first, then the program moves,
-what the terminal would print goes out as output, and `stopped` follows.
+Commands that move the program use the runner: the request is answered first, then the program moves, the
+terminal's output goes out as output events, and `stopped` follows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.control import Stop
 
 WIDTH = 100
-"""Cells of pictures and grids: a console says nothing of its width."""
+"""Cells of pictures and grids: a console does not report its width."""
 
 MAX_TEXT = 60 << 10
-"""Bytes of one answer; what is longer is cut, and says so."""
+"""Most bytes of one answer; a longer one is cut, and says so."""
 
 
 class Console(Terminal):
@@ -44,13 +44,13 @@ class Console(Terminal):
         super().__init__(session.program.debugger, session.program.sources.name, screen)
         self.session = session
         self._playing = False
-        """The runner is at work on lines of a file, and what they do is done at once."""
+        """Whether the runner executes lines of a file, so that their moves are performed at once."""
         self._seen_from: tuple[int | None, Stop] | None = None
 
     def enter(self, text: str) -> str:
-        """Do what was typed, one line or several; what there is to read of it at once.
+        """Execute input of one or several lines; return the output that is available at once.
 
-        Raises NncdbgError where a single line cannot be done.
+        Raises NncdbgError if a single line fails.
         """
         # The lines of a block of Python keep their indentation.
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
@@ -81,7 +81,7 @@ class Console(Terminal):
             self.session.defer(self._quit)
 
     def _watched(self, action: Callable[[], object]) -> None:
-        """Do something, and tell the client what that changed in values and breakpoints."""
+        """Run an action, and report its changes of values and breakpoints to the client."""
         timeline = self.debugger.timeline
         branch, numbers = timeline.branch, {found.number for found in self.debugger.breakpoints}
         try:
@@ -92,14 +92,14 @@ class Console(Terminal):
             tell_breakpoints(self.session, numbers)
 
     def take(self) -> str:
-        """What was written since the last time, bounded."""
+        """Return the output since the last call, bounded."""
         text = self._written.getvalue()
         self._written.seek(0)
         self._written.truncate()
         return bounded(text.rstrip("\n"))
 
     def look_from(self, frame: int | None) -> None:
-        """Look from the frame that the client shows, until `up` and `down` choose another one."""
+        """Select the frame that the client shows, until `up` and `down` select another one."""
         seen = frame, self.debugger.stop
         if seen == self._seen_from or self._playing:
             return
@@ -108,7 +108,7 @@ class Console(Terminal):
         frames = len(self.debugger.stack)
         self.debugger.selected = -1 if depth is None else frames - 1 - depth
 
-    # -- what moves --------------------------------------------------------------------------
+    # -- moving ------------------------------------------------------------------------------
 
     def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
         def several() -> None:
@@ -127,7 +127,7 @@ class Console(Terminal):
             self._on_runner(several)
 
     def sure(self, question: str, otherwise: str = "") -> bool:
-        """Refuse where a console cannot ask; a file's lines are not asked."""
+        """Refuse, as a console cannot prompt; lines of a file need no confirmation."""
         if otherwise and not self._playing:
             raise UsageError(
                 question.rstrip("?") + ": the debug console cannot ask for confirmation", hint=otherwise
@@ -141,7 +141,7 @@ class Console(Terminal):
             self._on_runner(lambda: self.attempt(action))
 
     def react(self, stop: Stop) -> None:
-        """On the runner: print what `display` shows at a stop of the client's, and run its `commands`."""
+        """On the runner: print the `display` values at a client's stop, and run its `commands`."""
         if stop is self.told or stop.reason == "end":
             return
         silent = self.make_due(stop)
@@ -167,11 +167,11 @@ class Console(Terminal):
                 self.play_lines(lines, path, echo=echo)
 
         self._on_runner(play)
-        # Failed commands are printed when the runner comes to them.
+        # Failed commands are printed when the runner executes them.
         return 0
 
     def _on_runner(self, action: Callable[[], object]) -> None:
-        """Have something done by the runner, once the request at hand is answered."""
+        """Run an action on the runner, once the current request is answered."""
         state = self.session.state
         if state is not State.STOPPED:
             raise UsageError(state.value)
@@ -197,20 +197,20 @@ class Console(Terminal):
                 self.session.window.show(text)
 
     def _quit(self) -> None:
-        """End a launched program; an attached process goes on, without this client."""
+        """End a launched program; an attached process continues without this client."""
         if self.session.attachment is None:
             self.session.program.terminate(self.session)
         else:
             self.session.vanished()
 
     def close(self) -> None:
-        """No more lines come."""
+        """Accept no more lines."""
         if self.recording is not None:
             close_recording(self.recording)
 
 
 def console_of(session: Session) -> Console:
-    """The console of a session, made anew for a program that is another one than before."""
+    """Return the console of a session, a new one for a new program."""
     console = session.console
     if isinstance(console, Console) and console.debugger is session.program.debugger:
         return console
@@ -228,7 +228,7 @@ def _close(session: Session) -> None:
 
 
 def bounded(text: str) -> str:
-    """A text of `MAX_TEXT` bytes at most; a longer one is cut, and says so."""
+    """Return a text of at most `MAX_TEXT` bytes; a longer one is cut, and says so."""
     if len(text) <= MAX_TEXT // 4:
         return text
     data = text.encode("utf-8", "replace")

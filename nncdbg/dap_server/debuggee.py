@@ -1,4 +1,4 @@
-"""What is debugged: a debugger, the texts that show its program, and the thread that moves it."""
+"""The debugged program: a debugger, its source texts, and the thread that runs it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 Verb: TypeAlias = "Callable[[], Stop]"
 
 INTERRUPTED = 130
-"""Exit code of a program that was stopped before its end."""
+"""Exit code of an interrupted program."""
 
 
 class Debuggee:
-    """A program that was launched for one session, and ends with it.
+    """A program launched for one session; it ends with the session.
 
-    `stop_on_exit`: the end of the program is a stop, from which one can go back.  `no_debug`: it
-    runs through, whatever the client has asked to stop at.  `at_finding`: it stands where a repro bundle
-    begins, and stops there first.
+    `stop_on_exit`: stop at the end of the program, from where stepping back is possible.  `no_debug`: run to
+    the end and ignore the client's breakpoints.  `at_finding`: the program starts at the first statement of a
+    repro bundle, and stops there first.
     """
 
     def __init__(
@@ -63,39 +63,39 @@ class Debuggee:
         self.no_debug = no_debug
         self.at_finding = at_finding
         self.files: dict[Path, tuple[int, int]] = {}
-        """(time of change, size) of each file that it was loaded from."""
+        """(mtime, size) of each file that the program was loaded from."""
         self._terminating = False
         self._failed_at: tuple[int, int, str] | None = None
-        """(statements run, branch, error) of the latest stop, if it was a failure."""
+        """(statements run, branch, error) of the latest stop if it was a failure, else None."""
         self._told = 0
-        """How many of the engine's remarks the client has been told."""
+        """Number of engine remarks already sent to the client."""
         self._fallen: set[str] = set()
         self._findings: list[RunFinding] = []
-        """The findings that have stopped the present run."""
+        """Findings that stopped the current run."""
 
     # -- moving ------------------------------------------------------------------------------
 
     def between_statements(self, action: Callable[[], None]) -> None:
-        """Have `action` done on the thread that moves the program, before its next statement."""
+        """Run `action` on the program's thread before its next statement."""
         self.debugger.control.between_statements(action)
 
     def pause(self) -> None:
-        """Have a program that moves stop before its next statement."""
+        """Stop a running program before its next statement."""
         self.debugger.pause()
 
     def _pause_moving(self, session: Session) -> None:
-        """Pause, unless the program has come to a stop meanwhile."""
+        """Pause, unless the program has stopped meanwhile."""
         with session.queue.turn:
             if session.queue.moving:
                 self.pause()
 
     def start(self, session: Session, *, stop_on_entry: bool) -> None:
-        """Answer the request at hand, then run the program from its first statement, or stop there."""
+        """Answer the current request, then run the program from its first statement, or stop there."""
         session.defer(lambda: report_start(session))
         self.move(session, (lambda: self.debugger.stop) if stop_on_entry else self._first_run)
 
     def start_again(self, session: Session, *, stop_on_entry: bool) -> None:
-        """Answer the request at hand, then start anew from the first statement of the branch."""
+        """Answer the current request, then restart at the first statement of the branch."""
 
         def verb() -> Stop:
             entry = self.debugger.restart()
@@ -106,20 +106,20 @@ class Debuggee:
         self.move(session, verb)
 
     def go_on(self, session: Session) -> None:
-        """Answer the request at hand, then run on."""
+        """Answer the current request, then continue."""
         self.move(session, lambda: self.debugger.run(heed=not self.no_debug))
 
     def _first_run(self) -> Stop:
-        """A breakpoint at the very first statement counts too, as nobody has seen the program stand there."""
+        """Run; a breakpoint at the first statement stops too, as no stop there has been reported yet."""
         if self.no_debug:
             return self.debugger.run(heed=False)
         numbers = {each.number for each in self.debugger.breakpoints}
         return self.debugger.stop_here(numbers) or self.debugger.run()
 
     def move(self, session: Session, verb: Verb, *, unasked: bool = False) -> None:
-        """Answer the request at hand, then move the program by `verb`, and tell where it stands.
+        """Answer the current request, then move the program by `verb` and report the stop.
 
-        `unasked`: by the request itself a client would not know that the program goes on.
+        `unasked`: also send `continued`, as the request alone does not imply it to the client.
         """
 
         def begin() -> None:
@@ -131,9 +131,9 @@ class Debuggee:
         session.defer(begin)
 
     def set_off(self, session: Session) -> None:
-        """From now on the program counts as moving.
+        """Mark the program as moving.
 
-        That is before the answer, so that a `pause` that follows on it at once is not lost.
+        This happens before the answer, so that a `pause` that follows immediately is not lost.
         """
         with session.queue.turn:
             session.queue.moving = True
@@ -165,15 +165,15 @@ class Debuggee:
         self.arrived(session, stop)
 
     def left_by(self, session: Session, leaving: BaseException) -> None:
-        """A kernel wants to leave (`SystemExit` and the like); the session does not."""
+        """Report an exit that a kernel attempted (`SystemExit` and the like); the session continues."""
         session.client.say(f"a kernel raised {type(leaving).__name__}: {leaving}", "important")
 
     # -- arriving ----------------------------------------------------------------------------
 
     def arrived(self, session: Session, stop: Stop) -> None:
-        """Tell the client that the program stands, or has ended; requests are served again.
+        """Report a stop or the end of the program, and serve requests again.
 
-        Nothing is told of a program in whose place another one was started meanwhile.
+        Nothing is reported if another program has replaced this one meanwhile.
         """
         session.flush_output()
         with session.queue.turn:
@@ -198,7 +198,8 @@ class Debuggee:
             self._report_summary(session)
             self.end(session, 0)
         elif stop.error is not None and (self.no_debug or self._failed_at == before):
-            # It was seen failing and nothing was changed: to go on from there is to leave.
+            # This failure was already reported and nothing was changed: continuing from it ends the
+            # program.
             self.end(session, RunError.exit_code)
         elif self._terminating:
             self.end(session, INTERRUPTED)
@@ -207,14 +208,14 @@ class Debuggee:
             report_stop(session, stop)
 
     def _report_summary(self, session: Session) -> None:
-        """Send the summary of the run: its lines to the console, and the event."""
+        """Send the summary of the run: lines to the console, and the event."""
         summary = summary_of_run(self.shown, self.sources.name, self._findings)
         for line in console_lines(summary):
             session.client.say(line)
         session.client.send_event("nncdbg/summary", summary)
 
     def say_remarks(self, session: Session) -> None:
-        """What the engine says beside the program: NumPy stood in for the backend, a listener failed."""
+        """Send the engine's remarks: NumPy replaced the backend for an op, a listener failed."""
         debugger = self.debugger
         for line, op in debugger.fallbacks:
             if op not in self._fallen:
@@ -229,7 +230,7 @@ class Debuggee:
     # -- ending ------------------------------------------------------------------------------
 
     def terminate(self, session: Session) -> None:
-        """End the program: at once where it stands, before its next statement where it runs."""
+        """End the program: at once if it is stopped, before its next statement if it runs."""
         with session.queue.turn:
             if session.queue.moving:
                 self._terminating = True
@@ -238,17 +239,17 @@ class Debuggee:
                 self.end(session, INTERRUPTED if self._failed_at is None else RunError.exit_code)
 
     def end(self, session: Session, exit_code: int) -> None:
-        """Tell the client, once, that the program has ended."""
+        """Report the end of the program to the client, once."""
         with session.queue.turn:
             if session.state is not State.ENDED:
                 started, session.state = session.state is not State.CONFIGURING, State.ENDED
                 report_end(session, exit_code, started=started)
 
     def abandoned(self) -> None:
-        """The client is gone, or starts another program in this one's place."""
+        """End the program: the client is gone, or starts another program."""
         self.debugger.pause()
 
     @contextmanager
     def requested(self) -> Iterator[None]:
-        """Around each request that may touch the program: what it does is done for the client."""
+        """Wrap a request that may touch the program, so that its effects are attributed to the client."""
         yield

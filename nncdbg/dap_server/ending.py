@@ -1,4 +1,4 @@
-"""How a server's process ends when it is told to by a signal."""
+"""The end of a server's process on a signal."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from types import FrameType
 from nncdbg.engine.process.threads import BackgroundThread
 
 GRACE = 2.0
-"""Seconds in which an op comes to its end after the signal to end; then the process ends without it."""
+"""Seconds within which an op may finish after the signal; then the process ends without it."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _OVER = 0
-"""Written in place of a signal: there is nothing more to wait for."""
+"""Written in place of a signal: there is no signal to wait for any more."""
 
 
 @contextlib.contextmanager
 def told_to_end(end: Callable[[int], None]) -> Iterator[list[int]]:
-    """Call `end` with the exit code when SIGINT or SIGTERM comes, even while an op keeps the main thread.
+    """Call `end` with the exit code on SIGINT or SIGTERM, even while an op blocks the main thread.
 
-    Yields the list of the signals that came.  A process that has not ended `GRACE` later is ended.
-    The first signal is heard by a thread, through the descriptor that Python writes signals to.
+    Yields the list of received signals.  A process that has not ended within `GRACE` is ended.  A thread
+    receives the first signal through the descriptor to which Python writes signals.
     """
     caught: list[int] = []
     heard, told = os.pipe()
@@ -42,7 +42,7 @@ def told_to_end(end: Callable[[int], None]) -> Iterator[list[int]]:
             os._exit(128 + number)
 
     def nothing(number: int, frame: FrameType | None) -> None:
-        """Python only writes to the descriptor for a signal that has a handler of its own."""
+        """Do nothing: Python writes a signal to the descriptor only if it has a handler."""
 
     ends = (_OVER, *_ENDING)
     before = {number: signal.signal(number, nothing) for number in _ENDING}

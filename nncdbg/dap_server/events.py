@@ -1,4 +1,4 @@
-"""The one table from what the engine says to events of the protocol."""
+"""The table from the engine's stops to events of the protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.control import LogMessage, Stop
 
 MAIN_THREAD = 1
-"""The one stream of the schedule."""
+"""The only stream of the schedule."""
 
 REASONS = {
     "entry": ("entry", "Stopped on entry"),
@@ -39,17 +39,17 @@ REASONS = {
     "pause": ("pause", "Paused"),
     "end": ("exit", "The program has ended"),
 }
-"""Reason of a `Stop` to the protocol's reason, and what a person reads."""
+"""From the reason of a `Stop` to the protocol's reason and its description."""
 
 KINDS = {
     "function": ("function breakpoint", "Stopped at a function breakpoint"),
     "instruction": ("instruction breakpoint", "Stopped at an instruction breakpoint"),
 }
-"""The same for the kinds of a client's breakpoints, where they have words of their own."""
+"""The same for kinds of client breakpoints that have their own description."""
 
 
 def report_stop(session: Session, stop: Stop) -> None:
-    """Tell the client where and why the program stands."""
+    """Report to the client where and why the program stopped."""
     session.program.modules.announce(session.client)
     if session.window is not None:
         session.window.arrived(stop)
@@ -77,7 +77,7 @@ def report_stop(session: Session, stop: Stop) -> None:
 
 
 def report_message(session: Session, message: LogMessage) -> None:
-    """Print what a logpoint says in the client's console, with its place."""
+    """Print the message of a logpoint in the client's console, with its place."""
     line = session.client.outgoing_line(message.line) if message.line is not None else None
     body = OutputEventBody(
         category="console",
@@ -89,13 +89,13 @@ def report_message(session: Session, message: LogMessage) -> None:
 
 
 def report_continued(session: Session) -> None:
-    """Tell the client that the program goes on, where no request of its own says so."""
+    """Report that the program continues, where no request of the client implies it."""
     body = ContinuedEventBody(thread_id=MAIN_THREAD, all_threads_continued=True)
     session.client.send_event("continued", body)
 
 
 def report_change(session: Session) -> None:
-    """Tell the client that values were set, and all that it shows of values is to be asked for again."""
+    """Report that values were set, so that the client reads all values again."""
     client = session.client.arguments
     if client.supports_invalidated_event:
         session.client.send_event("invalidated", InvalidatedEventBody(areas=["variables"]))
@@ -106,7 +106,7 @@ def report_change(session: Session) -> None:
 
 
 def report_process(session: Session, name: str, start_method: Literal["launch", "attach"]) -> None:
-    """Tell the client what it debugs."""
+    """Report the process that is debugged."""
     body = ProcessEventBody(
         name=name,
         system_process_id=os.getpid(),
@@ -118,12 +118,12 @@ def report_process(session: Session, name: str, start_method: Literal["launch", 
 
 
 def report_start(session: Session) -> None:
-    """Tell the client that the program begins."""
+    """Report the start of the program."""
     session.client.send_event("thread", ThreadEventBody(reason="started", thread_id=MAIN_THREAD))
 
 
 def report_end(session: Session, exit_code: int, *, started: bool = True) -> None:
-    """Tell the client that there is nothing more to debug; `started` says whether there was."""
+    """Report the end of debugging; `started` is whether the program had begun."""
     if started:
         session.client.send_event("thread", ThreadEventBody(reason="exited", thread_id=MAIN_THREAD))
         if session.window is not None:

@@ -1,4 +1,4 @@
-"""An error as the protocol tells it: a short message, and the whole of it in the body."""
+"""Errors in the protocol's form: a short message, and the full text in the body."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ _NUMBERS: tuple[tuple[type[NncdbgError], int], ...] = (
     (GraphError, 3001),
     (RunError, 4000),
 )
-"""The first that fits gives the number; clients show it, and tests rely on it."""
+"""The first match gives the number; clients show it, and tests rely on it."""
 
 _OTHER = 1000
 
 SHOWN = frozenset({"launch", "attach", "restart"})
-"""Requests whose failure leaves nothing to look at, so that a person is told of it in a dialog."""
+"""Requests whose failure is shown in a dialog, as it leaves no program to inspect."""
 
 
 PENDING = "the program is not loaded yet"
-"""Why a breakpoint is not verified before there is a program."""
+"""Reason for an unverified breakpoint before there is a program."""
 
 _FIRST = 3
-"""Errors of one text that a dialog has room for."""
+"""Most errors of one text that are shown in a dialog."""
 
 
 def told(error: NncdbgError, *, show: bool = False) -> dict[str, Any]:
-    """The fields of a failed response.  With `show` the client is asked to show it in a dialog."""
+    """Return the fields of a failed response.  With `show` the client shows it in a dialog."""
     number = next((number for kind, number in _NUMBERS if isinstance(error, kind)), _OTHER)
-    # `{...}` in a format names a variable, so the text itself goes in as one.
+    # `{...}` in a format is a variable, so the text itself is passed as one.
     body = {"id": number, "format": "{text}", "variables": {"text": _words(error)}, "showUser": show}
     return {"message": reason(error), "body": {"error": body}}
 
 
 def reason(error: NncdbgError) -> str:
-    """Return why something is not verified, in a line: what is wrong, and what to do."""
+    """Return the reason for a failed verification in one line: the error and its hint."""
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _words(error: NncdbgError) -> str:
-    """Of a text with many errors only the first: a dialog does not scroll, and editors mark all of them."""
+    """Only the first of many errors in a text: a dialog does not scroll, and editors mark all of them."""
     if not isinstance(error, ParseError) or len(error.errors) <= _FIRST:
         return str(error)
     more = len(error.errors) - _FIRST

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
 
 PATIENCE = 60.0
-"""Seconds in which the client's Python debugger has to attach."""
+"""Seconds within which the client's Python debugger must attach."""
 
 PACE = 0.05
-"""Seconds between two looks at whether it has, or is wanted no more."""
+"""Seconds between two checks that it has attached or is cancelled."""
 
 _listening: list[tuple[str, int]] = []
-"""Where debugpy listens in this process; it can be asked only once."""
+"""Where debugpy listens in this process; it can listen only once."""
 
 
 def kernel_at(debugger: Debugger) -> CodeType | None:
-    """The code of the Python function that runs the next statement; None where none does."""
+    """The code of the Python function that runs the next statement; None if there is none."""
     frame = debugger.stack[-1]
     if debugger.ended or frame.pc == len(frame.code.nodes):
         return None
@@ -41,17 +41,17 @@ def kernel_at(debugger: Debugger) -> CodeType | None:
     op = lookup(name, version_of(name, frame.code.opsets))
     if op is None or op.kernel is None or op.ufunc is not None:
         return None
-    # A decorator is not what the user wants to see.
+    # Show the user's function, not its decorator.
     code = getattr(inspect.unwrap(op.kernel), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
 _PYTHON = ("numpy", "cupy")
-"""Backends that run the kernels of the ops, which are Python functions."""
+"""Backends that run the ops' kernels, which are Python functions."""
 
 
 def imported_debugpy() -> Any:
-    # It would otherwise complain on standard error that it may miss breakpoints in Python's own modules.
+    # Otherwise it warns on standard error that it may miss breakpoints in Python's own modules.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     try:
         import debugpy
@@ -65,7 +65,7 @@ def imported_debugpy() -> Any:
 
 @contextmanager
 def stopping_in(code: CodeType) -> Iterator[list[FrameType]]:
-    """The first call of `code` on this thread stops at its first line; it is then in the list given."""
+    """Stop at the first line of the first call of `code` on this thread; yield a list for its frame."""
     import pydevd
 
     called: list[FrameType] = []
@@ -79,7 +79,7 @@ def stopping_in(code: CodeType) -> Iterator[list[FrameType]]:
             )
 
     before = sys.getprofile()
-    # Not by tracing, which is debugpy's own.
+    # Not by tracing, which debugpy uses.
     sys.setprofile(at_call)
     try:
         yield called
@@ -88,7 +88,7 @@ def stopping_in(code: CodeType) -> Iterator[list[FrameType]]:
 
 
 def trace_kernels() -> None:
-    """Trace this thread as long as a Python debugger is attached, so that its breakpoints hold."""
+    """Trace this thread while a Python debugger is attached, so that its breakpoints work."""
     debugpy = sys.modules.get("debugpy")
     if debugpy is not None and _listening:
         debugpy.trace_this_thread(debugpy.is_client_connected())
@@ -108,7 +108,7 @@ def listen(debugpy: Any) -> tuple[str, int]:
 
 @contextmanager
 def cancelling(wait: Any, reason: Callable[[], str | None]) -> Iterator[list[str]]:
-    """While entered, `wait` is cancelled once there is a reason, or time is up; the list then has it."""
+    """While entered, cancel `wait` on a reason or a timeout, and store the reason in the yielded list."""
     done = threading.Event()
     reasons: list[str] = []
 
@@ -119,7 +119,7 @@ def cancelling(wait: Any, reason: Callable[[], str | None]) -> Iterator[list[str
             found = reason() or (late if time.monotonic() > deadline else None)
             if found is not None:
                 reasons[:] = [found]
-                # Again if need be: it can be cancelled only once it has begun.
+                # Repeat if necessary: it can be cancelled only once it has begun.
                 with suppress(RuntimeError):
                     wait.cancel()
 

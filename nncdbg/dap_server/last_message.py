@@ -1,4 +1,4 @@
-"""What the watchdog does (see `black_box`): wait for the end of the server, and name the op it died in."""
+"""Main program of the watchdog (see `black_box`): wait for the server's end, report the op it died in."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nncdbg.engine.process.last_words import read_box, sentence
 
 
 def main() -> None:
-    """Standard input closes with the server; standard output is its client."""
-    # Ctrl-C goes to all processes of a terminal; the server decides what it means.
+    """Wait for the end of standard input, which closes with the server; standard output is its client."""
+    # Ctrl-C goes to all processes of a terminal; the server handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while os.read(0, 1):
         pass
     words = read_box(sys.argv[2])
     if words.record is None or words.sending:
-        # Nothing can be told between the halves of a message.
+        # No message can be sent between the halves of another one.
         return
     text = f"the program's process ended {sentence(words.record)}\n"
     for number, (event, body) in enumerate(

@@ -1,4 +1,4 @@
-"""The keys of a `launch` configuration, as a record that is made from the run configuration."""
+"""The keys of a `launch` configuration, a record derived from the run configuration."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def path_in(name: str, folder: Path) -> Path:
     """Return the path of a file of a configuration whose folder is `folder`.  Raises UsageError."""
     try:
         return folder / Path(name).expanduser()
-    except RuntimeError as error:  # `~nobody`
+    except RuntimeError as error:  # `~` with an unknown user
         raise UsageError(f"{name!r} is not a path: {error}") from None
 
 
 def _input(value: Any) -> Any:
-    """A file below the home folder by its full path; anything else as it is."""
+    """Expand a file below the home folder to its full path; return anything else unchanged."""
     return str(path_in(value, Path())) if isinstance(value, str) and value.startswith("~") else value

@@ -1,4 +1,4 @@
-"""From a launch configuration to a program that is stopped at its first statement."""
+"""Launch: from a launch configuration to a program stopped at its first statement."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     if bundle is not None:
         debugger.go_to(bundle.statements)
         path = bundle.folder / PROGRAM
-    # A listing is launched as the model that it shows, and stays the file with the breakpoints.
+    # A listing is launched as the model that it shows, and remains the file of the breakpoints.
     workspace = workspace_of(path) if program.listing is None else None
     if workspace is not None and program.source is not None:
         path = Path(program.source)
@@ -60,7 +60,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
 
 
 def stamps(configuration: RunConfiguration, files: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """(time of change, size) of these files and of those that a configuration names, as far as they exist."""
+    """(mtime, size) of these files and of those that a configuration names, if they exist."""
     folder = Path(configuration.folder or "")
     inputs = [data_file(value) for value in configuration.inputs.values() if isinstance(value, str)]
     named = [path_in(str(file.path), folder) for file in inputs if file is not None]
@@ -73,7 +73,7 @@ def stamps(configuration: RunConfiguration, files: Iterable[Path]) -> dict[Path,
 
 
 def words_of(note: Note) -> str:
-    """A note on a program, with how to give what is missing in a launch configuration."""
+    """Return the text of a note, with the launch configuration key that provides what is missing."""
     if note.missing is None:
         return note.fact
     kind, name = note.missing

@@ -1,5 +1,6 @@
-"""What comes in: a request, a client's answer to a request of ours, or something that is neither; and
-what goes out, before it has its number."""
+"""Parsed incoming messages (requests, answers to our requests, invalid ones), and outgoing ones before
+they are numbered.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from nncdbg.engine.escaping import printable_styled
 
 
 class MessageError(NncdbgError):
-    """A body that is no message; `request_seq` and `command` as far as they can be told, else 0 and empty."""
+    """An invalid message; `request_seq` and `command` as far as they are readable, else 0 and empty."""
 
     def __init__(self, message: str, request_seq: int = 0, command: str = "") -> None:
         super().__init__(message)
@@ -26,9 +27,9 @@ class MessageError(NncdbgError):
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A client's request; `arguments` is JSON, decoded when its handler is known.
+    """A client's request; `arguments` is JSON, decoded once its handler is found.
 
-    `answered` hears the body or the error of one that did not come from the client.
+    `answered` receives the body or the error of a request that did not come from the client.
     """
 
     seq: int
@@ -40,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A client's response to a request of ours."""
+    """A client's response to one of our requests."""
 
     request_seq: int
     success: bool
@@ -64,7 +65,7 @@ _decode = msgspec.json.Decoder(_Envelope).decode
 
 
 def parse_message(body: bytes) -> Request | Answer:
-    """The message in a body.  Raises MessageError, with the field that is wrong."""
+    """Parse the message in a body.  Raises MessageError that names the wrong field."""
     try:
         envelope = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -81,13 +82,13 @@ def parse_message(body: bytes) -> Request | Answer:
 
 
 def decode_arguments(request: Request, record: Any, required: bool) -> Any:
-    """A request's arguments as `record`; None where there are none and none are due.
+    """Decode a request's arguments as `record`; None if there are none and none are required.
 
     Raises MessageError that names the field.
     """
     raw = request.arguments
     if raw is None or raw == b"null":
-        # Where all in them may be left out, clients leave out the whole.
+        # If all of their fields are optional, clients omit the arguments.
         if required and record is not None and _due_in(record):
             raise MessageError(f"{request.command} needs `arguments`", request.seq, request.command)
         raw = b"{}"
@@ -100,12 +101,12 @@ def decode_arguments(request: Request, record: Any, required: bool) -> Any:
 
 
 def _due_in(record: Any) -> bool:
-    """Whether a record has a field that cannot be left out."""
+    """Return whether a record has a required field."""
     return any(field.required for field in msgspec.structs.fields(record))
 
 
 def quoted(word: str) -> str:
-    """A client's word in a message of ours, cut if it is a long one."""
+    """Quote a client's word for a message, shortened if it is long."""
     return repr(word if len(word) <= _LONGEST else word[:_LONGEST] + "…")
 
 
@@ -129,7 +130,7 @@ _HEAD = re.compile(rb'\s*\{\s*|\s*"(seq|type|command)"\s*:\s*(-?\d{1,18}|"[\w/]{
 
 
 def _identity(body: bytes) -> tuple[int, str]:
-    """(seq, command) of a message that is otherwise wrong, as far as it has them."""
+    """(seq, command) of an otherwise invalid message, as far as it has them."""
     try:
         found = msgspec.json.decode(body, type=_Identity)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -139,9 +140,9 @@ def _identity(body: bytes) -> tuple[int, str]:
 
 
 def _identity_of_text(body: bytes) -> tuple[int, str]:
-    """The same of a text that is no JSON, where it begins with them.
+    """The same of text that is not JSON, if it begins with them.
 
-    What is named `seq` further on need not be the message's own.
+    A later `seq` in the text need not be the message's own.
     """
     found: dict[bytes, bytes] = {}
     place = 0
@@ -154,7 +155,7 @@ def _identity_of_text(body: bytes) -> tuple[int, str]:
 
 
 def response(request: Request, *, body: Any = None, error: NncdbgError | None = None) -> dict[str, Any]:
-    """The answer to a request: with an error it has failed."""
+    """Return the response to a request; with an error, a failed one."""
     message: dict[str, Any] = {
         "type": "response",
         "request_seq": request.seq,
@@ -174,5 +175,5 @@ def event(name: str, body: Any = None) -> dict[str, Any]:
 
 
 def output(text: str, category: str) -> dict[str, Any]:
-    """An event with a line for the client's console; of escape sequences only styles stay."""
+    """Return an output event for the client's console; of escape sequences only styles are kept."""
     return event("output", {"category": category, "output": printable_styled(text.rstrip("\n")) + "\n"})

@@ -1,7 +1,7 @@
-"""What takes long is told: begun after half a second, then at a calm pace, and always ended.
+"""Progress of long work: begun after half a second, then updated at a steady pace, and always ended.
 
-Whoever works says so once (`under_way`); a thread looks now and then how far it has come.  Where
-nothing is told, because all is quick or the client wants to hear nothing, that thread rests.
+Work is declared once (`under_way`); a thread polls how far it has come.  While nothing is reported, because
+all work is quick or the client does not support progress, that thread sleeps.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
 
 PATIENCE = 0.5
-"""Seconds before something is worth a word."""
+"""Seconds before work is reported."""
 
 PACE = 0.25
-"""Seconds between two looks, and so at least between two updates."""
+"""Seconds between two polls, and so the least time between two updates."""
 
 TITLES = {
     "launch": "Loading the program",
@@ -45,15 +45,15 @@ TITLES = {
     "nncdbg/stats": "Computing statistics",
     "nncdbg/slice": "Reading values",
 }
-"""What serving a request is called; others by their command."""
+"""Titles of requests; others are titled by their command."""
 
 Look: TypeAlias = "Callable[[], tuple[str | None, float | None]]"
-"""``look() -> (message, percentage)``, called by the thread that tells; None for what is not known."""
+"""``look() -> (message, percentage)``, called by the reporting thread; None where unknown."""
 
 
 @dataclass(eq=False, slots=True)
 class Work:
-    """Something that may take long.  `number` is None as long as the client has not been told of it."""
+    """Work that may take long.  `number` is None until the client is notified of it."""
 
     title: str
     look: Look
@@ -69,12 +69,12 @@ def _nothing_known() -> tuple[str | None, float | None]:
 
 
 class Progress:
-    """Tells one client of what is under way; it hears nothing unless it said that it can show it."""
+    """Reports work in progress to one client, if the client supports progress."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        """Guards what follows, and keeps the events of one work in order."""
+        """Guards the fields below, and keeps the events of one work in order."""
         self._works: list[Work] = []
         self._numbers = itertools.count(1)
         self._thread: threading.Thread | None = None
@@ -91,9 +91,9 @@ class Progress:
         cancel: Callable[[], None] | None = None,
         request: int | None = None,
     ) -> Iterator[None]:
-        """The time of some work.  `cancel` asks for its end, from any thread; without, nobody can.
+        """Context of some work.  `cancel` requests its end, from any thread; without it, no cancellation.
 
-        `request` is the number of the request that is answered only when it is done.
+        `request` is the number of the request that is answered only when the work is done.
         """
         if not self._client.arguments.supports_progress_reporting:
             yield
@@ -109,7 +109,7 @@ class Progress:
                     self._end(work)
 
     def cancel(self, progress_id: str) -> bool:
-        """Have the work with an id come to its end soon; False if there is none that can."""
+        """Cancel the work with this id; return False if there is none that can be cancelled."""
         with self._lock:
             found = next((work for work in self._works if work.number == progress_id), None)
         if found is None or found.cancel is None:
@@ -118,21 +118,21 @@ class Progress:
         return True
 
     def end_all(self) -> None:
-        """Nothing is told any more of what goes on."""
+        """End all reports of current work."""
         with self._lock:
             for work in self._works:
                 self._end(work)
             self._works.clear()
 
     def close(self) -> None:
-        """The session is over."""
+        """Stop at the end of the session."""
         self._over.set()
         self._awake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    # -- telling -----------------------------------------------------------------------------
+    # -- reporting ---------------------------------------------------------------------------
 
     def _add(self, work: Work) -> None:
         with self._lock:
@@ -185,19 +185,19 @@ class Progress:
 
 
 _FEWEST = 20
-"""Statements of the entry graph below which a percentage would say nothing."""
+"""Statements of the entry graph below which a percentage is meaningless."""
 
 
 def how_far(debugger: Debugger) -> Look:
-    """Looks at a program that moves: the statements executed, and the part of the entry graph that is done.
+    """Return a poll of a moving program: statements executed, and the fraction of the entry graph done.
 
-    The part is known on the way forward only.
+    The fraction is available in forward execution only.
     """
     start = debugger.timeline.tick
 
     def look() -> tuple[str | None, float | None]:
-        # The machine counts at the end of a block; this has it come out of the one that it is in, so that
-        # the next look finds the true count.
+        # The machine counts at the end of a block; this makes it leave the current one, so that the next
+        # poll finds the exact count.
         debugger.control.between_statements(_do_nothing)
         tick, frame = debugger.timeline.tick, debugger.stack[0]
         count = len(frame.code.nodes)
@@ -208,4 +208,4 @@ def how_far(debugger: Debugger) -> Look:
 
 
 def _do_nothing() -> None:
-    """Stands for an action between two statements."""
+    """Do nothing, as an action between two statements."""

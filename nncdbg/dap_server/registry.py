@@ -1,9 +1,9 @@
-"""Handlers declare what they serve: the command, when, and the capabilities that it stands for.
+"""Registry of handlers: each declares its command, the states that allow it, and its capabilities.
 
     @request("stepBack", when=STOPPED, capability="supportsStepBack")
     def step_back(session: Session, arguments: StepBackArguments) -> None: ...
 
-Dispatch, the guard of states and the answer to `initialize` are read from the one table.
+Dispatch, the check of states and the answer to `initialize` all use this one table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Reads: TypeAlias = "bool | Callable[[bytes | None], bool]"
 
 
 class State(Enum):
-    """Where a session stands.  The value is the sentence for a request that does not fit."""
+    """State of a session.  The value is the error for a request that does not fit."""
 
     NEW = "the session has not started: send initialize first"
     INITIALIZED = "no program is being debugged: send launch or attach first"
@@ -32,23 +32,23 @@ class State(Enum):
 
 ALWAYS = frozenset(State)
 LIVE = frozenset({State.CONFIGURING, State.RUNNING, State.STOPPED, State.ENDED})
-"""There is a program."""
+"""States with a program."""
 CONFIGURABLE = LIVE | {State.INITIALIZED}
-"""Breakpoints may be told."""
+"""States in which breakpoints can be set."""
 STILL = frozenset({State.CONFIGURING, State.STOPPED, State.ENDED})
-"""There is a program, and it does not move."""
+"""States with a program that does not move."""
 STOPPED = frozenset({State.STOPPED})
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """What serves one command.
+    """Handler of one command.
 
-    `arguments` is the record of the arguments where it is not the protocol's own.  `anytime`: it
-    touches nothing that moves, so it is served at once, whatever goes on.  `moves`: the program
-    moves on, and reads of the old place that wait are cancelled.  `reads`: this request only reads, or a
-    function of its arguments, as JSON, that says so.  `values`: it reads or sets values of the program;
-    while the program runs it is served between two statements, and refers to that moment.
+    `arguments`: record of the arguments if it is not the protocol's own.  `anytime`: touches nothing that
+    moves, so it is served at once in every state.  `moves`: moves the program, and cancels waiting reads of
+    the old place.  `reads`: this request only reads, or a function of its arguments, as JSON, that returns
+    whether it does.  `values`: reads or sets values of the program; while the program runs it is served
+    between two statements, and refers to that moment.
     """
 
     command: str
@@ -62,7 +62,7 @@ class Handler:
     values: bool
 
     def is_read(self, arguments: bytes | None) -> bool:
-        """Whether a request with these arguments only reads."""
+        """Return whether a request with these arguments only reads."""
         return self.reads if isinstance(self.reads, bool) else self.reads(arguments)
 
 
@@ -81,9 +81,9 @@ def request(
     reads: Reads = False,
     values: bool = False,
 ) -> Callable[[Handle], Handle]:
-    """Enter the decorated function as the handler of `command`.
+    """Register the decorated function as the handler of `command`.
 
-    `capability` is one that is true because of it, or a mapping of several to their values.
+    `capability` is the name of a capability that it makes true, or a mapping of several to their values.
     """
     capabilities = {capability: True} if isinstance(capability, str) else dict(capability or {})
 
@@ -98,18 +98,18 @@ def request(
 
 
 def capabilities() -> dict[str, Any]:
-    """What the handlers stand for, together."""
+    """The capabilities of all handlers together."""
     return {name: value for each in HANDLERS.values() for name, value in each.capabilities.items()}
 
 
 EACH_PROGRAM: list[Callable[[Any], None]] = []
-"""Called with each program that becomes the session's: by launch, by restart, or where it is attached to."""
+"""Called with the session for each new program: at launch, at restart, or when it is attached to."""
 
 
 def each_program(hook: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Call the decorated function with the session whenever `session.program` is another one than before.
+    """Call the decorated function with the session whenever `session.program` is a new program.
 
-    It sets on the new program what the client asked for earlier: breakpoints, what to catch.
+    It sets the client's earlier requests on the new program: breakpoints, what to catch.
     """
     EACH_PROGRAM.append(hook)
     return hook

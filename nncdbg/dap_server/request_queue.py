@@ -1,4 +1,4 @@
-"""The requests of a client in turn: those that wait, the one at hand, and whether the program moves."""
+"""The client's requests in order: the waiting ones, the current one, and whether the program moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class Cancelled(NncdbgError):
 
 
 class RequestQueue:
-    """`turn` guards all of it.  `closing` is set when the session is over."""
+    """Queue of one session's requests.
+
+    `turn` guards all of it.  `closing` is set when the session is over.
+    """
 
     def __init__(self) -> None:
         self.turn = threading.Condition()
@@ -30,7 +33,7 @@ class RequestQueue:
     # -- for callers that hold `turn` ----------------------------------------------------------
 
     def due(self) -> bool:
-        """Return whether a thread that is free has to serve a request now."""
+        """Return whether a free thread must serve a request now."""
         return bool(self.waiting) and not self.moving and not self.serving
 
     def next_due(self) -> Request | None:
@@ -41,18 +44,18 @@ class RequestQueue:
         return self.take()
 
     def take(self) -> Request:
-        """Take the next request; from then on, without a gap, `cancel` finds it at hand."""
+        """Take the next request; from then on, without a gap, `cancel` finds it as the current one."""
         self.at_hand = self.waiting.popleft()
         return self.at_hand
 
     def cancel_reads(self) -> None:
-        """Cancel requests that read values of the place that the program is about to leave."""
+        """Cancel requests that read values of the place that the program leaves."""
         for each in (*self.waiting, *filter(None, [self.at_hand])):
             handler = HANDLERS.get(each.command)
             if handler is not None and handler.is_read(each.arguments):
                 each.cancelled = True
 
-    # -- for callers that do not -----------------------------------------------------------------
+    # -- for callers that do not hold `turn` -------------------------------------------------------
 
     def take_waiting(self) -> Request | None:
         """Take the next request, whether the program moves or not; None if none waits."""
@@ -74,7 +77,7 @@ class RequestQueue:
             return None if self.closing else self.next_due()
 
     def cancel(self, number: int) -> Request | None:
-        """Cancel a request; return it if it waited, and so has no response yet."""
+        """Cancel a request; return it if it was waiting, and so has no response yet."""
         with self.turn:
             waiting = self.waiting.take(number)
             if waiting is None and self.at_hand is not None and self.at_hand.seq == number:
@@ -82,18 +85,18 @@ class RequestQueue:
         return waiting
 
     def check_cancelled(self, request: Request | None = None) -> None:
-        """Raise Cancelled if the request at hand is cancelled.  Long reads call it now and then."""
+        """Raise Cancelled if the current request is cancelled.  Long reads call it repeatedly."""
         request = request or self.at_hand
         if request is not None and request.cancelled:
             raise Cancelled("cancelled")
 
     def ended(self, timeout: float | None) -> bool:
-        """Return whether the session ends within so many seconds; None waits for it."""
+        """Return whether the session ends within `timeout` seconds; None waits for its end."""
         with self.turn:
             return self.turn.wait_for(lambda: self.closing, timeout)
 
     def close(self) -> bool:
-        """Drop the requests that wait; return False if it was closed before."""
+        """Drop waiting requests; return False if it was closed before."""
         with self.turn:
             if self.closing:
                 return False

@@ -1,12 +1,12 @@
-"""One client's session: requests in, answers and events out, and who may touch the program when.
+"""One client's session: requests in, answers and events out, and access to the program by one thread.
 
-Three roles.  The *reader* takes frames off the stream; what never touches a moving program
-(`anytime`) it answers itself.  The *server* serves the other requests in order, while the program
-stands.  Two threads take turns in these: who has read a request goes on to serve it, as to hand it
-over would cost more than most answers do, and the other one reads meanwhile.  The *runner* (the
-thread that the program belongs to) moves it; while it moves, requests wait until the machine is
-between two statements, and are served there.  So the program is touched by one thread at a time,
-and a change of breakpoints takes effect before the next op.
+There are three roles.  The *reader* takes frames off the stream, and answers requests that never touch a
+moving program (`anytime`) itself.  The *server* serves the other requests in order while the program is
+stopped.  Two threads alternate in these roles: the thread that has read a request also serves it, because
+handing it over would cost more than most answers, and the other thread reads meanwhile.  The *runner* (the
+thread that owns the program) moves it; while it moves, requests wait until the machine is between two
+statements, and are served there.  So one thread at a time touches the program, and a change of breakpoints
+takes effect before the next op.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """`debuggee` is what is debugged, None before `launch`.
+    """One client's session.
 
-    `runner` moves what is debugged.  `attachment` is the process that clients attach to where it is
-    a user's own, None where programs are launched.
+    `debuggee` is the debugged program, None before `launch`.  `runner` moves it.  `attachment` is the user's
+    process that clients attach to, None where programs are launched.
     """
 
     def __init__(self, connection: Connection, runner: Runner, attachment: Attachment | None = None) -> None:
@@ -69,41 +69,41 @@ class Session:
         self.launched: LaunchArguments | None = None
         self.debuggee: Debuggee | None = None
         self.unbound = False
-        """Breakpoints or filters were set while there was no program."""
+        """Whether breakpoints or filters were set while there was no program."""
         self.breakpoints = Breakpoints()
         self.exception_filters = ExceptionFilters()
         self.handles = Handles()
         self.blocks = Blocks()
         self.console: StopCommands | None = None
-        """The terminal's commands for this client; None before the first."""
+        """The console commands of this client; None before the first."""
         self.read_memory: dict[str, int] = {}
-        """The memory references that the client has read, and how many bytes were there."""
+        """Memory references that the client has read, with the number of bytes available at each."""
         self.queue = RequestQueue()
         self.flush_output: Callable[[], None] = lambda: None
-        """Come back when all that the program has printed until now has been told."""
+        """Return once all output that the program has printed so far is sent."""
         self.admission: RequestFilter | None = None
-        """What the client has to do before it is served; None once it has, and over stdio."""
+        """Checks that the client must pass before it is served; None once passed, and over stdio."""
         self.relay: RequestForwarder | None = None
-        """What the client's requests go to in place of the handlers, where it is attached through us."""
+        """Forwards the client's requests to another process in place of the handlers, once attached there."""
         self.progress = Progress(self.client)
         self.window: StopDisplay | None = None
-        """The terminal beside the client, where one was asked for."""
+        """The terminal beside the client, if its configuration requests one."""
         self.watchdog: CrashReporter | None = None
         self.at_end: list[Callable[[Session], None]] = []
-        """What is to be done when the session ends, beside what it knows itself."""
+        """Further actions at the end of the session."""
         self._own = threading.local()
-        """Of each thread: what it is to do once the request at hand is answered."""
+        """Per thread: the actions to run once the current request is answered."""
         self._threads: list[threading.Thread] = []
 
     @property
     def program(self) -> Debuggee:
-        """What is debugged.  Raises UsageError where an attached process runs no graph just now."""
+        """The debugged program.  Raises UsageError if an attached process runs no graph at present."""
         if self.debuggee is None:
             raise UsageError("no graph is running", hint="wait until a graph runs, or pause the program")
         return self.debuggee
 
     def adopt(self, debuggee: Debuggee) -> None:
-        """Debug this program from now on; what the client asked for before is set on it."""
+        """Debug this program from now on, and set the client's earlier breakpoints and filters on it."""
         self.debuggee = debuggee
         for each in EACH_PROGRAM:
             each(self)
@@ -111,19 +111,19 @@ class Session:
     # -- reading -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to read and to serve."""
+        """Start reading and serving."""
         for number in (1, 2):
             thread = BackgroundThread(target=self._attend, name=f"nncdbg-dap-{number}")
             self._threads.append(thread)
             thread.start()
 
     def admitted(self, timeout: float) -> bool:
-        """Return whether the client is admitted, or the session over, within so many seconds."""
+        """Return whether the client is admitted, or the session over, within `timeout` seconds."""
         with self.queue.turn:
             return self.queue.turn.wait_for(lambda: self.admission is None or self.queue.closing, timeout)
 
     def join(self) -> None:
-        """Wait for the threads of a session that is closing."""
+        """Wait for the threads of a closing session."""
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -146,7 +146,7 @@ class Session:
                 request = self._serve(request)
 
     def _read(self) -> Request | None:
-        """Read until there is something to serve; None at the end of the session."""
+        """Read until there is a request to serve and return it; None at the end of the session."""
         while not self.queue.closing:
             try:
                 body = self.client.connection.read()
@@ -164,7 +164,7 @@ class Session:
         return None
 
     def receive(self, body: bytes) -> None:
-        """Take the body of one frame."""
+        """Accept the body of one frame."""
         try:
             message = parse_message(body)
             if isinstance(message, Answer):
@@ -175,11 +175,11 @@ class Session:
             if error.request_seq:
                 self.fail(Request(error.request_seq, error.command, None), error)
             else:
-                # There is no number that an answer could be to.
+                # There is no request number to answer.
                 self.client.say(error.message, "important")
 
     def submit(self, request: Request) -> None:
-        """Serve a request that did not come from the client, in turn with its own."""
+        """Serve a request that did not come from the client, in order with the client's own."""
         self._accept(request)
 
     def _accept(self, request: Request) -> None:
@@ -199,14 +199,14 @@ class Session:
                 debuggee.between_statements(self.serve_waiting)
 
     def _fits_now(self, handler: Handler | None) -> bool:
-        """Whether it is served at once: it may be, and nothing waits that would make the state fit."""
+        """Whether to serve a request now: it is allowed, and no waiting request could make the state fit."""
         if handler is None or not handler.anytime:
             return handler is None
         with self.queue.turn:
             return self.state in handler.when or not (self.queue.waiting or self.queue.serving)
 
     def cancel(self, number: int) -> None:
-        """A request is wanted no more: one that waits is answered at once, one at hand when it notices."""
+        """Cancel a request: a waiting one is answered at once, the current one at its next check."""
         waiting = self.queue.cancel(number)
         if waiting is not None:
             self.fail(waiting, Cancelled("cancelled"))
@@ -214,9 +214,9 @@ class Session:
     # -- serving -----------------------------------------------------------------------------
 
     def _serve(self, request: Request) -> Request | None:
-        """Serve a request; the next one that is due."""
+        """Serve a request, and return the next one that is due."""
         try:
-            # In turn, so that no request overtakes the `attach` before it.
+            # In order, so that no request overtakes the `attach` before it.
             relay = self.relay
             if relay is None or not relay.forward(request):
                 self._handle(request)
@@ -225,7 +225,7 @@ class Session:
         return following
 
     def serve_waiting(self) -> None:
-        """Serve what waits, between two statements of a program that moves; on the runner's thread."""
+        """Serve waiting requests between two statements of a moving program; on the runner's thread."""
         while (request := self.queue.take_waiting()) is not None:
             try:
                 self._handle(request)
@@ -268,7 +268,7 @@ class Session:
             return handler.handle(self, arguments)
 
     def _under_way(self, handler: Handler, request: Request) -> AbstractContextManager[None]:
-        """The time in which a request is served: the client hears of it if it takes long."""
+        """Context in which a request is served; the client gets progress events if it takes long."""
         if handler.anytime:
             return nullcontext()
 
@@ -280,11 +280,11 @@ class Session:
         return self.progress.under_way(title, cancel=cancel, request=number)
 
     def defer(self, action: Callable[[], None]) -> None:
-        """Do this once the request at hand is answered."""
+        """Run `action` once the current request is answered."""
         self._own.deferred.append(action)
 
     def check_settled(self) -> None:
-        """Raise UsageError while the program goes to another moment: its values are not of one moment."""
+        """Raise UsageError while the program replays to another moment: its values would be inconsistent."""
         if self.state is State.RUNNING and not self.program.debugger.control.settled:
             raise UsageError(
                 "cannot read or set values while the program moves to another step",
@@ -306,23 +306,23 @@ class Session:
     # -- the end -----------------------------------------------------------------------------
 
     def interrupted(self, exit_code: int) -> None:
-        """The server is told to end: what was launched ends with this code, and the client hears of it."""
+        """End the session on a signal: a launched program ends with this code, reported to the client."""
         if self.debuggee is not None:
             self.debuggee.end(self, exit_code)
         self.vanished()
 
     def vanished(self) -> None:
-        """The client is gone, with or without a word: what was launched ends, what was attached goes on."""
+        """Handle the client's disconnect: a launched program ends, an attached process continues."""
         debuggee = self.debuggee
         if self.attachment is not None:
-            # First, so that the thread that `close` lets go of knows why.
+            # First, so that the thread that `close` releases finds the reason.
             self.attachment.detach(self)
         if self.close() and self.attachment is None and debuggee is not None:
             debuggee.abandoned()
 
     def close(self) -> bool:
-        """Serve no more; False if that was so already."""
-        # First, as who holds `turn` may be waiting for a client that takes nothing.
+        """Stop serving; return False if that was done before."""
+        # First, as the holder of `turn` may be waiting for a client that reads nothing.
         self.client.connection.close()
         if not self.queue.close():
             return False

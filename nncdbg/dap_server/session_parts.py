@@ -1,4 +1,4 @@
-"""What a session expects of its optional parts: console, terminal, relay, watchdog, admission."""
+"""Protocols of a session's optional parts: console, terminal, relay, watchdog, admission."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""A prompt beside the client's windows: a terminal that the client opens, in which `nncdbg repl` runs.
+"""A prompt beside the client's windows: a terminal, opened by the client, that runs `nncdbg repl`.
 
-It is a second front-end of the same program: what is typed there goes the way of the client's
-own requests, in turn with them, and what stops the program is shown there too.  It talks over a
-private Unix socket, one JSON document a line:
+It is a second front-end of the same program: its input is served like the client's own requests, in order
+with them, and stops are shown there too.  It uses a private Unix socket, one JSON document per line:
 
     to the server   {"line": "p %h"}, {"complete": "p %"}, {"pause": true}
-    from it         {"title": ...} first; in the order of the questions {"answer": ...}, {"error": ...} and
+    from it         {"title": ...} first; in the order of the requests {"answer": ...}, {"error": ...} and
                     {"completions": [[text, length], ...], "of": ...}; {"shown": ...} at each stop
 
-The terminal may go without a loss to the session; the session's end ends the terminal.
+The session continues if the terminal ends; the end of the session ends the terminal.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.control import Stop
 
 WIDTH = 100
-"""Cells of pictures and grids: nobody says how wide the terminal is."""
+"""Cells of pictures and grids: the width of the terminal is not reported."""
 
 _TIME_TO_SEND = pack("ll", 1, 0)
-"""One second, as a socket option has it: how long a terminal may take nothing."""
+"""One second as a socket option: the time a terminal may block a send."""
 
 _KINDS: dict[str, Literal["integrated", "external"]] = {
     "integratedTerminal": "integrated",
@@ -85,7 +84,7 @@ class TerminalWindow:
     def _serve(self) -> None:
         try:
             connected, _ = self._place.socket.accept()
-        except OSError:  # closed before anybody came
+        except OSError:  # closed before a terminal connected
             return
         finally:
             self._place.close()
@@ -93,7 +92,7 @@ class TerminalWindow:
         self._connected = connected
         program = self._session.debuggee
         self._send({"title": program.sources.name if program is not None else ""})
-        # Where it stands already, the terminal begins with that.
+        # If the program is already stopped, the terminal begins with that stop.
         if program is not None and not self._session.queue.moving:
             self._submit({"expression": "list", "context": "repl"}, self._shown_first)
         with contextlib.suppress(OSError), connected.makefile("rb") as lines:
@@ -138,14 +137,14 @@ class TerminalWindow:
         answered: Callable[[Any, NncdbgError | None], None],
         command: str = "evaluate",
     ) -> None:
-        """Ask as a client does, in turn with it; `answered` hears the answer."""
+        """Submit a request like a client's, in order with them; `answered` receives the answer."""
         self._session.submit(Request(0, command, msgspec.json.encode(arguments), answered=answered))
 
     def _answer(self, body: Any, error: NncdbgError | None) -> None:
         self._send({"answer": body.result} if error is None else {"error": str(error)})
 
     def _shown_first(self, body: Any, error: NncdbgError | None) -> None:
-        """Where the program stands when the terminal comes; nothing before it has begun."""
+        """Show the current stop when the terminal connects; nothing before the program has begun."""
         if error is None:
             self._send({"shown": body.result})
 
@@ -157,17 +156,17 @@ class TerminalWindow:
                 try:
                     self._connected.sendall(msgspec.json.encode(message) + b"\n")
                 except OSError:
-                    # It has gone, or takes nothing: the session does not wait for it.
+                    # It has gone, or reads nothing: the session does not wait for it.
                     with contextlib.suppress(OSError):
                         self._connected.shutdown(socket.SHUT_RDWR)
 
     def show(self, text: str) -> None:
-        """Show what the console has to say of a move that was typed, in either place."""
+        """Show the console's output of a move that was typed, in either place."""
         self._console_spoke = True
         self._send({"shown": text})
 
     def arrived(self, stop: Stop) -> None:
-        """Show where the program stands now, unless the console has just shown it."""
+        """Show the current stop, unless the console has just shown it."""
         spoke, self._console_spoke = self._console_spoke, False
         if self._connected is None:
             return
@@ -179,14 +178,14 @@ class TerminalWindow:
             show_stop(Screen(written, written, width=WIDTH), debugger, stop, before, stop.reason == "step")
             self._send({"shown": written.getvalue().rstrip("\n")})
 
-    # -- its life ----------------------------------------------------------------------------------
+    # -- lifetime ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the terminal, and leave nothing behind."""
+        """End the terminal, and remove its files."""
         if self._closed:
             return
         self._closed = True
-        # Wakes the thread, whichever of the two it waits in.
+        # Wakes the thread, whether it waits in `accept` or in a read.
         with contextlib.suppress(OSError):
             self._place.socket.shutdown(socket.SHUT_RDWR)
         with self._sending:
@@ -200,7 +199,7 @@ class TerminalWindow:
 
 @each_program
 def open_window(session: Session) -> None:
-    """Have the client open a terminal, once, if its configuration asks for one."""
+    """Make the client open a terminal, once, if its configuration requests one."""
     launched = session.launched
     kind = _KINDS.get(launched.console) if launched is not None else None
     if launched is None or kind is None or session.window is not None:
@@ -221,7 +220,7 @@ def open_window(session: Session) -> None:
         kind=kind,
         title=printable_line(f"nncdbg {session.program.sources.name}"),
         cwd=launched.configuration().folder or "",
-        # Not from the working folder: a file there may be called as one of ours.
+        # Not from the working folder: a file there may have the name of one of our modules.
         args=[sys.executable, "-P", "-m", "nncdbg.terminal.main", "repl", "--connect", window.path],
     )
 

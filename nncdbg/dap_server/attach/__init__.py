@@ -1,1 +1,1 @@
-"""A process that is already there, and a client that joins it."""
+"""Attaching a client to a running process."""

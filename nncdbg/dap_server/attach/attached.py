@@ -1,4 +1,4 @@
-"""A debugger that a user's own code moves, while a client looks into it."""
+"""A debugger moved by the user's own code while a client is attached to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Attached(Debuggee):
-    """Keeps apart what the user has set on his debugger and what the client of `session` has."""
+    """Separates the user's breakpoints and filters on a debugger from those of the client of `session`."""
 
     def __init__(self, debugger: Debugger, session: Session, before: Attached | None) -> None:
         sources = sources_of_running(debugger, Path.cwd())
@@ -31,26 +31,26 @@ class Attached(Debuggee):
         """The client's breakpoints."""
         same = before is not None and before.debugger is debugger
         self._ever: set[int] = before._ever if before is not None and same else set()
-        """All that clients have ever set here; no number comes twice."""
+        """All breakpoints that clients have ever set here; no number is reused."""
         self._caught = Catches().conditions
-        """What the client catches."""
+        """The conditions that the client catches."""
         self._own = debugger.observers.catches.conditions
-        """What the user catches."""
+        """The conditions that the user catches."""
         self._said = debugger.said
-        """Where the user hears of his logpoints."""
+        """The user's sink for logpoint messages."""
         self._pausing = False
         self._branch = 0
         """The branch of the latest stop."""
 
-    # -- whose is it -------------------------------------------------------------------------
+    # -- ownership ---------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """The user's thread begins a verb: what he catches counts, and what the client catches."""
+        """Begin a verb on the user's thread: catch the user's conditions and the client's."""
         self._own = self.debugger.observers.catches.conditions
         self._catch_both()
 
     def leave(self) -> None:
-        """The user's thread returns to his code, which finds what it has set itself."""
+        """Return to the user's code: restore the conditions that the user has set."""
         self.debugger.observers.catch_only(self._own)
 
     def _catch_both(self) -> None:
@@ -71,7 +71,7 @@ class Attached(Debuggee):
             self._catch_both()
 
     def release(self) -> None:
-        """Take all that is the client's off the debugger."""
+        """Remove everything that the client has set on the debugger."""
         for number in self.numbers & {each.number for each in self.debugger.breakpoints}:
             self.debugger.delete(number)
         self.numbers, self._caught = set(), {}
@@ -79,12 +79,12 @@ class Attached(Debuggee):
         self.leave()
 
     def concerns(self, stop: Stop) -> bool:
-        """Whether a stop is for the client to see."""
+        """Return whether a stop is reported to the client."""
         caught = stop.finding is not None and stop.finding.kind in self._caught
         return self._pausing or caught or stop.error is not None or bool(self.numbers & {*stop.breakpoints})
 
     def owes(self, stop: Stop) -> bool:
-        """Whether the user is to hear of a stop: it is his own, or there is no way on from it."""
+        """Return whether to report a stop to the user: the user's own, or one that cannot be continued."""
         if stop.error is not None:
             return self.debugger.timeline.branch == self._branch
         caught = stop.finding is not None and stop.finding.kind in self._own
@@ -97,7 +97,7 @@ class Attached(Debuggee):
         self.debugger.pause()
 
     def hold(self, stop: Stop) -> None:
-        """Show a stop, and do what the client asks for until it lets go, or is gone."""
+        """Report a stop, and serve the client's requests until it continues or disconnects."""
         self.debugger.stop, self.debugger.selected = stop, -1
         self.arrived(self.session, stop)
         self.runner.run()
@@ -110,7 +110,7 @@ class Attached(Debuggee):
         self._pausing = False
         self.debugger.control.forget_pause()
         if stop.reason == "end":
-            # The user's call comes back with it.
+            # The user's call returns this stop.
             self.runner.stop()
             return
         self._branch = self.debugger.timeline.branch
@@ -124,7 +124,7 @@ class Attached(Debuggee):
             session.queue.turn.notify_all()
 
     def left_by(self, session: Session, leaving: BaseException) -> None:
-        """Ctrl-C, and what else a kernel may raise to leave, goes on to the user's code."""
+        """Pass Ctrl-C and other exceptions by which a kernel may exit on to the user's code."""
         raise leaving
 
     def terminate(self, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Debugging graphs inside a program of one's own, from an editor that attaches to it.
+"""Debug graphs inside your own program, from an editor that attaches to it.
 
 import nncdbg
 
@@ -39,15 +39,14 @@ def listen(address: str | Path, token: str | None = None) -> str: ...
 def listen(address: Address, token: str | None = None) -> Address:
     """Let editors attach to this process over the Debug Adapter Protocol, and return the address.
 
-    `address` is (host, port), port 0 for a free one, or the path of a Unix socket.  Where `token` is
-    given, clients must show it; it is needed where other machines can connect.  Without one, only
-    clients of this process's user are served.  A system that cannot name the user of a connection
-    (macOS) gets a token that is made here; standard error names the file that has it.  Nothing
-    waits here, and without a client nothing changes for the program.  A file in the state folder lists
-    the process for the attach picker of VS Code until it ends.  In an editor:
-    ``{"request": "attach", "connect": {"host": "127.0.0.1", "port": 5679}}``.
+    `address` is (host, port), port 0 for a free one, or the path of a Unix socket.  With `token`, clients
+    must present it; it is needed if other machines can connect.  Without one, only clients of this process's
+    user are served.  On a system that cannot identify the user of a connection (macOS) a token is generated,
+    and standard error names the file that has it.  `listen` does not wait, and without a client nothing
+    changes for the program.  A file in the state folder lists the process for the attach picker of VS Code
+    until it ends.  In an editor: ``{"request": "attach", "connect": {"host": "127.0.0.1", "port": 5679}}``.
 
-    Raises UsageError where this process cannot listen or serve there, and at a second call.
+    Raises UsageError if this process cannot listen or serve there, and at a second call.
     """
     global _attachment, _listener, _entry
     if _listener is not None:
@@ -83,9 +82,9 @@ def listen(address: Address, token: str | None = None) -> Address:
 
 
 def wait_for_client(timeout: float | None = None) -> bool:
-    """Wait until a client is attached and has set its breakpoints, at most so many seconds; whether one is.
+    """Wait until a client is attached and has set its breakpoints; return whether one is.
 
-    Ctrl-C ends the waiting.  Raises UsageError before `listen`.
+    Waits at most `timeout` seconds; Ctrl-C ends the wait.  Raises UsageError before `listen`.
     """
     if _attachment is None:
         raise UsageError("this process is not listening", hint="call nncdbg.listen first")
@@ -93,19 +92,19 @@ def wait_for_client(timeout: float | None = None) -> bool:
 
 
 def is_client_connected() -> bool:
-    """Whether a client is attached."""
+    """Return whether a client is attached."""
     return _attachment is not None and _attachment.session is not None
 
 
 def stop_here() -> bool:
-    """Stop this thread in the attached editor, if one is; return whether this process listens."""
+    """Stop this thread in the attached editor, if there is one; return whether this process listens."""
     if _attachment is not None:
         _attachment.stop_here()
     return _attachment is not None
 
 
 def _ended() -> None:
-    """At the end of the process.  What `sys.exit` was given is not known here, only an uncaught error."""
+    """Report the end of the process.  The code given to `sys.exit` is unavailable, only an uncaught error."""
     if _attachment is not None and _listener is not None:
         _attachment.ended(1 if getattr(sys, "last_value", None) is not None else 0)
         _listener.close()
@@ -116,7 +115,7 @@ def _ended() -> None:
 
 
 def _forked() -> None:
-    """A forked child has none of the threads that serve: nobody is attached to it."""
+    """Reset a forked child: it has none of the serving threads, so no client is attached to it."""
     global _attachment, _listener, _entry
     if _attachment is None or _listener is None:
         return

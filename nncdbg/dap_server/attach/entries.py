@@ -1,4 +1,4 @@
-"""The programs of this user that listen: a file per process, which the attach picker of an editor reads."""
+"""Registry of this user's listening processes: one file each, read by the attach picker of an editor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def enter(address: Address) -> Path:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Remove the entries of processes that have ended without doing so."""
+    """Remove the entries of processes that ended without removing them."""
     for path in folder.glob("*.json"):
         if path.stem.isdecimal() and not _is_running(int(path.stem)):
             path.unlink(missing_ok=True)
@@ -47,12 +47,12 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # a process of another user has the number now
+    except PermissionError:  # another user's process has this PID now
         return False
     return True
 
 
 def leave(path: Path) -> None:
     """Remove an entry."""
-    with contextlib.suppress(OSError):  # the folder may be gone
+    with contextlib.suppress(OSError):  # the folder may not exist any more
         path.unlink()

@@ -1,14 +1,13 @@
-"""A process of the user's own, in which a client looks into the debuggers that the user's code moves.
+"""The user's own process, in which a client debugs the debuggers that the user's code moves.
 
-The user's thread does all the work.  While it is inside a verb of a `Debugger`, that is what the
-client sees: its breakpoints are on it, and a stop that concerns the client holds the thread in
-there, where it does what the client asks for.  The user's own stops return to his code as ever;
-one that concerns both holds first.  Between two verbs plain Python runs, of which the client sees
-nothing: what it sets then is put on the next debugger that moves.
+The user's thread does all the work.  While it is inside a verb of a `Debugger`, the client sees that
+debugger: its breakpoints are set there, and a stop that concerns the client holds the thread there and
+serves the client's requests on it.  The user's own stops return to the user's code as usual; a stop that
+concerns both holds first.  Between two verbs plain Python runs, which is invisible to the client: what it
+sets then applies to the next debugger that moves.
 
-One debugger at a time: while a client is attached, a second thread that wants to move one waits
-until the first comes back from its verb.  A debugger that a kernel of another one moves is not
-looked into.
+One debugger at a time: while a client is attached, a second thread that moves a debugger waits until the
+first returns from its verb.  A debugger that a kernel of another debugger moves is not inspected.
 """
 
 from __future__ import annotations
@@ -32,31 +31,32 @@ if TYPE_CHECKING:
 
 
 class Attachment:
-    """`session` is the one whose client is attached now.
+    """The clients attached to this process.
 
-    `suspended`: the client has gone, and the program is to stand until another one lets it go.
+    `session` is that of the client attached now.  `suspended`: the client has disconnected, and the program
+    stays stopped until another client continues it.
     """
 
     def __init__(self) -> None:
         self.session: Session | None = None
         self.suspended = False
         self._attached = 0
-        """How many clients have attached so far."""
+        """Number of clients attached so far."""
         self._turn = threading.Condition()
-        """Guards all of these."""
+        """Guards all fields."""
         self._moving: dict[int, Debugger] = {}
-        """By thread the debugger that it moves; the outermost, where kernels move others."""
+        """The debugger that each thread moves; the outermost one where kernels move others."""
         self._seen: int | None = None
-        """The thread whose debugger the client sees."""
+        """The thread that moves the debugger shown to the client."""
         self._debuggee: Attached | None = None
-        """What the client sees, or has seen last."""
+        """The program that the client sees, or saw last."""
         self._to_stop: set[int | None] = set()
-        """Threads that are to stop when they move a debugger next; None stands for any."""
+        """Threads to stop when they next move a debugger; None is any thread."""
 
     # -- on the user's threads ---------------------------------------------------------------
 
     def supervise(self, debugger: Debugger, verb: Verb) -> Stop:
-        """Move a debugger, and hold where it concerns the client; see `Supervision`."""
+        """Move a debugger, and hold at stops that concern the client; see `Supervision`."""
         thread = threading.get_ident()
         with self._turn:
             inner = thread in self._moving
@@ -74,7 +74,7 @@ class Attachment:
 
     @property
     def _wanted(self) -> bool:
-        """Whether debuggers that move are to be looked into."""
+        """Whether moving debuggers are shown to a client."""
         return self.session is not None or self.suspended
 
     def _supervised(self, debugger: Debugger, verb: Verb) -> Stop:
@@ -93,7 +93,7 @@ class Attachment:
         return stop
 
     def _look_into(self, debugger: Debugger) -> None:
-        """Let the client see this debugger; on the thread that moves it, between two statements."""
+        """Show this debugger to the client; on the thread that moves it, between two statements."""
         session = self.session
         if session is None or self._seen != threading.get_ident() or session.debuggee is not None:
             return
@@ -121,7 +121,7 @@ class Attachment:
             session.client.say(note)
 
     def _stop_before(self, debugger: Debugger) -> Stop | None:
-        """The stop that is due before the verb: asked for, or a breakpoint at the very first statement."""
+        """Return the stop due before the verb: a requested one, or a breakpoint at the first statement."""
         thread = threading.get_ident()
         if self._seen != thread:
             return None
@@ -138,9 +138,9 @@ class Attachment:
         return self.suspended or (self._debuggee is not None and self._debuggee.concerns(stop))
 
     def _hold(self, debugger: Debugger, stop: Stop) -> bool:
-        """Hold until the client lets go, or is gone without suspending the program.
+        """Hold until the client continues, or disconnects without suspending the program.
 
-        Whether the user is to hear of the stop at which the program stands then.
+        Returns whether the user's code receives the stop at which the program is then.
         """
         while True:
             with self._turn:
@@ -162,7 +162,7 @@ class Attachment:
                     return owed
 
     def _leave(self, thread: int) -> None:
-        """The thread comes back from a verb, to plain Python."""
+        """Return the thread from a verb to plain Python."""
         with self._turn:
             del self._moving[thread]
             self._turn.notify_all()
@@ -182,11 +182,11 @@ class Attachment:
             session.debuggee, session.queue.moving, session.state = None, False, State.RUNNING
             session.queue.turn.notify_all()
         if stopped:
-            # Ctrl-C, which the client has not asked for.
+            # Ctrl-C, which the client did not request.
             report_continued(session)
 
     def stop_here(self) -> None:
-        """Stop this thread before the next statement that it runs, if a client is attached."""
+        """Stop this thread before its next statement, if a client is attached."""
         thread = threading.get_ident()
         with self._turn:
             if self.session is None:
@@ -197,7 +197,7 @@ class Attachment:
                 self._to_stop.add(thread)
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until a client is attached; whether one is, or has been meanwhile and is gone again."""
+        """Wait until a client is attached; return whether one is, or was and has disconnected again."""
         with self._turn:
             before = self._attached
             return self._turn.wait_for(lambda: self.session is not None or self._attached != before, timeout)
@@ -205,13 +205,13 @@ class Attachment:
     # -- on the client's threads ---------------------------------------------------------------
 
     def attach(self, session: Session) -> None:
-        """Let the client of a session look into what moves now, and what will, once it is answered."""
+        """Attach the client of a session, once its request is answered, to current and future debuggers."""
         session.state = State.RUNNING
         session.defer(lambda: self._begin(session))
 
     def _begin(self, session: Session) -> None:
         with self._turn:
-            # Told within the turn: whoever moves a debugger once the client knows is looked into.
+            # Sent within the turn: any debugger that moves after the client receives this is shown to it.
             report_process(session, Path(sys.argv[0]).name or "python", "attach")
             report_start(session)
             self.session = session
@@ -226,12 +226,12 @@ class Attachment:
             self.detach(session)
 
     def pause_next(self) -> None:
-        """Stop whichever thread moves a debugger next."""
+        """Stop the next thread that moves a debugger."""
         with self._turn:
             self._to_stop.add(None)
 
     def detach(self, session: Session) -> None:
-        """The client is gone: what it has set goes too, and the program goes on, unless it is `suspended`."""
+        """Remove what the disconnected client has set, and continue the program unless it is `suspended`."""
         with self._turn:
             if self.session is not session:
                 return
@@ -249,28 +249,28 @@ class Attachment:
             self._turn.notify_all()
 
     def go_to_start(self, session: Session) -> None:
-        """Answer the request at hand, and go back to the first statement of the graph that stands."""
+        """Answer the current request, and go back to the first statement of the stopped graph."""
         if session.state is not State.STOPPED:
             hint = "pause inside a graph, then restart to go to the start of that graph"
             raise UsageError("cannot restart a program that the debugger did not start", hint=hint)
         session.program.move(session, session.program.debugger.restart)
 
     def interrupt(self) -> None:
-        """Interrupt the program as Ctrl-C does, and let go of it where it is held."""
+        """Interrupt the program as Ctrl-C does, and release it where it is held."""
         session = self.session
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         if session is not None and self._seen != threading.main_thread().ident:
             session.runner.stop()
 
     def forget(self) -> None:
-        """In a forked child: what the parent's client has set is not for this process."""
-        self._turn = threading.Condition()  # the parent's may be held by a thread that is not here
+        """Reset in a forked child: the settings of the parent's client do not apply to this process."""
+        self._turn = threading.Condition()  # a thread that does not exist here may hold the parent's
         self.session, self.suspended = None, False
         if self._debuggee is not None:
             self._debuggee.between_statements(self._debuggee.release)
 
     def ended(self, exit_code: int) -> None:
-        """The program has ended: tell the client."""
+        """Report the end of the program to the client."""
         session = self.session
         if session is not None:
             session.state = State.ENDED

@@ -1,11 +1,11 @@
-"""A client of this server that attaches to a process elsewhere: from then on its messages pass through.
+"""Relay for a client of this server that attaches to another process: its messages pass through.
 
-Editors that know adapters only as commands start `nncdbg dap`, and send `attach` with `connect`.  So
-the session becomes a client itself, of the process that called `nncdbg.listen`: it introduces itself
-in the client's words, and forwards `attach` with the token.  If that succeeds the handlers of this
-process serve no more: requests go there under the client's own numbers, so that what refers to a
-request by its number holds at both ends; what comes from there gets the next number of this side.
-When the process is gone the session is again where it was before `attach`.
+Editors that support adapters only as commands start `nncdbg dap`, and send `attach` with `connect`.  The
+session then becomes a client itself, of the process that called `nncdbg.listen`: it sends the client's own
+`initialize` arguments, and forwards `attach` with the token.  If that succeeds, the handlers of this process
+serve no more: requests are forwarded under the client's own numbers, so that references to a request by its
+number hold at both ends; messages from the process get the next number of this side.  When the process is
+gone, the session returns to its state before `attach`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
 
 PATIENCE = 10.0
-"""Seconds in which the process has to take the client."""
+"""Seconds within which the process must accept the client."""
 
 PACE = 0.05
-"""Seconds between two looks at whether the client still wants to attach."""
+"""Seconds between two checks that the `attach` request is not cancelled."""
 
 Message = dict[str, Any]
 
 
 class Connect(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a process listens that called `nncdbg.listen`: `host` and `port`, or the path of a `socket`."""
+    """Address of a process that called `nncdbg.listen`: `host` and `port`, or the path of a `socket`."""
 
     host: str = "127.0.0.1"
     port: int | None = None
@@ -50,7 +50,7 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address:
-        """As `nncdbg.listen` has it.  Raises UsageError."""
+        """The address in the form of `nncdbg.listen`.  Raises UsageError."""
         if (self.port is None) == (self.socket is None):
             raise UsageError(
                 "`connect` needs either a port or a socket path",
@@ -64,7 +64,7 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttachArguments(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an `attach` configuration may say.  The process itself wants no more than the token."""
+    """Arguments of an `attach` configuration.  The process itself needs only the token."""
 
     connect: Connect | None = None
     token: str | None = None
@@ -73,7 +73,7 @@ class AttachArguments(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class Relay:
     """Joins the client of `session` to the process that listens at `address`.
 
-    A thread of its own connects, introduces itself, and then passes on what comes from there.
+    A separate thread connects, sends `initialize`, and then forwards messages of the process.
     """
 
     def __init__(self, session: Session, address: Address, token: str | None) -> None:
@@ -85,7 +85,7 @@ class Relay:
         self._number = request.seq
         self._token = token
         self._lock = threading.Lock()
-        """Guards what follows."""
+        """Guards the fields below."""
         self._far: Connection | None = None
         self._unanswered: dict[int, Request] = {}
         self._closed = False
@@ -93,16 +93,16 @@ class Relay:
         self._begun = threading.Event()
         self._refusal: NncdbgError | None = None
         self._early: list[Message] = []
-        """What came before the answer to `attach`."""
+        """Messages received before the answer to `attach`."""
         self._terminated = False
         self._capabilities: Message = {}
-        """Those of the process."""
+        """Capabilities of the process."""
         self._thread = BackgroundThread(target=self._run, name="nncdbg-dap-relay")
 
     # -- on the client's threads ---------------------------------------------------------------
 
     def connect(self) -> None:
-        """Come back when the process has taken the client.  Raises UsageError if it does not."""
+        """Return when the process has accepted the client.  Raises UsageError if it does not."""
         self._thread.start()
         deadline = time.monotonic() + PATIENCE
         try:
@@ -120,12 +120,12 @@ class Relay:
             raise
 
     def begin(self) -> None:
-        """The client knows that it is attached: pass on what comes from there."""
+        """Forward messages of the process, now that the client has the answer to `attach`."""
         _tell(self._session, _ours(), self._capabilities)
         self._begun.set()
 
     def forward(self, request: Request) -> bool:
-        """Pass a request on; False if the process is gone."""
+        """Forward a request; return False if the process is gone."""
         with self._lock:
             far = self._far
             if self._closed or far is None:
@@ -138,7 +138,7 @@ class Relay:
         return True
 
     def close(self) -> None:
-        """Let go of the process; what waits for it comes back."""
+        """Disconnect from the process; waiting calls return."""
         with self._lock:
             self._closed, far = True, self._far
         if far is not None:
@@ -146,7 +146,7 @@ class Relay:
         self._begun.set()
 
     def join(self) -> None:
-        """Wait until nothing more is passed on."""
+        """Wait until nothing more is forwarded."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -211,12 +211,12 @@ class Relay:
         self._gone(why)
 
     def _introduce(self, far: Connection) -> None:
-        """Greet the process, and attach to it."""
+        """Initialize the process, and attach to it."""
         self._capabilities = self._asked(far, self._number - 1, "initialize", self._session.client.arguments)
         self._asked(far, self._number, "attach", AttachArguments(token=self._token))
 
     def _asked(self, far: Connection, number: int, command: str, arguments: Any) -> Message:
-        """The body of the response to a request of our own."""
+        """Return the body of the response to a request of our own."""
         far.send({"seq": number, "type": "request", "command": command, "arguments": arguments})
         while True:
             try:
@@ -239,7 +239,7 @@ class Relay:
                 raise _refusal(self.place, message)
 
     def _pass_on(self, far: Connection, message: Message) -> None:
-        """Give the client a message of the process."""
+        """Forward a message of the process to the client."""
         number, kind, command = message.pop("seq", 0), message["type"], str(message.get("command"))
         if kind == "request":
             arguments = message.get("arguments")
@@ -256,7 +256,7 @@ class Relay:
             self._session.vanished()
 
     def _gone(self, why: str) -> None:
-        """The process has closed the connection: the session stands where it was before `attach`."""
+        """Return the session to its state before `attach`: the process has closed the connection."""
         session = self._session
         with self._lock:
             closed, self._closed = self._closed, True
@@ -277,7 +277,7 @@ class Relay:
 
 
 def end_relay(session: Session) -> None:
-    """At the end of a session: let go of the process that its client is attached to."""
+    """Disconnect from the attached process at the end of a session."""
     relay = session.relay
     if relay is not None:
         relay.close()
@@ -290,7 +290,7 @@ def _ours() -> Message:
 
 
 def _tell(session: Session, before: Message, now: Message) -> None:
-    """Tell the client where capabilities are other ones than before."""
+    """Send the client the capabilities that differ from before."""
     changed = {
         name: now.get(name, [] if isinstance(before.get(name), list) else False)
         for name in {**before, **now}
@@ -301,7 +301,7 @@ def _tell(session: Session, before: Message, now: Message) -> None:
 
 
 def _read(far: Connection) -> Message | None:
-    """The next message; None at the end.  Raises NncdbgError for what is none."""
+    """Return the next message; None at the end.  Raises NncdbgError for an invalid message."""
     body = far.read()
     if body is None:
         return None
@@ -315,14 +315,14 @@ def _read(far: Connection) -> Message | None:
 
 
 def _refusal(place: str, message: Message) -> UsageError:
-    """The error of a failed response, with the hint that it has."""
+    """Return the error of a failed response, with its hint."""
     why = str(message.get("message") or "no reason given")
     hint = None if why.endswith(")") else "see how nncdbg.listen was called there"
     return UsageError(f"{place} refuses: {why}", hint=hint)
 
 
 def _send_answer(far: Connection, number: int, command: str, answer: Answer) -> None:
-    """Give the process the client's answer to its request `number`."""
+    """Send the process the client's answer to its request `number`."""
     message = {"seq": answer.seq, "type": "response", "request_seq": number, "command": command}
     message |= {"success": answer.success}
     if answer.message is not None:
@@ -333,5 +333,5 @@ def _send_answer(far: Connection, number: int, command: str, answer: Answer) -> 
 
 
 def _shut(connected: socket.socket) -> None:
-    with suppress(OSError):  # it has gone by itself
+    with suppress(OSError):  # it is closed already
         connected.shutdown(socket.SHUT_RDWR)

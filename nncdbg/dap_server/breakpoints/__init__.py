@@ -1,1 +1,1 @@
-"""What a client asks to stop at."""
+"""The client's breakpoints and exception filters."""

@@ -1,4 +1,4 @@
-"""What a client can ask to stop at: lines, functions, data, instructions."""
+"""Breakpoint requests of a client: lines, functions, data, instructions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping import breakpoints as engine
 
 _SHOWN = 5
-"""Lines that a message lists."""
+"""Most lines listed in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineRequest:
     """A line, counted from 1, of a file, or of the numbered source `reference`.
 
-    With `column` the client wants to know where in the line.
+    With `column`, the answer includes the columns of the statement.
     """
 
     path: str | None
@@ -63,7 +63,7 @@ class LineRequest:
         return self._in_model(session)
 
     def _listing(self, session: Session, before: engine.Breakpoint | None) -> Listing | None:
-        """The text that is meant; a number means what it meant on the program before."""
+        """The requested text; a number refers to the same text as on the program before."""
         if before is not None and before.place is not None and isinstance(before.place[0], Listing):
             return before.place[0]
         return session.program.sources.listing(self._source())
@@ -82,7 +82,7 @@ class LineRequest:
         return self._placed(session, found, listing, place[0], moved if place[0] != self.line else "")
 
     def _in_model(self, session: Session) -> Placed:
-        """A line of the user's own source: every statement that comes from there."""
+        """Break at a line of the user's own source: at every statement that comes from it."""
         program, path = session.program, self.path
         text = program.sources.of_program
         assert path is not None
@@ -112,7 +112,7 @@ class LineRequest:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRequest:
-    """An op (`Softmax`), a graph, layer or loop (`@layer1`), or a value (`%h`); sigils may be left out."""
+    """An op (`Softmax`), a graph, layer or loop (`@layer1`), or a value (`%h`); sigils are optional."""
 
     name: str
     terms: Terms
@@ -130,7 +130,7 @@ class FunctionRequest:
 
 @dataclass(frozen=True, slots=True)
 class DataRequest:
-    """A value that is written: `data_id` is ``%h`` or ``%h: CONDITION``, as `data_id` makes it."""
+    """A write to a value: `data_id` is ``%h`` or ``%h: CONDITION``, as `data_id` makes it."""
 
     data_id: str
     access: str | None
@@ -154,7 +154,7 @@ class DataRequest:
 
 
 def _placed_at_lines(session: Session, found: engine.Breakpoint, words: str) -> Placed:
-    """Shown at the first line of the program that it stops at; if there are more, `words` precede them."""
+    """Show it at the first of its lines in the program; if there are more, `words` precede them."""
     where: dict[str, Any] = {
         "line": session.client.outgoing_line(found.lines[0]),
         "source": session.program.sources.of_program,
@@ -170,7 +170,7 @@ _DATA_ID = re.compile(r'(?P<value>%(?:"(?:[^"\\]|\\.)*"|\S+?))(?:: (?P<when>.+))
 
 
 def data_id(value: str, when: str | None = None) -> str:
-    """`%h`, or `%h: std(%h) > 10`; `value` is spelled with its sigil."""
+    """`%h`, or `%h: std(%h) > 10`; `value` includes its sigil."""
     return f"{value}: {when}" if when else value
 
 
@@ -183,7 +183,7 @@ def _parse_data_id(text: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class InstructionRequest:
-    """A statement by its address, and so many statements on; micro programs have addresses too."""
+    """The statement `offset` statements after an address; micro programs have addresses too."""
 
     reference: str
     offset: int
@@ -220,12 +220,12 @@ class InstructionRequest:
 
 
 def break_at(debugger: Debugger, terms: Terms, **place: Any) -> engine.Breakpoint:
-    """Set a breakpoint at one place, on the terms that the client gave."""
+    """Set a breakpoint at one place, with the client's conditions."""
     return debugger.break_at(**place, when=terms.when, hits=terms.hits, log=terms.log)
 
 
 def _function(debugger: Debugger, text: str) -> tuple[str, str]:
-    """(kind, name) of what a function breakpoint names.  Raises UsageError with the nearest name."""
+    """(kind, name) of a function breakpoint.  Raises UsageError with the nearest name."""
     kind, name, rest = split_place(text)
     if rest:
         raise UsageError(
@@ -254,7 +254,7 @@ def lines_in_words(lines: tuple[int, ...]) -> str:
 
 
 def columns(session: Session, listing: Listing, line: int) -> dict[str, int]:
-    """Where the statement of a line begins and ends."""
+    """Columns at which the statement of a line begins and ends."""
     text = listing.lines[line - 1]
     first = len(text) - len(text.lstrip()) + 1
     return {

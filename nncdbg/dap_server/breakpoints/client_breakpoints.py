@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """When a place that is reached counts, and what is printed there instead of stopping."""
+    """Condition, hit condition and log message of a breakpoint."""
 
     when: str | None = None
     hits: str | None = None
@@ -33,28 +33,28 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The engine's breakpoint, and the fields of the protocol's record that say where it is."""
+    """The engine's breakpoint, and the location fields of the protocol's record."""
 
     found: engine.Breakpoint
     where: dict[str, Any] = field(default_factory=dict)
 
 
 class BreakpointRequest(Protocol):
-    """What was asked for; equal requests are the same breakpoint."""
+    """A requested breakpoint; equal requests are the same breakpoint."""
 
     def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
-        """Set it on the session's program.  `before` stood for it on an earlier program.
+        """Set it on the session's program.  `before` is its breakpoint on an earlier program.
 
-        Raises NncdbgError that says why it cannot be.
+        Raises NncdbgError with the reason if that fails.
         """
 
     def asked(self, session: Session) -> dict[str, Any]:
-        """The fields that say where it was asked for."""
+        """The fields for the requested location."""
 
 
 @dataclass(slots=True, eq=False)
 class ClientBreakpoint:
-    """One breakpoint of the client; `found` stands for it in the program, None if nothing does."""
+    """One breakpoint of the client; `found` is its engine breakpoint, None if there is none."""
 
     id: int
     kind: str
@@ -64,7 +64,10 @@ class ClientBreakpoint:
 
 
 class Breakpoints:
-    """The table.  A group is what one request replaces: a file's lines, the functions, the data ..."""
+    """The table of breakpoints.
+
+    A group holds what one request replaces: a file's lines, the functions, the data ...
+    """
 
     def __init__(self) -> None:
         self._groups: dict[Hashable, list[ClientBreakpoint]] = {}
@@ -78,7 +81,7 @@ class Breakpoints:
     def replace(
         self, session: Session, kind: str, group: Hashable, requests: Sequence[BreakpointRequest]
     ) -> list[Breakpoint]:
-        """Let these be the breakpoints of a group, which is of a `kind`; what is told of each, in order."""
+        """Replace the breakpoints of a group, which is of a `kind`; return their records in order."""
         spare: dict[BreakpointRequest, list[ClientBreakpoint]] = defaultdict(list)
         for kept in self._groups.get(group, ()):
             spare[kept.requested].append(kept)
@@ -122,7 +125,7 @@ class Breakpoints:
         kept.told = Breakpoint(id=kept.id, verified=True, **placed.where)
 
     def bind(self, session: Session) -> None:
-        """Put all of them on another program than before, and tell what changed."""
+        """Set all of them on a new program, and report the changes."""
         self._by_number.clear()
         with _together(session):
             for kept in [each for group in self._groups.values() for each in group]:
@@ -141,7 +144,7 @@ class Breakpoints:
         found: engine.Breakpoint,
         where: dict[str, Any],
     ) -> Breakpoint:
-        """Take in one that was set by a command of the client's console; what is told of it."""
+        """Add one that was set by a command of the client's console; return its record."""
         kept = ClientBreakpoint(self.new_id(), kind, requested, found)
         kept.told = Breakpoint(id=kept.id, verified=True, **where)
         self._by_number[found.number] = kept
@@ -149,7 +152,7 @@ class Breakpoints:
         return kept.told
 
     def take_deleted(self, session: Session) -> list[ClientBreakpoint]:
-        """Give up those that a command of the client's console has deleted."""
+        """Remove those that a command of the client's console has deleted."""
         gone = [kept for kept in self._by_number.values() if not _stands(session, kept)]
         for kept in gone:
             assert kept.found is not None
@@ -160,19 +163,19 @@ class Breakpoints:
         return gone
 
     def kept(self, numbers: Iterable[int]) -> list[ClientBreakpoint]:
-        """The client's breakpoints that the engine's `numbers` stand for; others are not the client's."""
+        """The client's breakpoints with these engine `numbers`; the numbers of others are skipped."""
         return [self._by_number[number] for number in numbers if number in self._by_number]
 
 
 def _stands(session: Session, kept: ClientBreakpoint) -> bool:
-    """Whether the engine has it: commands of the client's console delete breakpoints too."""
+    """Return whether the engine still has it: console commands delete breakpoints too."""
     if kept.found is None or session.debuggee is None:
         return False
     return kept.found in session.debuggee.debugger.breakpoints
 
 
 def _together(session: Session) -> ExitStack:
-    """Let changes of breakpoints take effect all at once, where there is a program."""
+    """Apply changes of breakpoints all at once, if there is a program."""
     stack = ExitStack()
     if session.debuggee is not None:
         stack.enter_context(session.debuggee.debugger.breakpoints.together())

@@ -1,4 +1,4 @@
-"""Breakpoints that commands of the console have set and deleted, as the client is told of them."""
+"""Reports to the client of breakpoints set and deleted by console commands."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 def tell_breakpoints(session: Session, before: set[int]) -> None:
-    """Enter what is new since the engine had these numbers into the client's table, take out what is gone,
-    and say so.
+    """Update the client's table after a console command, and report the changes.
 
-    One at a line of the program's text belongs to that file from now on: the client's next
-    `setBreakpoints` says whether it stays.  Others stay until the console deletes them.
+    `before` are the engine's breakpoint numbers before the command: newer breakpoints are added, deleted ones
+    removed.  A breakpoint at a line of the program's text belongs to that file from now on: the client's next
+    `setBreakpoints` keeps or deletes it.  Others stay until the console deletes them.
     """
     table = session.breakpoints
     for kept in table.take_deleted(session):
@@ -58,7 +58,7 @@ def _enter_line(session: Session, found: engine.Breakpoint, path: str) -> Breakp
 
 
 def _request_of(found: engine.Breakpoint) -> tuple[str, BreakpointRequest]:
-    """(kind, request) that would have made the engine's breakpoint."""
+    """(kind, request) equivalent to the engine's breakpoint."""
     if found.kind == "data":
         return "data", DataRequest(data_id(spelled(found.target)), None, _terms(found))
     names = {"graph": f"@{name_text(found.target)}", "value": spelled(found.target)}

@@ -1,4 +1,4 @@
-"""The kinds of findings that a client can have the program stopped at, and those it asked for."""
+"""Exception filters: the findings that can stop the program, and those that the client selected."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _KINDS = (
         True,
     ),
 )
-"""(filter, label, description, whether it is on at first)."""
+"""(filter, label, description, whether it is on by default)."""
 
 
 def _filters(but: Collection[str]) -> list[ExceptionBreakpointsFilter]:
-    """All filters but these."""
+    """All filters except these."""
     return [
         ExceptionBreakpointsFilter(
             filter=name,
@@ -59,10 +59,10 @@ def _filters(but: Collection[str]) -> list[ExceptionBreakpointsFilter]:
 
 
 _BEYOND = frozenset({"micro"})
-"""What a program launched without any options cannot find."""
+"""Findings that are impossible in a program launched without options."""
 
 FILTERS = _filters(_BEYOND)
-"""What is offered before there is a program."""
+"""Filters offered before there is a program."""
 
 LABELS = {name: label for name, label, _, _ in _KINDS}
 
@@ -70,7 +70,7 @@ NEVER = {
     "race": "never reported: the program runs on one stream, so there are no races",
     "assertion": "never reported: no op of the program asserts; use a conditional breakpoint",
 }
-"""What cannot be found, and why."""
+"""Kinds that cannot be found, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class FilterRequest:
 
 @dataclass(slots=True)
 class ExceptionFilters:
-    """What the client asked to stop at; before it has said anything (None) the engine's own choice holds."""
+    """The client's selected filters; before any request (None) the engine's defaults apply."""
 
     requests: list[FilterRequest] | None = None
     always: Sequence[str] = ()
@@ -91,12 +91,12 @@ class ExceptionFilters:
     told: list[Breakpoint] = field(default_factory=list)
     _ids: dict[FilterRequest, int] = field(default_factory=dict)
     _left_out: frozenset[str] = _BEYOND
-    """The kinds of which the client was told no filter."""
+    """Kinds for which the client was offered no filter."""
 
     def replace(
         self, requests: Sequence[FilterRequest], debugger: Debugger | None, new_id: Callable[[], int]
     ) -> list[Breakpoint]:
-        """Stop at these and no others; return what the client is told of each, in order."""
+        """Stop at exactly these kinds; return the record of each filter, in order."""
         self.requests = list(requests)
         for requested in requests:
             self._ids.setdefault(requested, new_id())
@@ -104,7 +104,7 @@ class ExceptionFilters:
         return self.told
 
     def bind(self, debugger: Debugger, client: Client) -> None:
-        """Apply them to a new program, and tell the client what changed."""
+        """Apply them to a new program, and report the changes to the client."""
         self._offer(debugger, client)
         if self.requests is None:
             return
@@ -114,7 +114,7 @@ class ExceptionFilters:
                 client.send_event("breakpoint", BreakpointEventBody(reason="changed", breakpoint=now))
 
     def _offer(self, debugger: Debugger, client: Client) -> None:
-        """Tell the client where a program can find other kinds than were offered before."""
+        """Send the client the filters if a program supports other kinds than were offered before."""
         left_out = frozenset(debugger.observers.beyond())
         if left_out != self._left_out:
             self._left_out = left_out
@@ -142,7 +142,7 @@ class ExceptionFilters:
         ]
 
     def ids(self, kind: str) -> list[int]:
-        """The ids of what stops at findings of a kind."""
+        """The ids of the filters that stop at findings of a kind."""
         verified = {told.id for told in self.told if told.verified}
         return [
             self._ids[requested]
@@ -152,7 +152,7 @@ class ExceptionFilters:
 
 
 def _refusal(debugger: Debugger, requested: FilterRequest) -> str | None:
-    """Why a filter cannot be, None if it can: it is tried."""
+    """Return why a filter is invalid, None if it is valid: it is tried."""
     try:
         if requested.kind not in LABELS:
             raise UsageError(
@@ -167,7 +167,7 @@ def _refusal(debugger: Debugger, requested: FilterRequest) -> str | None:
 
 
 def _catch(debugger: Debugger, requests: Sequence[FilterRequest]) -> None:
-    """Catch these kinds; one asked for twice stops when either condition holds."""
+    """Catch these kinds; a kind requested twice stops if either condition holds."""
     offered = [kind for kind in LABELS if kind in KINDS]
     debugger.uncatch(*offered)
     for kind in offered:

@@ -1,4 +1,4 @@
-"""The handlers by theme; importing this enters them all into the table."""
+"""The handlers by topic; importing this package registers them all."""
 
 from nncdbg.dap_server import black_box, terminal_window
 from nncdbg.dap_server.handlers import (

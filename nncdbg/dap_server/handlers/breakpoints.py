@@ -1,4 +1,4 @@
-"""Lines, functions and instructions to stop at."""
+"""Line, function and instruction breakpoints."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
 
 MAX_REFERENCE = (1 << 31) - 1
-"""The largest number of a text that the protocol has."""
+"""The largest source reference that the protocol can express."""
 
 
 @each_program
 def bind(session: Session) -> None:
-    """Set on a new program what the client asked for, and tell the client what its logpoints say."""
+    """Set the client's breakpoints on a new program, and send its logpoint messages to the client."""
     session.program.debugger.said = lambda message: report_message(session, message)
     session.breakpoints.bind(session)
     session.exception_filters.bind(session.program.debugger, session.client)

@@ -1,4 +1,4 @@
-"""Values to stop at: where one is written, or makes a condition true."""
+"""Data breakpoints: stop when a value is written, or makes a condition true."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def data_breakpoint_info(session: Session, arguments: DataBreakpointInfoArgument
 
 
 def _is_condition(root: nodes.Node) -> bool:
-    """Whether an expression is one that is true or false; it need not be computed yet."""
+    """Return whether an expression is a condition; it need not be computed yet."""
     match root:
         case nodes.Compare() | nodes.Boolean() | nodes.Unary(symbol="not"):
             return True

@@ -1,4 +1,4 @@
-"""The statements of a block one by one, each with the kernel that runs it and its micro program."""
+"""The statements of a block, each with the kernel that runs it and its micro program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST = 20_000
 """Instructions in one answer."""
 
 LONGEST = 500
-"""Characters of a statement that are shown."""
+"""Displayed characters of a statement."""
 
 
 @request("disassemble", when=LIVE, values=True, capability="supportsDisassembleRequest", reads=True)
@@ -73,7 +73,7 @@ def _instruction(session: Session, address: int) -> DisassembledInstruction:
 
 
 def _kernel(session: Session, code: Code, pc: int) -> str | None:
-    """What runs a statement: the name of a function, or the library; None where the machine itself does."""
+    """The function or library that runs a statement; None if the machine itself does."""
     if pc == len(code.nodes):
         return None
     op = code.nodes[pc].op
@@ -93,11 +93,11 @@ def _kernel(session: Session, code: Code, pc: int) -> str | None:
 
 
 _MICRO_OPS: WeakKeyDictionary[Code, dict[int, tuple[str, ...]]] = WeakKeyDictionary()
-"""What was found by block and pc; a program that is no more is forgotten."""
+"""Cache by block and pc; the entries of a freed program are dropped."""
 
 
 def _micro_ops(code: Code, pc: int) -> tuple[str, ...]:
-    """The ops of a statement's micro program, where its operands' types are known in full; else none."""
+    """The ops of a statement's micro program if its operands' types are fully known; else none."""
     known = _MICRO_OPS.setdefault(code, {})
     if pc not in known:
         known[pc] = _find_micro_ops(code, pc)
@@ -116,7 +116,7 @@ def _find_micro_ops(code: Code, pc: int) -> tuple[str, ...]:
     try:
         program = formula_of(code.nodes[pc], types, code.opsets)
     except NncdbgError:
-        return ()  # the statement fails when it runs, and says why then
+        return ()  # the statement fails when it runs, and reports the reason then
     return () if program is None else tuple(node.op for node in program.graphs[program.entry].nodes)
 
 

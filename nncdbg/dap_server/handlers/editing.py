@@ -1,6 +1,6 @@
-"""Values that are changed: a variable, a part of it, or what an expression names.
+"""Edits of values: a variable, a part of it, or the target of an expression.
 
-What depends on the value is computed again, in a new branch; the course without the change stays.
+Dependents of the value are recomputed in a new branch; the branch without the change stays.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariab
 
 
 def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
-    """(name, index) of what stands at a place; UsageError for what cannot be set."""
+    """(name, index) of the value at a place; UsageError if it cannot be set."""
     if place.kind == "previous":
         raise UsageError(
             "the value of a completed iteration cannot be set", hint="step back to the iteration"
@@ -104,9 +104,9 @@ def set_expression(session: Session, arguments: SetExpressionArguments) -> SetEx
 def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> None:
     """Set a value, or the part at a NumPy index, to the result of an expression, generated data or a file.
 
-    A text in the form in which the value is displayed is accepted too.  Decisions that have already used the
-    value are named in the console.  Raises ExpressionError, NotComputed, and UsageError where shape or type
-    do not fit.
+    Text in the form in which the value is displayed is accepted too.  The console names decisions that have
+    already used the value.  Raises ExpressionError, NotComputed, and UsageError where shape or type do not
+    fit.
     """
     debugger = session.program.debugger
     awaited = name in debugger.awaited
@@ -118,7 +118,7 @@ def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> N
 
 
 def _given(session: Session, scope: Values, name: str, index: Any, text: str) -> Any:
-    """The new value that a text gives; the text itself for generated data and files."""
+    """The new value in a text; the text itself for generated data and files."""
     if (generated(text) or data_file(text)) and not scope.has(text):
         return text
     if is_displayed(text):

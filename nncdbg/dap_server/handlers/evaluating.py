@@ -30,7 +30,7 @@ class _Context(msgspec.Struct):
 
 
 def _is_read(arguments: bytes | None) -> bool:
-    """Whether nothing is lost if it is not done: what was typed is done, whatever is typed next."""
+    """Return whether the request may be dropped: console input is always executed."""
     try:
         return msgspec.json.decode(arguments or b"{}", type=_Context).context != "repl"
     except msgspec.DecodeError:
@@ -102,7 +102,7 @@ def completions(session: Session, arguments: CompletionsArguments) -> Completion
 
 
 def _units(text: str) -> int:
-    """The length as the protocol measures it, in UTF-16 code units."""
+    """The length in the protocol's unit, UTF-16 code units."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a program: what to stop at, and what is known where it has stopped."""
+"""Exceptions of a program: filters to stop at, and details of the finding or failure at a stop."""
 
 from __future__ import annotations
 

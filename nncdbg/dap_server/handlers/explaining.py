@@ -37,13 +37,13 @@ MOST_STATEMENTS = 100
 """Statements of one answer."""
 
 DEPTH = 20
-"""Statements that it goes back at most."""
+"""Most statements to follow back."""
 
 PICTURE = 1 << 8
 """Cells of a picture."""
 
 PLANE = 1 << 20
-"""Elements up to which every one of them counts in a picture; of a larger plane a sample is taken."""
+"""Elements up to which a picture uses every element; a larger plane is sampled."""
 
 
 class ExplainArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -56,7 +56,7 @@ class ExplainArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 @request("nncdbg/explain", when=LIVE, values=True, arguments=ExplainArguments, reads=True)
 def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
-    """What a value was computed from, the nearest statement first; of NaN or Inf the path to its origin."""
+    """The statements a value was computed from, the nearest first; for NaN or Inf the path to its origin."""
     if not 1 <= arguments.count <= MOST_STATEMENTS:
         raise UsageError(
             f"cannot return {arguments.count} statements in one response",
@@ -86,7 +86,7 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
 
 
 def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str, Any]:
-    """A statement with those of its values that count; without a statement, what a block was given."""
+    """A statement with its relevant values; without a statement, the inputs of a block."""
     session.queue.check_cancelled()
     visit, pc = origins[0].visit, origins[0].pc
     frame = Frame(visit.code, visit.slots)
@@ -130,7 +130,7 @@ def _value(session: Session, shown: Glancing, origin: Origin) -> dict[str, Any]:
 
 
 def _cause(session: Session, origin: Origin, kind: str) -> dict[str, Any]:
-    """Why a NaN or Inf originates at a statement, as far as that can be found out."""
+    """The cause of a NaN or Inf that originates at a statement, as far as it can be determined."""
     found = diagnosed(session.program.debugger, origin, kind)
     if found is None:
         return {"kind": kind}

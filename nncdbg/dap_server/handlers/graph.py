@@ -1,4 +1,4 @@
-"""The whole graph for the graph tab: its structure once, and at each stop what has changed."""
+"""The whole graph for the graph tab: its structure once, and the changes at each stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nncdbg.stats import Summary
 
 MOST_OPENED = 4096
-"""Statements that are opened in one request."""
+"""Expanded statements of one request."""
 
 _LAST_LINES = {"loop": "next", "branch": "yield"}
 
@@ -31,20 +31,20 @@ _KINDS = {"while": "loop", "if": "branch"}
 
 
 class GraphArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """Ids of statements whose blocks are shown in their place."""
+    """Ids of statements that are replaced by their blocks."""
 
     open: list[str] = []
 
 
 class GraphStateArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """`statistics`: with those of each result that is on the stack."""
+    """`statistics`: include those of each result on the stack."""
 
     statistics: bool = False
 
 
 @request("nncdbg/graph", when=LIVE, values=True, arguments=GraphArguments, reads=True)
 def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
-    """All statements of the entry graph, in the order of the program; of opened blocks too.
+    """All statements of the entry graph, in the order of the program; of expanded blocks too.
 
     `edges` are [from, to, value, carried] with positions in `nodes`, -1 for an input of the graph.
     """
@@ -66,7 +66,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
 
 
 def _in_order(block: Block) -> Iterator[tuple[Block, int]]:
-    """The statements as the program has them; those of an opened block in place of its statement."""
+    """The statements in the order of the program; those of an expanded block replace its statement."""
     for pc in block.shown:
         inner = block.inside.get(pc)
         if inner is None:
@@ -137,10 +137,10 @@ def _edges(
 
 @request("nncdbg/graphState", when=LIVE, values=True, arguments=GraphStateArguments, reads=True)
 def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, Any]:
-    """Where the program is: a statement for each block on the stack, outermost first; and what is abnormal.
+    """The current statement of each block on the stack, outermost first; and the abnormal results.
 
     `statistics` are of the first result of statements on the stack: [largest absolute value, mean, std,
-    part of zeros].  They are those that were logged: no large tensor is read for them.
+    fraction of zeros].  They are those that were logged: no large tensor is read for them.
     """
     blocks = on_the_stack(session, (), len(session.program.debugger.stack))
     glance = Glance(session.program.shown, False, session.queue.check_cancelled)
@@ -160,7 +160,7 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
 
 
 def _summaries(session: Session, glance: Glance, block: Block) -> Iterator[tuple[str, Summary]]:
-    """Of each statement of a block that has run, by its id."""
+    """The statistics of each executed statement of a block, by its id."""
     debugger, frame = session.program.debugger, block.frame
     assert frame is not None, "the block is on the stack"
     for pc in range(len(frame.code.nodes)):

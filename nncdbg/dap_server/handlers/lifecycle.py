@@ -1,9 +1,9 @@
-"""How a session begins and ends.
+"""Start and end of a session.
 
-initialize → launch or attach → `initialized` → breakpoints and filters → configurationDone.  A
-client need not wait between these; breakpoints may also come before launch.  A program begins
-only with configurationDone: a client that never sends it has a program that stands at its first
-statement, and is told so by whatever would move it.
+initialize → launch or attach → `initialized` → breakpoints and filters → configurationDone.  A client need
+not wait between these; breakpoints may also come before launch.  A program begins only with
+configurationDone: without it the program remains at its first statement, and requests that would move it fail
+with that reason.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _begins_once(session: Session) -> None:
 
 
 def _load(session: Session, arguments: LaunchArguments) -> None:
-    """Debug the program of this configuration; if it cannot be, what is debugged now stays."""
+    """Debug the program of this configuration; on failure, keep the current program."""
     debuggee = launch(arguments, session.runner, session.queue.check_cancelled)
     debuggee.sources.uris = session.client.arguments.path_format == "uri"
     session.launched = arguments
@@ -120,7 +120,7 @@ def _stops_on_entry(session: Session, launched: LaunchArguments) -> bool:
 
 
 def _why_edits_are_lost(session: Session, wanted: LaunchArguments) -> str | None:
-    """Why a restart cannot keep the branches of the program; None if it can."""
+    """Return why a restart cannot keep the branches of the program; None if it can."""
     if session.state not in (State.STOPPED, State.ENDED):
         return "the program is running"
     if wanted != session.launched:
@@ -133,10 +133,10 @@ def _why_edits_are_lost(session: Session, wanted: LaunchArguments) -> str | None
 
 @request("restart", when=LIVE, capability="supportsRestartRequest", moves=True)
 def restart(session: Session, arguments: RestartArguments) -> None:
-    """The program anew, from its file as it is now; an attached one goes back to the start of its graph.
+    """Restart the program from its current file; an attached one goes back to the start of its graph.
 
-    Where values were set and the files have not changed, the program goes back to its start instead, on
-    the branch that it is on, so that the edits are applied again.
+    If values were set and the files have not changed, the program instead goes back to its start on the
+    current branch, so that the edits are applied again.
     """
     if session.attachment is not None:
         session.attachment.go_to_start(session)
@@ -174,7 +174,7 @@ def _configuration(given: dict[str, Any]) -> LaunchArguments:
 
 @request("terminate", when=LIVE, capability="supportsTerminateRequest", anytime=True)
 def terminate(session: Session, arguments: TerminateArguments) -> None:
-    """A launched program ends before its next statement; an attached process is interrupted, as by Ctrl-C."""
+    """End a launched program before its next statement; interrupt an attached process, as by Ctrl-C."""
     if session.attachment is not None:
         session.defer(session.attachment.interrupt)
     else:
@@ -188,16 +188,16 @@ def terminate(session: Session, arguments: TerminateArguments) -> None:
     anytime=True,
 )
 def disconnect(session: Session, arguments: DisconnectArguments) -> None:
-    """A launched program ends with its session, whatever is asked for; an attached one goes on.
+    """End the session: a launched program ends with it in any case; an attached one continues.
 
-    Unless the client says otherwise: with `terminateDebuggee` it is interrupted, with
-    `suspendDebuggee` it stands before its next statement until somebody attaches again.
+    With `terminateDebuggee` an attached process is interrupted, with `suspendDebuggee` it stays stopped
+    before its next statement until a client attaches again.
     """
     attachment = session.attachment
     if attachment is not None and attachment.session is session:
         attachment.suspended = bool(arguments.suspend_debuggee) and not arguments.terminate_debuggee
         if arguments.terminate_debuggee:
             session.defer(attachment.interrupt)
-    # While the client still listens.
+    # While the client is still connected.
     session.defer(session.progress.end_all)
     session.defer(session.vanished)

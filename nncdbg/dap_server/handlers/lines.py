@@ -1,4 +1,4 @@
-"""What stands at the ends of lines while stopped: the values that each line gives, with their statistics."""
+"""Inline values at line ends while stopped: the results of each line, with their statistics."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from nncdbg.engine.text.listing import Listing
 
 MAX_LINES = 1000
-"""Lines of one answer; an editor shows some fifty."""
+"""Lines of one answer; an editor shows about fifty."""
 
 LONGEST = 200
-"""Characters of what is said of one line."""
+"""Most characters of the text of one line."""
 
 
 class LinesArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The lines `start` to `end`, both counted, of the text of a frame (default: the innermost)."""
+    """The lines `start` to `end`, inclusive, of the text of a frame (default: the innermost)."""
 
     start: int
     end: int
@@ -42,10 +42,10 @@ class LinesArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @request("nncdbg/lines", when=LIVE, values=True, arguments=LinesArguments, reads=True)
 def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
-    """What each of these lines has given so far: `line` and `text`; and the number of the frame.
+    """The results so far of each of these lines: `line` and `text`; and the number of the frame.
 
-    Of all blocks on the stack from this frame outwards whose statements stand in its text.  Statistics
-    are those that a glance gives, see `Glance`; the type, which the line says already, is left out.
+    Covers all blocks on the stack, from this frame outwards, with statements in its text.  Statistics are
+    those of variable lists; the type is left out, as the line contains it.
     """
     first, last = (session.client.incoming_line(each) for each in (arguments.start, arguments.end))
     if last - first >= MAX_LINES:
@@ -79,7 +79,7 @@ def _depth(session: Session, number: int | None) -> int:
 
 
 def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> Iterator[tuple[int, str, str]]:
-    """(line, name, text) of the values that one block has, as far as they belong to these lines."""
+    """(line, name, text) of the computed values of one block in these lines."""
     debugger = view.session.program.debugger
     frame = debugger.stack[depth]
     place = frame_place(view.session, depth)
@@ -94,7 +94,7 @@ def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> I
 
 
 def _slots(code: Code, listing: Listing, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """(line, slot) of what a block gives in these lines: its inputs in the line that opens it."""
+    """(line, slot) of a block's results in these lines; its inputs are in its header line."""
     header = listing.header_line(code.path)
     if first <= header <= last:
         yield from ((header, code.slot_of[value.name]) for value in code.graph.inputs if value.name)
@@ -107,7 +107,7 @@ def _slots(code: Code, listing: Listing, first: int, last: int) -> Iterator[tupl
 
 
 def _result_line(code: Code, listing: Listing, pc: int) -> int:
-    """The line that names what a statement gives: of a branch or loop the one that closes it."""
+    """The line with the results of a statement: for a branch or loop, the line that closes it."""
     blocks = [(*code.path, pc, number) for number in range(len(code.nodes[pc].subgraphs))]
     line = listing.statements[code.path][pc]
     if blocks:
@@ -118,12 +118,12 @@ def _result_line(code: Code, listing: Listing, pc: int) -> int:
 
 
 def _untyped(text: str) -> str:
-    """What a list of variables says of a value, without the type in front; `min 0 …` of `f32[4] min 0 …`."""
+    """A value's text in a list of variables without its type; `min 0 …` for `f32[4] min 0 …`."""
     head, blank, rest = text.partition(" ")
     return rest if blank and head.endswith((")", "]")) else text
 
 
 def _text(values: dict[str, str]) -> str:
-    """The values of one line: a single one is not named, as its name is what the line begins with."""
+    """The values of one line; a single one without its name, as the line begins with it."""
     text = next(iter(values.values())) if len(values) == 1 else ", ".join(map(" ".join, values.items()))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

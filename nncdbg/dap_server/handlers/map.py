@@ -1,4 +1,4 @@
-"""Layers and ops around the place where the program stands, as a graph to be drawn."""
+"""Layers and ops around the current statement, as a graph to be drawn."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
 
 MOST_TOGGLED = 64
-"""Statements that are opened or closed by hand, in one request."""
+"""Statements that are expanded or collapsed by the user, in one request."""
 
 MOST_INPUTS = 12
-"""Inputs of the outermost graph that are drawn."""
+"""Drawn inputs of the outermost graph."""
 
 _LAST_LINES = {"loop": "next", "branch": "yield"}
 
 
 class MapArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Ids of nodes to look into, and of those on the stack to show closed."""
+    """Ids of nodes to expand, and of those on the stack to collapse."""
 
     open: list[str] = []
     closed: list[str] = []
@@ -40,14 +40,14 @@ class MapArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclass(slots=True)
 class Drawing:
-    """One answer in the making."""
+    """Builder of one answer."""
 
     session: Session
     glance: Glance
     blocks: Sequence[Block]
 
     def flag(self, block: Block, name: str) -> str | None:
-        """nan or inf, if a value of a block on the stack holds one."""
+        """Return nan or inf, if a value of a block on the stack holds one."""
         frame, debugger = block.frame, self.session.program.debugger
         slot = frame.code.slot_of.get(name) if frame is not None else None
         if frame is None or slot is None or not computed(frame, slot, debugger.ended):
@@ -105,7 +105,7 @@ class Drawing:
         return told if worst is None else {**told, "flag": worst}
 
     def _label(self, block: Block, pc: int, op: str) -> str:
-        """The op; of a loop or branch its name, of a loop that is under way the iteration too."""
+        """The op; for a loop or branch its name, for a running loop also the iteration."""
         frames = self.session.program.debugger.stack
         within = block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames)
         if within:
@@ -129,7 +129,7 @@ class Drawing:
     # -- edges ---------------------------------------------------------------------------------
 
     def edges(self) -> Iterator[dict[str, Any]]:
-        """From the statement that gives a value to each one shown that reads it."""
+        """Edges from the statement that produces a value to each shown statement that reads it."""
         shown = {(block, pc) for block in self.blocks for pc in block.shown if pc not in block.inside}
         for block in self.blocks:
             self.session.queue.check_cancelled()
@@ -153,7 +153,7 @@ class Drawing:
         return edge if flag is None else {**edge, "flag": flag}
 
     def inputs(self, edges: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The inputs of the outermost block that something shown reads."""
+        """The inputs of the outermost block that shown statements read."""
         first = self.blocks[0]
         read = {each["from"] for each in edges}
         found = (Source(first, -1, value.name) for value in first.graph.inputs if value.name)
@@ -175,7 +175,7 @@ def _input_id(source: Source) -> str:
 
 @request("nncdbg/map", when=LIVE, values=True, arguments=MapArguments, reads=True)
 def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
-    """The nearest statements of the innermost blocks on the stack, and the values that go between them."""
+    """The nearest statements of the innermost blocks on the stack, and the values between them."""
     if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:
         raise UsageError(
             f"{len(arguments.open) + len(arguments.closed)} nodes are too many for one request",

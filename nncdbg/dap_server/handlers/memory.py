@@ -1,6 +1,6 @@
-"""The bytes of tensors: their elements in C order, however they lie in memory or on a device.
+"""Memory access to tensors: their elements in C order, for any memory layout or device.
 
-4-bit and 2-bit elements take a byte each, as NumPy holds them.  Strings have no bytes to look at.
+4-bit and 2-bit elements take a byte each, as in NumPy.  Strings have no bytes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from nncdbg.engine.values.values import Values
 
 MAX_READ = 1 << 20
-"""Bytes of one answer; who asks for more gets these, and asks on from there."""
+"""Most bytes of one answer; for a larger count, clients continue from the end of the answer."""
 
 _NARROW = frozenset(dtypes.NUMPY[name] for name in ("bool", "u4", "i4", "u2", "i2", "f4e2m1fn"))
-"""Element types of which not every byte is one."""
+"""Element types for which some bytes are invalid."""
 
 
 def _tensor(scope: Values, name: str) -> Any:
-    """The tensor at this moment, where it stands.  Raises UsageError, NotComputed if it does not."""
+    """The current tensor, on its device.  Raises UsageError, NotComputed if there is none."""
     array = scope.content(name)
     if not is_tensor(array) or array.dtype.kind in "OUST":
         raise UsageError(f"{spelled(name)} has no bytes: it is not a tensor of numbers")
@@ -55,7 +55,7 @@ def read_memory(session: Session, arguments: ReadMemoryArguments) -> ReadMemoryB
         before = min(arguments.count, -offset) if offset < 0 else arguments.count
         return ReadMemoryBody(address=address, unreadable_bytes=before)
     data = _bytes_at(scope, array, offset, min(arguments.count, MAX_READ))
-    # Behind the end of the value nothing follows; behind `MAX_READ` it goes on.
+    # After the end of the value nothing follows; after `MAX_READ` it continues.
     behind = max(0, offset + arguments.count - array.nbytes)
     return ReadMemoryBody(
         address=address,
@@ -65,7 +65,7 @@ def read_memory(session: Session, arguments: ReadMemoryArguments) -> ReadMemoryB
 
 
 def _bytes_at(scope: Values, array: Any, offset: int, count: int) -> bytes:
-    """Bytes of the elements in C order, as many as there are; only what is asked for is copied."""
+    """Bytes of the elements in C order, as many as there are; only the requested range is copied."""
     first, within = divmod(offset, array.dtype.itemsize)
     elements = _elements(scope, array, first, -(-(offset + count) // array.dtype.itemsize))
     return elements.tobytes()[within : within + count]
@@ -106,7 +106,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _write(session: Session, scope: Values, name: str, array: Any, offset: int, data: bytes) -> None:
-    """Set the elements that the bytes touch, as any other edit: history and dependents stay right."""
+    """Set the elements that the bytes overlap, like any other edit: history and dependents are updated."""
     size = array.dtype.itemsize
     start, stop = offset // size, -(-(offset + len(data)) // size)
     raw = bytearray(_elements(scope, array, start, stop).tobytes())
@@ -120,7 +120,7 @@ def _write(session: Session, scope: Values, name: str, array: Any, offset: int, 
 
 
 def _check_bits(name: str, given: npt.NDArray[Any]) -> None:
-    """UsageError for bytes that are no element, as of a bool there are two, of an i4 sixteen."""
+    """Raise UsageError for bytes that are no valid element: a bool has two, an i4 sixteen."""
     if given.dtype not in _NARROW:
         return
     sound = given.astype(np.float32).astype(given.dtype)

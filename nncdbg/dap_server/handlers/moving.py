@@ -1,4 +1,4 @@
-"""Forward and back."""
+"""Stepping and continuing, forward and back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of the requests to go back that the protocol does not have."""
+    """Arguments of the custom reverse requests, which the protocol does not have."""
 
     thread_id: int = MAIN_THREAD
 
@@ -50,7 +50,7 @@ def threads(session: Session, arguments: object) -> ThreadsBody:
     capability="supportsTerminateThreadsRequest",
 )
 def terminate_threads(session: Session, arguments: TerminateThreadsArguments) -> None:
-    """There is one stream of statements: without it nothing is left, so the program ends."""
+    """End the program, as its only thread ends."""
     if not arguments.thread_ids:
         raise UsageError("`threadIds` is empty", hint=f"use thread {MAIN_THREAD}")
     for number in arguments.thread_ids:
@@ -77,7 +77,7 @@ def next_(session: Session, arguments: NextArguments) -> None:
 
 
 def _enters_micro_program(session: Session) -> bool:
-    """Inside a micro program an instruction is one of its statements; elsewhere those are inside the op."""
+    """Return whether an instruction step enters the op's micro program; inside one, it is one statement."""
     debugger = session.program.debugger
     return debugger.stack[-1].code.formula is None and debugger.control.micro_program() is not None
 
@@ -99,7 +99,7 @@ def step_out(session: Session, arguments: StepOutArguments) -> None:
 
 
 def _forward(session: Session, thread: int, verb: Verb | None) -> None:
-    """Move on, by a verb or as the program itself would; from the end, with the only way out, it ends."""
+    """Move by a verb, or continue; at the end of the program, end it."""
     _check_thread(thread)
     debuggee = session.program
     if debuggee.debugger.ended:
@@ -156,7 +156,7 @@ def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
     session.program.move(session, rewind)
 
 
-# -- breaking off ----------------------------------------------------------------------------------
+# -- pausing and cancelling ------------------------------------------------------------------------
 
 
 @request("pause", when=LIVE, anytime=True)

@@ -1,4 +1,4 @@
-"""The texts of a program, where values are defined, and the modules."""
+"""Sources of a program, locations of definitions, and modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @request("source", when=LIVE, reads=True)
 def source_text(session: Session, arguments: SourceArguments) -> SourceBody:
-    # `sourceReference` is there for old clients; what a new one means is in `source`.
+    # `sourceReference` is for old clients; newer ones send `source`.
     source = arguments.source or Source(source_reference=arguments.source_reference)
     return SourceBody(content=session.program.sources.text(source), mime_type=MIME_TYPE)
 

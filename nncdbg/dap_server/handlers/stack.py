@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.graph import Location
 
 FRAMES = 1000
-"""Frames of an answer to who does not say how many; `totalFrames` says what there is."""
+"""Frames of an answer if the client sends no count; `totalFrames` is the number of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceB
 
 
 def _entries(session: Session) -> Iterator[Entry]:
-    """The whole stack, innermost first.  What the user's model says once is not said again further out."""
+    """The whole stack, innermost first.  Lines of the user's model are not repeated in outer frames."""
     frames = session.program.debugger.stack
     known: Sequence[tuple[str, int]] = ()
     for depth in range(len(frames) - 1, -1, -1):
@@ -110,7 +110,7 @@ def _machine_frame(
 
 
 def _formatted(session: Session, name: str, frame: Frame, line: int, format: StackFrameFormat | None) -> str:
-    """The name with what the client wants to have beside it."""
+    """The name with the details that the client requests."""
     if format is None:
         return name
     if format.parameters:
@@ -121,7 +121,7 @@ def _formatted(session: Session, name: str, frame: Frame, line: int, format: Sta
 
 
 def _parameters(session: Session, frame: Frame, format: StackFrameFormat) -> Iterator[str]:
-    """What the block was given, each with its name and type as far as they are wanted."""
+    """The inputs of the block, each with name and type as requested."""
     for value in frame.code.graph.inputs:
         known = frame.code.types.get(value.name) or value.type
         parts = [spelled(value.name)] if format.parameter_names is not False else []

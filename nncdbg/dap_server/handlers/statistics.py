@@ -1,4 +1,4 @@
-"""The values near the place where the program stands, with what was logged of them, the abnormal first."""
+"""Values near the current statement, with their logged statistics, the most abnormal first."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MOST_VALUES = 200
 """Values of one answer."""
 
 NEAR = 200
-"""Values that are looked at, the newest first, before the most abnormal of them are told."""
+"""Values examined, the newest first, before the most abnormal of them are reported."""
 
 MOST_VISITS = 64
 """Iterations of a loop, or visits of a layer, in the history of a value."""
 
 SQUARED = frozenset({"f16", "bf16", "f32", "f64"})
-"""Types in which a number whose square overflows is out of the ordinary."""
+"""Types in which a number whose square overflows is abnormal."""
 
 RULE = (
     "NaN and Inf first, then partly written values, then f16, bf16, f32 and f64 whose square "
@@ -51,7 +51,7 @@ class NearbyArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A value in a slot of the frame at `depth`.  `rank` is 0 for the most abnormal; `why` says in what."""
+    """A value in a slot of the frame at `depth`.  `rank` 0 is the most abnormal; `why` has the reasons."""
 
     depth: int
     slot: int
@@ -63,9 +63,9 @@ class Near:
 
 @request("nncdbg/nearby", when=LIVE, values=True, arguments=NearbyArguments, reads=True)
 def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
-    """What the statements before this place wrote, and what their blocks were given.
+    """Values that the preceding statements wrote, and the inputs of their blocks.
 
-    No tensor is gone through for it: the statistics are those that were logged when it was written.
+    No tensor is read: the statistics are those logged when it was written.
     """
     if not 1 <= arguments.count <= MOST_VALUES:
         raise UsageError(
@@ -106,11 +106,11 @@ def _code(session: Session, depth: int) -> Code:
     return session.program.debugger.stack[depth].code
 
 
-# -- which --------------------------------------------------------------------------------------
+# -- selection ----------------------------------------------------------------------------------
 
 
 def _newest(session: Session) -> Iterator[tuple[int, int, Any]]:
-    """(depth, slot, content) of tensors on the stack: of each frame the newest, then what it was given."""
+    """(depth, slot, content) of tensors on the stack: for each frame the newest, then its inputs."""
     debugger, seen = session.program.debugger, set()
     for depth in range(len(debugger.stack) - 1, -1, -1):
         session.queue.check_cancelled()
@@ -148,7 +148,7 @@ def _nonfinite(summary: Summary | None) -> Iterator[str]:
 
 
 def _extreme(summary: Summary | None, dtype: str) -> Iterator[str]:
-    """In what the finite numbers of a tensor are out of the ordinary."""
+    """Reasons why the finite numbers of a tensor are abnormal."""
     if summary is None or dtype not in SQUARED:
         return
     most = math.sqrt(float(ml_dtypes.finfo(dtypes.NUMPY[dtype]).max))
@@ -158,7 +158,7 @@ def _extreme(summary: Summary | None, dtype: str) -> Iterator[str]:
         yield f"{summary.subnormal} subnormal"
 
 
-# -- how they are told ----------------------------------------------------------------------------
+# -- formatting -----------------------------------------------------------------------------------
 
 
 def _frame(session: Session, depth: int) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
 
 
 def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[list[Any]]]:
-    """The slots of the latest visits of these frames' blocks that are over, oldest first."""
+    """The slots of the latest completed visits of these frames' blocks, oldest first."""
     past: dict[Code, list[list[Any]]] = {_code(session, depth): [] for depth in depths}
     for each in session.program.debugger.timeline.finished():
         visits = past.get(each.code)
@@ -203,7 +203,7 @@ def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[list[Any]]
 
 
 def _series(glance: Glance, near: Near, visits: Sequence[list[Any]]) -> dict[str, Any]:
-    """Statistics of what stood in the slot visit by visit, this one last, as far as they were logged."""
+    """The logged statistics of a slot visit by visit, the current one last."""
     contents = [slots[near.slot] for slots in visits]
     summaries = [glance.shown.noted(each) if is_tensor(each) else None for each in contents]
     while summaries and summaries[0] is None:

@@ -1,4 +1,4 @@
-"""Where one can step into, and go to."""
+"""Step-in targets and goto targets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IntoPlace:
-    """What of the statement at an address one steps into: its block, its micro program, or its kernel."""
+    """A step-in target of the statement at an address: its block, its micro program, or its kernel."""
 
     address: int
     what: str
@@ -42,7 +42,7 @@ class IntoPlace:
 def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> StepInTargetsBody:
     frames = session.program.debugger.stack
     if frame_depth(session, arguments.frame_id) != len(frames) - 1:
-        return StepInTargetsBody(targets=[])  # the statement of an outer frame is under way already
+        return StepInTargetsBody(targets=[])  # the statement of an outer frame has already begun
     frame = frames[-1]
     address = address_of(session, frame.code, frame.pc)
     listing = session.program.debugger.loaded.listing_of(frame.code)
@@ -73,7 +73,7 @@ def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
 
 
 def step_into_target(session: Session, number: int) -> None:
-    """Step into one of the targets.  Raises UsageError if the program does not stand before it."""
+    """Step into one of the targets.  Raises UsageError if the program is not at its statement."""
     debugger = session.program.debugger
     frame = debugger.stack[-1]
     place = session.handles.place(number)
@@ -143,19 +143,20 @@ def _reference(session: Session, listing: Listing, site: Site) -> str | None:
 
 
 def _is_of(session: Session, code: Code, listing: Listing, site: Site) -> bool:
-    """Whether a block is the one of `site` in the text `listing`."""
+    """Return whether a block is the one of `site` in the text `listing`."""
     return code.path == site.path and session.program.debugger.loaded.listing_of(code).lines == listing.lines
 
 
 def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
-    """Whether there is a way back, and one forward; the one that a person means first.
+    """The possible directions to a statement (True is back), the more likely one first.
 
-    In a loop there may be both: the statement ran in the last iteration, and runs again in this one.
+    In a loop both are possible: the statement ran in the last iteration, and runs again in this one.
     """
     debugger = session.program.debugger
     last = debugger.timeline.last_visit(lambda code: _is_of(session, code, listing, site), site.pc)
     within = [frame for frame in debugger.stack if _is_of(session, frame.code, listing, site)]
-    # A micro program is entered by hand only, so one that is not open is not come to by running.
+    # A micro program is entered only by stepping into it, so one that is not open is never reached by
+    # running.
     forward = not debugger.ended and (listing is debugger.listing or bool(within))
     ways = [*([True] if last is not None else []), *([False] if forward else [])]
     ahead = bool(within) and within[-1].pc < site.pc
@@ -188,5 +189,5 @@ def goto(session: Session, arguments: GotoArguments) -> None:
 
 
 def _went(stop: Stop) -> Stop:
-    """At the very start too the reason is that one was asked to go there."""
+    """Report `goto` as the reason, at the very start too."""
     return replace(stop, reason="goto") if stop.reason == "entry" else stop

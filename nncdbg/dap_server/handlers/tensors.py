@@ -1,8 +1,8 @@
-"""Requests of our own for views of tensors: samples, histograms, statistics; and marks.
+"""Custom requests for views of tensors: samples, histograms, statistics; and marks.
 
-A sample costs what is sent, however large the tensor is.  A reduction by blocks is a pass over all
-elements, made where they are few enough.  So are statistics, histograms and comparisons: they say how
-long they took, and can be cancelled.
+The cost of a sample depends on its own size, not the tensor's.  A reduction by blocks is a pass over all
+elements, done only if there are few enough.  Statistics, histograms and comparisons are such passes too: they
+report their duration, and can be cancelled.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_ELEMENTS = 1 << 18
 """Elements of the largest sample."""
 
 MAX_REDUCED = 1 << 25
-"""Elements up to which a tensor is reduced block by block: some 50 ms.  Of a larger one a sample is taken."""
+"""Elements up to which a tensor is reduced block by block: about 50 ms.  A larger one is sampled."""
 
 MAX_BINS = 1 << 12
 
@@ -66,7 +66,7 @@ class AxisRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Against(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a tensor is compared with: an `expression`, or its like on a `branch`.
+    """The tensor to compare with: an `expression`, or the same tensor on a `branch`.
 
     ``"other"`` is the branch that this one comes from, else the latest other one.
     """
@@ -76,11 +76,11 @@ class Against(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SliceArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tensor by `name` or `expression`, and what of it: `index` is text (``0, :, 2:5``).
+    """A tensor by `name` or `expression`, and the part to return: `index` is text (``0, :, 2:5``).
 
-    With `against`, what that is compared with takes its place (`part` "there"), or the difference
-    (`part` "difference", in f64).  `known` is the `version` of an answer to the same question that
-    the client still has.
+    With `against`, the tensor it is compared with replaces it (`part` "there"), or the difference does
+    (`part` "difference", in f64).  `known` is the `version` of an answer to the same request that the client
+    still has.
     """
 
     name: str | None = None
@@ -97,17 +97,17 @@ class SliceArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SliceBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`data` are the elements in C order; `shape` is that of `data`; `stride` says what a cell stands for.
+    """`data` are the elements in C order; `shape` is that of `data`; `stride` is the extent of a cell.
 
-    With `reduce` "stride" every `stride[i]`-th element along axis i; else blocks of so many,
-    reduced (see `nncdbg.stats.blocks`), with `flags` (base64, a byte for each block) and the counts
-    of what is not finite.  `source_shape` is the shape after indexing and before that.
+    With `reduce` "stride" a cell is every `stride[i]`-th element along axis i; otherwise a block of that many
+    elements, reduced (see `nncdbg.stats.blocks`), with `flags` (base64, a byte for each block) and the counts
+    of non-finite elements.  `source_shape` is the shape after indexing and before the reduction.
 
-    Numbers are JSON numbers, and ``"NaN"``, ``"Infinity"``, ``"-Infinity"``; complex ones pairs of
-    them.  Where base64 was asked for, `elements` names the type of the bytes, see `packed`.
+    Numbers are JSON numbers, and ``"NaN"``, ``"Infinity"``, ``"-Infinity"``; complex ones pairs of them.  If
+    base64 was requested, `elements` names the type of the bytes, see `packed`.
 
-    `version` is a number of the tensor as it stands, where it has one.  If that is the one `known`,
-    the answer is `unchanged`, and is left out but for the type.
+    `version` identifies the tensor's current content, if it can be identified.  If it equals `known`, the
+    answer is `unchanged`, and contains only the type.
     """
 
     type: str
@@ -256,7 +256,7 @@ def _text(arguments: SliceArguments) -> str:
 
 
 def _against(session: Session, scope: Values, text: str, against: Against) -> Array:
-    """What the tensor `text` is compared with.  Raises UsageError if that is none, or on no branch."""
+    """The tensor to compare `text` with.  Raises UsageError if it is not one, or on no branch."""
     if against.expression is not None and against.branch is None:
         return tensor_of(scope, against.expression)
     if against.branch is None or against.expression is not None:
@@ -275,7 +275,7 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
 
 
 def _named(scope: Values, arguments: SliceArguments) -> Any:
-    """The tensor, where it stands."""
+    """The tensor, on its device."""
     if (arguments.name is None) == (arguments.expression is None):
         raise UsageError("a slice needs exactly one tensor", hint="use either `name` or `expression`")
     if arguments.name is not None:
@@ -285,7 +285,7 @@ def _named(scope: Values, arguments: SliceArguments) -> Any:
 
 
 def standing_tensor(scope: Values, text: str) -> Any:
-    """The tensor that an expression gives: that of a name where it stands, be it on a device."""
+    """The tensor result of an expression; a tensor given by name stays on its device."""
     expression = parse(text, scope.has, scope.names)
     if isinstance(expression.root, Name):
         return _standing(scope, expression.root.name, text)
@@ -298,7 +298,7 @@ def _standing(scope: Values, name: str, text: str) -> Any:
 
 
 def tensor_of(scope: Values, text: str) -> Array:
-    """The tensor that an expression gives; UsageError if it gives something else."""
+    """The tensor result of an expression; UsageError for another result."""
     return _tensor(evaluate(scope.read(text), scope), text)
 
 
@@ -317,7 +317,7 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
     elif arguments.axes is not None:
         index = tuple(slice(axis.start, axis.stop, axis.step) for axis in arguments.axes)
     try:
-        # One element of a tensor of strings is a str, no array.
+        # One element of a tensor of strings is a str, not an array.
         return np.asarray(whole[index], whole.dtype) if isinstance(whole, np.ndarray) else whole[index]
     except (IndexError, ValueError, TypeError) as error:
         raise UsageError(f"the index is invalid for {type_text(whole)}: {error}") from None
@@ -344,7 +344,7 @@ def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]
 
 @request("nncdbg/stats", when=LIVE, values=True, arguments=StatisticsArguments, reads=True)
 def statistics(session: Session, arguments: StatisticsArguments) -> dict[str, Any]:
-    """One entry for each expression; what cannot be evaluated has `error` instead of `stats`."""
+    """One entry for each expression; failed ones have `error` instead of `stats`."""
     scope = values_from(session, arguments.frame_id)
     return {"statistics": [_statistics(session, scope, text) for text in arguments.expressions]}
 
@@ -366,7 +366,7 @@ def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
 
 @request("nncdbg/nonfinite", when=LIVE, values=True, arguments=NonfiniteArguments, reads=True)
 def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]:
-    """The index of the next NaN or infinity in C order, the first one after the last; null if none."""
+    """The index of the next NaN or infinity in C order, wrapping around at the end; null if there is none."""
     scope = values_from(session, arguments.frame_id)
     array = np.asarray(scope.to_host(standing_tensor(scope, arguments.expression)))
     if not 0 <= arguments.start < max(1, array.size):
@@ -382,7 +382,7 @@ def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]
 
 @request("nncdbg/compare", when=LIVE, values=True, arguments=CompareArguments, reads=True)
 def comparison(session: Session, arguments: CompareArguments) -> dict[str, Any]:
-    """How far a tensor is from another one, over all elements (see `nncdbg.stats.Comparison`)."""
+    """The difference of a tensor from another one, over all elements (see `nncdbg.stats.Comparison`)."""
     scope = values_from(session, arguments.frame_id)
     start = time.perf_counter()
     here = tensor_of(scope, arguments.expression)

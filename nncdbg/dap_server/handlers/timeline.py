@@ -1,4 +1,4 @@
-"""Moments of a run: where it stands, marks, what was kept on the way, edits, and the branches they began."""
+"""Moments of a run: the current one, marks, checkpoints, edits, and the branches that they began."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from nncdbg.engine.time.timeline import Branch
 
 MOST_MOMENTS = 300
-"""Moments of one answer, those of the present branch first, of each branch the latest."""
+"""Moments of one answer: those of the current branch first, the latest of each branch."""
 
 MOST_BRANCHES = 100
-"""Branches of one answer: the present one and the latest."""
+"""Branches of one answer: the current one and the latest."""
 
 LONGEST = 120
 """Characters of a statement, and of a name."""
 
 _ORDER = ("start", "checkpoint", "micro", "edit", "mark", "left", "now")
-"""Moments after the same number of statements."""
+"""Order of moments after the same number of statements."""
 
 
 class MarksArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -40,11 +40,11 @@ class MarksArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """None: the whole of it is asked for."""
+    """No arguments: the answer is the whole timeline."""
 
 
 class MomentArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The moment after so many statements of a branch; of the present one, if none is given."""
+    """The moment after a number of statements on a branch, by default the current one."""
 
     statements: int
     branch: int | None = None
@@ -52,7 +52,7 @@ class MomentArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """After `tick` statements, `at` the one that was next; `name`: of a mark, value or micro program."""
+    """The moment after `tick` statements, before `at`; `name` of a mark, value or micro program."""
 
     kind: str
     tick: int
@@ -65,7 +65,7 @@ class Moment:
 
 @request("nncdbg/marks", when=LIVE, arguments=MarksArguments)
 def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
-    """Named moments: the marks there are after `set`, `delete` and `rename`; `goto` moves the program."""
+    """Set, delete and rename marks and return them all; `goto` moves the program to one."""
     debugger = session.program.debugger
     if arguments.action != "list":
         name = _mark_name(arguments.name, "name")
@@ -95,7 +95,7 @@ def _mark(session: Session, name: str) -> dict[str, Any]:
     return {"name": name, "statements": mark.tick, "branch": mark.branch, "here": here}
 
 
-# -- going -----------------------------------------------------------------------------------------
+# -- moving ----------------------------------------------------------------------------------------
 
 
 @request("nncdbg/moment", when=STOPPED, arguments=MomentArguments, moves=True)
@@ -116,12 +116,12 @@ def _go_to(session: Session, mark: Mark) -> None:
     session.program.move(session, lambda: debugger.go_to(mark), unasked=True)
 
 
-# -- all of it -------------------------------------------------------------------------------------
+# -- the whole timeline ----------------------------------------------------------------------------
 
 
 @request("nncdbg/timeline", when=LIVE, values=True, arguments=TimelineArguments, reads=True)
 def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
-    """The branches, the present one first, each with its own moments in the order of time."""
+    """The branches, the current one first, each with its own moments in the order of time."""
     known = session.program.debugger.timeline
     numbers = [known.branch, *(each for each in sorted(known.branches, reverse=True) if each != known.branch)]
     room, branches = MOST_MOMENTS, []
@@ -146,14 +146,14 @@ def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
 
 
 def _latest(found: Sequence[Moment], room: int) -> list[Moment]:
-    """As many as there is room for; the one where the branch stands always."""
+    """The latest moments, up to `room`; always including the branch's current position."""
     standing = next(each for each in found if each.kind in ("now", "left"))
     kept = [*found[max(0, len(found) - room) :]]
     return kept if standing in kept else [standing, *kept[1:]]
 
 
 def _moments(session: Session, branch: Branch) -> Iterator[Moment]:
-    """What belongs to a branch itself, not to the one that it parted from."""
+    """The moments of a branch itself, without those of its parent."""
     known = session.program.debugger.timeline
     following, checkpoints, edits = known.state_of(branch)
     if branch.parent is None:
@@ -184,7 +184,7 @@ def _edits_of_parent(session: Session, branch: Branch) -> Sequence[Deviation]:
 def _told(session: Session, moment: Moment) -> dict[str, Any]:
     told: dict[str, Any] = {"kind": moment.kind, "statements": moment.tick}
     if moment.name is not None:
-        # In full: a mark is gone to by its name.
+        # In full: `goto` identifies a mark by its name.
         told["name"] = moment.name
     if moment.at is not None:
         debugger, code, pc = session.program.debugger, moment.at.code, moment.at.pc

@@ -1,4 +1,4 @@
-"""What is in a frame: scopes, and variables page by page."""
+"""The content of a frame: scopes, and variables page by page."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
 
 CHILDREN = 100
-"""Variables of an answer to who does not say how many."""
+"""Variables of an answer if the client sends no count."""
 
 ANSWER_BYTES = 60 << 10
-"""Bytes of such an answer, of 64 KiB with all around it."""
+"""Bytes of such an answer, which has 64 KiB with its envelope."""
 
 MOST = 10_000
-"""Variables that may be asked for at a time."""
+"""Most variables of one request."""
 
 
 @request("scopes", when=LIVE, values=True, reads=True)
 def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
-    """Of a frame that is gone, or a line of the user's model, there are none."""
+    """The scopes of a frame; none if it is gone, or is a line of the user's model."""
     place = session.handles.place(arguments.frame_id)
     found = here(View(session), place) if isinstance(place, FramePlace) else None
     if found is None:
@@ -83,12 +83,12 @@ def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
 
 
 def _body(listed: list[Listed]) -> VariablesBody:
-    """The body of variables of which some are encoded already."""
+    """The body for variables of which some are encoded already."""
     return VariablesBody(variables=cast("list[Variable]", listed))
 
 
 def _children(view: View, place: Any) -> Children:
-    """What the container at a place holds; of what is gone, nothing."""
+    """The content of the container at a place; empty if it is gone."""
     try:
         match place:
             case ScopePlace():
@@ -105,7 +105,7 @@ def _children(view: View, place: Any) -> Children:
 
 
 def _chosen(view: View, place: Any, kind: str | None) -> tuple[int, Make]:
-    """How many children there are of a kind (None: of both, the named first), and what makes them."""
+    """The number of children of a kind (None: both, the named first), and a function that makes them."""
     if isinstance(place, MorePlace):
         if kind is not None and place.filter is not None and kind != place.filter:
             return 0, lambda start, stop: iter(())
@@ -133,7 +133,7 @@ def _watched(session: Session, made: Iterator[Listed]) -> Iterator[Listed]:
 
 
 def _bounded(view: View, place: Any, kind: Any, start: int, left: int, make: Make) -> list[Listed]:
-    """All that are left, if they are few and short; else the first ones, and one that opens into the next."""
+    """All remaining children if few and short; else the first ones, and one that expands to the next."""
     room = left if left <= CHILDREN else CHILDREN - 1
     listed: list[Listed] = []
     size = 0

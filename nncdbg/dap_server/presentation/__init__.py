@@ -1,1 +1,1 @@
-"""What a client sees of values: scopes, children, statistics, and the numbers that stand for them."""
+"""Presentation of values to a client: scopes, children, statistics, and reference numbers."""

@@ -1,4 +1,4 @@
-"""What was computed of arrays, to be told again: a view that is pinned asks for the same at every stop."""
+"""Cache of answers computed from arrays: a pinned view requests the same at every stop."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 MOST = 8
-"""Answers that are kept; each is of some MiB at most."""
+"""Cached answers; each has a few MiB at most."""
 
 Answer = TypeVar("Answer")
 
 
 class Answers:
-    """The latest answers; `stands` says whether an array keeps what was written into it."""
+    """The latest answers, valid while arrays keep their content (as the given predicate returns)."""
 
     def __init__(self, stands: Callable[[], bool]) -> None:
         self._stands = stands
@@ -26,18 +26,18 @@ class Answers:
         self._next = count(1).__next__
 
     def version(self, content: Any) -> int | None:
-        """The number of an array, which no other one gets; None where what it holds may change."""
+        """The unique version number of an array; None if its content may change."""
         if not isinstance(content, np.ndarray) or not self._stands():
             return None
         known = self._versions.get(id(content))
         if known is None or known[0]() is not content:
-            # When the array goes, so does its entry; `pop` takes the dead reference as its default.
+            # When the array is freed, its entry is removed; `pop` takes the dead reference as its default.
             gone = partial(self._versions.pop, id(content))
             known = self._versions[id(content)] = weakref.ref(content, gone), self._next()
         return known[1]
 
     def once(self, content: Any, question: Hashable, compute: Callable[[], Answer]) -> Answer:
-        """The answer to a question about an array: as it was, if this very array was asked about before."""
+        """Return the answer to a question about an array, computed once for this very array."""
         if not isinstance(content, np.ndarray) or not self._stands():
             return compute()
         key = id(content), question

@@ -1,7 +1,7 @@
-"""What a variable opens into: a tensor along its first axis, a sequence item by item.
+"""Children of a variable: a tensor along its first axis, a sequence item by item.
 
-Named children come first, then the elements.  A tensor's own are `shape`, `dtype`, `statistics`
-and, of what a loop carries, `prev`; a slice has statistics only, unless it shows its elements.
+Named children come first, then the elements.  Those of a tensor are `shape`, `dtype`, `statistics` and, for a
+value carried by a loop, `prev`; a slice has statistics only, unless it shows its elements.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _none(start: int, stop: int) -> Iterator[Variable]:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """How many there are of each kind, and what makes those from `start` to `stop`."""
+    """The number of children of each kind, and functions that make those from `start` to `stop`."""
 
     named: int = 0
     make_named: Make = _none
@@ -72,7 +72,7 @@ class View:
     typed: bool = field(init=False)
     """Whether the client shows types."""
     addressed: bool = field(init=False)
-    """Whether it takes memory references."""
+    """Whether the client supports memory references."""
 
     def __post_init__(self) -> None:
         base16 = self.format is not None and bool(self.format.hex)
@@ -96,7 +96,7 @@ class View:
         memory: str | None = None,
         defined: tuple[int | None, int | None] = (None, None),
     ) -> Variable:
-        """A variable; `opens` is how many named and indexed children `place` has."""
+        """Make a variable; `opens` is the number of named and indexed children of `place`."""
         named, indexed = opens
         number = self.session.handles.number(place) if place is not None and (named or indexed) else 0
         return Variable(
@@ -137,7 +137,7 @@ class View:
     def content(
         self, name: str, place: ContentPlace, content: Any, origin: tuple[Code, int] | None = None
     ) -> Variable:
-        """What stands at a place; `origin` is the slot that holds it, if it is a whole value."""
+        """The value at a place; `origin` is the slot that holds it, if it is a whole value."""
         return self.variable(
             name,
             self.glance.text(content),
@@ -151,7 +151,7 @@ class View:
         )
 
     def _defined(self, origin: tuple[Code, int] | None) -> tuple[int | None, int | None]:
-        """For `locations`: the line that defines a value, and the one of the user's model."""
+        """For `locations`: the line that defines a value, and the one in the user's model."""
         if origin is None or not origin[0].names[origin[1]]:
             return None, None
         code, name = origin[0], origin[0].names[origin[1]]
@@ -165,7 +165,7 @@ class View:
     # -- children --------------------------------------------------------------------------------
 
     def opens(self, place: ContentPlace, content: Any) -> tuple[int, int]:
-        """How many named and indexed children a value has."""
+        """The number of named and indexed children of a value."""
         if isinstance(content, list):
             return 0, len(content)
         if not is_tensor(content):
@@ -187,7 +187,7 @@ class View:
         return found
 
     def _has_previous(self, place: ContentPlace) -> bool:
-        """Whether it is what a loop carries, in its second iteration or a later one."""
+        """Return whether it is carried by a loop that is in its second iteration or a later one."""
         depth = depth_of(self.session, place.frame)
         if place.kind != "value" or place.index or depth is None:
             return False
@@ -195,7 +195,7 @@ class View:
         return frame.iteration > 0 and any(each.name == place.text for each in frame.code.graph.inputs)
 
     def children(self, place: ContentPlace) -> Children:
-        """What a value opens into; nothing, if it is gone."""
+        """The children of a value; none if it is gone."""
         content = content_at(self.session, place)
         if isinstance(content, list):
             return Children(
@@ -220,7 +220,7 @@ class View:
     def _slices(self, place: ContentPlace, content: Any, start: int, stop: int) -> Iterator[Variable]:
         part = content[start:stop]
         if part.size <= GLANCE:
-            # One transfer for all of them where the tensor is on a device.
+            # One transfer for all of them if the tensor is on a device.
             part = self.glance.host(part)
         element_type = type_text(content).partition("[")[0]
         if content.ndim > 1:
@@ -257,7 +257,7 @@ class View:
         return self.content("prev", place, content)
 
     def statistics(self, place: ContentPlace, content: Any, summary: Any) -> Variable:
-        """The statistics of a tensor, to be computed when they are opened if `summary` is None."""
+        """The statistics of a tensor; if `summary` is None, computed when they are expanded."""
         of = StatisticsPlace(place)
         if summary is None:
             return self.variable("statistics", UNKNOWN, place=AskedPlace(of), opens=(1, 0), hint=LAZY)
@@ -270,10 +270,10 @@ class View:
             evaluate_name=f"stats({whole})" if whole is not None else None,
         )
 
-    # -- what is asked for -------------------------------------------------------------------------
+    # -- values on request -------------------------------------------------------------------------
 
     def asked(self, place: AskedPlace) -> Children:
-        """The one child that stands for what was not computed; none, if it is gone."""
+        """The one child with the value that was not computed; none, if it is gone."""
         of = place.of if isinstance(place.of, ContentPlace) else place.of.of
         try:
             content = content_at(self.session, of)
@@ -307,7 +307,7 @@ class View:
 
 
 def _title(place: ContentPlace) -> str:
-    """What the variable at a place is called."""
+    """The name of the variable at a place."""
     if place.index:
         return f"[{place.index[-1]}]"
     return spelled(place.text) if place.kind == "value" else place.text

@@ -17,9 +17,9 @@ _TYPES = {"bool": "np.bool_", "object": "object"}
 
 
 def python_text(text: str, content: Any) -> str:
-    """A value as Python spells it, every element exactly; `text` is what gave it.
+    """Return a value as exact Python text; `text` is its expression.
 
-    Of a tensor of more than `MAX_ELEMENTS` elements the edges, and how to have it whole.
+    For a tensor of more than `MAX_ELEMENTS` elements, its edges, and how to get it whole.
     """
     if isinstance(content, np.ndarray):
         return _array(text, content)
@@ -52,12 +52,12 @@ def _dtype(dtype: np.dtype[Any]) -> str:
 def _nested(array: Array, spell: Callable[[Any], str]) -> str:
     if array.ndim == 0:
         return spell(array[()])
-    # With `...` what is taken out stays an array, of strings too.
+    # With `...` the selected part stays an array, of strings too.
     return f"[{', '.join(_nested(array[position, ...], spell) for position in range(len(array)))}]"
 
 
 def _speller(array: Array) -> Callable[[Any], str]:
-    """What spells one element of the array."""
+    """Return the formatter for one element of the array."""
     kind = array.dtype.kind
     if kind == "c":
         return lambda each: f"complex({_real(each.real)}, {_real(each.imag)})"
@@ -69,7 +69,7 @@ def _speller(array: Array) -> Callable[[Any], str]:
 
 
 def _real(number: Any) -> str:
-    """The shortest digits that give the number back in its own type."""
+    """The shortest digits that restore the number in its own type."""
     text = str(number)
     bare = text.lstrip("+-")
     return text.replace(bare, f"np.{bare}") if bare in ("nan", "inf") else text

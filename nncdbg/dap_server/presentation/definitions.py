@@ -1,4 +1,4 @@
-"""Where a value is defined: in the text of the program, and in the user's own model."""
+"""Definitions of values: in the text of the program, and in the user's own model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionPlace:
-    """The place where the value `name` is defined, as seen from the block that begins at `address`.
+    """Where the value `name` is defined, as seen from the block that begins at `address`.
 
-    `model`: in the user's own model, not in the text of the program.
+    `model`: in the user's own model instead of the text of the program.
     """
 
     address: int
@@ -26,12 +26,12 @@ class DefinitionPlace:
 
 
 def definition_reference(session: Session, code: Code, name: str) -> int:
-    """A reference for `locations`: the line that defines a value which is visible in a block."""
+    """A reference for `locations`: the line that defines a value visible in a block."""
     return session.handles.number(DefinitionPlace(address_of(session, code, 0), name, model=False))
 
 
 def model_reference(session: Session, code: Code, name: str) -> int | None:
-    """A reference for `locations`: the line of the user's model that a value comes from, if it is known."""
+    """A reference for `locations`: the line of the user's model that a value comes from; None if unknown."""
     home = _home(code, name)
     if home is None:
         return None
@@ -42,7 +42,7 @@ def model_reference(session: Session, code: Code, name: str) -> int | None:
 
 
 def definition_at(session: Session, reference: int) -> tuple[Source, int] | None:
-    """The text and the line, counted from 1, of a reference; None if it is one no more."""
+    """The text and the line, counted from 1, of a reference; None if it is no longer valid."""
     place = session.handles.place(reference)
     if not isinstance(place, DefinitionPlace):
         return None
@@ -58,7 +58,7 @@ def definition_at(session: Session, reference: int) -> tuple[Source, int] | None
 
 
 def _home(code: Code, name: str) -> Code | None:
-    """The block that defines a value visible in `code`, not one that only captures it."""
+    """The block that defines a value visible in `code`, rather than one that only captures it."""
     found: Code | None = code
     while found is not None:
         slot = found.slot_of.get(name)
@@ -84,7 +84,7 @@ def _line(session: Session, home: Code, name: str) -> int:
         return listing.line(home.path, pc)
     header = listing.header_line(home.path)
     first = listing.line(home.path, 0)
-    # Constants stand between the header and the first statement, inputs in the header.
+    # Constants are between the header and the first statement, inputs in the header.
     written = listing.prefixes.spell(name)
     starts = (f"%{written}:", f"%{written} =")
     lines = range(header + 1, first)

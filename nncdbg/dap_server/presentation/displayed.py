@@ -1,4 +1,4 @@
-"""Values as an editor displays them (`f32[3] [1. nan 0.5]`), read back after the user has edited the text."""
+"""Parser of values as an editor displays them (`f32[3] [1. nan 0.5]`), after the user has edited them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ELEMENT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s\[\],]+""")
 
 
 def is_displayed(text: str) -> bool:
-    """Whether a text begins with the type of a tensor, as displayed values do."""
+    """Return whether a text begins with the type of a tensor, as displayed values do."""
     found = _TYPED.fullmatch(text)
     return found is not None and found[1] in dtypes.NUMPY
 
@@ -52,7 +52,7 @@ def from_display(text: str, before: Array, glance: Glance) -> Array:
 
 
 def _element(text: str) -> Any:
-    """The number, bool or string that a text spells.  Raises UsageError."""
+    """Parse the number, bool or string in a text.  Raises UsageError."""
     spec = read_spec(text)
     if not isinstance(spec, Plain):
         raise UsageError(f"{text} is not a valid element", hint="use a number, true, false, nan or inf")

@@ -1,10 +1,10 @@
-"""How a value reads in a list of variables: its type, then its few elements or its statistics.
+"""Value text in a list of variables: the type, then a few elements or the statistics.
 
     %h    f32[1,64,56,56] min -0.1 mean 0.4 max 6.1 std 0.9
     %i    i64[] 5
 
-Never more than a glance: statistics are kept per array, taken from what the engine logged where
-they cannot be computed at once, and else left out until somebody asks.
+The cost is bounded: statistics are cached per array, taken from the engine's log if they cannot be computed
+at once, and otherwise omitted until the client requests them.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ if TYPE_CHECKING:
     from nncdbg.engine.graph import Array
 
 GLANCE = 1 << 22
-"""Elements of which one answer computes statistics: some 2 ms."""
+"""Elements whose statistics one answer computes: about 2 ms."""
 
 FEW = 1 << 12
-"""Elements that one goes through as fast as one asks for what is known of them."""
+"""Elements that can be scanned as fast as known statistics are looked up."""
 
 PART = 1 << 20
-"""Bytes up to which a part of a file is read by itself, without what stands around it."""
+"""Bytes up to which a part of a file is read alone, without its surroundings."""
 
 UNKNOWN = "…"
-"""Stands for statistics that are computed when somebody asks."""
+"""Placeholder for statistics that are computed on request."""
 
 LONGEST = 1024
-"""Characters of one element that are shown."""
+"""Displayed characters of one element."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The slots of a block that have names, in the order in which they are written."""
+    """The named slots of a block, in the order in which they are written."""
 
     written: tuple[int, ...]
     definition: tuple[int, ...]
     """The pc that writes each of them."""
     given: tuple[int, ...]
-    """What is there when the block begins: its inputs, and what it takes from the block around."""
+    """Slots that are set when the block begins: its inputs, and its captures from the enclosing block."""
     constants: tuple[int, ...]
 
     def before(self, pc: int) -> int:
-        """How many are written by the statements before `pc`."""
+        """The number of slots written by the statements before `pc`."""
         return bisect_left(self.definition, pc)
 
 
 def slots_of(code: Code) -> Slots:
-    """The slots of a block, by when they are written."""
+    """The slots of a block, by the time at which they are written."""
     constants = {constant.value.name for constant in code.graph.constants}
     named = [(slot, pc) for slot, pc in enumerate(code.definition) if code.names[slot]]
     written = [(slot, pc) for slot, pc in named if pc >= 0]
@@ -81,7 +81,7 @@ def slots_of(code: Code) -> Slots:
 
 @dataclass(eq=False)
 class Shown:
-    """What is remembered of one program's values: the slots of its blocks, the statistics of its arrays."""
+    """Cache for one program's values: the slots of its blocks, the statistics of its arrays."""
 
     debugger: Debugger
     _slots: dict[Code, Slots] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Shown:
     answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:
-        # Where memory is used again, an array may come to hold something else.
+        # Where memory is reused, the content of an array may change.
         self.answers = Answers(lambda: self.debugger.timeline.retains)
 
     def slots(self, code: Code) -> Slots:
@@ -102,26 +102,26 @@ class Shown:
         return found
 
     def summary(self, content: Any) -> Summary | None:
-        """The statistics of an array, if they are known."""
+        """The statistics of an array, if they are cached."""
         known = self._summaries.get(id(content))
         return known[1] if known is not None and known[0]() is content else None
 
     def keep(self, content: Any, summary: Summary) -> None:
-        """Remember the statistics of an array as long as it lives."""
+        """Cache the statistics of an array as long as it is live."""
         if self.debugger.timeline.retains:
-            # Where memory is used again, an array may come to hold something else.
+            # Where memory is reused, the content of an array may change.
             key = id(content)
             self._summaries[key] = weakref.ref(content, partial(self._summaries.pop, key)), summary
 
     def noted(self, content: Any) -> Summary | None:
-        """The statistics of an array, if they are known or were logged."""
+        """The statistics of an array, if they are cached or were logged."""
         found = self.summary(content)
         if found is None and (found := self.logged(content)) is not None:
             self.keep(content, found)
         return found
 
     def logged(self, content: Any) -> Summary | None:
-        """What the engine logged when this array was written, if it has it still."""
+        """The statistics that the engine logged when this array was written, if it still has them."""
         log = self.debugger.observers.log
         row = log.row_of(content) if log is not None else None
         return None if row is None else summary_of(row, dtypes.name_of(content.dtype))
@@ -129,7 +129,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Glance:
-    """What one answer shows of contents.  `hex`: integers in base 16; `between` raises to give up."""
+    """Formats the values of one answer.  `hex`: integers in base 16; `between` raises to cancel."""
 
     shown: Shown
     hex: bool
@@ -138,7 +138,7 @@ class Glance:
     """Elements whose statistics this answer may still compute."""
 
     def text(self, content: Any) -> str:
-        """A value in a line."""
+        """A value in one line."""
         if not is_tensor(content):
             return plain_text(content)
         head = type_text(content)
@@ -150,7 +150,7 @@ class Glance:
         return f"{head} {statistics_text(content, summary)}" if summary is not None else f"{head} {UNKNOWN}"
 
     def elements(self, array: Array) -> str:
-        """The elements of a small tensor, or the first ones of one of strings."""
+        """The elements of a small tensor, or the first ones of a tensor of strings."""
         if self.hex and dtypes.name_of(array.dtype) in dtypes.INTEGERS:
             return self._nested(array)
         return elements(array)
@@ -161,7 +161,7 @@ class Glance:
         return f"[{' '.join(map(self._nested, array))}]"
 
     def element(self, value: Any) -> str:
-        """One element in full, numbers as NumPy spells them; strings quoted, `true` and `false`."""
+        """One element in full: numbers in NumPy's form, strings quoted, `true` and `false`."""
         if isinstance(value, bool | np.bool_):
             return "true" if value else "false"
         if isinstance(value, str | bytes):
@@ -172,12 +172,12 @@ class Glance:
         return str(value)
 
     def host(self, content: Any) -> Array:
-        """A tensor where one can look at it."""
+        """A tensor on the host."""
         array = np.asarray(self.shown.debugger.backend.to_host(content))
         return read_part(array) if array.nbytes <= PART else array
 
     def summary(self, content: Any) -> Summary | None:
-        """The statistics of a tensor if they are known, or can be had at once."""
+        """The statistics of a tensor if they are cached, or can be computed at once."""
         known = self.shown.summary(content)
         if known is not None:
             return known
@@ -187,12 +187,12 @@ class Glance:
         return self.full_summary(content)
 
     def at_hand(self, content: Any) -> Summary | None:
-        """The statistics of a tensor without a long pass over it: what was logged or is known."""
+        """The statistics of a tensor without a long pass over it: logged or cached ones."""
         found = self.shown.noted(content)
         return self.full_summary(content) if found is None and content.size <= FEW else found
 
     def full_summary(self, content: Any) -> Summary:
-        """The statistics of a tensor, however long it takes; `between` is asked now and then."""
+        """The statistics of a tensor, however long they take; `between` is called regularly."""
         summary = self.shown.summary(content)
         if summary is None:
             if isinstance(content, (np.ndarray, np.generic)):
@@ -210,12 +210,12 @@ class Glance:
 
 
 def is_tensor(content: Any) -> bool:
-    """Whether it is an array, of whichever library, or one of its elements."""
+    """Return whether it is an array of any library, or one of its elements."""
     return hasattr(content, "dtype") and hasattr(content, "shape")
 
 
 def type_text(content: Any) -> str:
-    """`f32[1,64]`; `seq(f32[...])` of a list of tensors; `none` of an optional that is absent."""
+    """`f32[1,64]`; `seq(f32[...])` for a list of tensors; `none` for an absent optional."""
     if is_tensor(content):
         return str(TensorType(dtypes.name_of(content.dtype), tuple(content.shape)))
     if content is None:
@@ -230,7 +230,7 @@ def type_text(content: Any) -> str:
 
 
 def plain_text(content: Any) -> str:
-    """The text of a sequence, an absent optional, or another result of an expression that is not a tensor."""
+    """The text of a sequence, an absent optional, or another result that is not a tensor."""
     if isinstance(content, list):
         return f"{type_text(content)} {len(content)} {'item' if len(content) == 1 else 'items'}"
     if isinstance(content, bool):
@@ -240,7 +240,7 @@ def plain_text(content: Any) -> str:
 
 
 def statistics_text(content: Any, summary: Summary) -> str:
-    """The statistics in a line; of bools how many are true."""
+    """The statistics in one line; for bools the number of true ones."""
     if content.dtype.kind == "b":
         return f"{summary.count - summary.zero} of {summary.count} true"
     return str(summary)

@@ -1,7 +1,7 @@
-"""Numbers for places in a program that a client may ask about later.
+"""Reference numbers for places in a program that a client may request later.
 
-The same place has the same number as long as the session lasts, so that what a person has
-expanded stays expanded from stop to stop.  A number whose place is gone resolves to nothing.
+The same place keeps its number throughout the session, so that expanded variables stay expanded from stop to
+stop.  A number whose place is gone resolves to nothing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 FIRST = 1000
 KEPT = 1 << 16
-"""Places remembered; beyond that the ones not asked for longest are forgotten."""
+"""Stored places; beyond that the least recently used ones are dropped."""
 
 
 class Handles:
-    """Places to numbers and back.  A place is a hashable record that says how to find it anew."""
+    """Maps places to numbers and back.  A place is a hashable record from which it can be found again."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._places: dict[int, Any] = {}
-        """In the order in which they were asked for, the latest at the end."""
+        """In order of use, the latest at the end."""
         self._next = FIRST
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Handles:
         return place
 
     def stand(self, numbers: Iterable[int]) -> bool:
-        """Whether all of these still are numbers of places; they count as asked for."""
+        """Return whether all of these are still numbers of places; this counts as a use."""
         places = self._places
         for number in numbers:
             place = places.pop(number, None)

@@ -1,8 +1,8 @@
-"""What stands around the place where the program stands: blocks in each other, their nearest statements.
+"""The neighbourhood of the current statement: nested blocks and their nearest statements.
 
-A block is a graph that is drawn open: one on the stack, or one that somebody wants to look into.  Data
-flow is followed through open blocks, so that an edge leads from the statement that computes a value to
-the one that reads it.
+A block is a graph that is drawn open: one on the stack, or one that the user has expanded.  Data flow is
+followed through open blocks, so that an edge leads from the statement that computes a value to the one that
+reads it.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ if TYPE_CHECKING:
     from nncdbg.engine.graph import Graph, Node, Program
 
 MOST_STATEMENTS = 60
-"""Statements that are shown, those of blocks looked into among them."""
+"""Shown statements, including those of expanded blocks."""
 
 MOST_OF_ALL = 20_000
-"""Statements of a whole graph that are shown."""
+"""Shown statements of a whole graph."""
 
 LEVELS = 8
-"""Blocks of the stack that are shown, the innermost."""
+"""Shown blocks of the stack, the innermost ones."""
 
 SLIDE = 8
-"""Steps in a row that keep the shown part of a long graph, so that a client seldom has to lay it out anew."""
+"""Consecutive steps that keep the shown part of a long graph, so that clients seldom redo the layout."""
 
 OUTWARDS = 3
-"""How many statements further away one is for each block further out."""
+"""Distance, in statements, that each enclosing block adds."""
 
 
 @dataclass(eq=False)
 class Block:
-    """A graph that is shown with its statements, which is what statement `pc` of `outer` does.
+    """A graph shown with its statements; it is the body of statement `pc` of `outer`.
 
-    `frame` is that of a block on the stack, at `depth`, which stands at `here`; None of one looked into.
+    `frame`, `depth` and `here` (its statement) are those of a block on the stack; `frame` is None for an
+    expanded block.
     """
 
     id: str
@@ -57,12 +58,12 @@ class Block:
     """Whether the statement at `here` has run."""
     shown: list[int] = field(default_factory=list)
     inside: dict[int, list[Block]] = field(default_factory=dict)
-    """By number of the statement the blocks that are shown in its place."""
+    """The blocks shown in place of a statement, by its number."""
     _definitions: dict[str, int] | None = None
 
     @property
     def origin(self) -> Block:
-        """The block on the stack that this one is looked into from; itself, if it is one."""
+        """The block on the stack from which this one is expanded; itself, if it is one."""
         block = self
         while block.frame is None and block.outer is not None:
             block = block.outer
@@ -93,7 +94,7 @@ class Block:
         return self._definitions.get(name)
 
     def reads(self, pc: int) -> Iterator[str]:
-        """The names that a statement reads, through its blocks too; those of the last line at the end."""
+        """The names that a statement reads, also in its blocks; at the end those of the last line."""
         if self.frame is not None:
             code = self.frame.code
             slots = code.reads(pc) if pc < len(code.nodes) else set(code.operands[pc])
@@ -106,9 +107,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a value comes from: a statement, or with pc -1 an input of the outermost block.
+    """The source of a value: a statement, or with pc -1 an input of the outermost block.
 
-    `name` is what it is called there; `carried`: by a loop, from one iteration to the next.
+    `name` is its name there; `carried`: carried by a loop, from one iteration to the next.
     """
 
     block: Block
@@ -120,7 +121,7 @@ class Source:
 def neighbourhood(session: Session, opened: Container[str], closed: Container[str]) -> list[Block]:
     """The blocks to show, outer before inner.
 
-    `opened` are ids of statements to look into, `closed` of those on the stack that are not to be shown open.
+    `opened` are ids of statements to expand, `closed` of those on the stack to collapse.
     """
     blocks = on_the_stack(session, closed, LEVELS)
     inner = len(blocks) - 1
@@ -139,7 +140,7 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
 
 
 def whole(session: Session, opened: Container[str]) -> list[Block]:
-    """The entry graph with all its statements, and the opened blocks in it: outer before inner."""
+    """The entry graph with all its statements, and its expanded blocks: outer before inner."""
     root = on_the_stack(session, (), len(session.program.debugger.stack))[0]
     root.inside = {}
     root.shown = list(range(min(MOST_OF_ALL, len(root.graph.nodes) + 1)))
@@ -153,7 +154,7 @@ def _around(block: Block) -> range:
 
 
 def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[Block]:
-    """The innermost blocks of the stack, outer before inner, without those below a closed statement."""
+    """The innermost blocks of the stack, outer before inner, without those below a collapsed statement."""
     frames = session.program.debugger.stack
     first = max(0, len(frames) - levels)
     blocks: list[Block] = []
@@ -204,7 +205,7 @@ def _bodies(program: Program, block: Block, pc: int) -> Iterator[Block]:
 
 
 def sources(block: Block, name: str) -> list[Source]:
-    """The statements, shown or not, that give a value as a block sees it; those in open blocks themselves."""
+    """The statements, shown or not, that produce a value visible in a block; inside open blocks too."""
     found: dict[tuple[str, int, str, bool], Source] = {}
     waiting, seen = [(block, name, False)], set()
     while waiting:
@@ -226,7 +227,7 @@ def sources(block: Block, name: str) -> list[Source]:
 
 
 def _from_inside(block: Block, pc: int, name: str, carried: bool) -> list[tuple[Block, str, bool]]:
-    """What gives a result of a statement that is shown as its blocks."""
+    """The sources of a result of a statement that is shown as its blocks."""
     results = [value.name for value in block.graph.nodes[pc].outputs]
     index = results.index(name)
     return [
@@ -237,7 +238,7 @@ def _from_inside(block: Block, pc: int, name: str, carried: bool) -> list[tuple[
 
 
 def _from_outside(block: Block, name: str, carried: bool) -> list[tuple[Block, str, bool]]:
-    """Where an input of a block, or what it takes from the block around, comes from."""
+    """The sources of an input of a block, or of a value captured from the enclosing block."""
     if block.outer is None:
         return []
     inputs = [value.name for value in block.graph.inputs]
@@ -252,7 +253,7 @@ def _from_outside(block: Block, name: str, carried: bool) -> list[tuple[Block, s
 
 def _given(block: Block, node: Node, index: int) -> Iterator[str]:
     if block.kind == "loop" and index == 0:
-        return  # the number of the iteration
+        return  # the iteration number
     operands = [each for each in node.inputs if each is not None] if block.kind == "micro" else node.inputs
     if index < len(operands) and isinstance(operands[index], str):
         yield operands[index]  # type: ignore[misc]

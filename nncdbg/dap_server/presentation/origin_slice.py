@@ -1,4 +1,4 @@
-"""What led to a finding or a failure: the backward slice with statistics, bounded, as lines of text."""
+"""Origin of a finding or failure: the bounded backward slice with statistics, as lines of text."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from nncdbg.stats import Summary
 
 _LINES = 20
-"""Lines that are told at most."""
+"""Most lines."""
 
 _DEPTH = 20
-"""Statements that it goes back at most."""
+"""Most statements to follow back."""
 
 
 def origin_lines(session: Session, stop: Stop, output: int | None) -> list[str]:
-    """The statement of a stop, then what it was computed from, nearest first, with statistics.
+    """The statement of a stop, then the values it was computed from, nearest first, with statistics.
 
-    `output` is the result of the statement that is meant; None where it has none, as it failed.
+    `output` is the index of the affected result; None if the statement failed and has none.
     """
     lines = list(islice(_slice(session, stop, output), _LINES + 1))
     if len(lines) > _LINES:
@@ -38,7 +38,7 @@ def origin_lines(session: Session, stop: Stop, output: int | None) -> list[str]:
 
 
 class Glancing:
-    """How a slice shows values: with the statistics that one answer may compute."""
+    """Formats the values of a slice: with the statistics that one answer may compute."""
 
     def __init__(self, session: Session) -> None:
         self.debugger = session.program.debugger

@@ -1,4 +1,4 @@
-"""What the numbers of `Handles` stand for, and how each is found again at a later stop."""
+"""Places behind the numbers of `Handles`, and how to find them again at a later stop."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FramePlace:
-    """The frame at `depth` (0: the entry graph), as long as it is one of the block at `path`.
+    """The frame at `depth` (0: the entry graph), as long as it belongs to the block at `path`.
 
-    `formula` is the op whose micro program the block belongs to, None for a block of the program.
+    `formula` is the op of the block's micro program, None for a block of the program.
     """
 
     depth: int
@@ -41,7 +41,7 @@ class SourcePlace:
 
 @dataclass(frozen=True, slots=True)
 class ScopePlace:
-    """A group of values of a frame, by the name that a person reads."""
+    """A group of values of a frame, by its displayed name."""
 
     frame: FramePlace
     scope: str
@@ -49,10 +49,9 @@ class ScopePlace:
 
 @dataclass(frozen=True, slots=True)
 class ContentPlace:
-    """A value of a frame, or the part of it at `index`; with `sequence` the first index is an item of a list.
+    """A value of a frame, or the part of it at `index`; with `sequence` the first index is a list item.
 
-    `text` is a value's name without sigil; an expression; or the number of a slot, for an operand
-    in place.
+    `text` is a value's name without sigil; an expression; or the number of a slot, for an operand in place.
     """
 
     frame: FramePlace
@@ -64,21 +63,21 @@ class ContentPlace:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsPlace:
-    """The ten numbers of a tensor."""
+    """The ten statistics of a tensor."""
 
     of: ContentPlace
 
 
 @dataclass(frozen=True, slots=True)
 class AskedPlace:
-    """What is computed only when it is asked for; it has one child, which takes its place."""
+    """A value that is computed only on request; it has one child, which replaces it."""
 
     of: ContentPlace | StatisticsPlace
 
 
 @dataclass(frozen=True, slots=True)
 class MorePlace:
-    """The children of a place from number `start` on; `filter` says of which kind."""
+    """The children of a place from number `start` on; `filter` is their kind."""
 
     of: ContentPlace | ScopePlace
     filter: Literal["indexed", "named"] | None
@@ -86,11 +85,11 @@ class MorePlace:
 
 
 Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | AskedPlace | MorePlace"
-"""What a `variablesReference` may stand for."""
+"""Place of a `variablesReference`."""
 
 
 def frame_place(session: Session, depth: int) -> FramePlace:
-    """The place of the frame at a depth of the stack as it is now."""
+    """The place of the frame at a depth of the current stack."""
     code = session.program.debugger.stack[depth].code
     formula = None if code.formula is None else str(code.graph.name)
     return FramePlace(depth, code.path, formula)
@@ -113,9 +112,9 @@ def frame_depth(session: Session, number: int) -> int | None:
 
 
 def standing(session: Session, depth: int) -> tuple[int, bool]:
-    """(pc, whether it has run) of the statement that a frame stands at.
+    """(pc, whether it has run) of a frame's current statement.
 
-    That is the next one; or in the frame that a stop is about, the one just run that it is about.
+    That is the next one; in the frame of a stop at a statement that has just run, that statement.
     """
     debugger = session.program.debugger
     if session.state is State.RUNNING:
@@ -124,14 +123,14 @@ def standing(session: Session, depth: int) -> tuple[int, bool]:
 
 
 def computed(frame: Frame, slot: int, ended: bool) -> bool:
-    """Whether a slot holds what its statement gave."""
+    """Return whether a slot holds the result of its statement."""
     return (frame.code.definition[slot] < frame.pc or ended) and frame.slots[slot] is not UNSET
 
 
 def content_at(session: Session, place: ContentPlace) -> Any:
-    """What stands at a place now, where it stands (see `Values.content`); UNSET if nothing does.
+    """The current value at a place, on its device (see `Values.content`); UNSET if there is none.
 
-    What was dropped is computed again.  Raises NotComputed for a value that is no longer valid.
+    Dropped values are recomputed.  Raises NotComputed for a value that is no longer valid.
     """
     content = _whole(session, place)
     if content is UNSET or not place.index:
@@ -140,7 +139,7 @@ def content_at(session: Session, place: ContentPlace) -> Any:
     try:
         if place.sequence:
             content, index = content[index[0]], index[1:]
-        # A tensor of no axes is to stay one, not to become a number.
+        # A tensor without axes must stay one, and not become a number.
         return content[(*index, ...)] if index else content
     except (IndexError, TypeError):
         return UNSET
@@ -167,7 +166,7 @@ def _whole(session: Session, place: ContentPlace) -> Any:
 
 
 def _evaluated(values: Values, text: str) -> Any:
-    """The value of an expression; UNSET where it has none at this moment."""
+    """The value of an expression; UNSET if it has none at this moment."""
     try:
         return evaluate(parse(text, values.has, values.names), values)
     except NncdbgError:
@@ -175,12 +174,12 @@ def _evaluated(values: Values, text: str) -> Any:
 
 
 def value_title(session: Session, code: Code, name: str) -> str:
-    """Return the short name by which a list of variables shows a value; it can be typed as well."""
+    """Return the short name of a value in a list of variables; it can be typed as well."""
     return short_name_text(session.program.debugger.loaded.names_in(code).forms(name)[0])
 
 
 def evaluate_name(place: ContentPlace) -> str | None:
-    """The expression that gives what stands at a place; None if there is none."""
+    """The expression for the value at a place; None if there is none."""
     if place.kind == "slot" or place.sequence:
         return None
     if place.kind == "expression":
@@ -191,7 +190,7 @@ def evaluate_name(place: ContentPlace) -> str | None:
 
 
 def child_place(session: Session, number: int, name: str) -> ContentPlace | None:
-    """The place of the child called `name` of the container with a number; None for what is no value."""
+    """The place of the child `name` of the container with a number; None if it is not a value."""
     container = session.handles.place(number)
     while isinstance(container, (MorePlace, AskedPlace)):
         container = container.of
@@ -211,7 +210,7 @@ def child_place(session: Session, number: int, name: str) -> ContentPlace | None
 
 
 def values_from(session: Session, frame_number: int | None) -> Values:
-    """Names and values as seen from a frame, the innermost if none is given.
+    """Names and values as seen from a frame, by default the innermost.
 
     Raises UsageError if the frame is gone.
     """

@@ -1,4 +1,4 @@
-"""What an expression gives, as a client shows it."""
+"""Results of expressions, as a client shows them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 def result_of(
     session: Session, scope: Values, text: str, format: ValueFormat | None, *, keep: bool = False
 ) -> Variable:
-    """The value of an expression seen from a frame, as a variable that can be opened.
+    """The value of an expression seen from a frame, as a variable that can be expanded.
 
     With `keep` it becomes the value of `$_`.  Raises ExpressionError, NotComputed.
     """
     expression = scope.read(text)
     name = expression.root.name if isinstance(expression.root, Name) else None
-    # What a name alone means is only looked at, where it stands, however large it is.
+    # A value given by its name alone is read in place, however large it is.
     content = evaluate(expression, scope) if name is None else scope.content(name)
     if keep:
         scope.convenience["_"] = content if name is None else scope.value(name)
@@ -60,7 +60,7 @@ def _memory(session: Session, frame: Any, name: str | None, content: Any) -> str
 
 
 def _text(view: View, content: Any) -> str:
-    """A scalar that an expression gives plain; everything else as a variable shows it."""
+    """The text of a result: scalars plain, everything else as in a variable."""
     if view.glance.hex and isinstance(content, int) and not isinstance(content, bool):
         return hex(content)
     if isinstance(content, np.generic | bool):

@@ -1,4 +1,4 @@
-"""How a run has ended: its outputs with statistics, non-finite inputs, and the findings that stopped it."""
+"""Summary of a run: outputs with statistics, non-finite inputs, and the findings that stopped it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RunFinding(Record, frozen=True, kw_only=True):
-    """A finding that stopped the run: kind, label of its filter, what was seen, place of the statement."""
+    """A finding that stopped the run: kind, label of its filter, description, place of the statement."""
 
     kind: str
     label: str
@@ -30,7 +30,7 @@ class RunFinding(Record, frozen=True, kw_only=True):
 
 
 class RunValue(Record, frozen=True, kw_only=True):
-    """An output or input: `text` as in the variables, `kinds` what is non-finite in it (`nan`, `inf`)."""
+    """An output or input: `text` as in the variables, `kinds` of non-finite elements (`nan`, `inf`)."""
 
     name: str
     text: str
@@ -59,7 +59,7 @@ def finding_of(stop: Stop, sources: Sources, client: Client) -> RunFinding:
 
 
 def summary_of_run(shown: Shown, name: str, findings: list[RunFinding]) -> RunSummaryBody:
-    """The summary of the program called `name`, which has run to its end."""
+    """The summary of the program `name`, after its end."""
     debugger = shown.debugger
     glance = Glance(shown, hex=False, between=lambda: None)
     slots = debugger.stack[0].slots[1 : 1 + len(debugger.inputs)]
@@ -74,7 +74,7 @@ def summary_of_run(shown: Shown, name: str, findings: list[RunFinding]) -> RunSu
 
 
 def console_lines(summary: RunSummaryBody) -> list[str]:
-    """The lines of the console for a summary: every output, and every input with NaN or Inf."""
+    """The console lines of a summary: every output, and every input with NaN or Inf."""
     inputs = [f"input {each.name} {each.text}" for each in summary.inputs]
     return [*inputs, *(f"output {each.name} {each.text}" for each in summary.outputs)]
 

@@ -1,4 +1,4 @@
-"""The elements of a tensor on their way to a view: which ones, and how they are written down."""
+"""Sampling and encoding of a tensor's elements for a view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sampling(shape: tuple[int, ...], most: int) -> list[int]:
-    """A step for each axis, a power of two, so that at most `most` elements are left; long axes first."""
+    """A power-of-two step for each axis, so that at most `most` elements remain; long axes first."""
     steps = [1] * len(shape)
     if 0 in shape:
         return steps
@@ -30,10 +30,10 @@ def sampling(shape: tuple[int, ...], most: int) -> list[int]:
 
 
 def packed(array: Array) -> tuple[str, str]:
-    """(`f32`, bytes in base64): the elements in C order, least byte first.
+    """(`f32`, bytes in base64): the elements in C order, little-endian.
 
-    Elements of one to eight bytes stay what they are; narrower ones and narrow floats become `i8` and
-    `f32`, bools `u8`, complex ones pairs.  Raises UsageError for strings.
+    Elements of one to eight bytes keep their type; narrower ones and narrow floats become `i8` and `f32`,
+    bools `u8`, complex ones pairs.  Raises UsageError for strings.
     """
     kind = array.dtype.kind
     if kind in "OUST":
@@ -51,7 +51,7 @@ def packed(array: Array) -> tuple[str, str]:
 
 
 def json_numbers(array: Array) -> list[Any]:
-    """The elements in C order as JSON can tell them."""
+    """The elements in C order as JSON values."""
     flat = array.reshape(-1)
     if flat.dtype.kind == "c":
         return [list(map(json_number, (each.real, each.imag))) for each in flat.tolist()]
@@ -66,12 +66,12 @@ def json_numbers(array: Array) -> list[Any]:
 
 
 def _widened(array: Array) -> Array:
-    """Integers narrower than a byte, or floats that only `ml_dtypes` knows, as NumPy has them."""
+    """Convert integers narrower than a byte, and floats that only `ml_dtypes` has, to NumPy's own types."""
     return array.astype(np.int8 if dtypes.name_of(array.dtype) in dtypes.INTEGERS else np.float32)
 
 
 def json_number(number: float) -> float | str:
-    """A number, or its name where JSON has none."""
+    """A number, or its name if JSON has none for it."""
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -1,4 +1,4 @@
-"""The groups in which a frame's values are shown, and what is in each."""
+"""The groups of a frame's values, and the content of each."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from nncdbg.engine.execution.frame import Frame
 
 BUFFERS = "buffers"
-"""Not a scope of its own: where the values of a frame stand in memory."""
+"""Not a scope of its own: the memory of a frame's values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The frame that is looked at: the statement at `pc`, which has run or comes next."""
+    """The inspected frame: the statement at `pc`, which has run or is next."""
 
     view: View
     place: FramePlace
@@ -57,7 +57,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class ScopeKind:
-    """`hint` is the protocol's presentation hint; `fits` says which frames have it."""
+    """`hint` is the protocol's presentation hint; `fits` returns whether a frame has this scope."""
 
     children: Callable[[Here], Children]
     hint: str | None = None
@@ -75,7 +75,7 @@ def here(view: View, place: FramePlace) -> Here | None:
 
 
 def scope_children(view: View, place: ScopePlace) -> Children:
-    """What is in a scope; nothing, if its frame is gone or no such frame any more."""
+    """The content of a scope; empty if its frame is gone, or does not have it any more."""
     found = here(view, place.frame)
     if found is None:
         return Children()
@@ -89,7 +89,7 @@ def scope_children(view: View, place: ScopePlace) -> Children:
 
 
 def _listed(here: Here, slots: Sequence[int]) -> Children:
-    """The values in these slots, as far as they are computed, each once."""
+    """The computed values in these slots, each once."""
     shown = [slot for slot in dict.fromkeys(slots) if slot and computed(here.frame, slot, here.ended)]
     return Children(len(shown), lambda start, stop: (_value(here, slot) for slot in shown[start:stop]))
 
@@ -114,13 +114,13 @@ def _value(here: Here, slot: int) -> Listed:
 
 
 def _inputs(here: Here) -> Children:
-    """What the statement reads, and what the blocks inside it read."""
+    """The values that the statement reads, in its blocks too."""
     slots = list(here.code.operands[here.pc])
     return _listed(here, [*slots, *sorted(here.code.reads(here.pc) - set(slots))])
 
 
 def _outputs(here: Here) -> Children:
-    """The results of the last statement of this frame, at its beginning its inputs.
+    """The results of the last statement of this frame; at the frame's beginning its inputs.
 
     Before a statement without a kernel: its results, which can be set.
     """
@@ -137,7 +137,7 @@ def _outputs(here: Here) -> Children:
 
 
 def _awaited(here: Here, names: Sequence[str]) -> Children:
-    """Results that the user gives, because their op has no kernel."""
+    """Results that the user provides, because their op has no kernel."""
 
     def make(name: str) -> Listed:
         title = _title(here, name)
@@ -150,7 +150,7 @@ def _awaited(here: Here, names: Sequence[str]) -> Children:
 
 
 def _values(here: Here) -> Children:
-    """The values of this frame: computed ones, the newest first, then given ones, then those to come."""
+    """The values of this frame: computed ones, the newest first, then given ones, then future ones."""
     slots = here.view.session.program.shown.slots(here.code)
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
     given = written + len(slots.given)
@@ -183,7 +183,7 @@ def _parameters(here: Here) -> Children:
 
 
 def _loop(here: Here) -> Children:
-    """Where the loop stands: its iteration, what it carries, how much it has collected."""
+    """The state of the loop: its iteration, the carried values, the number of collected ones."""
     frame, view = here.frame, here.view
     facts = [("iteration", str(frame.iteration), "$iter")]
     if frame.times is not None:
@@ -240,7 +240,7 @@ def _buffers(here: Here) -> Children:
 
 
 def _buffer(here: Here, slot: int) -> str:
-    """Address, size and origin of the memory that a value stands in."""
+    """Address, size and origin of a value's memory."""
     content: Any = here.frame.slots[slot]
     if not isinstance(content, np.ndarray):
         return f"not in host memory ({type(content).__name__})"
@@ -261,4 +261,4 @@ SCOPES = {
     "Parameters": ScopeKind(_parameters, expensive=True, fits=lambda here: bool(here.code.graph.constants)),
     "Memory": ScopeKind(_memory, "registers", expensive=True),
 }
-"""By the name that a person reads, in the order in which they are shown."""
+"""By displayed name, in display order."""

@@ -1,6 +1,6 @@
-"""Values as they were shown, to be sent once more where they would be shown again.
+"""Cache of encoded variables, sent again while they would be shown the same.
 
-A step changes few of the values on the screen, and clients ask for all of them again.
+A step changes few of the values on the screen, and clients request all of them again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Listed: TypeAlias = "Variable | msgspec.Raw"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """How a value was shown: `encoded` as it was sent, with the `numbers` of places that are in there.
+    """How a value was shown: `encoded` as it was sent, with the `numbers` of the places in it.
 
-    `stamp` is what beside array and slot decides how it reads.
+    `stamp` holds everything besides array and slot that affects its text.
     """
 
     content: Callable[[], Any]
@@ -42,26 +42,26 @@ class Known:
 
 
 class Sent:
-    """What was sent of one frame, as one view shows it."""
+    """The variables sent for one frame, as one view shows it."""
 
     def __init__(self, view: View, place: FramePlace, frame: Frame) -> None:
         self._known = view.glance.shown.sent.setdefault(place, {})
         self._stamp = view.glance.hex, view.typed, view.addressed, frame.iteration > 0
         self._handles = view.session.handles
-        # Where memory is used again, an array may come to hold something else.
+        # Where memory is reused, the content of an array may change.
         self._keeps = view.session.program.debugger.timeline.retains
 
     def again(self, slot: int, content: Any) -> msgspec.Raw | None:
-        """How the array in a slot was shown, if it was, and would be again."""
+        """The encoded variable of an array in a slot, if it was sent and is still valid."""
         known = self._known.get(slot)
         if known is None or known.content() is not content or known.stamp != self._stamp:
             return None
         return known.encoded if self._handles.stand(known.numbers) else None
 
     def keep(self, slot: int, content: Any, variable: Variable) -> Listed:
-        """Remember how an array is shown, as long as it lives, or a value that is not computed (UNSET).
+        """Store how an array is shown, as long as it is live, or that a value is not computed (UNSET).
 
-        Nothing is remembered of statistics that are still to be computed.
+        Variables with pending statistics are not stored.
         """
         if content is UNSET:
             encoded = msgspec.Raw(msgspec.json.encode(variable))

@@ -1,4 +1,4 @@
-"""What every record of the protocol is, and how the tables name an exchange of them."""
+"""Base class of the protocol's records, and the entry of the tables for a request."""
 
 from typing import NamedTuple
 
@@ -6,14 +6,15 @@ from msgspec import Struct
 
 
 class Record(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An object of the protocol. Fields not given are left out on the wire, and unknown ones are ignored.
+    """An object of the protocol.  Omitted fields are left out on the wire, and unknown ones are ignored.
 
-    Subclasses inherit `rename` and `omit_defaults`; `kw_only` they must say, and `frozen` for type checkers.
+    Subclasses inherit `rename` and `omit_defaults`; they must repeat `kw_only`, and `frozen` for type
+    checkers.
     """
 
 
 class Exchange(NamedTuple):
-    """A request: the record of its arguments, that of the response's body, whether it must have arguments."""
+    """A request: the record of its arguments, that of its response body, whether arguments are required."""
 
     arguments: type[Record] | None
     body: type[Record] | None

@@ -1,7 +1,7 @@
-"""Addresses of statements: a number for each block of a program, and the statement's place in it.
+"""Addresses of statements: the number of a block of a program, and the statement's index in it.
 
-A block is a graph, a branch or a loop, of the program or of a micro program.  Its statements are
-what the protocol calls instructions, with the block's last line as the last of them.
+A block is a graph, a branch or a loop, of the program or of a micro program.  Its statements are the
+protocol's instructions; the block's last line is the last of them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
 
 BITS = 20
-"""Of an address, those that say which statement of the block; a longer block takes several numbers."""
+"""Address bits for the statement's index in the block; a longer block takes several numbers."""
 
 FIRST = 1 << 12
-"""The first block's number: high enough that no offset of 31 bits leads below 0."""
+"""The first block's number: high enough that a 31-bit offset never leads below 0."""
 
 Key: TypeAlias = "tuple[int, Path, int]"
-"""(run of the program, or 0 for all of them; path; which of the blocks there)."""
+"""(run of the program, or 0 for all of them; path; index among the blocks there)."""
 
 
 @dataclass(eq=False)
 class Blocks:
-    """The blocks that were asked about, numbered one after the other.
+    """The blocks that were requested, numbered one after the other.
 
-    A block of the program has the same number when the program is started anew.  One of a micro
-    program has not: which statement it was entered from is not to be seen in it.
+    A block of the program keeps its number when the program is restarted.  A block of a micro program does
+    not: it does not identify the statement that it was entered from.
     """
 
     micro_ops: dict[tuple[Code, int], tuple[str, ...]] = field(default_factory=dict)
-    """The ops in the micro programs of this program's statements, as far as they were asked for."""
+    """Ops in the micro programs of this program's statements, cached on first use."""
     _numbers: dict[Key, int] = field(default_factory=dict)
     _firsts: list[int] = field(default_factory=list)
     _keys: list[Key] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Blocks:
         return self._numbers[key]
 
     def at(self, debugger: Debugger, address: int) -> tuple[Code, int] | None:
-        """The block and the pc of an address; None where this program has no statement, or not yet."""
+        """The block and the pc of an address; None if this program has no statement there yet."""
         self._look(debugger)
         place = bisect_right(self._firsts, address >> BITS) - 1
         code = self._code_of.get(self._keys[place]) if place >= 0 else None
@@ -68,7 +68,7 @@ class Blocks:
         return (code, pc) if pc <= len(code.nodes) else None
 
     def _look(self, debugger: Debugger) -> None:
-        """Take in the blocks that have been compiled since the last look."""
+        """Add the blocks compiled since the last call."""
         if debugger is not self._debugger:
             self._debugger = debugger
             self._runs += 1
@@ -80,7 +80,7 @@ class Blocks:
         for at in range(len(self._key_of), len(codes)):
             code = codes[at]
             if code.formula is None:
-                # A graph has a code for each combination of element types that it is called with.
+                # A graph has one code for each combination of element types of its inputs.
                 key: Key = (0, code.path, self._alike[code.path])
                 self._alike[code.path] += 1
             else:

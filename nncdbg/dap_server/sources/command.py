@@ -12,7 +12,7 @@ from nncdbg.opening.command_line import Parser, add_model, configuration_of
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the listing where a debug session writes it, and print its path; a graph text is its own."""
+    """Write the listing file of a debug session and print its path; a graph text is its own listing."""
     from nncdbg.dap_server.sources.listing_file import write_listing
     from nncdbg.engine.frontends.listings import FOLDER
     from nncdbg.opening.programs import open_program

@@ -1,4 +1,4 @@
-"""References to statements, as clients write them: hexadecimal addresses of `Blocks`."""
+"""Statement references in the client's form: hexadecimal addresses of `Blocks`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def address_of(session: Session, code: Code, pc: int) -> int:
 
 
 def reference_of(session: Session, code: Code, pc: int) -> str:
-    """The address of a statement as text, the same as long as the session lasts."""
+    """The address of a statement as text, the same throughout the session."""
     return f"{address_of(session, code, pc):#x}"
 
 
 def parse_reference(reference: str) -> int | None:
-    """The address that a reference says, hexadecimal with ``0x`` or decimal; None if it says none."""
+    """Parse the address in a reference, hexadecimal with ``0x`` or decimal; None if it is invalid."""
     try:
         address = int(reference, 0)
     except ValueError:
@@ -31,7 +31,7 @@ def parse_reference(reference: str) -> int | None:
 
 
 def statement_at(session: Session, reference: str, offset: int = 0) -> tuple[Code, int] | None:
-    """The block and the pc of a reference and so many statements on; None where there is no statement."""
+    """The block and the pc `offset` statements after a reference; None if there is no statement."""
     address = parse_reference(reference)
     found = None if address is None else statement_at_address(session, address)
     if found is None or not 0 <= found[1] + offset <= len(found[0].nodes):
@@ -40,5 +40,5 @@ def statement_at(session: Session, reference: str, offset: int = 0) -> tuple[Cod
 
 
 def statement_at_address(session: Session, address: int) -> tuple[Code, int] | None:
-    """The block and the pc of an address; None where there is no statement."""
+    """The block and the pc of an address; None if there is no statement."""
     return session.blocks.at(session.program.debugger, address)

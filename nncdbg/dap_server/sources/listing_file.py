@@ -1,6 +1,6 @@
-"""The file in which a model that is no text shows its listing, the same from run to run.
+"""The listing file of a binary model, the same from run to run.
 
-Its last line names the model, so that two models of one name do not overwrite each other.
+Its last line names the model, so that two models with one name do not overwrite each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nncdbg.engine.text.listing import Listing
 
 
 def write_listing(model: Path, listing: Listing, workspace: Path) -> tuple[Path, str | None]:
-    """Write the file with the listing of a model if need be; return it, and a note for the user or None.
+    """Write a model's listing file if necessary; return its path, and a note for the user or None.
 
     Raises OSError if it cannot be written: its folder is a symbolic link, or another file has its name.
     """
@@ -39,7 +39,7 @@ def write_listing(model: Path, listing: Listing, workspace: Path) -> tuple[Path,
 
 
 def _made(folder: Path) -> Path:
-    """Return the folder, with a `.gitignore` for all in it; a link may lead to files of others."""
+    """Create the folder with a `.gitignore` for all its content; a link, possibly foreign, is refused."""
     if folder.is_symlink():
         raise OSError(errno.ELOOP, f"{folder} is a symbolic link")
     folder.mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ def _made(folder: Path) -> Path:
 
 
 def _taken(file: Path, owner: str, workspace: Path) -> str | None:
-    """Return what a file is that must not be overwritten; None if it is free, or a listing of `owner`."""
+    """Describe a file that must not be overwritten; None if it is free, or a listing of `owner`."""
     if not file.is_symlink() and not file.exists():
         return None
     if file.is_symlink() or not file.is_file():
@@ -61,7 +61,7 @@ def _taken(file: Path, owner: str, workspace: Path) -> str | None:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file whole or not at all: an editor may be looking, or another session writing it."""
+    """Write a file atomically: an editor or another session may read or write it meanwhile."""
     data = text.encode()
     if file.is_file() and file.read_bytes() == data:
         return

@@ -1,4 +1,4 @@
-"""The modules of a program: its graphs, its stores of weights, micro programs, and the libraries at work."""
+"""The modules of a program: its graphs, stores of weights, micro programs, and loaded libraries."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ COLUMNS = [
     ColumnDescriptor(attribute_name="nncdbgKind", label="Kind", type="string"),
     ColumnDescriptor(attribute_name="nncdbgStatements", label="Statements", type="number"),
 ]
-"""What our modules tell beside the protocol's own properties."""
+"""Columns of our modules in addition to the protocol's own properties."""
 
 _LIBRARIES = ("onnx", *BUILT_IN[BACKENDS])
 
 
 class ProgramModule(Module, frozen=True, kw_only=True):
-    """`nncdbg_statements` counts those of a graph, without those of its branches and loops."""
+    """A module; `nncdbg_statements` counts those of a graph, without those of its branches and loops."""
 
     nncdbg_kind: str
     nncdbg_statements: int | None = None
@@ -41,7 +41,7 @@ class ProgramModule(Module, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Modules:
-    """The modules and sources of one program, and what the client has been told of them."""
+    """The modules and sources of one program, and those already announced to the client."""
 
     debugger: Debugger
     sources: Sources
@@ -51,7 +51,7 @@ class Modules:
     _sources: list[Source] = field(default_factory=list)
 
     def announce(self, client: Client) -> None:
-        """Tell the client what is new since the last time; cheap where nothing is."""
+        """Announce new modules and sources to the client; cheap if there are none."""
         if not self._told:
             self._told = True
             self._newly_entered()
@@ -149,7 +149,7 @@ def _stores(program: Program) -> Iterator[ProgramModule]:
 
 
 def _libraries(chosen: str) -> Iterator[ProgramModule]:
-    """The package itself, and the array libraries that are imported; `chosen` is the backend."""
+    """The package itself, and the imported array libraries; `chosen` is the backend."""
     yield ProgramModule(
         id="library:nncdbg",
         name="nncdbg",

@@ -1,6 +1,6 @@
-"""The texts in which a program is shown: its listing in a file, micro programs by reference.
+"""The texts of a program: its listing in a file, micro programs by reference.
 
-A micro program has one number for one text, whichever statement it was entered from.
+Each text of a micro program has one number, for all statements from which it is entered.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ MIME_TYPE = "text/x-nnc"
 
 @dataclass(eq=False)
 class Sources:
-    """`file` is the program's text, None where none can be written: then it has a number too.
+    """The texts of one program.
 
-    `folders` are those in which files of the user's model are looked for; with `uris` the client
-    wants paths as ``file://`` addresses.  `notes` are for the user.
+    `file` is the program's text, None if none can be written: then it has a number too.  `folders` are
+    searched for files of the user's model; with `uris` the client receives paths as ``file://`` addresses.
+    `notes` are for the user.
     """
 
     debugger: Debugger
@@ -44,17 +45,17 @@ class Sources:
     _texts: list[Listing] = field(default_factory=list)
     _numbers: dict[tuple[str, Sequence[str]], int] = field(default_factory=dict)
     _shown: dict[int, tuple[Listing, Source]] = field(default_factory=dict)
-    """By the identity of a listing, which is kept here, so that it is nobody else's meanwhile."""
+    """By the identity of a listing, which is referenced here, so that its id is not reused."""
     _models: dict[str, Source] = field(default_factory=dict)
 
-    # -- what a client is given -----------------------------------------------------------------
+    # -- for the client -------------------------------------------------------------------------
 
     def of_frame(self, frame: Frame) -> Source:
-        """The text that a frame's statements stand in."""
+        """The text with a frame's statements."""
         return self.of_code(frame.code)
 
     def of_code(self, code: Code) -> Source:
-        """The text that a block's statements stand in."""
+        """The text with a block's statements."""
         listing = self.debugger.loaded.listing_of(code)
         shown = self._shown.get(id(listing))
         if shown is None:
@@ -98,7 +99,7 @@ class Sources:
 
     @cached_property
     def of_models(self) -> list[Source]:
-        """The files of the user's own model that are here, in the order of the program."""
+        """The existing files of the user's own model, in the order of the program."""
         found = (self.of_model(file) for file in origins(self.debugger.program))
         return [source for source in found if source.path is not None]
 
@@ -115,23 +116,23 @@ class Sources:
         path = path.resolve()
         return path.as_uri() if self.uris else str(path)
 
-    # -- what a client names ----------------------------------------------------------------------
+    # -- from the client --------------------------------------------------------------------------
 
     def listing(self, source: Source) -> Listing | None:
-        """The text that a client's source means; None if it is none of these."""
+        """The text for a client's source; None if it is not one of these."""
         if source.source_reference:
             return self.numbered(source.source_reference)
         mine = source.path is not None and self.is_program(path_in(source.path))
         return self.debugger.listing if mine else None
 
     def numbered(self, number: int) -> Listing | None:
-        """The text with this number; that of the program, wherever it stands, is number 0."""
+        """The text with this number; the program's text, with or without a file, is number 0."""
         if number == 0:
             return self.debugger.listing
         return self._texts[number - 1] if 1 <= number <= len(self._texts) else None
 
     def text(self, source: Source) -> str:
-        """The text itself.  Raises UsageError for a source that is none of these."""
+        """The content of a source.  Raises UsageError for a source that is not one of these."""
         listing = self.listing(source)
         if listing is None:
             what = f"source {source.source_reference}" if source.source_reference else repr(source.path)
@@ -142,12 +143,12 @@ class Sources:
         return text if text.endswith("\n") else text + "\n"
 
     def is_program(self, path: str) -> bool:
-        """Whether a path is that of the program's text."""
+        """Return whether a path is that of the program's text."""
         return self.file is not None and os.path.realpath(path) == os.path.realpath(self.file)
 
 
 def path_in(text: str) -> str:
-    """The path that a client's path or ``file:`` address means.  Raises UsageError if it cannot be one."""
+    """The path in a client's path or ``file:`` address.  Raises UsageError for an invalid one."""
     try:
         path = unquote(urlsplit(text).path) if text.startswith("file:") else text
     except ValueError as error:  # such as file://[x
@@ -160,8 +161,8 @@ def path_in(text: str) -> str:
 def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
     """The texts of a program that was loaded from a file.
 
-    One that is no graph text gets a file below the workspace.  Where that cannot be written, the text
-    is shown without a file, with a note.
+    A binary model gets a listing file below the workspace.  If that cannot be written, the text is shown
+    without a file, with a note.
     """
     folders = (workspace, program.parent)
     if debugger.program.listing is not None and program.is_file():
@@ -176,6 +177,6 @@ def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
 
 
 def sources_of_running(debugger: Debugger, workspace: Path) -> Sources:
-    """The texts of a program that a user's own code has made; from no file, it is named after its entry."""
+    """The texts of a program built by the user's own code; without a file, it is named after its entry."""
     source = debugger.program.source
     return sources_of(debugger, Path(source or debugger.program.entry), workspace)

@@ -1,1 +1,1 @@
-"""How messages come and go: frames, numbers, standard streams, sockets and who may connect to them."""
+"""Transport of messages: frames, numbers, standard streams, sockets and access control."""

@@ -1,9 +1,8 @@
 """Access control of a server: the user who started it, or any client with its token.
 
-Where a token is given, every client shows it.  Where none is given, a Unix socket is open to its
-owner alone, and TCP on this machine to clients of the same user, as the kernel names them.  A
-system that cannot name them gets a token that is made for the occasion.  It is handed over in a
-file that only the user can read, where this package's own clients find it.
+With a token, every client must present it.  Without one, a Unix socket is open to its owner only, and TCP on
+this machine to clients of the same user, as the kernel reports it.  If the system cannot report it, a token
+is generated and stored in a file that only the user can read, where this package's own clients find it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from nncdbg.engine.process.state_folder import state_folder
 
 
 class Access:
-    """Decides who may use the server at `place`.
+    """Decides which clients may use the server at `place`.
 
-    `token` is what a client must show, None if none; `file` is where a token that was made here
-    can be read.  Raises UsageError if that file cannot be written.
+    `token` is the one that a client must present, None if none; `file` holds a generated token.  Raises
+    UsageError if that file cannot be written.
     """
 
     def __init__(self, place: BoundSocket, token: str | None) -> None:
@@ -38,7 +37,7 @@ class Access:
             _write(self.file, self.token)
 
     def refusal(self, connected: socket.socket) -> NncdbgError | None:
-        """Return why this connection is refused at once; None if its client may go on."""
+        """Return the reason to refuse this connection at once; None if its client may continue."""
         if not self._same_user:
             return None
         user = peer_user(connected)
@@ -57,7 +56,7 @@ class Access:
 
 
 def token_for(connected: socket.socket) -> str | None:
-    """Return the token that a server of this user at the other end has written; None if there is none."""
+    """Return the token written by a server of this user at the other end; None if there is none."""
     if connected.family == socket.AF_UNIX:
         return None
     try:
@@ -78,7 +77,7 @@ def _token_file(host: str, port: int) -> Path:
 def _write(path: Path, token: str) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What a server that was killed has left; the port is ours now.
+        # A killed server may have left it; the port is now ours.
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="ascii") as file:

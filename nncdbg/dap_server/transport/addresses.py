@@ -1,4 +1,4 @@
-"""Where a server can be reached: TCP on this machine, or a Unix socket that its owner alone can open."""
+"""Addresses of a server: TCP, or a Unix socket that only its owner can open."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _WAITING = 128
 """Connections that the system keeps until they are accepted."""
 
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Seconds before the first probe (under two names: Linux, macOS) and between probes; how many may be lost."""
+"""Seconds before the first probe (under two names: Linux, macOS) and between probes; most lost probes."""
 
 _PROBE = 1.0
-"""Seconds in which a server that lives takes a connection."""
+"""Seconds within which a live server accepts a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundSocket:
-    """A bound address: the socket that listens there, and how the address is given up."""
+    """A bound address: its listening socket, and how to release it."""
 
     socket: socket.socket
     address: tuple[str, int] | str
@@ -37,7 +37,7 @@ class BoundSocket:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """The address in ``HOST:PORT`` or ``[IPv6]:PORT``.  Raises UsageError."""
+    """Parse ``HOST:PORT`` or ``[IPv6]:PORT``.  Raises UsageError."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -49,7 +49,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def words(address: Address) -> str:
-    """An address as a person writes it."""
+    """An address as text."""
     if not isinstance(address, tuple):
         return f"unix:{address}"
     host, port = address
@@ -57,7 +57,7 @@ def words(address: Address) -> str:
 
 
 def prepare(connected: socket.socket) -> None:
-    """Make a TCP connection send at once, and notice within a minute that the other machine is gone."""
+    """Make a TCP connection send at once, and detect within a minute that the other machine is gone."""
     if connected.family == socket.AF_UNIX:
         return
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -68,9 +68,9 @@ def prepare(connected: socket.socket) -> None:
 
 
 def bind(address: Address, *, guarded: bool) -> BoundSocket:
-    """Listen at an address; a place that other machines can reach must be `guarded` by a token.
+    """Listen at an address; one that other machines can reach must be `guarded` by a token.
 
-    Raises UsageError if it cannot be.
+    Raises UsageError if that fails.
     """
     try:
         return _bind_tcp(*address, guarded) if isinstance(address, tuple) else _bind_unix(str(address))
@@ -80,7 +80,7 @@ def bind(address: Address, *, guarded: bool) -> BoundSocket:
 
 
 def _bind_tcp(host: str, port: int, guarded: bool) -> BoundSocket:
-    # The address that is checked is the one that is bound: a name is resolved once.
+    # The checked address is the bound one: a name is resolved once.
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if not guarded and not ipaddress.ip_address(str(target[0]).partition("%")[0]).is_loopback:
         raise UsageError(
@@ -97,7 +97,7 @@ def _bind_unix(path: str) -> BoundSocket:
         raise UsageError("a Unix socket needs a path")
     _clear(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Nobody else may open it, not even between its making and a later change of its mode.
+    # Restrict it to its owner from the start, with no gap between creation and a change of its mode.
     mask = os.umask(0o177)
     try:
         listening.bind(path)
@@ -125,7 +125,7 @@ def _bind_unix(path: str) -> BoundSocket:
 
 
 def _clear(path: str) -> None:
-    """Remove the socket that a server which is no more has left; raises UsageError for anything else."""
+    """Remove the socket left by a dead server; raises UsageError for anything else."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -140,5 +140,5 @@ def _clear(path: str) -> None:
             os.unlink(path)
             return
         except TimeoutError:
-            pass  # it lives, and has much to do
+            pass  # it is live, and busy
     raise UsageError(f"another server is already listening on {words(path)}", hint="choose another path")

@@ -1,9 +1,9 @@
-"""Authentication of one client, and its way to the one place that a server has.
+"""Authentication of one client, and its way to the only place of a server.
 
-Until a client is admitted only `initialize` is answered, with the capabilities that every server
-of this release has, and `disconnect`, which ends this connection and touches nothing else.  Where
-a token is set, `launch` or `attach` must show it.  Where none is set the listener has already
-checked the user, and any other request admits the client.
+Until a client is admitted, the server answers only `initialize`, with the capabilities that every server of
+this release has, and `disconnect`, which ends this connection and touches nothing else.  With a token,
+`launch` or `attach` must present it.  Without one, the listener has already checked the user, and any other
+request admits the client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWING = ("attach", "launch")
 
 
 def occupied() -> NncdbgError:
-    """Return the refusal for a client that comes while another one is served."""
+    """Return the refusal for a client that connects while another one is served."""
     return NncdbgError("another client is connected", hint="end that session first")
 
 
@@ -38,10 +38,10 @@ class _Shown(msgspec.Struct):
 
 
 class Admission:
-    """What a client has to do before it is served.
+    """Checks that a client must pass before it is served.
 
-    `token` is what it must show, None where it need not.  `take_place(session)` gives it the one
-    place of the server; False if another client keeps it.
+    `token` is the one that it must present, None if none.  `take_place(session)` gives it the only place of
+    the server; False if another client keeps it.
     """
 
     def __init__(self, token: str | None, take_place: Callable[[Session], bool]) -> None:
@@ -51,7 +51,7 @@ class Admission:
     def admits(self, session: Session, request: Request) -> bool:
         """Return whether to serve this request; if not, it is answered here.
 
-        Raises MessageError where the arguments cannot be read.
+        Raises MessageError if the arguments are unreadable.
         """
         if request.command == "initialize":
             return True
@@ -76,7 +76,7 @@ class Admission:
             hint = "set `connect.token` in the attach or launch configuration"
             session.fail(request, UsageError("this server requires a token", hint=hint))
             return False
-        # In a time that does not depend on how much of it is right.
+        # Compare in constant time.
         if not hmac.compare_digest(shown.encode(), token.encode()):
             session.fail(request, UsageError("the token is wrong"))
             session.client.say("the connection is closed: the token is wrong", "important")

@@ -1,4 +1,4 @@
-"""The requests that wait to be served, and how many may."""
+"""The queue of waiting requests, with its limits."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Request
 
 MOST = 1000
-"""Requests that may wait."""
+"""Most waiting requests."""
 
 MOST_BYTES = 32 << 20
-"""Bytes of arguments that may wait."""
+"""Most bytes of arguments of waiting requests."""
 
 STUCK = 0.5
-"""Seconds without a request served after which nobody waits for room any longer."""
+"""Seconds without a served request after which waiting for room ends."""
 
 
 class Backlog:
-    """A bounded queue; whoever calls holds `turn`.
+    """A bounded queue; callers hold `turn`.
 
-    While requests are served, the reader waits for room, so a client that is too fast is slowed
-    down.  Where none is served for a while (an op that takes its time), the reader must go on, or
-    it would not hear `pause`, `cancel` and `disconnect`: then what finds no room is refused.
+    While requests are served, the reader waits for room, which slows down a client that is too fast.  If none
+    is served for a while (a long op), the reader must continue, to receive `pause`, `cancel` and
+    `disconnect`: then requests that find no room are refused.
     """
 
     def __init__(self, turn: threading.Condition) -> None:
@@ -42,7 +42,7 @@ class Backlog:
         return iter(self._requests)
 
     def append(self, request: Request) -> bool:
-        """Let a request wait; False if there is no room for it.  Waits for room as said above."""
+        """Append a request, waiting for room as described above; return False if there is none."""
         size = len(request.arguments or b"")
         while self._full(size):
             taken = self._taken
@@ -59,7 +59,7 @@ class Backlog:
         return len(self._requests) >= MOST or (bool(self._requests) and self._bytes + size > MOST_BYTES)
 
     def popleft(self) -> Request:
-        """The request that has waited longest."""
+        """Remove and return the oldest request."""
         request = self._requests.popleft()
         self._bytes -= len(request.arguments or b"")
         self._taken += 1
@@ -67,7 +67,7 @@ class Backlog:
         return request
 
     def take(self, number: int) -> Request | None:
-        """The request with this number, out of the row; None if it does not wait."""
+        """Remove and return the request with this number; None if it does not wait."""
         request = next((each for each in self._requests if each.seq == number), None)
         if request is not None:
             self._requests.remove(request)

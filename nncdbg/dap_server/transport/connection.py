@@ -1,4 +1,4 @@
-"""One client's two streams: frames come in, numbered messages go out."""
+"""One client's two streams: incoming frames, and outgoing numbered messages."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class Connection:
     """Reads and writes messages.  `send` may be called from any thread; messages never mix.
 
-    A client that is gone takes nothing more: `lost` is then true, and what is sent goes nowhere.
-    A client that does not read lets the sender wait, so nothing piles up here.
+    If the client is gone, `lost` is true, and messages are discarded.  If it does not read, senders wait, so
+    nothing accumulates here.
 
-    `write` writes all of its bytes or raises OSError.  `close` is called once, with whether a
-    thread may be waiting in `reader`; it ends both streams, and wakes who waits in them.
+    `write` writes all of its bytes or raises OSError.  `close` is called once, with whether a thread may be
+    waiting in `reader`; it ends both streams, and wakes the threads that wait in them.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class Connection:
         self._encode = msgspec.json.Encoder().encode
         self._seq = 0
         self.descriptor: int | None = None
-        """What `write` writes to, for the process that speaks when this one cannot."""
+        """The descriptor that `write` uses, for the watchdog process."""
         self.black_box: BlackBox | None = None
-        """Keeps how far the sending is, where a watchdog may have to go on with it."""
+        """Records the progress of a message, so that a watchdog can complete it."""
         self._reading = False
         self._closed = False
         self.lost = False
 
     def read(self) -> bytes | None:
-        """The next body; None at the end.  Raises FrameError where the stream cannot be read on."""
+        """Return the next body; None at the end.  Raises FrameError if the stream has become unreadable."""
         with self._ending:
             if self._closed:
                 return None
@@ -60,7 +60,7 @@ class Connection:
             self._reading = False
 
     def send(self, message: dict[str, Any]) -> int:
-        """Number a message and send it; the number."""
+        """Number a message and send it; return the number."""
         with self._sending:
             self._seq += 1
             if not self.lost:
@@ -77,7 +77,7 @@ class Connection:
             return self._seq
 
     def close(self) -> None:
-        """End both streams.  A thread that waits in `read` or `send` comes back."""
+        """End both streams.  Threads that wait in `read` or `send` return."""
         with self._ending:
             first = not self._closed
             self._closed = self.lost = True

@@ -1,9 +1,8 @@
-"""Texts for a client to show, made harmless on their way out.
+"""Sanitizing of outgoing texts that a client displays.
 
-Names in a model may hold escape sequences, or characters that turn the direction of writing.
-Clients print or draw most of what they get, so every text of a message is escaped, except where a
-client needs it exactly: names of files, the content of a source, requests to run something, and
-what the user's own program prints.
+Names in a model may contain escape sequences, or characters that change the direction of writing.  Clients
+print or draw most texts, so every text of a message is escaped, except where a client needs it exactly: names
+of files, the content of a source, requests to run something, and the output of the user's program.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _EXACT = frozenset({"path", "uri", "file", "command", "content"})
 """Fields that name a file, repeat the client's word, or hold a whole text."""
 
 _STYLED = frozenset({"result"})
-"""What the console prints: the terminal's own commands have escaped it, and may have styled it."""
+"""Console output: the terminal's own commands have escaped it, and may have styled it."""
 
 _ESCAPED = re.compile(rb"\\[ubfr]")
-"""What a control character is in encoded JSON."""
+"""Control characters in encoded JSON."""
 
 
 def harmless(message: Mapping[str, Any], encoded: bytes) -> bytes:
@@ -34,7 +33,7 @@ def harmless(message: Mapping[str, Any], encoded: bytes) -> bytes:
 
 
 def _is_suspect(encoded: bytes) -> bool:
-    """Return whether to look at each text; most messages are sent as they are, so this has to be quick."""
+    """Return whether to check each text; most messages are sent unchanged, so this must be fast."""
     if (b"\\" in encoded and _ESCAPED.search(encoded)) or b"\x7f" in encoded:
         return True
     if encoded.isascii():

@@ -1,19 +1,18 @@
 r"""Frames of the protocol: ``Content-Length: N``, an empty line, N bytes of JSON.
 
-What is taken: headers in any case and any order, with ``\n`` alone as the end of a line, and empty
-lines between frames.  Headers that we do not know are skipped.
+Accepted: headers in any case and any order, with ``\n`` alone as the end of a line, and empty lines between
+frames.  Unknown headers are skipped.
 
-What is answered, and the session goes on: a frame that is whole, but whose body is no message
-(no JSON, not UTF-8, no object, nested too deeply, a field missing or of the wrong type, an unknown
-type or command, wrong arguments).  The response is a failed one; where the number of
-the message cannot be told, an `output` event stands for it.  Where a key comes twice in an object the
-last one counts.
+Answered, with the session continuing: a complete frame with an invalid body (no JSON, not UTF-8, no object,
+nested too deeply, a field missing or of the wrong type, an unknown type or command, wrong arguments).  The
+response is a failed one; if the number of the message is unreadable, an `output` event replaces it.  If a key
+occurs twice in an object, the last one counts.
 
-What ends the connection, with the reason as its last message (an `output` event): whatever leaves
-open where the next frame begins, or shows that the other side is no debugger's client.  That is a
-line that is no header, or longer than 4 KiB, more than 32 headers, no Content-Length, two of
-them, or one that is no number; a body above `MAX_BODY`; a stream that ends within a frame; an HTTP
-request, or an ``Origin`` header, which a browser sends for a web page.
+Ends the connection, with the reason as its last message (an `output` event): anything that leaves the start
+of the next frame unknown, or shows that the peer is not a debugger's client.  That is a line that is not a
+header, or longer than 4 KiB, more than 32 headers, no Content-Length, two of them, or one that is not a
+number; a body above `MAX_BODY`; a stream that ends within a frame; an HTTP request, or an ``Origin`` header,
+which a browser sends for a web page.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Protocol
 from nncdbg.engine.errors import NncdbgError
 
 MAX_BODY = 16 << 20
-"""Bytes of the largest body that is read."""
+"""Maximum size of a body in bytes."""
 
 _MAX_LINE = 4096
 _MAX_HEADERS = 32
@@ -37,11 +36,11 @@ _VERBS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"PATCH
 
 
 class FrameError(NncdbgError):
-    """The stream cannot be read on."""
+    """The stream has become unreadable."""
 
 
 class ByteReader(Protocol):
-    """What a frame is read from: a buffered binary stream."""
+    """The source of frames: a buffered binary stream."""
 
     def readline(self, limit: int = -1, /) -> bytes: ...
 
@@ -49,15 +48,15 @@ class ByteReader(Protocol):
 
 
 def read_frame(stream: ByteReader) -> bytes | None:
-    """The body of the next frame; None where the stream ends between frames.
+    """Return the body of the next frame; None if the stream ends between frames.
 
-    Raises FrameError for a header that is not one, an HTTP request, a body above `MAX_BODY`, and a
-    stream that ends within a frame.
+    Raises FrameError for an invalid header, an HTTP request, a body above `MAX_BODY`, and a stream that ends
+    within a frame.
     """
     length: int | None = None
     line = stream.readline(_MAX_LINE)
     while line in _LINE_ENDS:
-        # Stray line ends between frames do no harm.
+        # Accept stray line ends between frames.
         line = stream.readline(_MAX_LINE)
     if not line:
         return None
@@ -74,7 +73,7 @@ def read_frame(stream: ByteReader) -> bytes | None:
 
 
 def _header(line: bytes, length: int | None) -> int | None:
-    """Take one header line; the Content-Length known after it."""
+    """Parse one header line; return the Content-Length known after it."""
     if not line.endswith(b"\n"):
         ends = len(line) < _MAX_LINE
         raise FrameError("the stream ends within a header" if ends else "a header is too long")
@@ -91,7 +90,7 @@ def _header(line: bytes, length: int | None) -> int | None:
     if length is not None:
         raise FrameError("a frame has two Content-Length headers")
     digits = value.strip()
-    # `int` would take signs, spaces and underscores too.
+    # `int` would accept signs, spaces and underscores too.
     if not digits.isdigit() or len(digits) > 12:
         raise FrameError("Content-Length is not a number of bytes")
     return int(digits)
@@ -107,5 +106,5 @@ def _body(stream: ByteReader, length: int) -> bytes:
 
 
 def frame(body: bytes) -> bytes:
-    """The frame around a body."""
+    """Return the frame around a body."""
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)

@@ -1,4 +1,4 @@
-"""The user at the other end of a connection, as the kernel knows it."""
+"""The user at the other end of a connection, as reported by the kernel."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import socket
 import struct
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-"""The TCP sockets of this network namespace.  An IPv6 socket that reaches an IPv4 server is in the second."""
+"""TCP sockets of this network namespace.  An IPv6 socket connected to an IPv4 server is in the second."""
 
 _CREDENTIALS = struct.Struct("3i")
 """`struct ucred`: process, user, group."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
-"""How an IPv4 address begins as an IPv6 one."""
+"""Prefix of an IPv4 address in IPv6 form."""
 
 
 def kernel_names_tcp_peers() -> bool:
-    """Return whether this system can name the user at the other end of a TCP connection."""
+    """Return whether this system can report the user at the other end of a TCP connection."""
     return os.access(_TABLES[0], os.R_OK)
 
 
 def peer_user(connected: socket.socket) -> int | None:
-    """Return the user id at the other end of a connection on this machine; None where it is not known."""
+    """Return the user id at the other end of a connection on this machine; None if unknown."""
     if connected.family == socket.AF_UNIX:
         return _unix_user(connected)
     try:
         near, far = connected.getsockname(), connected.getpeername()
-    except OSError:  # it has gone again
+    except OSError:  # it is closed again
         return None
     found = _tcp_entry(far, near)
     if found is None or found != _tcp_entry(far, near):
@@ -46,9 +46,9 @@ def _unix_user(connected: socket.socket) -> int | None:
 def _tcp_entry(local: tuple[str, int], remote: tuple[str, int]) -> tuple[int, int] | None:
     """(user, inode) of the open socket from `local` to `remote`.
 
-    The kernel reports a closed socket, which has no inode any more, as root's.  Its entry is no
-    evidence: a client that connects to a server of root and closes at once would be taken for root.  It
-    may close while the entry is written, so only two equal readings count (see `peer_user`).
+    The kernel reports a closed socket, which has no inode any more, as root's.  Its entry is no evidence: a
+    client that connects to a server of root and closes at once would be mistaken for root.  It may close
+    while the entry is written, so only two equal readings count (see `peer_user`).
     """
     for table, mapped in zip(_TABLES, (False, True), strict=True):
         try:
@@ -66,7 +66,7 @@ def _tcp_entry(local: tuple[str, int], remote: tuple[str, int]) -> tuple[int, in
 
 
 def _kernel_text(address: tuple[str, int], mapped: bool) -> str:
-    """An address as the tables have it: words of 32 bits in the machine's order, in hexadecimal."""
+    """An address in the tables' form: 32-bit words in the machine's byte order, in hexadecimal."""
     host = address[0].partition("%")[0]
     if ":" in host:
         packed = socket.inet_pton(socket.AF_INET6, host)

@@ -1,4 +1,4 @@
-"""Pipes: what stands in one, and how much can."""
+"""Pipes: bytes pending, and capacity."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from array import array
 
 
 def pending(descriptor: int) -> int:
-    """How many bytes stand in a pipe, seen from either end."""
+    """Return the number of bytes in a pipe, from either end."""
     count = array("i", [0])
     fcntl.ioctl(descriptor, termios.FIONREAD, count)
     return count[0]
 
 
 def capacity(descriptor: int) -> int:
-    """How many bytes an empty pipe takes at once; where that cannot be asked, how many every one takes."""
+    """Return the capacity of a pipe in bytes; the guaranteed minimum if the system cannot report it."""
     size = getattr(fcntl, "F_GETPIPE_SZ", None)  # only Linux has it
     return select.PIPE_BUF if size is None else fcntl.fcntl(descriptor, size)

@@ -1,8 +1,8 @@
 """Clients over TCP and Unix sockets: admission, one client at a time, and the end of a connection.
 
-A connection is first checked for its user (see `access`), then *pending* until its client shows the
-token or sends a request (see `admission`), then it takes the one place.  Several may be pending at
-once, so a silent client does not block others.
+The user of a connection is checked first (see `access`).  The connection is then *pending* until its client
+presents the token or sends a request (see `admission`), and then takes the only place.  Several may be
+pending at once, so a silent client does not block others.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 MakeSession: TypeAlias = "Callable[[Connection], Session]"
 
 TURN = 1.0
-"""Seconds that a client waits for the one before it to be gone, before it is turned away."""
+"""Seconds that a client waits for its predecessor to disconnect before it is refused."""
 
 PATIENCE = 30.0
-"""Seconds in which a client must be admitted, or say why it came when another is connected."""
+"""Seconds within which a client must be admitted, or send a request to be refused."""
 
 LINGER = 1.0
 """Seconds in which a client may still send, so that our last message is not lost by a reset."""
 
 MOST_WAITING = 32
-"""Connections that are pending or being turned away; the oldest gives way to one more."""
+"""Connections that are pending or being refused; one more replaces the oldest."""
 
 _MOST_THREADS = 4 * MOST_WAITING
-"""Connections with a thread, those that are on their way out too; one more is closed at once."""
+"""Connections with a thread, including closing ones; one more is closed at once."""
 
 _ONE_CONNECTION = (errno.ECONNABORTED, errno.EAGAIN, errno.EPROTO, errno.EINTR, errno.EPERM)
-"""Errors of `accept` that concern one connection; after others (no descriptor is left) it waits a while."""
+"""Errors of `accept` that concern one connection; after others (no descriptor is left) it waits."""
 
 
 @dataclass(eq=False, slots=True)
 class _Client:
-    """A connection, the thread that attends to it, and the session of one that is not refused."""
+    """A connection, its thread, and the session of one that is not refused."""
 
     socket: socket.socket
     refusal: NncdbgError | None
@@ -64,7 +64,7 @@ class _Client:
     def shut(self) -> None:
         """Wake the thread that reads from this client."""
         self.leaving = True
-        with contextlib.suppress(OSError):  # it has gone by itself
+        with contextlib.suppress(OSError):  # it is closed already
             self.socket.shutdown(socket.SHUT_RDWR)
 
 
@@ -73,19 +73,19 @@ def _nothing(session: Session) -> None:
 
 
 class Listener:
-    """Serves the clients of an address, one after the other, on threads of its own.
+    """Serves the clients of an address, one after the other, on its own threads.
 
         listener = Listener(("127.0.0.1", 0), make_session, token="secret")
         print(listener)   # 127.0.0.1:43215
         listener.close()
 
     `address` is a pair (host, port), where port 0 picks one, or the path of a Unix socket.
-    `make_session(connection)` makes the session of a client that has come; the listener gives it
-    its admission, starts it, and waits for its end.  `begin(session)` is called when the client is
-    admitted.  While one client is served, others are refused with that reason.
+    `make_session(connection)` makes the session of a new client; the listener sets its admission, starts it,
+    and waits for its end.  `begin(session)` is called when the client is admitted.  While one client is
+    served, others are refused with that reason.
 
-    Raises UsageError for an address that cannot be had, for one that other machines can reach when
-    no `token` guards it, and where this process cannot serve it (no descriptor or thread left).
+    Raises UsageError for an unavailable address, for one that other machines can reach without a `token`, and
+    if this process cannot serve it (no descriptor or thread left).
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Listener:
     ) -> None:
         self._place = bind(address, guarded=token is not None)
         self.address: Address = self._place.address
-        """The address as it is: with the port that was picked."""
+        """The actual address: with the port that was picked."""
         self._make_session = make_session
         self._begin = begin
         self._turn = threading.Condition()
-        """Guards what follows."""
+        """Guards the fields below."""
         self._closed = False
         self._served: Session | None = None
         """The session that has the place."""
@@ -160,7 +160,7 @@ class Listener:
         self._wake.close()
 
     def let_go(self) -> None:
-        """In a forked child: close the descriptors, which the parent goes on to use."""
+        """Close the descriptors in a forked child; the parent still uses them."""
         for each in (
             self._place.socket,
             self._woken,
@@ -169,7 +169,7 @@ class Listener:
         ):
             os.close(each.detach())
 
-    # -- clients come ------------------------------------------------------------------------
+    # -- new clients -------------------------------------------------------------------------
 
     def _accept(self) -> None:
         listening = self._place.socket
@@ -191,7 +191,7 @@ class Listener:
         try:
             connected.setblocking(True)
             prepare(connected)
-        except OSError:  # it has gone again
+        except OSError:  # it is closed again
             connected.close()
             return
         client = _Client(connected, self.access.refusal(connected))
@@ -211,9 +211,9 @@ class Listener:
             connected.close()
 
     def _make_room(self, coming: _Client) -> bool:
-        """Return whether one more may wait; the oldest one of a kind gives way.  The caller holds `_turn`.
+        """Return whether one more may wait; the oldest one of its kind is dropped.  The caller holds `_turn`.
 
-        Refused clients are counted apart: they take no room from others.
+        Refused clients are counted separately: they take no room from others.
         """
         if len(self._clients) >= _MOST_THREADS:
             return False
@@ -278,7 +278,7 @@ class Listener:
                     self._turn.notify_all()
 
     def _take_place(self, session: Session) -> bool:
-        """Give an authenticated client the one place, once the client before it is gone."""
+        """Give an authenticated client the only place, once its predecessor has disconnected."""
         with self._turn:
             self._turn.wait_for(lambda: self._served is None or self._closed, TURN)
             if self._served is not None or self._closed:
@@ -289,7 +289,7 @@ class Listener:
 
 
 def _turn_away(connection: Connection, refusal: NncdbgError) -> None:
-    """Report to a client why it is not served, at once and as the answer to its first request."""
+    """Report the refusal to a client, at once and as the answer to its first request."""
     connection.send(output(str(refusal), "important"))
     try:
         body = connection.read()
@@ -301,13 +301,13 @@ def _turn_away(connection: Connection, refusal: NncdbgError) -> None:
 
 
 def _end(client: socket.socket, reading: bool) -> None:
-    """Send no more; where a thread waits for the client, receive no more either, so that it comes back."""
-    with contextlib.suppress(OSError):  # it has gone by itself
+    """End sending; if a thread waits for the client, end receiving too, so that it returns."""
+    with contextlib.suppress(OSError):  # it is closed already
         client.shutdown(socket.SHUT_RDWR if reading else socket.SHUT_WR)
 
 
 def _linger(client: socket.socket) -> None:
-    """Take what the client still sends, for a while: to close before that would take our last words back."""
+    """Receive the client's remaining data for a while: closing earlier would discard our last message."""
     deadline = time.monotonic() + LINGER
     with contextlib.suppress(OSError):
         while (left := deadline - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""The server over TCP or a Unix socket: one client after the other, until it is told to end."""
+"""The server over TCP or a Unix socket: one client after the other, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nncdbg.dap_server.transport.serving import Listener
 
 
 def serve_clients(address: Address, token: str | None) -> int:
-    """Serve until SIGINT or SIGTERM; the exit code.  Prints the address on standard error."""
+    """Serve until SIGINT or SIGTERM; return the exit code.  Prints the address on standard error."""
     sessions: SimpleQueue[Session | None] = SimpleQueue()
 
     def make_session(connection: Connection) -> Session:
@@ -35,16 +35,16 @@ def serve_clients(address: Address, token: str | None) -> int:
         print(f"nncdbg dap: listening on {listener}", file=sys.stderr, flush=True)
         if listener.access.file is not None:
             print(f"nncdbg dap: clients must show the token in {listener.access.file}", file=sys.stderr)
-        # This thread moves the program of each.
+        # This thread moves the program of each session.
         while (session := sessions.get()) is not None:
             _move_program(session)
-            # What is left of it, tensors too, need not wait for the next client.
+            # Free the session, with its tensors, before the next client connects.
             session = None
     return 128 + caught[0]
 
 
 def _move_program(session: Session) -> None:
-    """Move the program of a session until that is over; what it prints is told to the client."""
+    """Move the program of a session until it is over; its output is sent to the client."""
     with Capture(session.client.print_output) as capture:
         session.flush_output = capture.flush
         session.runner.run()

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 GRACE = 5.0
-"""Seconds in which an op comes to its end after the client has gone; then the process ends without it."""
+"""Seconds within which an op may finish after the client has gone; then the process ends without it."""
 
 
 ABANDONED = 1
-"""Exit code of a process that could not wait for an op to come to its end."""
+"""Exit code of a process that could not wait for an op to finish."""
 
 
 def serve_stdio() -> int:
-    """One session; returns when it is over: 0, or 128 and the number of the signal that ended it."""
+    """Serve one session; return 0, or 128 plus the number of the signal that ended it."""
     descriptor = os.dup(1)
     writer = PipeWriter(descriptor)
     reader = BufferedReader(PipeReader(os.dup(0), writer.over))
-    # A program that reads must find the end, not the client's messages.
+    # A program that reads standard input must find its end, not the client's messages.
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     connection = Connection(reader, writer.write, writer.end)
@@ -53,19 +53,19 @@ def serve_stdio() -> int:
 
 
 def _end_with_client(session: Session, over: threading.Event) -> None:
-    """A client that has gone leaves no process behind, whatever its program does."""
+    """End the process when the client has gone, whatever its program does."""
     session.queue.ended(None)
     if not over.wait(GRACE):
         os._exit(ABANDONED)
 
 
 class PipeWriter:
-    """Writes to a descriptor; whoever waits for the other side to take it comes back at the end."""
+    """Writes to a descriptor; `end` releases a writer that waits for the other side."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.over, self._ending = os.pipe()
-        """The descriptor that can be read from the end on."""
+        """A descriptor that becomes readable at the end."""
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
         self._poll.register(self.over, select.POLLIN)
@@ -74,7 +74,7 @@ class PipeWriter:
         self._capacity = capacity(descriptor) if stat.S_ISFIFO(kind) else 0
 
     def write(self, data: bytes) -> None:
-        """Write all of it.  Raises OSError where the other side is gone, or `end` was called."""
+        """Write all of it.  Raises OSError if the other side is gone, or `end` was called."""
         rest = memoryview(data)
         while rest:
             ready = dict(self._poll.poll())
@@ -83,7 +83,7 @@ class PipeWriter:
             rest = rest[self._write_some(rest) :]
 
     def _write_some(self, data: memoryview) -> int:
-        """Write as much as can be taken without waiting, where something can be; how much that was."""
+        """Write as much as possible once the descriptor is writable; return the number of bytes."""
         if self._socket is not None:
             try:
                 return self._socket.send(data, socket.MSG_DONTWAIT)
@@ -93,12 +93,12 @@ class PipeWriter:
         return os.write(self._descriptor, data[:most])
 
     def end(self, reading: bool) -> None:
-        """Write no more, nor read."""
+        """Stop writing, and reading."""
         os.write(self._ending, b"!")
 
 
 class PipeReader(RawIOBase):
-    """Reads from a descriptor until its end, or until the descriptor `over` has something to say."""
+    """Reads from a descriptor until its end, or until the descriptor `over` is readable."""
 
     def __init__(self, descriptor: int, over: int) -> None:
         self._descriptor = descriptor
