@@ -24,6 +24,8 @@ LIST = ROOT / "tools" / "language.toml"
 QUOTED = "language: quoted"
 SUFFIXES = {".py", ".md", ".ts"}
 _PYTHON_PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+_REPLACED = re.compile(r"\{[^{}\n]*\}")
+"""The code in an f-string, which is one token before Python 3.12."""
 _TYPESCRIPT_PROSE = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -70,7 +72,8 @@ def prose_of(path: Path, text: str) -> Iterator[tuple[int, str]]:
     else:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type in _PYTHON_PROSE:
-                yield token.start[0], token.string
+                is_formatted = re.match("[rR]?[fF]", token.string) is not None
+                yield token.start[0], _REPLACED.sub("", token.string) if is_formatted else token.string
 
 
 def refused_words(path: Path, terms: list[Term]) -> Iterator[str]:

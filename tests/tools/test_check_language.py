@@ -30,6 +30,7 @@ def findings(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch
             ['a.py:3: "Told": use reported', 'a.py:4: "stand": use is'],
         ),
         ("a.py", "told = wish(stand)\n", []),
+        ("a.py", "x = f'{told} is {wish.told!r} a wish'\n", ['a.py:1: "wish": use reported']),
         ("a.py", '"""First.\n\nIt stands there.\n"""\n', ['a.py:3: "stands": use is']),
         ("a.py", "# NaN stands for not a number\n", []),
         ("a.py", '# "told" is refused  (language: quoted)\n', []),
