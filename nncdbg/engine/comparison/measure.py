@@ -1,4 +1,4 @@
-"""One value beside its counterpart: tensors element by element, sequences item by item."""
+"""Measure the distance of a value and its counterpart: tensors by element, sequences by item."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nncdbg.stats.comparison import ulps_between
 def measure(
     a: ValueSite, b: ValueSite, way: str, pair: tuple[Any, Any], tolerance: Tolerance, terms: int = 1
 ) -> Match:
-    """The distance of two contents of slots; `terms` is how many numbers the op adds up per element."""
+    """Return the distance of two slot contents; `terms` is how many numbers the op sums per element."""
     x, y = pair
     if _is_tensor(x) and _is_tensor(y):
         return _tensors(a, b, way, np.asarray(x), np.asarray(y), tolerance, terms)
@@ -42,7 +42,7 @@ def _tensors(a: ValueSite, b: ValueSite, way: str, x: Any, y: Any, tolerance: To
 
 
 def _ulps(x: Any, y: Any) -> int | None:
-    """Representable numbers between two finite floats, of the coarser dtype; None for all else."""
+    """Return the ULP distance of two finite floats in the coarser dtype; None for other values."""
     names = [name_of(np.asarray(each).dtype) for each in (x, y)]
     if any(name not in DEFAULTS or name in COMPLEX for name in names):
         return None

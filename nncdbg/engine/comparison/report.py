@@ -1,4 +1,4 @@
-"""What a comparison of two runs has found: records, with a form for JSON."""
+"""The records of a comparison of two runs, with a JSON form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nncdbg.representation import RichOutput, representations
 from nncdbg.stats import Comparison
 
 Place: TypeAlias = "tuple[tuple[Path, int], ...]"
-"""A statement with the statements that called its block, outermost first, each as (block, pc)."""
+"""A statement, after the statements that called its block, outermost first, each as (block, pc)."""
 
 Visit: TypeAlias = "tuple[int, ...]"
 """The iterations of the loops on the stack, outermost first."""
@@ -25,7 +25,7 @@ WAYS = ("place", "structure", "value", "name", "position")
 
 @dataclass(frozen=True, slots=True)
 class ValueSite:
-    """Where a value was written: `tick` statements had run by then.  An input has no line and tick 0."""
+    """The place of a write, after `tick` statements had run.  An input has no line and tick 0."""
 
     value: str
     op: str
@@ -51,16 +51,16 @@ class ValueSite:
 
 
 NOWHERE = ValueSite("", "", "", None, "", (), "", 0)
-"""For a measurement of which only the distance is of interest."""
+"""A placeholder site for measurements that need only the distance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A value of side A beside its counterpart.
+    """A value of side A and its counterpart.
 
     `way` is how they were paired: place, structure, value, name or position.  `comparison` is None
-    where the two cannot be compared element by element, as `detail` says.  `elements` are A's and
-    B's at the worst index, `ulps` the representable numbers between these two.
+    if they cannot be compared element by element; `detail` has the reason.  `elements` are A's and B's
+    at the worst index, `ulps` is their distance in representable numbers.
     """
 
     a: ValueSite
@@ -74,7 +74,7 @@ class Match:
 
     @property
     def diverges(self) -> bool:
-        """Whether they differ by more than rounding explains."""
+        """Return whether the values differ by more than rounding explains."""
         return self.excess.significant
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,9 +96,9 @@ class Match:
 
 @dataclass(slots=True)
 class Growth:
-    """How far the sides are apart at the end of a layer, or at a statement; the last visit counts.
+    """The distance of the sides at the last visit of a layer's end, or of a statement.
 
-    `times_tolerance` is the greatest inside.  `max_rel` and `cosine` are of the layer's last value.
+    `times_tolerance` is the maximum inside the layer.  `max_rel` and `cosine` are of its last value.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Difference:
     """An attribute or a constant operand that differs between two paired statements.
 
     `kind` is attribute or parameter, `name` the attribute's or the operand's; `text` shows both sides.
-    `times_tolerance` is how far two parameters are apart, None for attributes and other shapes.
+    `times_tolerance` is the distance of two parameters, None for attributes and different shapes.
     """
 
     a: ValueSite
@@ -147,12 +147,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A statement whose own computation differs: with equal operands it gives another result.
+    """A statement with a different computation: equal operands give different results.
 
     `kind` is attribute, parameter, operands (it reads other values), replaced (another op), only_a or
     only_b (an op without a counterpart), kernel (the same statement, another result), or between (one of
     the statements from golden values to this one).  The statement is at `a`, or at `b` if only side B has
-    it.  `text` says what differs.  `match` is the value by which it was found: its result, or that of
+    it.  `text` describes the difference.  `match` is the value that revealed it: its result, or that of
     the statement that reads it.
     """
 
@@ -164,7 +164,7 @@ class Cause:
 
     @property
     def site(self) -> ValueSite:
-        """The statement: side A's, or side B's if only that has it."""
+        """Return the statement's site: side A's, or side B's if only B has it."""
         found = self.a or self.b
         assert found is not None
         return found
@@ -181,19 +181,19 @@ class Cause:
 
 @dataclass(slots=True)
 class DiffReport(RichOutput):
-    """What was compared, and what differs.
+    """The report of a comparison: what was compared, and what differs.
 
     `status` is
 
     * ``equal``: every output and every paired value agrees;
     * ``intermediate``: the outputs agree, some intermediate values do not;
     * ``rounding``: outputs differ, but every statement computes the same from the same operands, and
-      a discrete op (a cast, a comparison, a quantization) fell the other way at a tie;
+      a discrete op (a cast, a comparison, a quantization) resolved a tie differently;
     * ``diverged``: outputs differ, or an output has no counterpart.
 
-    `causes` are the statements whose own computation differs, in A's order of execution.  `first`
-    is the value of the first of them, or without any the first value that differs; `worst` the
-    value most tolerances away.  `matched` counts values by the way they were paired.
+    `causes` are the statements with a different computation, in A's order of execution.  `first` is the
+    value of the first cause, or without causes the first value that differs; `worst` is the value
+    farthest apart, in tolerances.  `matched` counts values by the way they were paired.
     """
 
     causes: list[Cause] = field(default_factory=list)
@@ -201,16 +201,16 @@ class DiffReport(RichOutput):
     worst: Match | None = None
     diverging: int = 0
     marginal: int = 0
-    """Values of which so few elements are beyond the tolerance, by so little, that rounding explains it."""
+    """Values with so few elements beyond the tolerance, by so little, that rounding explains them."""
     ties: list[Match] = field(default_factory=list)
-    """Discrete results that differ although their operands agree: a tie fell the other way (a few)."""
+    """The first few discrete results that differ although their operands agree: ties resolved differently."""
     differences: list[Difference] = field(default_factory=list)
     """Attributes and parameters that differ between paired statements."""
     matched: dict[str, int] = field(default_factory=dict)
     unmatched_a: int = 0
     unmatched_b: int = 0
     gone: int = 0
-    """Values that are never read, whose memory was free again before they could be compared."""
+    """Number of values that are never read and were freed before they could be compared."""
     only_a: list[str] = field(default_factory=list)
     only_b: list[str] = field(default_factory=list)
     """The first few names without a counterpart."""
@@ -221,42 +221,42 @@ class DiffReport(RichOutput):
     ops: tuple[int, int] = (0, 0)
     """Statements executed on each side."""
     spilled: int = 0
-    """Values that had to wait in files."""
+    """Number of values that waited in files."""
 
     def __str__(self) -> str:
-        """The text that `nncdbg diff` prints."""
+        """Return the text that `nncdbg diff` prints."""
         return representations().diff_report(self)
 
     __repr__ = __str__
 
     @property
     def cause(self) -> Cause | None:
-        """The first statement whose own computation differs."""
+        """Return the first statement with a different computation."""
         return self.causes[0] if self.causes else None
 
     @property
     def outputs_agree(self) -> bool:
-        """Whether every output has a counterpart and is within the tolerance."""
+        """Return whether every output has a counterpart and is within the tolerance."""
         return not self.lacking and not any(match.diverges for match in self.outputs)
 
     @property
     def status(self) -> str:
-        """``equal``, ``intermediate``, ``rounding`` or ``diverged``."""
+        """Return ``equal``, ``intermediate``, ``rounding`` or ``diverged``."""
         if self.outputs_agree:
             return "intermediate" if self.diverging else "equal"
         return "rounding" if self.ties and not self.causes and not self.lacking else "diverged"
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs, intermediate values included."""
+        """Return whether all values agree, including intermediate ones."""
         return self.status == "equal"
 
     def trips(self, *, strict: bool = False) -> bool:
-        """Whether `nncdbg diff` fails: if outputs differ, with `strict` if anything does."""
+        """Return whether `nncdbg diff` fails: if outputs differ; with `strict`, if any value differs."""
         return self.status == "diverged" or (strict and not self.equal)
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as `nncdbg diff --json` prints it."""
+        """Return the report as `nncdbg diff --json` prints it."""
         return {
             "status": self.status,
             "cause": None if self.cause is None else self.cause.as_dict(),
@@ -279,7 +279,7 @@ class DiffReport(RichOutput):
 
 
 def _finite(number: float | None) -> float | None:
-    """The number, fit for JSON; an infinite one is null."""
+    """Return the number for JSON; null if it is infinite."""
     return number if number is not None and math.isfinite(number) else None
 
 

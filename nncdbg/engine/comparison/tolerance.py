@@ -1,4 +1,4 @@
-"""How far two values may be apart before they count as different."""
+"""The tolerance within which two values agree."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ DEFAULTS = {
     "c128": (1e-7, 1e-9),
     "c64": (1e-4, 1e-5),
 }
-"""dtype to (relative, absolute) tolerance; of two dtypes the looser counts."""
+"""dtype to (relative, absolute) tolerance; for two dtypes, the looser one applies."""
 
 _COARSE = (0.25, 0.1)
-"""For floats of 8 bits and fewer."""
+"""The tolerance of floats of 8 bits or fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Two elements agree if ``|a - b| <= atol + rtol * max(|a|, |b|)`` or at most `ulp` numbers lie between.
+    """Two elements agree if ``|a - b| <= atol + rtol * max(|a|, |b|)`` or they are at most `ulp` apart.
 
-    What is None follows from the dtypes; an `atol` that does is scaled by the largest element of the
-    tensor and by the length of the op's sums (see `excess`).  With `ulp` alone nothing else is
-    tolerated.  Integers, bools and strings agree if they are equal.  NaN agrees with NaN, an
-    infinity with itself.
+    Fields that are None follow from the dtypes; such an `atol` is scaled by the largest element of the
+    tensor and by the length of the op's sums (see `excess`).  With `ulp` alone, `rtol` and `atol` are 0.
+    Integers, bools and strings agree if they are equal.  NaN agrees with NaN, and an infinity with
+    itself.
     """
 
     rtol: float | None = None
@@ -52,11 +52,11 @@ class Tolerance:
 
     @property
     def explicit(self) -> bool:
-        """True if a user gave a number: then a single element beyond it counts."""
+        """Return True if the user set a tolerance; then a single element beyond it makes values differ."""
         return (self.rtol, self.atol, self.ulp) != (None, None, None)
 
     def between(self, a: np.dtype[Any], b: np.dtype[Any]) -> tuple[float, float]:
-        """The relative and the unscaled absolute tolerance for elements of two dtypes."""
+        """Return the relative and the unscaled absolute tolerance for elements of two dtypes."""
         names = [name_of(dtype) for dtype in (a, b)]
         if not all(name in FLOATS or name in COMPLEX for name in names):
             return 0.0, 0.0
@@ -69,11 +69,11 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """`count` elements are beyond the tolerance; the worst, at `where`, is `factor` times the tolerance away.
+    """`count` elements are beyond the tolerance; the worst, at `where`, is off by `factor` tolerances.
 
-    `factor` is infinite where nothing is tolerated, and for a NaN or infinity on one side only;
-    with nothing beyond the tolerance it is that of the worst element, at most 1.  `marginal` is True
-    if so few elements are beyond it, by so little, that rounding explains them.
+    `factor` is infinite for a tolerance of 0, and for a NaN or infinity on only one side; if all elements
+    are within the tolerance, it is at most 1.  `marginal` is True if so few elements are beyond it, by so
+    little, that rounding explains them.
     """
 
     count: int
@@ -83,25 +83,25 @@ class Excess:
 
     @property
     def significant(self) -> bool:
-        """Whether the two are different."""
+        """Return whether the values count as different."""
         return self.factor > 1 and not self.marginal
 
 
 SAME = Excess(0, 0.0, None)
 
 _FEW, _LITTLE = 0.005, 4.0
-"""Beyond the tolerance, a smaller share of elements than `_FEW` by less than `_LITTLE` times is marginal."""
+"""An excess is marginal if less than `_FEW` of the elements are off, by under `_LITTLE` tolerances."""
 
 _LONG = 1024
-"""Terms of a sum up to which the absolute tolerance stays as it is; beyond, it grows with the square root."""
+"""Number of terms of a sum beyond which the absolute tolerance grows with their square root."""
 
 
 def excess(a: Array, b: Array, tolerance: Tolerance, terms: int = 1) -> Excess:
-    """How far `a` and `b`, of one shape, are apart in terms of the tolerance.
+    """Return the distance of `a` and `b`, of equal shape, in units of the tolerance.
 
     An absolute tolerance that follows from the dtypes is multiplied by the largest finite element,
     if that is above 1, and by ``sqrt(terms / 1024)``, if that is above 1: `terms` is how many
-    numbers the op adds up per element.
+    numbers the op sums per element.
     """
     if a.dtype.hasobject or b.dtype.hasobject:
         return _odd(np.asarray(a != b).reshape(-1), a.shape)
@@ -124,7 +124,7 @@ def excess(a: Array, b: Array, tolerance: Tolerance, terms: int = 1) -> Excess:
 
 
 def _largest(array: Array) -> float:
-    """The largest magnitude of the finite elements; 0 if there are none."""
+    """Return the largest magnitude of the finite elements; 0 if there are none."""
     largest = 0.0
     with np.errstate(all="ignore"):
         for start in range(0, array.size, _BLOCK):
@@ -150,10 +150,10 @@ def _blocks(a: Array, b: Array) -> Iterator[tuple[int, Array, Array]]:
 
 
 def _factors(a: Array, b: Array, rtol: float, atol: float, counted: int | None) -> npt.NDArray[np.float64]:
-    """Per element the distance in tolerances; 0 where equal, infinite where nothing helps."""
+    """Return per element the distance in tolerances; 0 if equal, infinite if no tolerance applies."""
     wide = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
     x, y = a.astype(wide), b.astype(wide)
-    # Integers beyond 2**53 may look equal in f64.
+    # Different integers beyond 2**53 can be equal in f64.
     exact = a.dtype == b.dtype and a.dtype.kind in "iub"
     same = (a == b) if exact else (x == y)
     same |= np.isnan(x) & np.isnan(y)

@@ -1,9 +1,9 @@
-"""A graph compiled once: names become numbered slots, statements a flat list of instructions.
+"""Compile a graph once: names become numbered slots, statements a flat list of instructions.
 
-An instruction is `(execute, gather, target)`: the machine's loop does
-`slots[target] = execute(*gather(slots))`.  `execute` is None for what only the machine can do
-(control flow, the end of a graph) and for a trap, which is how a breakpoint is set.
-Slot 0 of every frame holds None, the operand that is not given.
+An instruction is `(execute, gather, target)`: the machine's loop runs
+`slots[target] = execute(*gather(slots))`.  `execute` is None for transfers of control (control flow,
+the end of a graph) and for traps, which implement breakpoints.  Slot 0 of every frame holds None, the
+omitted operand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array, type_of_array
 
 Path: TypeAlias = "tuple[str | int, ...]"
-"""Which block: `("main",)`, or `("main", 5, 0)` for the first body of its statement 5."""
+"""The path of a block: `("main",)`, or `("main", 5, 0)` for the first body of its statement 5."""
 
 Instruction: TypeAlias = "tuple[Callable[..., Any] | None, Callable[[list[Any]], Sequence[Any]], Any]"
 
@@ -47,16 +47,16 @@ UNSET = _Unset()
 
 
 def nothing(slots: list[Any]) -> tuple[()]:
-    """The operands of a statement without any."""
+    """Return the operands of a statement that has none."""
     return ()
 
 
 def gatherer(indices: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """A function from slots to the operands; `itemgetter` is the fastest there is."""
+    """Return a function from slots to operands; `itemgetter` is the fastest one."""
     if not indices:
         return nothing
     if len(indices) == 1:
-        # itemgetter of one index gives the item bare; of a slice, a list of one.
+        # itemgetter returns a bare item for one index, and a list for a slice.
         return itemgetter(slice(indices[0], indices[0] + 1))
     return itemgetter(*indices)
 
@@ -66,38 +66,38 @@ TRAP: Instruction = (None, nothing, None)
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Code:
-    """One block of statements, ready to run.  `len(nodes)` is the pc of its last line."""
+    """A block of statements, ready to run.  `len(nodes)` is the pc of its last line."""
 
     graph: Graph
     path: Path
     opsets: Mapping[str, int]
     parent: Code | None = None
     graphs: Mapping[str, Graph] = field(default_factory=dict)
-    """The graphs of the program, which the statements may call."""
+    """The graphs of the program that the statements can call."""
     slot_of: dict[str, int] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     definition: list[int] = field(default_factory=list)
-    """Per slot the pc that writes it; -1 for what is there when the frame begins."""
+    """Per slot the pc that writes it; -1 for slots set when the frame begins."""
     template: list[Any] = field(default_factory=list)
-    """The slots of a fresh frame: constants in place, all else UNSET."""
+    """The slots of a new frame: constants in place, all others UNSET."""
     operands: list[tuple[int, ...]] = field(default_factory=list)
-    """Per pc the slots that the statement reads, its blocks' captures apart."""
+    """Per pc the slots that the statement reads, without its blocks' captures."""
     targets: list[int | slice | None] = field(default_factory=list)
     bodies: dict[int, tuple[Code, ...]] = field(default_factory=dict)
     captures: list[tuple[int, int]] = field(default_factory=list)
     """(slot of the enclosing block, slot here), copied when the frame begins."""
     kept: list[int] = field(default_factory=list)
-    """The slots of captures and constants, which stay from one iteration to the next."""
+    """The slots of captures and constants, kept from one iteration to the next."""
     instructions: list[Instruction] = field(default_factory=list)
     patched: list[Instruction] = field(default_factory=list)
-    """What runs: the instructions with traps in place of some."""
+    """The instructions that run, some replaced by traps."""
     types: dict[str, Type | None] = field(default_factory=dict)
     traps: set[int] = field(default_factory=set)
     formula: Program | None = None
-    """The micro program that this is, if it is one."""
+    """The micro program of this code, if it is one."""
     last_uses: tuple[int, ...] | None = None
     dying: tuple[tuple[int, ...], ...] | None = None
-    """What `liveness` has found, once it was asked."""
+    """The cached result of `liveness.dying`."""
 
     is_loop: bool = field(init=False)
     """Whether this is the body of a loop."""
@@ -119,7 +119,7 @@ class Code:
         return slot
 
     def find(self, name: str) -> int | None:
-        """The slot of a name that is visible here; an outer one is captured on first use."""
+        """Return the slot of a visible name; an outer one is captured on first use."""
         inside: list[Code] = []
         code: Code | None = self
         # No recursion: blocks may be nested deeper than Python's stack.
@@ -141,18 +141,18 @@ class Code:
         return slot
 
     def arm(self) -> None:
-        """Bring `patched` up to date with the instructions and the traps, in place."""
+        """Update `patched` from the instructions and the traps, in place."""
         armed = self.instructions.copy()
         for pc in self.traps:
             armed[pc] = TRAP
         self.patched[:] = armed
 
     def runs_kernel(self, pc: int) -> bool:
-        """Return whether the statement at `pc` runs a kernel: no control flow, and not the block's end."""
+        """Return whether the statement at `pc` runs a kernel: not control flow, not the block's end."""
         return pc < len(self.nodes) and self.instructions[pc][0] is not None
 
     def operands_of(self, pc: int, slots: list[Any]) -> Sequence[Any]:
-        """Return the operands of the statement at `pc`; for the last line, what the block returns."""
+        """Return the operands of the statement at `pc`; for the last line, the block's results."""
         return self.instructions[pc][1](slots)
 
     def result_slots(self, pc: int) -> range:
@@ -163,11 +163,11 @@ class Code:
         return range(0) if target is None else range(target, target + 1)
 
     def results_of(self, pc: int, slots: Sequence[Any]) -> list[Any]:
-        """Return what the statement at `pc` has written to `slots`."""
+        """Return the results of the statement at `pc` in `slots`."""
         return [slots[slot] for slot in self.result_slots(pc)]
 
     def reads(self, pc: int) -> set[int]:
-        """Every slot that the statement at `pc` reads, through its blocks too."""
+        """Return every slot that the statement at `pc` reads, including reads in its blocks."""
         found = set(self.operands[pc])
         for body in self.bodies.get(pc, ()):
             found.update(outer for outer, _ in body.captures)
@@ -198,9 +198,9 @@ class Compiler:
     _types: Mapping[Path, dict[str, Type | None]] = field(default_factory=dict)
 
     def compile(self, graph: Graph, types: Sequence[Type | None], path: Path | None = None) -> Code:
-        """The code of a graph of the program, for inputs of these types (None: as declared).
+        """Return the code of a graph of the program, for inputs of these types (None: as declared).
 
-        Raises GraphError at the first statement that is wrong.
+        Raises GraphError for the first invalid statement.
         """
         path = path or (graph.name,)
         opsets, graphs = self.program.opsets, self.program.graphs
@@ -217,7 +217,7 @@ class Compiler:
         return code
 
     def _fill(self, code: Code) -> list[Code]:
-        """Give each value of a block its slot; the blocks inside it, which come next."""
+        """Assign a slot to each value of a block; return the blocks inside it, to be filled next."""
         code.types = self._types[code.path]
         code.new_slot("", None, -1)
         for value in code.graph.inputs:
@@ -260,7 +260,7 @@ class Compiler:
 
 
 def initial_data(constant: Constant, program: Program) -> Array:
-    """The data of a constant, read through the program's stores; read-only."""
+    """Return the read-only data of a constant, read through the program's stores."""
     if isinstance(constant.data, Inline):
         return constant.data.array
     reference = constant.data
@@ -274,7 +274,7 @@ def initial_data(constant: Constant, program: Program) -> Array:
 
 
 def walk(code: Code) -> Iterator[Code]:
-    """A code and all blocks inside it."""
+    """Yield a code and all blocks inside it."""
     stack = [code]
     while stack:
         each = stack.pop()

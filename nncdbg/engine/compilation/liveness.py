@@ -1,4 +1,4 @@
-"""Which slots a frame still needs: what may be evicted, and what an arena may reuse."""
+"""The slots that a frame still needs; others can be evicted, or reused by an arena."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from nncdbg.engine.compilation.code import Code
 
 
 def last_uses(code: Code) -> tuple[int, ...]:
-    """Per slot the last pc that reads it; -1 for a slot that nothing reads.
+    """Return per slot the last pc that reads it; -1 for a slot without reads.
 
-    What a loop carries is read by every `break` of its body, as it is the result there.
+    Every `break` of a loop's body reads the carried values, which are its results there.
     """
     if code.last_uses is None:
         code.last_uses = _last_uses(code)
@@ -16,7 +16,7 @@ def last_uses(code: Code) -> tuple[int, ...]:
 
 
 def dying(code: Code) -> tuple[tuple[int, ...], ...]:
-    """Per pc the slots written by a statement of this block that nothing reads after it."""
+    """Return per pc the slots of this block's statements that have no read after it."""
     if code.dying is None:
         code.dying = _dying(code)
     return code.dying

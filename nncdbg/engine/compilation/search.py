@@ -1,4 +1,4 @@
-"""Where a program mentions an op, a graph or a value."""
+"""Find the statements of a program that use an op, a graph or a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nncdbg.engine.graph import Graph, Program, Type
 
 
 def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
-    """Every graph, branch and loop body with its path, outer before inner."""
+    """Yield every graph, branch and loop body with its path, outer before inner."""
     stack: list[tuple[Path, Graph]] = [
         ((name,), graph) for name, graph in reversed(list(program.graphs.items()))
     ]
@@ -22,7 +22,7 @@ def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
 
 
 def places(program: Program, kind: str, target: str) -> Iterator[tuple[Path, int]]:
-    """The statements with the op `target`, that define the value `target`, or the first of the graph."""
+    """Yield the statements with op `target`, that define value `target`, or the first of graph `target`."""
     for path, graph in blocks(program):
         if kind == "graph" and graph.name == target:
             yield path, 0
@@ -36,7 +36,7 @@ def places(program: Program, kind: str, target: str) -> Iterator[tuple[Path, int
 
 
 def candidates(program: Program, kind: str) -> set[str]:
-    """Every name that a breakpoint of this kind can have."""
+    """Return every name that a breakpoint of this kind can have."""
     found: set[str] = set()
     for _, graph in blocks(program):
         if kind == "graph":
@@ -50,7 +50,7 @@ def candidates(program: Program, kind: str) -> set[str]:
 
 
 def declared_type(program: Program, name: str) -> Type | None:
-    """Return the type that the program declares for a value; None for no value or several with the name."""
+    """Return the declared type of a value; None if no value or several have the name."""
     declared = [
         value.type
         for _, graph in blocks(program)
@@ -61,12 +61,12 @@ def declared_type(program: Program, name: str) -> Type | None:
 
 
 def constant_names(program: Program) -> set[str]:
-    """Every name of a weight or number that stands in the program."""
+    """Return every name of a weight or number in the program."""
     return {constant.value.name for _, graph in blocks(program) for constant in graph.constants}
 
 
 def origins(program: Program) -> dict[str, dict[int, list[tuple[Path, int]]]]:
-    """Per file of the user's model, and line in it, the statements that come from there."""
+    """Return the statements made by each line of each file of the user's model."""
     found: dict[str, dict[int, list[tuple[Path, int]]]] = {}
     for path, graph in blocks(program):
         for pc, node in enumerate(graph.nodes):
@@ -77,7 +77,7 @@ def origins(program: Program) -> dict[str, dict[int, list[tuple[Path, int]]]]:
 
 
 def same_file(known: str, asked: str) -> bool:
-    """Whether two paths mean one file; a relative one means any file that ends with it."""
+    """Return whether two paths mean the same file; a relative one means any file that ends with it."""
     if os.path.isabs(known) and os.path.isabs(asked):
         return os.path.realpath(known) == os.path.realpath(asked)
     long, short = (asked, known) if os.path.isabs(asked) else (known, asked)

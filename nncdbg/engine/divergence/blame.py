@@ -1,8 +1,8 @@
-"""Whether a statement's own computation differs between two programs, and what about it.
+"""Determine whether a statement's own computation differs between two programs, and the cause.
 
-A statement whose results differ is executed once more, by side A's kernel, on side B's operands.  If
-that gives side B's results, the difference comes from the operands.  Else it is the statement's own, or
-that of ops without a counterpart between it and the values that both sides have.
+A statement with different results is executed again: side A's kernel on side B's operands.  If that
+gives side B's results, the difference comes from the operands.  Otherwise it comes from the statement,
+or from ops without a counterpart between the statement and the values that both sides have.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TraceCounterparts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`cause` if the statement's own computation differs; `tie` if a discrete result fell the other way."""
+    """`cause` if the statement's own computation differs; `tie` if a near tie changed a discrete result."""
 
     cause: Cause | None = None
     tie: bool = False
@@ -62,7 +62,7 @@ PROPAGATED = Verdict()
 
 @dataclass(slots=True)
 class Blame:
-    """Judges statements of `a` whose results differ from those of their counterparts in `b`."""
+    """Judges statements of `a` with results that differ from their counterparts in `b`."""
 
     a: Trace
     b: Trace
@@ -73,7 +73,7 @@ class Blame:
     tolerance: Tolerance
 
     def judge(self, key: Key, match: Match) -> Verdict:
-        """The verdict on the statement of A at `key`, of which `match` is a result."""
+        """Return the verdict on A's statement at `key`; `match` is one of its results."""
         other = self.counterpart(key)
         assert other is not None
         one, two = self.a.at(key), self.b.at(other)
@@ -87,20 +87,20 @@ class Blame:
         return Verdict(self._located(one, two, mine, like, match))
 
     def judge_output(self, source: Source, other: Source, match: Match) -> Verdict:
-        """The verdict on an output of the program whose last statements are no pair."""
+        """Return the verdict on a program output if the statements that give it are not paired."""
         mine, theirs = self.substitution.value(source), self.b.value(other)
         if self.same(mine, theirs):
             return PROPAGATED
         return Verdict(self._wired(source, other, match))
 
     def same(self, x: Any, y: Any) -> bool:
-        """Whether two contents agree within the tolerance."""
+        """Return whether two contents agree within the tolerance."""
         return not measure(NOWHERE, NOWHERE, "place", (x, y), self.tolerance).diverges
 
     def _apart(self, one: Written, operands: Sequence[Any], found: Sequence[Any], two: Written) -> bool:
         return self.recomputation.apart(one.code, one.pc, operands, found, two.contents).significant
 
-    # -- what about it -------------------------------------------------------------------------
+    # -- causes --------------------------------------------------------------------------------
 
     def _located(
         self, one: Written, two: Written, mine: Sequence[Any], like: Sequence[Any], match: Match
@@ -135,7 +135,7 @@ class Blame:
         )
 
     def _in_order(self, one: Written, two: Written) -> tuple[list[Source], list[Any]]:
-        """B's operands in A's order: those of a commutative op may be swapped."""
+        """Return B's operands in A's order; operands of a commutative op may be swapped."""
         sources = list(two.sources)
         if len(sources) == len(one.sources) == 2 and commutative(one):
             swapped = sources[::-1]
@@ -151,14 +151,14 @@ class Blame:
         )
 
     def _operand(self, one: Written, index: int, mine: Source, other: Source, match: Match) -> Cause:
-        """The cause where two statements compute the same, but from another operand."""
+        """Return the cause if two statements compute the same from different operands."""
         if self._is_constant(self.a, mine) and self._is_constant(self.b, other):
             text = f"{operand_name(one, index)} of {one.node.op} differs"
             return Cause("parameter", match.a, match.b, f"{text}: {self._distance(mine, other)}", match)
         return self._wired(mine, other, match)
 
     def _wired(self, mine: Source, other: Source, match: Match) -> Cause:
-        """The cause where the operands, or outputs, `mine` and `other` should be the same."""
+        """Return the cause if the operands or outputs `mine` and `other` should be the same."""
         left = [self.a.at(key) for key in self.substitution.between(mine)]
         right = self._between_b(other)
         if left and right:
@@ -174,7 +174,7 @@ class Blame:
         return Cause("operands", match.a, match.b, text, match)
 
     def _between_b(self, source: Source) -> list[Written]:
-        """The statements of B without a counterpart that lie before an operand, in order of execution."""
+        """Return B's statements without a counterpart that lead to an operand, in order of execution."""
         found: dict[Key, Written] = {}
         waiting = [source]
         while waiting:
@@ -187,7 +187,7 @@ class Blame:
         return sorted(found.values(), key=lambda written: written.tick)
 
     def _is_constant(self, trace: Trace, source: Source) -> bool:
-        """Whether an operand follows from constants alone."""
+        """Return whether an operand is computed from constants alone."""
         waiting, seen = [source], set()
         while waiting:
             each = waiting.pop()
@@ -213,7 +213,7 @@ class Blame:
 
 
 def is_discrete(written: Written, contents: Sequence[Any]) -> bool:
-    """Whether a small change of an operand may make a result jump."""
+    """Return whether a small change of an operand can change a result by a large step."""
     op = lookup(written.node.op, version_of(written.node.op, written.code.opsets))
     if op is not None and op.jumps:
         return True

@@ -1,4 +1,4 @@
-"""`nncdbg.diff`: the comparison of two runs, or of a run and golden values, as one call."""
+"""`nncdbg.diff`: compare two runs, or a run and golden values, in one call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def inputs_of_side(side: str) -> Iterator[None]:
 def counterpart(
     program: Program, given: Mapping[str, Any], dtype: str | None
 ) -> tuple[Program, dict[str, Any], list[str]]:
-    """Side B's program, cast to `dtype` if there is one, its inputs out of side A's, and notes on these."""
+    """Return side B's program (cast to `dtype` if given), its inputs taken from side A, and notes on them."""
     cast = program if dtype is None else cast_program(program, dtype)
     inputs, notes = inputs_like(cast.graphs[cast.entry], given)
     return cast, inputs, notes
@@ -60,11 +60,11 @@ def diff(
 ) -> DiffReport:
     """Run `a` and `b` (default: `a` again, with the `_b` arguments) and compare every value.
 
-    Both are programs or what `nncdbg.load` takes, such as paths.  `inputs` and `fields` (dims, seed,
+    Both are programs or arguments of `nncdbg.load`, such as paths.  `inputs` and `fields` (dims, seed,
     fallback, history, max_ops) are as for Debugger; side B gets the inputs of side A.  `dtype_b` casts
-    B's float weights and inputs.  `golden` takes the place of side B: a `.npz` file or arrays by name,
-    those of `a`'s inputs used as such; `names` maps its names to names of values, or is a file that
-    does.  Tolerances that are None follow from the element types.
+    B's float weights and inputs.  `golden` replaces side B: a `.npz` file, or arrays by name; arrays
+    with names of `a`'s inputs are used as inputs.  `names` maps golden names to value names, as a
+    mapping or a file.  Tolerances that are None follow from the element types.
 
     Raises what `nncdbg.load` and Debugger raise, and the error of a side that fails.
     """
@@ -83,7 +83,7 @@ def diff(
     with inputs_of_side("A"):
         first = Debugger(a, inputs, backend=backend, allocator=allocator, statistics=False, **fields)
     program, given, _ = counterpart(a if b is None else load(b), first.inputs, dtype_b)
-    # The inputs give the sizes.
+    # Symbolic sizes follow from the inputs.
     fields.pop("dims", None)
     with inputs_of_side("B"):
         second = Debugger(

@@ -1,8 +1,8 @@
-"""A program in another element type: its float weights, inputs and casts, statement for statement the same.
+"""Cast a program to another element type: float weights, inputs and casts; the statements stay the same.
 
-Integers, bools and strings stay.  So does a constant that is read only where one float type is taken, such
-as the scales of Resize.  Around other operands and results of one float type, casts are inserted: %x.f32
-before a DynamicQuantizeLinear.
+Integers, bools and strings keep their types.  So does a constant that only feeds operands restricted to
+one float type, such as the scales of Resize.  Casts are inserted around other operands and results with
+a fixed float type: %x.f32 before a DynamicQuantizeLinear.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.ops.schema import only_float, schema, version_of
 
 WIDTHS = ("f16", "bf16", "f32", "f64")
-"""What can be cast to, and what is cast."""
+"""The element types that are cast, which are also the possible targets."""
 
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype"})
 """Attributes that hold an ONNX element type."""
 
 
 def cast_program(program: Program, dtype: str) -> Program:
-    """The program with its floats of 16 bits and more as `dtype`.  Raises UsageError for another type."""
+    """Return the program with floats of 16 bits and more as `dtype`.  Raises UsageError for other dtypes."""
     if dtype not in WIDTHS:
         raise UsageError(f"a program cannot be cast to {dtype!r}", hint=f"use one of: {', '.join(WIDTHS)}")
     kept = _kept(program)
@@ -53,7 +53,7 @@ def cast_program(program: Program, dtype: str) -> Program:
 
 
 def has_same_places(program: Program, cast: Program) -> bool:
-    """Whether a cast program has the statements of the original at the same places: no cast was inserted."""
+    """Return whether a cast program has its statements at the original places: no cast was inserted."""
     return all(
         [len(block.nodes) for block in blocks(graph)]
         == [len(block.nodes) for block in blocks(cast.graphs[name])]
@@ -62,7 +62,7 @@ def has_same_places(program: Program, cast: Program) -> bool:
 
 
 def cast_array(array: Any, dtype: str) -> Any:
-    """A float tensor as `dtype`, items of a sequence too; what is no float as it is."""
+    """Cast a float tensor, or the float items of a sequence, to `dtype`; others are returned unchanged."""
     if isinstance(array, (list, tuple)):
         return [cast_array(item, dtype) for item in array]
     if not isinstance(array, np.ndarray) or name_of(array.dtype) not in WIDTHS:
@@ -72,7 +72,7 @@ def cast_array(array: Any, dtype: str) -> Any:
 
 
 def blocks(graph: Graph) -> Iterator[Graph]:
-    """A graph and all blocks inside it."""
+    """Yield a graph and all blocks inside it."""
     stack = [graph]
     while stack:
         each = stack.pop()
@@ -81,7 +81,7 @@ def blocks(graph: Graph) -> Iterator[Graph]:
 
 
 def _names(graph: Graph) -> set[str]:
-    """The names of all values of a graph."""
+    """Return the names of all values of a graph."""
     found: set[str] = set()
     for block in blocks(graph):
         found.update(value.name for value in block.inputs)
@@ -92,12 +92,12 @@ def _names(graph: Graph) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Values that keep their float type, because each op that reads them takes this type only."""
+    """Values that keep their float type, because every op that reads them accepts only this type."""
 
     names: Mapping[str, frozenset[str]]
-    """Per graph the values: constants, inputs of the entry, results of a type that an attribute gives."""
+    """Values per graph: constants, entry inputs, and results with a type set by an attribute."""
     keys: frozenset[str]
-    """The stored data among them."""
+    """The keys of those values that are stored data."""
 
 
 def _kept(program: Program) -> _Kept:
@@ -118,7 +118,7 @@ def _kept(program: Program) -> _Kept:
 
 
 def _uses(inside: Sequence[Graph], opsets: Mapping[str, int]) -> tuple[set[str], set[str]]:
-    """The values that are read where one float type is taken, and those that are read elsewhere."""
+    """Return the values read by operands with one fixed float type, and those read elsewhere."""
     fixed: set[str] = set()
     free = {value.name for block in inside for value in block.outputs}
     for node in (node for block in inside for node in block.nodes):
@@ -129,7 +129,7 @@ def _uses(inside: Sequence[Graph], opsets: Mapping[str, int]) -> tuple[set[str],
 
 
 def _type_defaults(node: Node, opsets: Mapping[str, int]) -> dict[str, Attribute]:
-    """The attributes left out that stand for f32."""
+    """Return the omitted attributes that default to f32."""
     if node.op == "ConstantOfShape":
         return {"value": Inline(np.zeros(1, np.float32))}
     known = schema(node.op, version_of(node.op, opsets))
@@ -139,7 +139,7 @@ def _type_defaults(node: Node, opsets: Mapping[str, int]) -> dict[str, Attribute
 
 @dataclass(frozen=True, slots=True)
 class _CastStore:
-    """Another store, whose floats come cast."""
+    """A view of another store that casts floats when they are read."""
 
     store: Store
     dtype: str
@@ -165,17 +165,17 @@ class _CastStore:
 class _Caster:
     """Casts one graph of the program, and the blocks inside it.
 
-    Where an op takes or gives one float type only, casts are inserted around it.
+    Casts are inserted around ops that accept or return only one float type.
     """
 
     dtype: str
     kept: frozenset[str]
     opsets: Mapping[str, int]
     taken: set[str]
-    """Names of values, so that those of inserted casts are new."""
+    """Value names in use, which inserted casts must not reuse."""
 
     def graph(self, graph: Graph, narrow: Mapping[str, str] | None = None) -> Graph:
-        """The graph; `narrow` maps values that an op gives in its own float type to their casts."""
+        """Return the cast graph; `narrow` maps results with a fixed float type to their casts."""
         known = dict(narrow or {})
         nodes = [made for node in graph.nodes for made in self._nodes(node, known)]
         return replace(
@@ -206,7 +206,7 @@ class _Caster:
         return Constant(self._value(constant.value), Inline(cast_array(data.array, self.dtype)))
 
     def _nodes(self, node: Node, narrow: dict[str, str]) -> list[Node]:
-        """The statement, after casts of its operands and before casts of its results."""
+        """Return the casts of the operands, the statement, and the casts of its results."""
         before: list[Node] = []
         inputs: list[Operand] = []
         for index, operand in enumerate(node.inputs):
@@ -228,7 +228,7 @@ class _Caster:
         made = replace(
             node,
             inputs=tuple(inputs),
-            # The types of results follow from the operands; an op may give one float type only.
+            # Result types follow from the operands, but an op may return one fixed float type.
             outputs=tuple(Value(value.name) for value in node.outputs),
             attributes=self._attributes(node),
             subgraphs=tuple(self.graph(body, narrow) for body in node.subgraphs),
@@ -236,7 +236,7 @@ class _Caster:
         return [*before, made, *after]
 
     def _result_floats(self, node: Node) -> list[str | None]:
-        """Per result the only float type that the op gives, whatever its operands and attributes are."""
+        """Return per result the fixed float type of the op; None if it depends on operands or attributes."""
         known = schema(node.op, version_of(node.op, self.opsets))
         if known is None or not known.outputs:
             return [None] * len(node.outputs)
@@ -252,7 +252,7 @@ class _Caster:
 def cast_attributes(
     node: Node, dtype: str, opsets: Mapping[str, int], widths: Collection[str] = WIDTHS
 ) -> Mapping[str, Attribute]:
-    """The attributes of a statement whose tensors and element types of `widths` become `dtype`."""
+    """Return a statement's attributes with tensors and element types of `widths` changed to `dtype`."""
     given = {**_type_defaults(node, opsets), **node.attributes}
     return {key: _cast_attribute(key, value, dtype, widths) for key, value in given.items()}
 
@@ -266,7 +266,7 @@ def _cast_attribute(key: str, value: Attribute, dtype: str, widths: Collection[s
 
 
 def fresh_name(taken: set[str], name: str) -> str:
-    """A value name that is not `taken`, which it is then: `name`, or ``name.2`` and so on."""
+    """Return an unused value name, `name` or ``name.2`` and so on, and add it to `taken`."""
     found, number = name, 1
     while found in taken:
         number += 1

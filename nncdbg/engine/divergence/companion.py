@@ -1,4 +1,4 @@
-"""Side B at hand while side A is debugged: the counterpart of a value, wherever A stands."""
+"""Side B's values while side A is debugged: the counterpart of a value at A's current statement."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nncdbg.engine.expression import spelled
 
 
 class Companion:
-    """Finds values of a finished comparison's side B again, by running it to where they are written.
+    """Recomputes values of side B after a comparison, by running side B to the statements that write them.
 
-    What a user changes on side A does not change side B.
+    Changes made on side A do not affect side B.
     """
 
     def __init__(self, comparison: Lockstep | PairedRuns) -> None:
@@ -25,9 +25,9 @@ class Companion:
         self._latest: tuple[Key, Written] | None = None
 
     def value(self, debugger: Debugger, name: str) -> tuple[str, Any]:
-        """The name and content on side B of what `name` is on side A, in the selected frame of `debugger`.
+        """Return side B's name and content for `name` of side A, in the selected frame of `debugger`.
 
-        Raises NotComputed where it has no counterpart, and what `Values.place` raises.
+        Raises NotComputed if the value has no counterpart, and the errors of `Values.place`.
         """
         place = debugger.values.place(name)
         if place.depth is None:
@@ -49,7 +49,7 @@ class Companion:
         return written.names[index], written.contents[index]
 
     def _given(self, name: str, frames: list[Frame], slot: int) -> tuple[str, Any]:
-        """An input of the program."""
+        """Return the name and content of a program input."""
         inputs = self._side.debugger.inputs
         if len(frames) == 1 and slot <= len(frames[0].code.graph.inputs) and name in inputs:
             return name, inputs[name]
@@ -59,7 +59,7 @@ class Companion:
         )
 
     def _seek(self, key: Key) -> Written | None:
-        """What side B writes there, found on its way on, or from its start."""
+        """Run side B forward, then again from its start, until it writes `key`; None if it never does."""
         if self._latest is not None and self._latest[0] == key:
             return self._latest[1]
         for _ in range(2):
@@ -72,7 +72,7 @@ class Companion:
 
 
 def _home(frames: list[Frame], slot: int) -> tuple[list[Frame], int]:
-    """The frames down to the one in which a value was written that a block captures or a call is given."""
+    """Return the frames down to the one that wrote a captured value or call argument, and its slot there."""
     while len(frames) > 1:
         inner, outer = frames[-1], frames[-2]
         captures = {inside: outside for outside, inside in inner.code.captures}

@@ -1,4 +1,4 @@
-"""What differs between two paired statements before anything runs: attributes and constant operands."""
+"""Static differences between two paired statements: attributes and constant operands."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TYPES = frozenset({"to", "dtype", "output_datatype"})
 """Attributes that hold the number of an element type."""
 
 _SHOWN = 60
-"""Characters of an attribute's value that are shown."""
+"""Maximum length of a formatted attribute value, in characters."""
 
 
 def declared_differences(a: Written, b: Written, site_a: SiteOf, site_b: SiteOf) -> list[Difference]:
-    """Attributes and constant operands that differ between two statements of one op, defaults included."""
+    """Return the attributes (with defaults) and constants that differ between two statements of one op."""
     found = [
         Difference(
             site_a(), site_b(), "attribute", name, f"{a.node.op} {name} {_shown(name, x)} / {_shown(name, y)}"
@@ -37,7 +37,7 @@ def declared_differences(a: Written, b: Written, site_a: SiteOf, site_b: SiteOf)
 
 
 def attributes_of(written: Written) -> Mapping[str, Any]:
-    """The attributes of a statement with the defaults of its op's schema; None for one without a default."""
+    """Return a statement's attributes with the op schema's defaults; None for one without a default."""
     node = written.node
     return complete(node.op, version_of(node.op, written.code.opsets), node.attributes)
 
@@ -47,7 +47,7 @@ def _attributes(a: Written, b: Written) -> list[tuple[str, Any, Any]]:
         return []
     mine, other = attributes_of(a), attributes_of(b)
     versions = {version_of(each.node.op, each.code.opsets) for each in (a, b)}
-    # Between opsets attributes become operands; one that only one version has says nothing.
+    # Some attributes became operands in later opsets, so an attribute of only one version is ignored.
     names = mine.keys() & other.keys() if len(versions) > 1 else mine.keys() | other.keys()
     pairs = [(name, mine.get(name), other.get(name)) for name in sorted(names)]
     return [(name, x, y) for name, x, y in pairs if _plain(x) != _plain(y)]
@@ -75,7 +75,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def constant_operand(code: Code, pc: int, index: int) -> Any:
-    """The array of an operand that is a constant of the statement's own block; None for all others."""
+    """Return the array of an operand that is a constant of the statement's own block, otherwise None."""
     if index >= len(code.operands[pc]):
         return None
     content = code.template[code.operands[pc][index]]
@@ -83,7 +83,7 @@ def constant_operand(code: Code, pc: int, index: int) -> Any:
 
 
 def operand_name(written: Written, index: int) -> str:
-    """`%name`, or what the op's schema calls a constant without one."""
+    """Return `%name`, or the op schema's operand name for an unnamed constant."""
     operands = written.node.inputs
     if index < len(operands) and isinstance(operands[index], str):
         return spelled(str(operands[index]))
@@ -105,7 +105,7 @@ def _parameters(a: Written, b: Written, site_a: SiteOf, site_b: SiteOf) -> list[
 
 
 def _constants(written: Written) -> list[tuple[int, Any]]:
-    """Index and array of each constant operand, in order, so that `Add(%x, 1)` pairs with `Add(1, %x)`."""
+    """Return (index, array) of each constant operand in order: `Add(%x, 1)` pairs with `Add(1, %x)`."""
     contents = [
         (index, constant_operand(written.code, written.pc, index))
         for index in range(len(written.node.inputs))
@@ -114,7 +114,7 @@ def _constants(written: Written) -> list[tuple[int, Any]]:
 
 
 def _apart(x: Any, y: Any) -> tuple[str, float | None]:
-    """How two constants differ; nothing if they are equal."""
+    """Return how two constants differ; an empty text if they are equal."""
     if x is y:
         return "", None
     if x.shape != y.shape:

@@ -1,4 +1,4 @@
-"""Pairs that are given up: they differ although everything after them agrees."""
+"""Pairs to discard: they differ although all statements after them agree."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from nncdbg.engine.divergence.written import Place
 
 
 def doubtful(a: Units, b: Units, pairs: Pairs, differ: Set[Place]) -> list[Place]:
-    """The statements of A whose pair is another way to the same result, of those in `differ`.
+    """Return A's statements in `differ` that reach the same result in another way than their pairs.
 
-    Without doubt is a pair of one op and type that has one name, or that reads the same values.
+    A pair is certain if op and type are equal, and also the names or the operands.
     """
     of_b = {unit.place: unit for unit in b.all}
     found = []
@@ -29,7 +29,7 @@ def doubtful(a: Units, b: Units, pairs: Pairs, differ: Set[Place]) -> list[Place
 
 
 def _without_effect(a: Units, pairs: Pairs, differ: Set[Place]) -> list[Unit]:
-    """The statements that only statements read which agree, or which are without effect themselves."""
+    """Return the statements with no reader that differs, directly or through other such statements."""
     found: dict[int, Unit] = {}
     for unit in reversed(a.all):
         after = {number for number, _ in unit.readers}

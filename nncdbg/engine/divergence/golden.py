@@ -1,4 +1,4 @@
-"""A run beside recorded values: the arrays of a `.npz` file, mapped to the program's values."""
+"""Compare a run with recorded values: the arrays of a `.npz` file, mapped to the program's values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nncdbg.engine.values.values import type_of
 
 
 def load_golden(path: Path) -> dict[str, Array]:
-    """The arrays of a `.npz` file by name.  Raises LoadError for what cannot be read."""
+    """Return the arrays of a `.npz` file by name.  Raises LoadError if the file cannot be read."""
     names = archive_names(path)
     if not names:
         raise LoadError(f"{path} contains no arrays", hint="save arrays with numpy.savez(path, name=array)")
@@ -37,9 +37,9 @@ def load_golden(path: Path) -> dict[str, Array]:
 
 
 def load_names(path: Path) -> dict[str, str]:
-    """Names in a golden file to names of values: a JSON object, or lines of `GOLDEN VALUE`.
+    """Read a map from golden names to value names: a JSON object, or lines of `GOLDEN VALUE`.
 
-    `#` begins a comment.  Raises LoadError for a file that is neither.
+    `#` begins a comment.  Raises LoadError for other files.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -72,14 +72,14 @@ def load_names(path: Path) -> dict[str, str]:
 def golden_inputs(
     graph: Graph, golden: Mapping[str, Array], names: Mapping[str, str] | None = None
 ) -> dict[str, Array]:
-    """The arrays that are inputs of the graph, by the input's name."""
+    """Return the arrays that are inputs of the graph, by input name."""
     inputs = {value.name for value in graph.inputs}
     mapped = {(names or {}).get(name, name): array for name, array in golden.items()}
     return {name: array for name, array in mapped.items() if name in inputs}
 
 
 class GoldenRun:
-    """Compares a debugger at its entry with golden values; `names` maps some of them to values."""
+    """Compares a debugger at its entry with golden values; `names` maps golden names to value names."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class GoldenRun:
             )
 
     def pause(self) -> None:
-        """Leave the run, by a KeyboardInterrupt, before the next statement."""
+        """Interrupt the run before the next statement; `run` raises KeyboardInterrupt."""
         self.a.debugger.pause()
 
     def run(self) -> DiffReport:
-        """Run to the end and compare.  Raises what the run fails with, and UsageError for a wrong name."""
+        """Run to the end and compare.  Raises the run's error, and UsageError for an unknown name."""
         with Values(self._budget) as values:
             trace = Trace(self.a, values).record()
             mapping = self._mapping(trace)
@@ -121,7 +121,7 @@ class GoldenRun:
         return self.names.get(name, name) in self.a.debugger.inputs
 
     def _mapping(self, trace: Trace) -> dict[Result, tuple[str, str]]:
-        """Per value the name of its golden array, and how they were paired."""
+        """Return per value the name of its golden array, and how they were paired."""
         places = _values_of(trace)
         mapping: dict[Result, tuple[str, str]] = {}
         for name, value in self.names.items():
@@ -147,7 +147,7 @@ class GoldenRun:
 
 
 def _values_of(trace: Trace) -> dict[str, Result]:
-    """Results by name, in order of execution; in a loop, those of the last iteration."""
+    """Return results by name, in order of execution; in a loop, those of the last iteration."""
     found: dict[str, Result] = {}
     for key in trace.keys:
         for index, name in enumerate(trace.at(key).names):
@@ -157,12 +157,12 @@ def _values_of(trace: Trace) -> dict[str, Result]:
 
 
 def _unit(number: int, name: str, content: Any) -> Unit:
-    """What is compared to pair by shape and order."""
+    """Return a unit for pairing by shape and order."""
     return Unit(number, (), "", (name,), ("", form_of(content)), None, (), kernel=True, commutative=False)
 
 
 class _Golden:
-    """Golden values by the program's places (see `substitution.Counterparts`)."""
+    """Golden values, found by result (see `substitution.Counterparts`)."""
 
     def __init__(self, mapping: Mapping[Result, tuple[str, str]], golden: Mapping[str, Array]) -> None:
         self._mapping, self._golden = mapping, golden
@@ -176,7 +176,7 @@ class _Golden:
 
 
 class _Comparison:
-    """Every value that has a golden one, then the statements whose own computation differs."""
+    """Compares every value with its golden one, then finds the statements that differ by themselves."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class _Comparison:
         for result, match in matches.items():
             if match.diverges:
                 self._tally.judged([match], self._verdict(result, match))
-        # A file without any output is compared as a whole.
+        # Without golden outputs, all golden values are compared.
         outputs = [source for source in self._trace.outputs if source in matches]
         self._tally.report.outputs = [matches[each] for each in outputs] or list(matches.values())
         self._tally.finish()
@@ -218,7 +218,7 @@ class _Comparison:
         return self._trace.at(result.key).tick
 
     def _verdict(self, result: Result, match: Match) -> Verdict:
-        """The statement executed on golden operands, or on what follows from the nearest golden values."""
+        """Judge the statement on golden operands, or on operands computed from the nearest golden values."""
         written = self._trace.at(result.key)
         if written.operands is None:
             return PROPAGATED
@@ -241,4 +241,4 @@ class _Comparison:
 
 
 _NOT_RUN = ValueSite("", "", "", None, "golden file", (), "", 0)
-"""A golden value: no statement of a program."""
+"""The site of a golden value, which no statement computes."""

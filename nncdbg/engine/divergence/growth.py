@@ -1,4 +1,4 @@
-"""How the distance of two runs grows: a row per layer, or per statement where there are no layers."""
+"""Growth of the distance between two runs: a row per layer, or per statement without layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from nncdbg.engine.comparison.report import Growth, Match
 from nncdbg.engine.divergence.written import Place, Written
 
 _MANY = 64
-"""Statements with a row of their own."""
+"""Maximum number of statements with their own row."""
 
 
 class GrowthTable:
@@ -17,7 +17,7 @@ class GrowthTable:
         self._statements: dict[Place, Growth] = {}
 
     def add(self, written: Written, match: Match) -> None:
-        """Another value, in order of execution."""
+        """Add the match of a value; call in order of execution."""
         key, name = _layer(written)
         if name:
             _update(self._layers.setdefault(key, Growth(name, None)), match)
@@ -27,7 +27,7 @@ class GrowthTable:
 
     @property
     def rows(self) -> list[Growth]:
-        """The layers, if there is more than one."""
+        """Return the rows of the layers; of the statements if there is at most one layer."""
         rows = self._layers if len(self._layers) > 1 else self._statements
         return list(rows.values())
 
@@ -41,9 +41,9 @@ def _update(row: Growth, match: Match) -> None:
 
 
 def _layer(written: Written) -> tuple[object, str]:
-    """What identifies the layer of a statement, and its name, empty if it is in none.
+    """Return the identity of a statement's layer, and its name (empty without a layer).
 
-    The results of a call belong to the layer that was called.
+    The results of a call belong to the called layer.
     """
     place, node = written.key[0], written.node
     if node.op.startswith("@"):

@@ -1,4 +1,4 @@
-"""The inputs of side B: the arrays of side A, paired by name and then by position."""
+"""Inputs of side B: side A's arrays, paired by name and then by position."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from nncdbg.engine.graph import Graph, Value, tensor_only
 
 
 def inputs_like(graph: Graph, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Arrays for the inputs of `graph` out of those `given` to another graph, and notes for people.
+    """Return arrays for the inputs of `graph`, from those `given` to another graph, and notes for users.
 
-    An input of the same name gets the same array; those left over are paired in order.  Floats
-    are cast to what the input is declared as; an input for which nothing is left is not in the result.
+    An input of the same name gets the same array; the rest are paired in order.  Floats are cast to
+    the declared type of the input.  Inputs without an array are absent from the result.
     """
     pairs = input_pairs(graph, given)
     taken = {
@@ -29,7 +29,7 @@ def inputs_like(graph: Graph, given: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 
 def input_pairs(graph: Graph, given: Iterable[str]) -> dict[str, str]:
-    """Inputs of `graph` to those of the other graph that are `given`: by name, then in order."""
+    """Return a map from inputs of `graph` to `given` names of the other graph: by name, then in order."""
     names = list(given)
     left = [name for name in names if name not in {value.name for value in graph.inputs}]
     pairs: dict[str, str] = {}

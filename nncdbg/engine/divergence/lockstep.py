@@ -1,6 +1,6 @@
-"""One program on two sides, in lockstep: each value is compared as soon as both sides have written it.
+"""Compare one program on two sides in lockstep: each value as soon as both sides have written it.
 
-One value of each side is held at a time; where control flow takes other ways, the earlier waits.
+One value per side is held at a time; where control flow differs, the earlier value waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nncdbg.engine.divergence.written import GONE, Key, Written, site_of
 from nncdbg.engine.graph import Program
 
 BUDGET = 1 << 30
-"""Bytes of values that may wait in memory, per side."""
+"""Maximum bytes of waiting values in memory, per side."""
 
 
 def compared(
@@ -31,10 +31,10 @@ def compared(
     same_places: bool | None = None,
     budget: int = BUDGET,
 ) -> Lockstep | PairedRuns:
-    """The comparison of two debuggers at their entry, ready to run.
+    """Return the comparison of two debuggers at their entry, ready to run.
 
-    `same_places`: side B is side A in another setting, so that nothing has to be paired unless casts were
-    inserted; None finds out.
+    `same_places`: side B is side A with other settings, so pairing is needed only if casts were inserted;
+    None determines this from the programs.
     """
     if same_places is None:
         same = _same(a.program, b.program)
@@ -45,7 +45,7 @@ def compared(
 
 
 def _same(a: Program, b: Program) -> bool:
-    """Whether two programs are equal; data in stores is not compared here, so it may differ."""
+    """Return whether two programs are equal, apart from data in stores."""
     return a is b or (a == b and not a.stores)
 
 
@@ -61,18 +61,18 @@ class Lockstep:
         self._recomputation = Recomputation(a, tolerance)
 
     def pause(self) -> None:
-        """Leave the run, by a KeyboardInterrupt, before the next statement."""
+        """Interrupt the run before the next statement; `run` raises KeyboardInterrupt."""
         for side in (self.a, self.b):
             side.debugger.pause()
 
     def counterpart(self, key: Key) -> Key | None:
-        """B's key for a statement and visit of A: the same."""
+        """Return B's key for a statement and visit of A, which is the same key."""
         return key
 
     def run(self) -> DiffReport:
         """Run both sides to their ends and compare.
 
-        Raises the error of a side that fails, KeyboardInterrupt after a pause.
+        Raises the error of a failed side, and KeyboardInterrupt after a pause.
         """
         with Pending(self._budget) as mine, Pending(self._budget) as theirs:
             while True:
@@ -123,7 +123,7 @@ class Lockstep:
             self.tally.judged(differ, self._verdict(one, other, differ))
 
     def _verdict(self, one: Written, other: Written, matches: list[Match]) -> Verdict:
-        """Whether the statement itself differs: A's kernel on B's operands, beside B's results."""
+        """Judge the statement itself: compare A's kernel on B's operands with B's results."""
         if one.operands is None or other.operands is None:
             return Verdict()
         like = [*map(self.a.debugger.backend.to_host, one.operands)]

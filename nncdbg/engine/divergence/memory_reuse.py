@@ -1,7 +1,7 @@
-"""Who is to blame where a run in memory that is used again parts from one in which it never is.
+"""Find the cause if a run with reused memory differs from a run without reuse.
 
-The culprit is named by the arena's records; where no lifetime was wrong, it is found by running
-again: with one value watched after every statement, or with values that are not freed.
+The arena's records name the cause of a wrong lifetime.  Otherwise the program runs again: with one
+value checked after every statement, or with some values never freed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.planner import Plan, by_liveness
 
 Start: TypeAlias = Callable[["str | Allocation"], Debugger]
-"""The program at its start, with this allocator."""
+"""Returns a debugger at the start of the program, with the given allocator."""
 
 
 def who_changed(start: Start, allocator: str | Allocation, changed: Changed) -> Moment | None:
-    """The statement during which a value changed that it does not own; None if it cannot be seen again."""
+    """Return the statement that changed a value it does not own; None if the change does not recur."""
     debugger = start(allocator)
     machine = debugger.machine
     content: Any = None
@@ -52,7 +52,7 @@ def who_changed(start: Start, allocator: str | Allocation, changed: Changed) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StillRead:
-    """The block of a value that is freed, and from which a kernel takes what it gives."""
+    """The block of a freed value that a kernel still reads."""
 
     site: Site
     block: Block
@@ -61,11 +61,11 @@ class StillRead:
 def who_is_still_read(
     start: Start, allocator: Callable[[Plan], Allocation], before: Played, differs: Differs
 ) -> StillRead | None:
-    """The value whose freed memory a statement depends on, though it is no operand of it.
+    """Return the freed value that a statement depends on without having it as an operand.
 
-    `allocator` makes the arena in which `differs` was seen, for a plan.  It is run again with
-    ever fewer values that are not freed, as long as that makes the difference go away.  None if no single
-    value does.
+    `allocator` makes the arena in which `differs` was seen, for a plan.  The program runs again with
+    fewer and fewer values kept from being freed, as long as the difference disappears.  None if keeping
+    no single value removes the difference.
     """
 
     def healed(spared: Collection[Site]) -> bool:
@@ -86,7 +86,7 @@ def who_is_still_read(
 
 
 def _sparing(sites: Collection[Site]) -> Plan:
-    """Liveness, but these values are never freed."""
+    """Return the liveness plan without frees of these values."""
 
     def plan(code: Code, pc: int) -> Sequence[int]:
         return [slot for slot in by_liveness(code, pc) if (code.path, code.names[slot]) not in sites]
@@ -95,7 +95,7 @@ def _sparing(sites: Collection[Site]) -> Plan:
 
 
 def _block_of(debugger: Debugger, site: Site, last: int) -> StillRead | None:
-    """The latest block of a value that was given to somebody else up to the tick `last`."""
+    """Return the latest block of a value that was reused for another value up to the tick `last`."""
     allocation, machine = debugger.allocation, debugger.machine
     assert isinstance(allocation, ArenaAllocation)
     path, name = site

@@ -1,8 +1,8 @@
-"""A program of which some statements run in a narrower float type, with casts where the types meet.
+"""Build a program in which some statements run in a narrower float type, with casts between the types.
 
-What crosses the edge of a block or a call keeps its type, inputs and outputs of the program too, so that
-only statements have to be looked at, one by one.  A cast to f16 and back gives the same bits, so a value
-that goes from one narrow statement to another is the same as without them.
+Values that cross the boundary of a block, a call or the program keep their types, so each statement is
+converted on its own.  Casting an f16 value to a wider type and back preserves its bits, so casts between
+two narrow statements do not change the value.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from nncdbg.engine.ops.schema import only_float
 Place: TypeAlias = "tuple[Path, int]"
 
 WIDE = frozenset({"f32", "f64"})
-"""Element types that are made narrower."""
+"""Element types that are narrowed."""
 
 NARROW = ("f16", "bf16")
 
 Types: TypeAlias = "Mapping[Path, Mapping[str, Type | None]]"
-"""Per block the types that its values have in the program as it was."""
+"""Per block the types of its values in the original program."""
 
 
 def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types: Types) -> Program:
-    """The program with the statements at `narrow` in `dtype`, the others as they are."""
+    """Return the program with the statements at `narrow` in `dtype`, and the others unchanged."""
     taken = {
         value.name
         for _, graph in blocks(program)
@@ -56,34 +56,34 @@ def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types
 
 
 def narrow_node(node: Node, dtype: str, opsets: Mapping[str, int]) -> Node:
-    """A statement whose attributes say `dtype` where they said a wider float type."""
+    """Return a statement with `dtype` in place of wider float types in its attributes."""
     return replace(node, attributes=cast_attributes(node, dtype, opsets, WIDE))
 
 
 def fixed(node: Node, index: int, opsets: Mapping[str, int]) -> bool:
-    """Whether an op takes one float type only as its operand `index`."""
+    """Return whether an op accepts only one float type as its operand `index`."""
     return only_float(node, index, opsets) in WIDE
 
 
 def is_wide(known: Type | None) -> bool:
-    """Whether values of a type are made narrower."""
+    """Return whether values of a type are narrowed."""
     return isinstance(known, TensorType) and known.dtype in WIDE
 
 
 @dataclass(slots=True)
 class _Scope:
-    """The values that are narrow at a place, and the casts that stand, by name and dtype."""
+    """The narrow values at a place, and the available casts by (name, dtype)."""
 
     narrow: set[str] = field(default_factory=set)
     casts: dict[tuple[str, str], str] = field(default_factory=dict)
     wide: dict[str, str] = field(default_factory=dict)
-    """The type that a narrow value had."""
+    """The original dtype of each narrow value."""
 
     def inner(self) -> _Scope:
         return _Scope(set(self.narrow), dict(self.casts), dict(self.wide))
 
     def hide(self, name: str) -> None:
-        """A block has a value of its own with this name."""
+        """Forget an outer value, because a block defines its own value with this name."""
         self.narrow.discard(name)
         self.casts = {key: cast for key, cast in self.casts.items() if key[0] != name}
 
@@ -115,7 +115,7 @@ class _Mixer:
         return replace(graph, nodes=tuple(nodes), outputs=tuple(outputs))
 
     def _wide(self, node: Node, path: Path, pc: int, scope: _Scope) -> list[Node]:
-        """A statement as it was, after casts of what is narrow now."""
+        """Return the unchanged statement, preceded by casts of its narrow operands."""
         before: list[Node] = []
         inputs: list[Operand] = []
         for operand in node.inputs:
@@ -128,7 +128,7 @@ class _Mixer:
         return [*before, replace(node, inputs=tuple(inputs), subgraphs=bodies)]
 
     def _narrow(self, node: Node, path: Path, scope: _Scope, given: set[str]) -> list[Node]:
-        """A statement in the narrow type, between casts; `given` are the results of its block."""
+        """Return a statement in the narrow type with its casts; `given` are the results of its block."""
         before: list[Node] = []
         inputs: list[Operand] = []
         for index, operand in enumerate(node.inputs):
@@ -145,7 +145,7 @@ class _Mixer:
     def _outputs(
         self, node: Node, was: Node, path: Path, scope: _Scope, given: set[str]
     ) -> tuple[list[Value], list[Node]]:
-        """The results, those that are narrow now noted; casts of those that leave the block."""
+        """Record the narrow results; return all results, and the casts of those that leave the block."""
         inferred = self._inferred(node, was, path, scope)
         outputs: list[Value] = []
         after: list[Node] = []
@@ -173,7 +173,7 @@ class _Mixer:
             rules = TypeRules(self.opsets, {})
             return rules.inferred(node, rules.literal_types(node, tuple(types)))
         except GraphError:
-            # The op does not accept such a type; running it reports the error.
+            # The op does not accept the type; execution reports the error.
             return [None] * len(node.outputs)
 
     def _type(self, new: Operand, old: Operand, path: Path, scope: _Scope) -> Type | None:
@@ -187,7 +187,7 @@ class _Mixer:
         return known
 
     def _known(self, name: str, path: Path) -> Type | None:
-        """The type that a value had, which may be one of a block around this one."""
+        """Return the original type of a value of this block or an enclosing one."""
         while path:
             if name in self.types.get(path, {}):
                 return self.types[path][name]

@@ -1,8 +1,8 @@
-"""Whether observers change a run: outputs with and without them, compared bit for bit.
+"""Verify that observers do not change a run: compare outputs with and without them, bit for bit.
 
-The reference is a run without statistics, catches, guards or fills.  Each other run has one allocator
-and the observers that it can have.  An output is its element type, its shape and its bytes, so a NaN
-with another payload is a difference.
+The reference is a run without statistics, catches, guards or fills.  Every other run combines one
+allocator with the observers it supports.  Outputs are compared by element type, shape and bytes, so
+NaNs with different payloads differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Move: TypeAlias = "Callable[[Debugger], Stop]"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run a program: with `statistics`, all kinds caught (`catches`), NaN followed (`follows`)."""
+    """One way to run a program: with `statistics`, all kinds caught (`catches`), NaNs tracked (`follows`)."""
 
     allocator: str
     statistics: bool = False
@@ -50,9 +50,9 @@ REFERENCE = Way("plain")
 
 @dataclass(frozen=True, slots=True)
 class OutputDifference:
-    """The first output that a run with observers gives differently.
+    """The first output that differs in a run with observers.
 
-    `index` is its first element that differs, with its value and bytes in both runs; None where the
+    `index` is the first element that differs, with its value and bytes in both runs; None if the
     types differ.
     """
 
@@ -69,7 +69,7 @@ class OutputDifference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """`ways` were run; `digests` are those of the outputs without observers, by name."""
+    """The `ways` that were run, and the `digests` by name of the outputs without observers."""
 
     ways: tuple[Way, ...]
     digests: dict[str, str]
@@ -87,7 +87,7 @@ class Verification:
         return f"observers change nothing: {count} bit-equal in {len(self.ways)} runs ({names})"
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Return the JSON form."""
         first = self.difference
         return {
             "status": "ok" if self.ok else "differs",
@@ -108,8 +108,8 @@ class Verification:
 def verify_observers(make: Make, move: Move, only: str | None = None) -> Verification:
     """Run a program without observers, then with them under each allocator, until an output differs.
 
-    `move` runs a debugger to its end; `only` limits the runs to one allocator.  Raises what the run
-    without observers fails with, and RunError if only a run with observers fails.
+    `move` runs a debugger to its end; `only` limits the runs to one allocator.  Raises the error of the
+    run without observers, and RunError if only a run with observers fails.
     """
     debugger = _prepared(make, REFERENCE)
     wanted = _finished(debugger, move)
@@ -150,7 +150,7 @@ def _prepared(make: Make, way: Way) -> Debugger:
 
 
 def _finished(debugger: Debugger, move: Move) -> dict[str, Any]:
-    """The outputs of a run that findings do not stop.  Raises what it fails with."""
+    """Run to the end, past any findings, and return the outputs.  Raises the run's error."""
     stop = move(debugger)
     if stop.error is not None:
         raise stop.error
@@ -183,7 +183,7 @@ def _first_difference(way: Way, name: str, expected: Any, found: Any) -> OutputD
 
 
 def _bytes(array: Any) -> Any:
-    """The bytes of each element, a row per element."""
+    """Return the bytes of an array, one row per element."""
     return np.ascontiguousarray(array).reshape(-1, 1).view(np.uint8)
 
 
@@ -193,7 +193,7 @@ def _element(array: Any, index: tuple[int, ...]) -> str:
 
 
 def digest(content: Any) -> str:
-    """A digest of a value: type, shape and bytes; of a sequence, those of its items in order."""
+    """Return a digest of a value's type, shape and bytes; of a sequence, of its items in order."""
     found = hashlib.blake2b(digest_size=16)
     _add(found, content)
     return found.hexdigest()

@@ -1,7 +1,7 @@
-"""Where the operands of a statement come from, seen while the program runs.
+"""Origins of the operands of a statement, recorded while the program runs.
 
-A value is known by its identity, which calls, blocks and iterations leave as it is: so the data flow is
-that of the ops alone, whatever graphs they are in.
+Values are tracked by identity, which calls, blocks and iterations preserve, so the data flow connects
+ops across graphs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from nncdbg.engine.execution.frame import Frame
 
 
 class Origins:
-    """The origin of every value that is still in memory; the first statement that gives it counts."""
+    """The origin of every value in memory: the first statement that returned it."""
 
     def __init__(self, debugger: Debugger) -> None:
         self._known: dict[int, tuple[Callable[[], Any], Source]] = {}
         self._codes: set[int] = set()
         self.passed_on: dict[Result, Result] = {}
-        """Results of calls and blocks that statements inside them have computed."""
+        """Results of calls and blocks, mapped to the results of the statements inside that computed them."""
         for name, content in zip(debugger.inputs, debugger.machine.frames[0].slots[1:], strict=False):
             self._note(content, Given(name))
 
     def operands(self, frame: Frame) -> tuple[Source, ...]:
-        """The origins of what the statement at the frame's pc reads."""
+        """Return the origins of the operands of the statement at the frame's pc."""
         code: Code | None = frame.code
         while code is not None and id(code) not in self._codes:
             self._constants(code)
@@ -38,18 +38,18 @@ class Origins:
         return tuple(self._of(frame.slots[slot]) for slot in frame.code.operands[frame.pc])
 
     def _of(self, content: Any) -> Source:
-        """Its origin; a value that was recomputed, as the history dropped it, has none but itself."""
+        """Return the origin of a value; a value recomputed after an eviction is its own origin."""
         if content is None:
             return None
         return self.of(content) or Fixed(content)
 
     def of(self, content: Any) -> Source:
-        """The origin of a value, None if it is not known."""
+        """Return the origin of a value; None if it is unknown."""
         known = self._known.get(id(content))
         return known[1] if known is not None and known[0]() is content else None
 
     def results(self, key: Key, contents: Sequence[Any]) -> None:
-        """Note what a statement has written."""
+        """Record the results of a statement."""
         for index, content in enumerate(contents):
             known, result = self.of(content), Result(key, index)
             if isinstance(known, Result):
@@ -69,5 +69,5 @@ class Origins:
         if isinstance(content, np.ndarray) or hasattr(content, "__weakref__"):
             self._known[number] = (weakref.ref(content, lambda _: self._known.pop(number, None)), source)
         else:
-            # Sequences and scalars take no weak references.
+            # Sequences and scalars do not support weak references.
             self._known[number] = ((lambda: content), source)

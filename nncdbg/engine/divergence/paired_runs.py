@@ -1,4 +1,4 @@
-"""Two programs, each run to its end: their statements are paired, then every pair is compared."""
+"""Run two programs to their ends, pair their statements, and compare every pair."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import spelled
 
 _SAMPLES = 16
-"""Elements that are compared before two tensors are compared as a whole."""
+"""Number of elements compared before two whole tensors are compared."""
 
 
 class PairedRuns:
-    """Compares two programs; `pairs` maps A's statements to B's once `run` has returned."""
+    """Compares two programs; after `run`, `pairs` maps A's statements to B's."""
 
     def __init__(self, a: Debugger, b: Debugger, tolerance: Tolerance, budget: int) -> None:
         self.a, self.b = Side(a, "side A", origins=True), Side(b, "side B", origins=True)
@@ -43,19 +43,19 @@ class PairedRuns:
         self._back: dict[Place, Place] = {}
 
     def pause(self) -> None:
-        """Leave the run, by a KeyboardInterrupt, before the next statement."""
+        """Interrupt the run before the next statement; `run` raises KeyboardInterrupt."""
         for side in (self.a, self.b):
             side.debugger.pause()
 
     def counterpart(self, key: Key) -> Key | None:
-        """B's key for a statement and visit of A; None if there is none."""
+        """Return B's key for a statement and visit of A; None if there is none."""
         found = self.pairs.get(key[0])
         return None if found is None else (found[0], key[1])
 
     def run(self) -> DiffReport:
         """Run both sides to their ends and compare.
 
-        Raises the error of a side that fails, with the first cause before it as a hint;
+        Raises the error of a failed side, with the first earlier cause as a hint, and
         KeyboardInterrupt after a pause.
         """
         with Values(self._budget) as mine, Values(self._budget) as theirs:
@@ -85,18 +85,18 @@ class PairedRuns:
         return _Comparison(self, one, other, units, {here: there for there, here in inputs.items()})
 
     def withdraw(self, place: Place) -> None:
-        """Give up the pair of a statement of A."""
+        """Discard the pair of a statement of A."""
         there, _ = self.pairs.pop(place)
         del self._back[there]
 
     def counterpart_in_a(self, key: Key) -> Key | None:
-        """A's key for a statement and visit of B; None if there is none."""
+        """Return A's key for a statement and visit of B; None if there is none."""
         here = self._back.get(key[0])
         return None if here is None else (here, key[1])
 
 
 class _Agreement:
-    """Whether results of two statements agree, at their first visits; a few elements are compared first."""
+    """Tests whether the results of two statements agree at their first visits; compares samples first."""
 
     def __init__(self, a: Trace, b: Trace, tolerance: Tolerance) -> None:
         self._a, self._b, self._tolerance = a, b, tolerance
@@ -124,7 +124,7 @@ class _Agreement:
 
 
 def _sampled(content: Any) -> Any:
-    """A few elements of a tensor, its largest among them, so that the tolerance is that of the whole."""
+    """Return a few elements of a tensor, the largest included, so that its tolerance applies to them."""
     if not isinstance(content, np.ndarray) or content.dtype.hasobject or not content.size:
         return content if content is not GONE else None
     flat = content.reshape(-1)
@@ -135,7 +135,7 @@ def _sampled(content: Any) -> Any:
 
 
 class _Comparison:
-    """Every pair of two traces, then the statements whose own computation differs."""
+    """Compares every pair of two traces, then finds the statements that differ by themselves."""
 
     def __init__(
         self, runs: PairedRuns, a: Trace, b: Trace, units: tuple[Units, Units], inputs: dict[str, str]
@@ -151,7 +151,7 @@ class _Comparison:
         self._differ: dict[Key, list[Match]] = {}
 
     def statements(self) -> None:
-        """Compare the statements and judge those whose results differ."""
+        """Compare the statements, and judge those with different results."""
         for key in self._a.keys:
             other = self._runs.counterpart(key)
             if other is None or other not in self._b:
@@ -195,7 +195,7 @@ class _Comparison:
                 self._tally.withdrawn(self._differ.pop(key))
 
     def _declared(self) -> None:
-        """Note attributes and parameters of pairs that differ."""
+        """Record the attributes and parameters that differ between the statements of a pair."""
         for place, (there, _) in self._runs.pairs.items():
             one, other = self._a.first[place], self._b.first[there]
             if one.node.op == other.node.op:
@@ -207,7 +207,7 @@ class _Comparison:
                 )
 
     def outputs(self) -> None:
-        """Compare the outputs, and judge those whose last statements are no pair."""
+        """Compare the outputs, and judge those given by unpaired statements."""
         self._tally.outputs()
         names = [value.name for value in self._a.side.graph.outputs]
         others = [value.name for value in self._b.side.graph.outputs]

@@ -1,12 +1,12 @@
-"""Which statement of one program is which of another, by what they compute and how they are connected.
+"""Pair the statements of two programs, by what they compute and how they are connected.
 
-1. Statements that compute the same from the same inputs and constants are pairs; also those of one name
-   that differ in constants alone.
-2. So are statements whose results agree, even of other ops, as where several ops are fused into one.
-3. From pairs outwards, best first: readers and producers of paired values, weighed by op, shapes, attributes,
-   constants, names, paired operands and readers.
-4. Statements of one name and op, then the heaviest common subsequence of what is left, each followed by 3.
-5. Two ops of different kinds between the same neighbors: one replaces the other.
+1. Pair statements that compute the same from the same inputs and constants, and statements of one name
+   that differ only in constants.
+2. Pair statements with equal results, even of different ops, such as several ops fused into one.
+3. Extend the pairs outwards, best candidate first: readers and producers of paired values, scored by op,
+   shapes, attributes, constants, names, paired operands and readers.
+4. Pair statements of one name and op, then the heaviest common subsequence of the rest; repeat 3 after each.
+5. Pair two different ops between the same neighbors: one replaces the other.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from nncdbg.engine.divergence.units import Operand, Unit, Units
 from nncdbg.engine.divergence.written import Place
 
 Agree: TypeAlias = Callable[[Place, Place], bool]
-"""Whether the results of A's and B's statement are equal within the tolerance."""
+"""Tests whether the results of A's and B's statement are equal within the tolerance."""
 
 Pairs: TypeAlias = "dict[Place, tuple[Place, str]]"
-"""A's place to B's, and how they were paired."""
+"""A's place to (B's place, how they were paired)."""
 
 _LEAST = 1.5
-"""Evidence below which two statements are not paired."""
+"""Minimum score of a pair."""
 
 _MANY = 400
-"""Pairs of readers that are all weighed; of values with more, only readers in the same order are."""
+"""Maximum number of reader pairs that are all scored; beyond it, only readers in the same order are."""
 
 _CLOSE = 64
-"""Statements of the other side whose values are compared with that of one."""
+"""Maximum number of the other side's statements that are compared by value with one statement."""
 
 _IDENTIFYING = 8
-"""Elements from which a constant tells its reader from others."""
+"""Minimum number of elements for a constant to identify its reader."""
 
 
 def paired(a: Units, b: Units, agree: Agree) -> Pairs:
-    """The counterparts of A's statements among B's; each is taken once."""
+    """Return the counterparts of A's statements among B's; each is used once."""
     pairing = _Pairing(a, b, agree)
     pairing.run()
     return {a.all[i].place: (b.all[j].place, way) for i, (j, way) in sorted(pairing.found.items())}
@@ -53,7 +53,7 @@ class _Pairing:
     agree: Agree
     found: dict[int, tuple[int, str]] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
-    """B's number to A's."""
+    """B's unit number to A's."""
     _heap: list[tuple[float, int, int]] = field(default_factory=list)
 
     def run(self) -> None:
@@ -85,12 +85,12 @@ class _Pairing:
 
     def _by_meaning(self) -> None:
         self._by_key(lambda unit: (unit.meaning, unit.names))
-        # Where two statements have each other's weights, names tell which is which.
+        # If two statements have swapped weights, their names decide.
         self._by_key(lambda unit: (unit.skeleton, unit.names))
         self._by_key(lambda unit: (unit.meaning,))
 
     def _by_key(self, key_of: Callable[[Unit], tuple[Any, ...]]) -> None:
-        """Pair statements of one key in their order; the first part of a key is empty where it is unknown."""
+        """Pair statements of equal keys in order; the first part of an unknown key is empty."""
         known: dict[tuple[Any, ...], list[Unit]] = {}
         for unit in reversed(self._left_b()):
             known.setdefault(key_of(unit), []).append(unit)
@@ -102,7 +102,7 @@ class _Pairing:
     # -- outwards ------------------------------------------------------------------------------
 
     def _from_ends(self) -> None:
-        """Candidates at the program's inputs, outputs and large constants."""
+        """Push candidates at the program's inputs, outputs and large constants."""
         readers = [(self.a.of_input, self.b.of_input), (self.a.of_constant, self.b.of_constant)]
         for mine, other in readers:
             for key in mine.keys() & other.keys():
@@ -169,7 +169,7 @@ class _Pairing:
         return score + 0.5 * (1 - abs(one.number / len(self.a.all) - other.number / len(self.b.all)))
 
     def _operands(self, one: Unit, other: Unit) -> float:
-        """From -2, if all come from elsewhere, to 3, if all are the same."""
+        """Score the operands from -2 (all from elsewhere) to 3 (all the same)."""
         if not one.operands or len(one.operands) != len(other.operands):
             return 0.0
         orders = [other.operands]
@@ -194,7 +194,7 @@ class _Pairing:
         return -2.0 if mine[0] == "given" else 0.0
 
     def _read_alike(self, one: Unit, other: Unit) -> float:
-        """Up to 2: the share of the readers that are pairs and read at the same position."""
+        """Score the readers from 0 to 2: the share that are pairs and read at the same position."""
         if not one.readers or not other.readers:
             return 0.0
         others = set(other.readers)
@@ -215,7 +215,7 @@ class _Pairing:
                 self._accept(unit, other, "name")
 
     def _by_value(self) -> None:
-        """Results that agree: of one op first, then of any."""
+        """Pair statements with equal results: of one op first, then of any."""
         for same_op in (True, False):
             known: dict[tuple[object, ...], list[Unit]] = {}
             for unit in self._left_b():
@@ -237,7 +237,7 @@ class _Pairing:
                     break
 
     def _between_the_same(self, one: Unit, other: Unit) -> bool:
-        """Whether both read a paired value, and are read by a pair or are the same output."""
+        """Return whether both read a paired value, and are read by a pair or give the same output."""
         reads = any(
             self._same_operand(mine, counterpart) == 3.0
             for mine in one.operands
@@ -248,7 +248,7 @@ class _Pairing:
 
 
 def _near(unit: Unit, candidates: Iterable[Unit]) -> list[Unit]:
-    """The candidates, those of its name first, then the nearest in the order of execution; a few."""
+    """Return a few candidates: those of the same name first, then the nearest in order of execution."""
 
     def rank(other: Unit) -> tuple[bool, int]:
         return other.names != unit.names, abs(other.number - unit.number)

@@ -1,4 +1,4 @@
-"""Values of one side that wait for their counterpart: in memory within a budget, beyond it in files."""
+"""Values of one side that wait for their counterparts: in memory up to a budget, beyond it in files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class _Spilled:
 
 
 class Pending:
-    """What was written and not yet compared, by key.  A context: the files go when it is left."""
+    """Written values not yet compared, by key.  A context manager: its exit removes the files."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.held = 0
         self.spilled = 0
-        """Tensors that went to files so far."""
+        """Number of tensors written to files so far."""
         self._waiting: dict[Key, Written] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -47,13 +47,13 @@ class Pending:
         return len(self._waiting)
 
     def rest(self) -> Iterator[Written]:
-        """All that waits, without its contents."""
+        """Yield all waiting statements, without their contents."""
         for each in self._waiting.values():
             yield replace(each, contents=())
 
     def put(self, written: Written) -> None:
         contents = tuple(map(self._kept, written.contents))
-        # Operands may be of any size, and are of use only while both sides are at the statement.
+        # Operands can be large, and are needed only while both sides are at the statement.
         self._waiting[written.key] = replace(written, contents=contents, operands=None)
 
     def _kept(self, content: Any) -> Any:
@@ -70,7 +70,7 @@ class Pending:
         return _Spilled(path, content.dtype, content.shape)
 
     def take(self, key: Key) -> Written | None:
-        """What waits under a key, which waits no more; None if nothing does."""
+        """Remove and return the statement that waits under a key; None if there is none."""
         found = self._waiting.pop(key, None)
         if found is None:
             return None

@@ -1,7 +1,7 @@
-"""One run of a program, statement by statement, with a short digest of all that it wrote.
+"""Run a program statement by statement, with a short digest of every value it writes.
 
-A second run, in other memory, is compared with the digests of the first (any NaN equals any other).
-In every run a value is also compared with itself: whether it still is what was written when it is read.
+A second run with another allocator is compared with the digests of the first; all NaNs are equal.
+Every run also verifies that a value is unchanged between its write and each read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moment:
-    """A statement as it was executed: after `tick` others, in the `iteration` of the loops around it."""
+    """An executed statement: after `tick` others, in the `iteration` of the loops around it."""
 
     statement: Statement
     tick: int
@@ -42,9 +42,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changed:
-    """A statement that reads `name`, which is not any more what was written at the tick `written`.
+    """A statement that reads `name` after its value changed since the write at tick `written`.
 
-    `slot` is where it stood then, in the innermost frame; None for what the program was given.
+    `slot` was its slot in the innermost frame at that tick.
     """
 
     reader: Moment
@@ -55,9 +55,9 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Differs:
-    """The first statement that does otherwise than in the run before.
+    """The first statement that differs from the previous run.
 
-    `slot` is the one that it wrote otherwise, with `actual` in it; None where `detail` says what else it did.
+    `slot` is the slot with a different value, `actual`; None if `detail` describes another difference.
     """
 
     moment: Moment
@@ -69,12 +69,12 @@ class Differs:
 
 @dataclass(slots=True, eq=False)
 class Played:
-    """What a run has shown.  `digests` is what the next one is compared with."""
+    """The record of a run.  The next run is compared with its `digests`."""
 
     digests: array[int] = field(default_factory=lambda: array("Q"))
     ticks: int = 0
     sizes: dict[Site, int] = field(default_factory=dict)
-    """Bytes that each value took at most."""
+    """Maximum size of each value in bytes."""
     findings: list[tuple[Moment, Finding]] = field(default_factory=list)
     changed: Changed | None = None
     differs: Differs | None = None
@@ -83,10 +83,10 @@ class Played:
 
 
 class Player:
-    """Runs a debugger that stands at its start, through to the end.
+    """Runs a debugger from its start to the end.
 
-    `before` are the digests of the run to compare with, None for the first; `ticks` the most
-    statements that are executed.  `each` is called after every statement, with the one that was executed.
+    `before` is the run to compare with, None for the first; its length limits the number of statements.
+    `each` is called with every statement after its execution.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Player:
         self._integrity = integrity
         self._each = each
         self._written: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
-        """By identity of a value: it, its digest, and the tick and the slot at which it was written."""
+        """id(value) to (reference to it, its digest, tick and slot of the write)."""
         self._now: Moment | None = None
         allocation = debugger.allocation
         allocation.watched = GUARDS | UNWRITTEN
@@ -117,7 +117,7 @@ class Player:
         self.played.findings.append((self._now, finding))
 
     def run(self) -> Played:
-        """Run to the end, or up to a failure, a pause, or where `each` says that it is enough."""
+        """Run to the end, or until a failure, a pause, or `each` returns True."""
         machine, played = self.debugger.machine, self.played
         self._remember(machine.frames[0], range(1, 1 + len(machine.frames[0].code.graph.inputs)))
         while not machine.ended:
@@ -141,7 +141,7 @@ class Player:
         return played
 
     def _stopped(self, now: Moment) -> bool:
-        """Whether somebody paused the program, or it has executed as many statements as it may."""
+        """Return whether the program was paused, or has reached its statement limit."""
         control = self.debugger.control
         if control.paused:
             control.paused = False
@@ -182,7 +182,7 @@ class Player:
         if before is None or self.played.differs is not None:
             return
         expected = before.digests[index] if index < len(before.digests) else None
-        # What stands no more, on either side, was not looked at.
+        # Values that were no longer valid on one side have no digest to compare.
         if expected == number or (slot is not None and 0 in (expected, number)):
             return
         detail = "" if slot is not None else "it takes a different path"
@@ -192,7 +192,7 @@ class Player:
         if self._before is not None and self._before.failed is None and self.played.differs is None:
             self.played.differs = Differs(now, None, "", None, f"it fails: {error}")
 
-    # -- whether values stay what they are -----------------------------------------------------
+    # -- unchanged values ----------------------------------------------------------------------
 
     def _remember(self, frame: Frame, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -225,7 +225,7 @@ def _moment(frames: Sequence[Frame], tick: int) -> Moment:
 
 
 def digest(content: Any) -> int:
-    """64 bits that tell a slot's content from any other, but not one NaN from another; never 0."""
+    """Return a 64-bit digest of a slot's content, equal for all NaNs; never 0."""
     found = hashlib.blake2b(digest_size=8)
     _feed(found, content)
     return int.from_bytes(found.digest(), "little") or 1

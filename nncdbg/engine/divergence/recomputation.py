@@ -1,4 +1,4 @@
-"""The own error of a statement: side A's statement, executed on side B's operands.
+"""Local error of a statement: side A's statement, executed on side B's operands.
 
 If that gives side B's result, the statement computes the same on both sides, and a difference of
 its results comes from its operands.
@@ -25,7 +25,7 @@ from nncdbg.engine.ops.schema import version_of
 
 
 class Recomputation:
-    """Executes statements of the program that `debugger` runs, with operands from elsewhere."""
+    """Executes statements of the program of `debugger` on other operands."""
 
     def __init__(self, debugger: Debugger, tolerance: Tolerance) -> None:
         self._debugger = debugger
@@ -36,7 +36,7 @@ class Recomputation:
         self._bindings: dict[tuple[int, int], Binding] = {}
 
     def results(self, code: Code, pc: int, operands: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:
-        """The results that have a name, on the host; None if the kernel fails or draws random numbers.
+        """Return the named results on the host; None if the kernel fails or draws random numbers.
 
         Floats in `operands` are cast to the element type of their counterpart in `like`.
         """
@@ -60,7 +60,7 @@ class Recomputation:
     def apart(
         self, code: Code, pc: int, operands: Sequence[Any], found: Sequence[Any], wanted: Sequence[Any]
     ) -> Excess:
-        """How far the results from these operands are from those of side B; the worst of them."""
+        """Return the largest distance of the results on these operands from those of side B."""
         terms = terms_of(code, pc, operands, wanted)
         excesses = [
             measure(NOWHERE, NOWHERE, "place", pair, self._tolerance, terms).excess
@@ -70,7 +70,7 @@ class Recomputation:
 
 
 def terms_of(code: Code, pc: int, operands: Sequence[Any] | None, results: Sequence[Any]) -> int:
-    """How many numbers the op of a statement adds up per element of its result."""
+    """Return how many numbers the op of a statement sums per element of its result."""
     node = code.nodes[pc]
     op = lookup(node.op, version_of(node.op, code.opsets))
     if op is None or op.terms is None or not operands or not results:
@@ -79,7 +79,7 @@ def terms_of(code: Code, pc: int, operands: Sequence[Any] | None, results: Seque
 
 
 def _as(operand: Any, like: Any) -> Any:
-    """The operand in the element type of its counterpart, if both are floats."""
+    """Return the operand in the element type of its counterpart, if both are floats."""
     if not isinstance(operand, np.ndarray) or not isinstance(like, np.ndarray) or operand.dtype == like.dtype:
         return operand
     names = [name_of(each.dtype) for each in (operand, like)]

@@ -12,19 +12,19 @@ import numpy.typing as npt
 from nncdbg.engine.divergence.units import Unit
 
 _LARGEST = 6_000
-"""Statements of each side up to which they are aligned as a whole; more are taken in stretches."""
+"""Maximum number of statements per side that are aligned at once; longer sequences are split."""
 
 _TAIL = 3
-"""Parts at the end of a name that are compared."""
+"""Number of trailing parts of a name that are compared."""
 
 
 def common_subsequence(these: Sequence[Unit], those: Sequence[Unit]) -> list[tuple[Unit, Unit]]:
-    """Pairs in order of execution: only statements of one form pair; alike ends of names weigh more."""
+    """Return pairs in order of execution: only equal forms pair; equal name endings weigh more."""
     return [pair for one, other in _stretches(these, those) for pair in _by_position(one, other)]
 
 
 def _stretches(these: Sequence[Unit], those: Sequence[Unit]) -> list[tuple[Sequence[Unit], Sequence[Unit]]]:
-    """Both cut into as many parts, so that no part is too long to be aligned."""
+    """Split both sequences into the same number of parts, each short enough to be aligned."""
     count = -(-max(len(these), len(those), 1) // _LARGEST)
     cuts = [(len(these) * i // count, len(those) * i // count) for i in range(count + 1)]
     return [(these[a:c], those[b:d]) for (a, b), (c, d) in zip(cuts, cuts[1:], strict=False)]
@@ -48,7 +48,7 @@ def _by_position(these: Sequence[Unit], those: Sequence[Unit]) -> list[tuple[Uni
 
 
 def _table(these: Sequence[Unit], those: Sequence[Unit]) -> npt.NDArray[np.int32]:
-    """The weight of the heaviest common subsequence of every two beginnings."""
+    """Return the weight of the heaviest common subsequence for every pair of prefixes."""
     numbers: dict[Any, int] = {}
     signature = [_numbers([unit.form for unit in side], numbers) for side in (these, those)]
     tails = [
@@ -70,6 +70,6 @@ def _numbers(items: Sequence[Any], known: dict[Any, int]) -> npt.NDArray[np.int6
 
 
 def _tail(unit: Unit, length: int) -> tuple[Any, ...]:
-    """The last parts of its first name; of names with fewer, something that nothing else equals."""
+    """Return the last parts of its first name; a unique tuple if the name has fewer parts."""
     parts = re.split(r"[/.:]|__", unit.names[0]) if unit.names else []
     return ("tail", *parts[-length:]) if len(parts) >= length else ("no tail", id(unit))

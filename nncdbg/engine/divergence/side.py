@@ -1,4 +1,4 @@
-"""One of two runs that are compared: executed statement by statement, each with what it read and wrote."""
+"""One of two compared runs, executed statement by statement with operands and results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Side:
-    """A debugger that is stepped to its end; with `origins` it also records where operands come from."""
+    """Steps a debugger to its end; with `origins`, it also records where operands come from."""
 
     def __init__(self, debugger: Debugger, title: str, *, origins: bool = False) -> None:
         self.debugger = debugger
@@ -32,15 +32,15 @@ class Side:
         return program.graphs[program.entry]
 
     def step(self) -> Outcome | None:
-        """Execute the next statement, and keep the history within its budget."""
+        """Execute the next statement, and limit the history to its budget."""
         outcome = self.debugger.timeline.step()
         self.debugger.control.keep_house()
         return outcome
 
     def advance(self) -> Written | None:
-        """Run up to the next statement that writes a value; None at the end of the program.
+        """Run the next statement that writes a value, and return it; None at the end of the program.
 
-        Raises what the statement fails with, explained, and KeyboardInterrupt after a pause.
+        Raises the statement's error with an explanation, and KeyboardInterrupt after a pause.
         """
         machine = self.debugger.machine
         while not machine.ended:
@@ -84,20 +84,20 @@ class Side:
         return Written(key, frame.code, pc, debugger.machine.tick, tuple(contents), operands, sources)
 
     def all(self) -> Iterator[Written]:
-        """The remaining statements that write a value."""
+        """Yield the remaining statements that write a value."""
         while (found := self.advance()) is not None:
             yield found
 
     def origin_of(self, result: Result) -> Result:
-        """The result of the statement that computed it, if calls and blocks only passed it on."""
+        """Return the result of the statement that computed a value passed on by calls and blocks."""
         return result if self._origins is None else self._origins.passed_on.get(result, result)
 
     def output_sources(self) -> tuple[Source, ...]:
-        """Where the program's results come from; it must have ended."""
+        """Return the origins of the program's results; it must have ended."""
         frame = self.debugger.machine.frames[0]
         return () if self._origins is None else self._origins.operands(frame)
 
     def outputs(self) -> dict[str, Any]:
-        """The program's results, on the host; it must have ended."""
+        """Return the program's results on the host; it must have ended."""
         to_host = self.debugger.backend.to_host
         return {name: to_host(content) for name, content in (self.debugger.outputs or {}).items()}

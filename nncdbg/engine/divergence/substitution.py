@@ -1,4 +1,4 @@
-"""Side B's values in side A's program: what a statement of A would be given if all before it were B's."""
+"""Side B's values in side A's program: a statement's operands if all earlier values were B's."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from nncdbg.engine.divergence.written import Given, Key, Result, Source, Written
 
 
 class Missing:
-    """No value of side B."""
+    """The type of MISSING: side B has no such value."""
 
 
 MISSING = Missing()
 
 
 class Counterparts(Protocol):
-    """Values of side B, found by side A's places."""
+    """Values of side B, found by results and inputs of side A."""
 
     def result(self, result: Result) -> Any:
-        """B's value for a result of A; MISSING if it has none."""
+        """Return B's value for a result of A; MISSING if there is none."""
 
     def given(self, name: str) -> Any:
-        """B's value for an input of A; MISSING if it has none."""
+        """Return B's value for an input of A; MISSING if there is none."""
 
 
 class Substitution:
-    """Values of A's program computed from side B's: B's own where it has one, else by A's statements."""
+    """Values of A's program computed from side B: B's value if there is one, otherwise by A's statements."""
 
     def __init__(self, trace: Trace, counterparts: Counterparts, recomputation: Recomputation) -> None:
         self._trace = trace
@@ -37,18 +37,18 @@ class Substitution:
         self._computed: dict[Key, Sequence[Any]] = {}
 
     def operands(self, written: Written) -> list[Any]:
-        """What a statement of A is given then."""
+        """Return the operands of A's statement."""
         return [self.value(source) for source in written.sources]
 
     def value(self, source: Source) -> Any:
-        """The content of one operand."""
+        """Return the content of one operand."""
         for key in self.between(source):
             if key not in self._computed:
                 self._computed[key] = self._results(key)
         return self._known(source)
 
     def between(self, source: Source) -> list[Key]:
-        """The statements of A, in order of execution, that lie between an operand and values of side B."""
+        """Return A's statements between an operand and values of side B, in order of execution."""
         found: dict[Key, int] = {}
         waiting = [source]
         while waiting:
@@ -76,7 +76,7 @@ class Substitution:
         return self._trace.value(source)
 
     def _results(self, key: Key) -> Sequence[Any]:
-        """By A's statement; A's own values for control flow, and where the kernel fails on B's operands."""
+        """Run A's statement on B's operands; for control flow and failing kernels, return A's own values."""
         written = self._trace.at(key)
         if written.operands is None:
             return written.contents

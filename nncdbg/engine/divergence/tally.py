@@ -1,4 +1,4 @@
-"""The report of a comparison while it is made: what was compared, what differs, and by how much."""
+"""Collect the report of a comparison: what was compared, what differs, and by how much."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.values.values import type_of
 
 _NAMED = 8
-"""Names listed of values without a counterpart."""
+"""Maximum number of listed names of values without a counterpart."""
 
 _VISITS = 64
-"""Visits of a statement that are judged, of those whose results differ."""
+"""Maximum number of judged visits per statement, of those with different results."""
 
 _KEPT = 32
-"""Causes and ties that are listed."""
+"""Maximum number of listed causes and ties."""
 
 
 class Tally:
@@ -39,7 +39,7 @@ class Tally:
         self._blamed: set[tuple[Any, ...]] = set()
 
     def add(self, one: Written, match: Match) -> None:
-        """A pair of values that was compared."""
+        """Add the match of a compared pair of values."""
         self.report.matched[match.way] = self.report.matched.get(match.way, 0) + 1
         self._growth.add(one, match)
         self.report.marginal += match.excess.marginal
@@ -47,16 +47,16 @@ class Tally:
             self._differing.append(match)
 
     def worth_judging(self, place: Place) -> bool:
-        """Whether a verdict on another visit of a statement adds something: not if it is a cause already."""
+        """Return whether another visit of a statement should be judged: not if it already is a cause."""
         self._judged[place] += 1
         return place not in self._causes and self._judged[place] <= _VISITS
 
     def judged(self, matches: Sequence[Match], verdict: Verdict) -> None:
-        """The verdict on a statement whose results differ."""
+        """Add the verdict on a statement with different results."""
         cause = verdict.cause
         if cause is not None and matches[0].a.key is not None:
             self._causes.add(matches[0].a.key[0])
-        # A tolerance that a user gave holds for the results of ties too.
+        # A tolerance given by the user applies to the results of ties too.
         if verdict.tie and not self._tolerance.explicit and len(self.report.ties) < _KEPT:
             self.report.ties += matches
         if cause is None or len(self.report.causes) >= _KEPT:
@@ -67,7 +67,7 @@ class Tally:
             self.report.causes.append(cause)
 
     def withdrawn(self, matches: Sequence[Match]) -> None:
-        """Values that were compared but are no pair."""
+        """Remove matches of values that turned out not to be pairs."""
         for match in matches:
             self._differing.remove(match)
             self.report.matched[match.way] -= 1
@@ -75,7 +75,7 @@ class Tally:
             self.report.unmatched_b += 1
 
     def lonely(self, side: Side, written: Written) -> None:
-        """A statement without a counterpart."""
+        """Add a statement without a counterpart."""
         report, names = self.report, written.names
         listed = report.only_a if side is self._a else report.only_b
         listed.extend(names[: _NAMED - len(listed)])
@@ -99,7 +99,7 @@ class Tally:
             self.report.outputs.append(measure(*sites, way, pair, self._tolerance))
 
     def finish(self) -> None:
-        """Settle which value is the first and the worst that differs."""
+        """Determine the first and the worst value that differs."""
         report = self.report
         report.causes.sort(key=lambda cause: cause.match.a.tick)
         report.diverging = len(self._differing)

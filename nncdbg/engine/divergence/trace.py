@@ -1,6 +1,6 @@
-"""A run as a whole: every statement that wrote a value, with its data flow, and its values within a budget.
+"""A recorded run: every statement that wrote a value, with its data flow and its values.
 
-Values beyond the budget wait in one temporary file.
+Values beyond a memory budget are kept in one temporary file.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class _Spilled:
 
 
 class Values:
-    """Contents of slots in memory, up to `budget` bytes; tensors beyond it in a file.  A context."""
+    """Contents of slots, up to `budget` bytes in memory and the rest in a file.  A context manager."""
 
     def __init__(self, budget: int) -> None:
         self.spilled = 0
-        """Tensors that went to the file."""
+        """Number of tensors written to the file."""
         self._left = budget
         self._file: IO[bytes] | None = None
 
@@ -40,7 +40,7 @@ class Values:
             self._file.close()
 
     def put(self, content: Any) -> Any:
-        """What `get` takes for this content."""
+        """Store a content, and return the handle for `get`."""
         if not isinstance(content, np.ndarray) or content.dtype.hasobject:
             return content
         if content.nbytes <= self._left:
@@ -70,12 +70,12 @@ class Trace:
         self._values = values
         self._written: dict[Key, Written] = {}
         self.outputs: tuple[Source, ...] = ()
-        """Where the program's outputs come from."""
+        """The origins of the program's outputs."""
         self.first: dict[Place, Written] = {}
-        """Per statement its first visit."""
+        """The first visit of each statement."""
 
     def record(self) -> Trace:
-        """Run the side to its end.  Raises what its failure is, and KeyboardInterrupt after a pause."""
+        """Run the side to its end.  Raises the side's error, and KeyboardInterrupt after a pause."""
         for written in self.side.all():
             held = replace(
                 written,
@@ -92,16 +92,16 @@ class Trace:
 
     @property
     def keys(self) -> Sequence[Key]:
-        """In order of execution."""
+        """Return the keys in order of execution."""
         return list(self._written)
 
     def has(self, result: Result) -> bool:
-        """Whether a statement was executed and gives so many results."""
+        """Return whether the statement was executed and has a result of this index."""
         held = self._written.get(result.key)
         return held is not None and result.index < len(held.contents)
 
     def at(self, key: Key) -> Written:
-        """The statement with its contents in memory."""
+        """Return the statement with its contents loaded into memory."""
         held = self._written[key]
         return replace(held, contents=tuple(map(self._values.get, held.contents)))
 
@@ -109,11 +109,11 @@ class Trace:
         return self._values.get(self._written[key].contents[index])
 
     def operands(self, written: Written) -> list[Any]:
-        """What a statement of this run was given, on the host; None for what is not given."""
+        """Return the operands of a statement of this run on the host; None for an omitted one."""
         return [self.value(source) for source in written.sources]
 
     def value(self, source: Source) -> Any:
-        """The content of an operand, on the host."""
+        """Return the content of an operand, on the host."""
         match source:
             case Result(key, index):
                 return self.content(key, index)

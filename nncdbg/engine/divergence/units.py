@@ -1,4 +1,4 @@
-"""The statements of a run as a graph: what is compared to find the counterpart of each."""
+"""The statements of a run as a graph, with the properties that pairing compares."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Operand: TypeAlias = "tuple[Any, ...]"
 
 @dataclass(slots=True)
 class Unit:
-    """A statement at its first visit.  `form` is its op, and kind and shape of each result."""
+    """A statement at its first visit.  `form` is its op, and the kind and shape of each result."""
 
     number: int
     place: Place
@@ -36,18 +36,18 @@ class Unit:
     """False for control flow and calls."""
     commutative: bool
     meaning: str = ""
-    """A digest of all that the results are computed from; empty where that is not known."""
+    """A digest of everything that the results are computed from; empty if that is unknown."""
     skeleton: str = ""
-    """The same without the elements of constants: of those their shape."""
+    """Like `meaning`, with the shapes of constants in place of their elements."""
     readers: list[tuple[int, int]] = field(default_factory=list)
     """(unit, position of the operand) of each statement that reads a result."""
     output: int | None = None
-    """The number of the program's output that it gives."""
+    """The index of the program output that the statement gives."""
 
 
 @dataclass(slots=True)
 class Units:
-    """The statements of a run in order of execution, the readers of each input and of each constant."""
+    """The statements of a run in order of execution, with the readers of each input and constant."""
 
     all: list[Unit]
     of_input: dict[str, list[tuple[int, int]]]
@@ -55,7 +55,7 @@ class Units:
 
 
 def units_of(trace: Trace, input_names: Mapping[str, str]) -> Units:
-    """`input_names` maps an input to the name that it has on both sides."""
+    """Return the units of a trace; `input_names` maps an input to its common name on both sides."""
     found = Units([], {}, {})
     numbers: dict[Place, int] = {}
     for place, written in trace.first.items():
@@ -100,13 +100,13 @@ def _unit(number: int, place: Place, written: Written, operands: tuple[Operand, 
 
 
 def commutative(written: Written) -> bool:
-    """Whether the order of a statement's operands does not matter."""
+    """Return whether a statement's operands can be swapped."""
     declared = lookup(written.node.op, version_of(written.node.op, written.code.opsets))
     return declared is not None and declared.commutative
 
 
 def form_of(content: Any) -> Any:
-    """Kind of element and shape of a tensor, the kind of anything else."""
+    """Return the element kind and shape of a tensor, or the kind of another content."""
     if not isinstance(content, (np.ndarray, np.generic)):
         return type(content).__name__
     name = name_of(content.dtype)
@@ -128,7 +128,7 @@ def _operand(source: Source, numbers: Mapping[Place, int], input_names: Mapping[
 
 
 def _meaning(unit: Unit, before: Sequence[Unit], *, whole: bool) -> str:
-    """Equal for statements that compute the same from the same inputs, and if `whole` the same constants."""
+    """Return a digest that is equal for equal computations on equal inputs and, if `whole`, constants."""
     if not unit.kernel:
         return ""
     parts = [unit.op, unit.attributes, str(unit.form)]

@@ -1,4 +1,4 @@
-"""What a statement has read and written in one of two runs, and the key that finds it in the other."""
+"""Operands and results of a statement in one of two runs, and the key that finds it in the other."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ __all__ = [
 
 
 def written_slots(frame: Frame) -> range:
-    """The slots that the statement before a frame's pc has written."""
+    """Return the slots written by the statement before a frame's pc."""
     return frame.code.result_slots(frame.pc - 1) if frame.pc else range(0)
 
 
 def key_of(frames: list[Frame], pc: int) -> Key:
-    """Which statement and visit `pc` of the innermost of `frames` (outermost first) is."""
+    """Return the key (statement and visit) of `pc` in the innermost of `frames` (outermost first)."""
     *outer, inner = frames
     place = (*((frame.code.path, frame.pc) for frame in outer), (inner.code.path, pc))
     return place, tuple(frame.iteration for frame in frames if frame.is_loop)
 
 
 class _Gone:
-    """The content of a slot whose memory was free again at once, as nobody reads it."""
+    """The content of a slot that was freed at once because no statement reads it."""
 
     def __repr__(self) -> str:
         return "<gone>"
@@ -54,7 +54,7 @@ GONE = _Gone()
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Output number `index` of the statement and visit `key`, among those that have a name."""
+    """Output `index`, among the named ones, of the statement and visit `key`."""
 
     key: Key
     index: int
@@ -75,23 +75,23 @@ class Fixed:
 
 
 Source: TypeAlias = "Result | Given | Fixed | None"
-"""Where an operand comes from; None for one that is not given, or of unknown origin."""
+"""The origin of an operand; None if it is omitted or its origin is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a statement has just written, after `tick` statements."""
+    """A statement that has just written its results, after `tick` statements."""
 
     key: Key
     code: Code
     pc: int
     tick: int
     contents: tuple[Any, ...]
-    """One per output of the statement that has a name, on the host; GONE where its memory is free again."""
+    """One content per named output of the statement, on the host; GONE if it is already freed."""
     operands: tuple[Any, ...] | None = None
-    """What its kernel was given, as the machine holds it; None for control flow and calls."""
+    """The operands of its kernel, as the machine holds them; None for control flow and calls."""
     sources: tuple[Source, ...] = ()
-    """Where the operands come from, if that is recorded."""
+    """The origins of the operands, if recorded."""
 
     @property
     def node(self) -> Node:
@@ -103,7 +103,7 @@ class Written:
 
 
 def site_of(debugger: Debugger, written: Written, index: int, key: Key | None = None) -> ValueSite:
-    """Where a result was written; `key` is the statement's own, if a comparison uses another."""
+    """Return the site of a result; `key` is the statement's own key if a comparison uses another."""
     node, location = written.node, written.node.location
     content = written.contents[index] if written.contents else None
     return ValueSite(

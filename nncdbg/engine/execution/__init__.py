@@ -1,1 +1,1 @@
-"""Frames, the machine that runs linked code, its journal, and what happens in it."""
+"""Frames, the machine that runs linked code, its journal, and its events."""

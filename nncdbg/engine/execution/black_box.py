@@ -1,9 +1,9 @@
-"""The kernel being run, kept where it survives a crash of the process.
+"""Record the running kernel in a file that survives a crash of the process.
 
-A kernel that is not ours (of an op library, of another backend than NumPy) may take the process
-with it.  While one runs, its statement stands in a small file that is mapped into memory; the
-kernel of the system keeps it when the process dies.  The next start of the same program finds it.
-To write it takes 2 to 3 us per statement, so our own kernels, which do not crash, are left out.
+A third-party kernel (of an op library or a backend other than NumPy) can crash the process.  While it
+runs, a small memory-mapped file holds its statement; the operating system keeps the file when the
+process dies, and the next start of the same program reads it.  A record takes 2 to 3 us per statement,
+so the built-in kernels, which do not crash, are not recorded.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops import Op
 
 _LONGEST = 300
-"""Characters of a name that are kept."""
+"""Maximum length of a recorded name, in characters."""
 _MOST = 16
-"""Operands and loops that are kept."""
+"""Maximum number of recorded operands, and of loops."""
 
 _KEPT = 30 * 24 * 3600
-"""Seconds that a box waits for the next start of its program."""
+"""Seconds until the box of a program that is not started again is removed."""
 
 _NUMBER = Struct("<Q")
 _encode = msgspec.json.Encoder().encode
 
 
 class BlackBox:
-    """The box of one debugger; `program` is the path of its program, by which the next start finds it.
+    """The box of one debugger; the next start finds it by `program`, the path of its program.
 
-    It is a file only if kernels need it (see `begin`), and is removed with the debugger, or when the
-    process ends in good order.  `folder` is where boxes are kept (`boxes_folder` if None).
+    The file exists only if kernels need it (see `begin`).  It is removed with the debugger, or at a normal
+    exit of the process.  `folder` contains the boxes (`boxes_folder` if None).
     """
 
     def __init__(self, program: str | os.PathLike[str], folder: Path | None = None) -> None:
         self.program = _spelled(program)
         self.folder = folder if folder is not None else boxes_folder()
         self.file: str | None = None
-        """The path of the box; None while there is none."""
+        """The path of the box; None without a file."""
         self._every_kernel = False
         self._mapped: mmap.mmap | None = None
         self.close: Callable[[], object] = lambda: None
-        """Remove the file: the end is in good order."""
+        """Removes the file after a normal end."""
 
     def begin(self, program: Program, backend: Backend) -> list[str]:
-        """Make the file if a kernel may run that is not ours; notes on earlier runs, and on what failed."""
+        """Make the file if third-party kernels may run; return notes on earlier runs and on failures."""
         note = last_run(self.program, self.folder)
         notes = [note] if note is not None else []
         self._every_kernel = backend.name != "numpy"
@@ -86,7 +86,7 @@ class BlackBox:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, file = tempfile.mkstemp(".box", f"{os.getpid()}-", self.folder)
         os.ftruncate(descriptor, SIZE)
-        # Held as long as the process lives: who gets the lock knows that it is gone.
+        # Held until the process ends: another process can lock the file only after that.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         self._mapped = mmap.mmap(descriptor, SIZE)
         self.file = file
@@ -95,7 +95,7 @@ class BlackBox:
     def cover(
         self, kernels: Kernels, op: Op, code: Code, pc: int, line: int | None, running: Running
     ) -> Kernels:
-        """The kernels of a statement, which stands in the box while they run, if it has to."""
+        """Return the kernels of a statement, with a record in the box while they run if they need it."""
         if self._mapped is None or not (self._every_kernel or op.foreign):
             return kernels
         node = code.nodes[pc]
@@ -113,10 +113,10 @@ class BlackBox:
         return Kernels(run, kernels.into and self._recorded(kernels.into, fixed, count, running))
 
     def _recorded(self, kernel: Execute, fixed: dict[str, Any], count: int, running: Running) -> Execute:
-        """The kernel, with a record in the box while it runs; the first `count` arguments are operands."""
+        """Return the kernel, recorded in the box while it runs; its first `count` arguments are operands."""
         mapped = self._mapped
         assert mapped is not None
-        # JSON by hand, as it is written before each kernel: what never changes is written out once.
+        # Formatted by hand for speed, as it is written before each kernel: the fixed part is built once.
         beginning = _encode(fixed).decode()[:-1]
 
         def run(*arguments: Any) -> Any:
@@ -138,32 +138,32 @@ class BlackBox:
 
         return run
 
-    # -- what a watchdog has to know of messages ------------------------------------------------
+    # -- messages, for the watchdog -------------------------------------------------------------
 
     def sending(self, number: int) -> None:
-        """A message begins to be sent."""
+        """Record that the sending of message `number` begins."""
         if self._mapped is not None:
             self._mapped[SENDING] = 1
             _NUMBER.pack_into(self._mapped, SENT, number)
 
     def sent(self) -> None:
-        """It has gone whole."""
+        """Record that the message was sent completely."""
         if self._mapped is not None:
             self._mapped[SENDING] = 0
 
 
 def _remove(file: str, descriptor: int, owner: int) -> None:
     os.close(descriptor)
-    # A process that was forked off has inherited this, and must leave the file alone.
+    # A forked process inherits this and must not remove the file.
     if os.getpid() == owner:
         Path(file).unlink(missing_ok=True)
 
 
 _texts: dict[tuple[Any, Any], str] = {}
-"""(dtype, shape) to the type, as JSON."""
+"""(dtype, shape) to the type as JSON."""
 
 _KNOWN = 4096
-"""Types that are remembered."""
+"""Maximum number of cached types."""
 
 
 def _type_text(value: Any) -> str:
@@ -172,7 +172,7 @@ def _type_text(value: Any) -> str:
         return _encode("none" if value is None else type(value).__name__[:_LONGEST]).decode()
     try:
         text = str(TensorType(name_of(dtype), tuple(shape)))
-    except (KeyError, TypeError):  # a custom op may hand on what no graph can hold
+    except (KeyError, TypeError):  # a custom op may pass on objects that no graph can hold
         return _encode(f"{dtype}{shape}"[:_LONGEST]).decode()
     if len(_texts) >= _KNOWN:
         _texts.clear()
@@ -181,7 +181,7 @@ def _type_text(value: Any) -> str:
 
 
 def _spelled(path: str | os.PathLike[str]) -> str:
-    """The one name of a file, as text that JSON can hold."""
+    """Return the canonical path of a file, as text that JSON can hold."""
     return os.fsencode(os.path.realpath(path)).decode("utf-8", "backslashreplace")
 
 
@@ -189,14 +189,14 @@ def _spelled(path: str | os.PathLike[str]) -> str:
 
 
 def boxes_folder() -> Path:
-    """`nncdbg/black_boxes` in the user's folder for state (XDG Base Directory Specification)."""
+    """Return `nncdbg/black_boxes` in the user's state folder (XDG Base Directory Specification)."""
     return state_folder() / "black_boxes"
 
 
 def last_run(program: str | os.PathLike[str], folder: Path | None = None) -> str | None:
-    """A note if an earlier run of the program ended inside a kernel; the latest of them, told once.
+    """Return a note on the latest run of the program that ended inside a kernel; reported only once.
 
-    What processes that are gone have left is removed.
+    Removes the files of ended processes.
     """
     spelled = _spelled(program)
     files = sorted((folder if folder is not None else boxes_folder()).glob("*.box"))
@@ -207,7 +207,7 @@ def last_run(program: str | os.PathLike[str], folder: Path | None = None) -> str
 
 
 def _left_behind(file: Path, program: str) -> dict[str, Any] | None:
-    """The record of a box whose process is gone, if it is of this program; others wait for theirs."""
+    """Return the record of an ended process if it ran this program; keep those of other programs."""
     import fcntl
 
     try:
@@ -218,6 +218,6 @@ def _left_behind(file: Path, program: str) -> dict[str, Any] | None:
             if record is None or record["program"] == program or old:
                 file.unlink(missing_ok=True)
     except OSError:
-        # Its process lives, or somebody else has just removed it.
+        # The process is running, or another process has just removed the file.
         return None
     return record if record is not None and record["program"] == program else None

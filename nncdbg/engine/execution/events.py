@@ -1,4 +1,4 @@
-"""What the engine says: why the machine came back, and what listeners hear while it runs."""
+"""Outcomes, the reasons for which the machine returns, and events, sent to listeners while it runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Trapped:
-    """The next statement of the innermost frame carries a trap; it has not run."""
+    """The next statement of the innermost frame has a trap; it has not run."""
 
 
 @dataclass(slots=True)
 class Interrupted:
-    """Somebody asked the machine to stop: a pause, or a finding in the statement just run."""
+    """A pause, or a finding in the statement just run, interrupted the machine."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Failed:
-    """The statement at the pc raised; nothing was stored, so it can be run again."""
+    """The statement at the pc raised; no result was stored, so it can run again."""
 
     error: BaseException
 
@@ -46,7 +46,7 @@ class Popped:
 
 @dataclass(slots=True)
 class Iterated:
-    """A loop's frame begins its iteration `frame.iteration`; `before` are the slots of the one before."""
+    """A loop's frame begins iteration `frame.iteration`; `before` are the slots of the previous iteration."""
 
     frame: Frame
     before: list[Any]
@@ -54,14 +54,14 @@ class Iterated:
 
 @dataclass(slots=True)
 class Skipped:
-    """A loop without a single iteration: `frame` would have been its frame."""
+    """A loop ran zero iterations; `frame` is the frame it did not enter."""
 
     frame: Frame
 
 
 @dataclass(slots=True)
 class Restored:
-    """The machine has been put into the state of a clone; what it did since counts no more."""
+    """The machine has taken the state of a clone; its events since then are void."""
 
 
 Event: TypeAlias = "Pushed | Popped | Iterated | Skipped | Ended | Restored"

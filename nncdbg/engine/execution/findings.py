@@ -1,7 +1,7 @@
-"""What is found in the statement that has just run: a NaN's birth, memory misused.
+"""Findings in the statement that has just run: the origin of a NaN, misuse of memory.
 
-An allocator or observer reports findings to one callable; whether to stop, and with which
-words, is the debugger's business.
+Allocators and observers report findings to one callable; the debugger decides whether to stop, and
+describes the stop.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`kind` is one of `KINDS`; `detail` says what was seen.
+    """A finding; `kind` is one of `KINDS`, `detail` describes it.
 
-    `output` is the index of the statement's output concerned, None if it is about an input.
-    `binding` is the statement that has just run, or that is about to read what it should not;
-    `other` is the statement to blame where that is another one, such as the one that freed.
-    `inputs` and `result`, what it has just written, are as the program holds them, on a device too.
+    `output` is the index of the affected output, None for an input.  `binding` is the statement that has
+    just run, or that is about to make an invalid read; `other` is the statement to blame if it is another
+    one, such as the one that freed.  `inputs` and `result`, the value just written, are as the program
+    holds them, even on a device.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Finding:
     other: Statement | None = None
     result: Any = None
     elements: Any = None
-    """Which elements of the result are concerned, if their values do not show it (bool, broadcasts)."""
+    """Mask of the affected elements of the result, if their values do not show them (bool, broadcasts)."""
 
 
 Report: TypeAlias = Callable[[Finding], None]
@@ -40,4 +40,4 @@ Report: TypeAlias = Callable[[Finding], None]
 KINDS = ("nan", "inf", "overflow", "uninitialized", "integer", "guard", "micro")
 
 NUMERIC = frozenset({"nan", "inf", "integer"})
-"""The kinds about numbers: such a finding matters if it has an effect on an output."""
+"""The numeric kinds: such a finding matters if it has an effect on an output."""

@@ -1,4 +1,4 @@
-"""A frame: one block in execution, with the values of its slots."""
+"""A frame: a block in execution, with the values of its slots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nncdbg.engine.escaping import printable
 
 
 class Frame:
-    """One block in execution: its slots, the next statement, and for a loop the iteration."""
+    """A block in execution: its slots, the next statement, and the iteration of a loop."""
 
     __slots__ = ("code", "collected", "entered", "iteration", "pc", "slots", "times")
 
@@ -38,5 +38,5 @@ class Frame:
 
     @property
     def is_loop(self) -> bool:
-        """Whether this is the body of a loop."""
+        """Return whether this is the body of a loop."""
         return self.code.is_loop

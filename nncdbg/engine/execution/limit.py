@@ -1,4 +1,4 @@
-"""A bound on how long a program runs, for loops that may never end."""
+"""A limit on the number of executed statements, for loops that may never end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from nncdbg.engine.execution.machine import Machine
 
 @dataclass(slots=True)
 class Limit:
-    """Stops `machine` once `count` statements have run, and after as many again.
+    """Stops `machine` after every `count` statements.
 
-    The end of the entry graph is free: a program of `count` statements ends.  Going to another
-    moment begins a new count.
+    The end of the entry graph is not counted: a program of `count` statements ends normally.  A move to
+    another moment resets the count.
     """
 
     count: int
@@ -25,16 +25,16 @@ class Limit:
         self.renew()
 
     def renew(self) -> None:
-        """Count from this moment on."""
+        """Restart the count at this moment."""
         self.machine.bound = self.machine.tick + self.count
 
     def taken(self) -> str | None:
-        """What to say if the limit was reached since the last time; None if not."""
+        """Return the message if the limit was reached since the last call, otherwise None."""
         if not self.machine.bounded:
             return None
         self.renew()
         return f"the program has not ended after {self.machine.tick} statements (max-ops {self.count})"
 
     def failure(self, words: str) -> RunError:
-        """The error of a run that is not to go on."""
+        """Return the error of a run that the limit ends."""
         return RunError(words, hint="check the program for an endless loop, or raise --max-ops")

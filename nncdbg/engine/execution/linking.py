@@ -1,7 +1,7 @@
-"""From statements to instructions: an op's kernel, bound to its attributes, an allocator and observers.
+"""Link statements to instructions: an op's kernel bound to its attributes, an allocator and observers.
 
-Linking again (a listener comes, a `catch` changes) replaces the instructions of a code in
-place; frames and slots stay as they are.
+Linking again (after a new listener or a changed `catch`) replaces the instructions of a code in
+place; frames and slots are unchanged.
 """
 
 from __future__ import annotations
@@ -31,97 +31,97 @@ LineOf: TypeAlias = Callable[[Code, int], "int | None"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding(Statement):
-    """One statement bound to its kernel; what an allocator needs to run it into its own buffers."""
+    """A statement bound to its kernel, with all that an allocator needs to run it into its own buffers."""
 
     node: Node
     op: Op
     attributes: Mapping[str, Any]
     kernel: Execute
-    """The kernel as a function of the inputs; it allocates for itself."""
+    """The kernel as a function of the inputs; it allocates its results itself."""
     kernel_into: Execute | None
-    """The kernel that writes into a buffer given last, if it can."""
+    """The kernel that writes into a buffer, its last argument; None if there is none."""
     outputs: int
     several: bool
-    """True if the statement's target is a slice of slots, so that a sequence of results is due."""
+    """True if the statement's target is a slice of slots, so the kernel must return a sequence."""
 
 
 class Allocation:
-    """How results get their memory.  This one, `plain`, leaves it to NumPy and tracks nothing.
+    """The allocation of results.  This base class, `plain`, leaves it to NumPy and tracks nothing.
 
     An instance serves one debugger, which calls `connect`, then `begin`.
     """
 
     name = "plain"
     inspects = False
-    """True if results are inspected here, so that no observer has to."""
+    """True if the allocator inspects results, so observers need not."""
     retains = True
-    """True if an old value still stands after its last use."""
+    """True if values remain valid after their last use."""
     fresh: Callable[[Any], Any] | None = None
-    """Takes each buffer that a user's kernel allocates through `xp`, and returns it; None: nothing does."""
+    """Receives and returns each buffer that a user's kernel allocates through `xp`; None if unused."""
     watched = 0
     """Flags of `stats.inspection` to report."""
 
     def live_bytes(self) -> int:
-        """Bytes that buffers take now, as far as they are tracked."""
+        """Return the current size of all tracked buffers in bytes."""
         return 0
 
     def connect(self, report: Report, log: StatisticsLog | None) -> None:
-        """Findings go to `report`, summaries of results to `log`.  Called before anything is linked."""
+        """Send findings to `report` and summaries of results to `log`.  Must be called before linking."""
 
     def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
-        """A run begins on `machine`; `over` is to be called when more memory has been taken.
+        """Begin a run on `machine`; `over` must be called after more memory is allocated.
 
-        `line` gives the line of a statement in its listing.
+        `line` returns the line of a statement in its listing.
         """
 
     def begin_again(self) -> None:
-        """The same program starts anew: nothing of it is computed yet."""
+        """Restart the same program, with no value computed yet."""
 
     def standing(self, content: Any) -> str | None:
-        """None if a value from a slot still stands in its memory, else what became of it."""
+        """Return None if a value from a slot is still valid, otherwise what happened to its memory."""
         return None
 
     def whole(self, content: Any) -> bool:
-        """False if some element of a value is known never to have been written."""
+        """Return False if some element of a value is known to be uninitialized."""
         return True
 
     def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
-        """How the operands of a statement are fetched; here one can look at them before it runs."""
+        """Return the function that fetches a statement's operands; override it to inspect them."""
         return gather
 
     def wrap(self, binding: Binding) -> Execute:
-        """The `execute` of an instruction."""
+        """Return the `execute` of an instruction."""
         return binding.kernel
 
     def completing(self, binding: Binding, execute: Execute) -> Execute:
-        """Return `execute` with what ends a statement, once all observers have seen its operands."""
+        """Return `execute` followed by the end of a statement, after all observers have read its operands."""
         return execute
 
 
 @dataclass(slots=True)
 class Linker:
-    """Builds the instructions of codes.  `generator` gives the random stream of a statement."""
+    """Builds the instructions of codes.  `generator` returns the random stream of a statement."""
 
     backend: Backend
     allocation: Allocation
     generator: Callable[[Path, int], Any]
     fallback: Fallback | None = None
-    """What runs the ops that the backend has no kernel for; without it, they fail when they are executed."""
+    """Runs ops without a kernel in the backend; if None, they fail at execution."""
     supplied: SuppliedResults | None = None
     """Results that replace the kernels of statements."""
     observe: Callable[[Binding, Execute], Execute] | None = None
     faults: Callable[[Binding, Execute], Execute] | None = None
-    """What checks integer operations and sums of squares (see `integer_checks` and `overflow_checks`)."""
+    """Checks integer operations and sums of squares (see `integer_checks` and `overflow_checks`)."""
     check: Callable[[Binding, Execute], Execute] | None = None
-    """What runs beside each kernel."""
+    """A check that runs beside each kernel."""
     measure: Callable[[Binding, Execute], Execute] | None = None
-    """What reads the statistics of a statement's results once they are logged."""
+    """Reads the statistics of a statement's results once they are logged."""
     follow: Callable[[Binding, Execute], Execute] | None = None
-    """What looks at a statement's operands and results as a whole, around all others."""
+    """Inspects a statement's operands and results as a whole; the outermost wrapper."""
     record: Callable[[Kernels, Op, Code, int], Kernels] | None = None
-    """What notes that a kernel runs, innermost (see `black_box`)."""
+    """Records that a kernel runs; the innermost wrapper (see `black_box`)."""
     codes: list[Code] = field(default_factory=list)
-    """Every block that is linked, in the order of coming."""
+    """Every linked block, in the order of linking."""
 
     def link(self, code: Code) -> Code:
         """Give a code and the blocks inside it their instructions."""
@@ -168,7 +168,7 @@ class Linker:
         return self.allocation.completing(binding, execute)
 
     def bind(self, code: Code, pc: int, node: Node) -> Binding:
-        """The statement bound to its kernel; where the backend has none, executing it says so."""
+        """Return the statement bound to its kernel; without one in the backend, its execution raises."""
         call = call_of(code, pc, partial(self.generator, code.path, pc), self.allocation.fresh)
         kernels = self.backend.bind(call)
         if self.fallback is not None:

@@ -1,9 +1,8 @@
 """The machine: frames over compiled code, one loop, one way to take a step.
 
-All state is data (frames, tick, journal), so that pause, clone, step back and what-if are
-copies.  Running free and single stepping execute the same instructions.  The machine knows
-nothing of breakpoints, statistics or people: a trap is an instruction without `execute`, and
-whoever wants to stop it calls `interrupt`.
+All state is data (frames, tick, journal), so pause, clone, step back and what-if are copies.  Free runs
+and single steps execute the same instructions.  The machine is independent of breakpoints, statistics
+and user interfaces: a trap is an instruction without `execute`, and `interrupt` stops the machine.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ from nncdbg.engine.graph import TensorType, tensor_only
 from nncdbg.engine.inputs.abstract_run import block_results
 
 DEEPEST = 10_000
-"""Frames on the stack: deeper than any real program, and soon reached by one that calls itself."""
+"""Maximum frames on the stack: more than any real program needs, and soon reached by endless recursion."""
 
 
 CallCode: TypeAlias = Callable[[str, Sequence[Any]], Code]
 
 
 class Running:
-    """The stack of whichever machine executes now, for kernels that depend on where they are."""
+    """The stack of the machine that executes now, for kernels that depend on their place."""
 
     __slots__ = ("frames",)
 
@@ -64,8 +63,8 @@ class Running:
 class Machine:
     """Executes a program from its entry code.
 
-    `tick` counts executed statements.  `journal` holds what undoing the latest transfers of
-    control needs; straight-line statements need nothing, as their outputs stay in the slots.
+    `tick` counts executed statements.  `journal` holds the data to undo the latest transfers of
+    control; straight-line statements need none, as their outputs stay in the slots.
     """
 
     def __init__(self, entry: Code, inputs: Sequence[Any], call_code: CallCode, running: Running) -> None:
@@ -73,18 +72,18 @@ class Machine:
         self.running = running
         self.tick = 0
         self.bound: float = math.inf
-        """The tick at which `run` comes back with an interruption; the end of the program is not counted."""
+        """The tick at which `run` returns an interruption; the end of the program is not counted."""
         self.halt: float = math.inf
-        """The tick at which `run` comes back with an interruption, whatever is next."""
+        """The tick at which `run` returns an interruption, even before the end of the program."""
         self.ended = False
         self.interrupted = False
         self._disarmed: list[Code] = []
         self.journal: deque[Transfer] = deque()
         self.floor = 0
-        """The tick below which the journal does not reach."""
+        """The earliest tick that the journal can undo to."""
         self.listeners: list[Callable[[Event], None]] = []
         self.problems: list[str] = []
-        """What listeners raised."""
+        """Errors raised by listeners."""
         self.frames: list[Frame] = [self._frame(entry, inputs)]
 
     def __repr__(self) -> str:
@@ -102,7 +101,7 @@ class Machine:
                 if self.ended:
                     return Ended()
                 frame = self.frames[-1]
-                # Asked once per block: where the bound may lie inside it, statements are taken one by one.
+                # Tested once per block: if the bound may lie inside it, statements run one by one.
                 near = self.tick + len(frame.code.patched) - frame.pc > min(self.bound, self.halt)
                 outcome = self._run_one(frame) if near else self._run_block()
                 if outcome is not None:
@@ -110,25 +109,25 @@ class Machine:
 
     @property
     def next_statement(self) -> Statement:
-        """The statement to be executed next; at the end, the last line of the entry graph."""
+        """Return the next statement; at the end, the last line of the entry graph."""
         return Statement(self.frames[-1].code, self.frames[-1].pc)
 
     @property
     def bounded(self) -> bool:
-        """True if the bound is reached, and more is to come than the end of the entry graph."""
+        """Return True if the bound is reached before the end of the entry graph."""
         if self.ended or self.tick < self.bound:
             return False
         frame = self.frames[-1]
         return len(self.frames) > 1 or frame.pc < len(frame.code.nodes)
 
     def _run_one(self, frame: Frame) -> Outcome | None:
-        """The next statement, unless the bound or a trap comes before it."""
+        """Run the next statement, unless the bound or a trap comes first."""
         if self.bounded or self.tick >= self.halt:
             return self._interruption()
         return Trapped() if frame.pc in frame.code.traps else self.step()
 
     def _run_block(self) -> Outcome | None:
-        """Run statements of the innermost frame up to its next transfer of control, and take that."""
+        """Run statements of the innermost frame up to and including its next transfer of control."""
         frame = self.frames[-1]
         slots, patched, start = frame.slots, frame.code.patched, frame.pc
         # The list iterator is the program counter: no increment per statement.
@@ -150,7 +149,7 @@ class Machine:
         if patched[frame.pc] is TRAP:
             if frame.pc in frame.code.traps:
                 return Trapped()
-            # `interrupt` in another thread has not come to its end, or came too late for the last run.
+            # `interrupt` in another thread has not finished, or was too late for the last run.
             frame.code.arm()
             return Interrupted()
         return self._transfer(frame)
@@ -160,7 +159,7 @@ class Machine:
         self.tick += count
 
     def step(self) -> Outcome | None:
-        """Execute exactly the next statement, a trap on it or not; None if all is well."""
+        """Execute exactly the next statement despite any trap on it; return None on success."""
         if self.ended:
             return Ended()
         self.running.frames = self.frames
@@ -172,7 +171,7 @@ class Machine:
             try:
                 with np.errstate(all="ignore"):
                     frame.slots[target] = execute(*gather(frame.slots))
-            except Exception as error:  # noqa: BLE001 - a kernel may raise anything; that is the outcome
+            except Exception as error:  # noqa: BLE001 - a kernel may raise anything; the outcome reports it
                 return Failed(error)
             self._advance(frame, 1)
             outcome = None
@@ -182,10 +181,10 @@ class Machine:
         """Stop before the next statement; safe from a signal handler, a listener or another thread."""
         self.interrupted = True
         for frame in self.frames[-1:]:
-            # First on the list, then disarmed: whoever empties the list meanwhile misses nothing for good,
-            # as a trap where none was set is taken for an interruption (see `_run_block`).
+            # Listed first, then disarmed: if another thread empties the list meanwhile, no stop is lost,
+            # as an unexpected trap is handled as an interruption (see `_run_block`).
             self._disarmed.append(frame.code)
-            # One slice assignment, so that the running loop meets a trap whatever it fetches next.
+            # One slice assignment, so that the running loop reaches a trap at its next fetch.
             frame.code.patched[:] = [TRAP] * len(frame.code.patched)
 
     def _interruption(self) -> Interrupted:
@@ -209,10 +208,10 @@ class Machine:
                 self._break(frame)
             else:
                 self._call(frame)
-        except Exception as error:  # noqa: BLE001 - what goes wrong in the debuggee is an outcome
+        except Exception as error:  # noqa: BLE001 - an error of the debuggee is an outcome
             return Failed(error)
         if self.interrupted:
-            # The end comes before an interruption: what is pending is told with it.
+            # The end takes precedence over an interruption; pending findings are reported with it.
             interruption = self._interruption()
             return outcome or interruption
         return outcome
@@ -226,7 +225,7 @@ class Machine:
         return Frame(code, slots, times)
 
     def push(self, frame: Frame) -> None:
-        """Begin a frame inside the innermost one, whose pc stays at the statement that caused it."""
+        """Begin a frame inside the innermost one, which keeps its pc at the calling statement."""
         if len(self.frames) > DEEPEST:
             raise RunError(
                 f"blocks and calls are nested more than {DEEPEST} levels deep",
@@ -243,7 +242,7 @@ class Machine:
         self.emit(Pushed(frame))
 
     def push_formula(self, code: Code) -> None:
-        """Step into the op at the pc: its micro program gets the op's operands that are given."""
+        """Step into the op at the pc: its micro program gets the op's operands that are not omitted."""
         inputs = [value for value in self._operands(self.frames[-1]) if value is not None]
         self.push(self._frame(code, inputs))
 
@@ -315,7 +314,7 @@ class Machine:
     def _loop_results(
         self, loop: Frame, carried: Sequence[Any], latest: Sequence[Any] | None = None
     ) -> list[Any]:
-        """The final carried values, and the collected ones stacked, those of the last iteration too."""
+        """Return the final carried values, and the collected ones stacked, including the last iteration's."""
         series = loop.collected
         if latest is not None:
             series = [[*items, value] for items, value in zip(series, latest, strict=True)]
@@ -328,7 +327,7 @@ class Machine:
         self.emit(Popped(frame))
 
     def _store(self, frame: Frame, values: list[Any]) -> None:
-        """Write the results of a block or call to the statement's outputs, and advance past the statement."""
+        """Write the results of a block or call to the statement's outputs, and advance past it."""
         target = frame.code.targets[frame.pc]
         if isinstance(target, slice):
             frame.slots[target] = values[: target.stop - target.start]
@@ -338,18 +337,18 @@ class Machine:
         self.tick += 1
 
     def emit(self, event: Event) -> None:
-        """Tell every listener; one that raises is reported in `problems` and told no more."""
+        """Send an event to every listener; detach a listener that raises, and report it in `problems`."""
         for listener in tuple(self.listeners):
             try:
                 listener(event)
-            except Exception as error:  # noqa: BLE001 - whoever listens must not stop the program
+            except Exception as error:  # noqa: BLE001 - a listener must not stop the program
                 self.listeners.remove(listener)
                 self.problems.append(_problem(listener, event, error))
 
     # -- going back ----------------------------------------------------------------------
 
     def undo(self) -> None:
-        """Take back the last statement.  The journal must reach that far (see `can_undo`)."""
+        """Undo the last statement.  The journal must reach that far (see `can_undo`)."""
         if self.last_transfer is None:
             self.frames[-1].pc -= 1
         else:
@@ -359,19 +358,19 @@ class Machine:
 
     @property
     def last_transfer(self) -> Transfer | None:
-        """The last executed statement, if it was a transfer of control that the journal still has."""
+        """Return the last statement if it is a transfer of control in the journal, otherwise None."""
         last = self.journal[-1] if self.journal else None
         return last if last is not None and last.tick == self.tick else None
 
     def finished(self) -> Iterator[Finished]:
-        """Yield the finished frames and iterations that the journal still has, latest first."""
+        """Yield the finished frames and iterations in the journal, latest first."""
         for transfer in reversed(self.journal):
             if isinstance(transfer, (FramePopped, IterationEnded)):
                 yield transfer
 
     @property
     def can_undo(self) -> bool:
-        """False at the beginning, and where the journal no longer reaches back one statement."""
+        """Return False at the beginning, and if the journal no longer holds the last statement."""
         return self.tick > self.floor
 
     def forget(self) -> None:
@@ -379,16 +378,16 @@ class Machine:
         self.floor = self.journal.popleft().tick
 
     def become(self, other: Machine, journal: Iterable[Transfer] = (), floor: int | None = None) -> None:
-        """Take over the state of a clone, with the journal that belongs to it."""
+        """Take the state of a clone, with its journal."""
         self.frames, self.tick, self.ended = other.frames, other.tick, other.ended
         self.journal = deque(journal)
         self.floor = other.tick if floor is None else floor
         self.emit(Restored())
 
     def clone(self) -> Machine:
-        """A machine in the same state that shares arrays and code, without journal or listeners.
+        """Return a machine in the same state that shares arrays and code, without journal or listeners.
 
-        It keeps no journal on its way either, so that it can run on for any length.
+        The clone keeps no journal while it runs, so it can run for any length.
         """
         copy = Machine.__new__(Machine)
         copy.call_code, copy.running = self.call_code, self.running
@@ -408,7 +407,7 @@ def _problem(listener: Callable[[Event], None], event: Event, error: Exception) 
 
 
 def _scalar(value: Any, what: str) -> Any:
-    # An array of a device has `item` too; it waits, as what is decided here must be known.
+    # A device array has `item` too; it synchronizes, because control flow needs the value.
     if getattr(value, "size", 0) != 1:
         shape = list(getattr(value, "shape", ()))
         raise RunError(f"{what} must be one element, got {'shape ' + str(shape) if shape else 'a sequence'}")
@@ -420,21 +419,21 @@ def _truth(value: Any) -> bool:
 
 
 def _none_collected(body: Code, carried: int, seen: Mapping[str, Any]) -> list[Any]:
-    """What a loop collects in no iteration: of each result no elements, with the sizes that are known.
+    """Return the collected results of a loop without iterations: empty arrays with the known sizes.
 
-    `seen` has the values around the loop that the body reads.
+    `seen` has the values outside the loop that the body reads.
     """
     return [_no_elements(tensor_only(known)) for known in block_results(body, seen)[carried:]]
 
 
 def _no_elements(type: TensorType | None) -> Any:
-    """An empty array on a new first axis; an unknown size is 0, as in onnxruntime."""
+    """Return an empty array with a new first axis; an unknown size is 0, as in onnxruntime."""
     sizes = [size if isinstance(size, int) else 0 for size in (type.shape if type and type.shape else ())]
     return np.empty((0, *sizes), NUMPY[type.dtype] if type else np.float32)
 
 
 def _stacked(items: list[Any]) -> Any:
-    """The collected values on a new first axis."""
+    """Return the collected values stacked on a new first axis."""
     try:
         return np.stack(items)
     except ValueError as error:

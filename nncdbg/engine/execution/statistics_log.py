@@ -1,8 +1,8 @@
 """The latest statistics of every statement's outputs, as rows of one ring buffer.
 
-A row is what the inspection pass writes (ten float64, see `stats.inspection`); the array that it
-is of stands beside it, as long as it lives.  The ring is of fixed size, so a loop of any length
-runs in constant memory.
+A row is written by the inspection pass (ten float64, see `stats.inspection`), beside a reference to
+its array while that is live.  The ring has a fixed size, so a loop of any length runs in constant
+memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROW_BYTES = COLUMNS * 8
 
 
 class Positions:
-    """Numbers rows; `take` is the bound method of a counter, as that is the cheapest."""
+    """Numbers rows; `take` is the bound method of a counter, which is the fastest way."""
 
     def __init__(self) -> None:
         self._counter = count()
@@ -30,7 +30,7 @@ class Positions:
 
     @property
     def written(self) -> int:
-        """How many numbers were taken."""
+        """Return the count of numbers taken."""
         # A counter's repr is the one public way to read it without taking a number.
         return int(repr(self._counter)[6:-1])
 
@@ -44,15 +44,15 @@ class StatisticsLog:
         self.results: list[ref[Any] | None] = [None] * CAPACITY
         self.positions = Positions()
         self._positions: dict[int, int] = {}
-        """By identity of an array the position of its row, up to `_indexed`."""
+        """id(array) to the position of its row, up to `_indexed`."""
         self._indexed = 0
 
     def row_of(self, array: Any) -> list[float] | None:
-        """What was logged when this very array was written; None if the ring does not have it."""
+        """Return the row logged when this array was written; None if the ring does not have it."""
         self._index()
         position = self._positions.get(id(array), -1)
         made = self.results[position & MASK]
-        # Who stands at that position now, or has this identity now, may be another one.
+        # The position or the identity may belong to another array now.
         if position < 0 or made is None or made() is not array:
             return None
         found: list[float] = self.rows[position & MASK].tolist()

@@ -1,4 +1,4 @@
-"""Results that the user gives for statements whose op has no kernel."""
+"""User-supplied results for statements with an op that has no kernel."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from nncdbg.engine.errors import UnsupportedOp
 
 @dataclass(slots=True)
 class SuppliedResults:
-    """Per statement the results given so far.  They hold in every iteration and on every branch."""
+    """The results supplied per statement.  They apply in every iteration and on every branch."""
 
     to_device: Callable[[Any], Any]
     _given: dict[tuple[Code, int], list[Any]] = field(default_factory=dict)
 
     def supply(self, code: Code, pc: int, output: int, array: Any) -> None:
-        """Give one result of a statement."""
+        """Supply one result of a statement."""
         results = self._given.setdefault((code, pc), [UNSET] * len(code.nodes[pc].outputs))
         results[output] = self.to_device(array)
 
     def has(self, code: Code, pc: int) -> bool:
-        """Whether a result of the statement was given."""
+        """Return whether a result of the statement was supplied."""
         return (code, pc) in self._given
 
     def result(self, code: Code, pc: int, output: int) -> Any:
-        """A result that was given, UNSET if none was."""
+        """Return a supplied result, or UNSET if there is none."""
         return self._given[code, pc][output] if self.has(code, pc) else UNSET
 
     def missing(self, code: Code, pc: int) -> list[str]:
-        """The results of the statement that are not given yet."""
+        """Return the names of the results that are not supplied yet."""
         outputs = code.nodes[pc].outputs
         given = self._given.get((code, pc), [UNSET] * len(outputs))
         pairs = zip(outputs, given, strict=True)
         return [value.name for value, result in pairs if value.name and result is UNSET]
 
     def cover(self, kernels: Kernels, call: Call, code: Code, pc: int) -> Kernels:
-        """The kernel of a statement with results given: it returns these, once they are complete."""
+        """Return the kernels of a statement with supplied results: they return these once complete."""
         if not self.has(code, pc):
             return kernels
 

@@ -21,14 +21,14 @@ class FramePushed:
     """A call, a branch, a loop or a micro program began a frame."""
 
     tick: int
-    """The number of executed statements, this transfer included; so in every record."""
+    """The number of executed statements including this transfer, as in every record."""
 
     def undo(self, frames: list[Frame]) -> None:
         """Restore the stack as it was before this transfer."""
         frames.pop()
 
     def undo_position(self, stack: list[Position], pc: int) -> None:
-        """Restore the positions of a stack without values; `pc` is where the innermost block was after it."""
+        """Restore the positions of a stack without values; `pc` is that of the innermost block after it."""
         stack.pop()
 
     def needed(self) -> tuple[Sequence[Any], Sequence[int]]:
@@ -36,7 +36,7 @@ class FramePushed:
         return (), ()
 
     def copy(self) -> FramePushed:
-        """Return a record that shares nothing that an undo changes."""
+        """Return a copy that shares no state changed by an undo."""
         return self
 
 
@@ -100,7 +100,7 @@ class ProgramEnded:
     tick: int
 
     def undo(self, frames: list[Frame]) -> None:
-        """Nothing: the frame of the entry graph stays on the stack."""
+        """Do nothing: the frame of the entry graph stays on the stack."""
 
     def undo_position(self, stack: list[Position], pc: int) -> None:
         stack[-1] = stack[-1][0], pc

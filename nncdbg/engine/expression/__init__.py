@@ -5,16 +5,16 @@
     `%` marks the name of a value; plain `h` works where it is a value's name.
     np.abs(%h)          torch.softmax(%h, dim=-1)          mod(%i, 2)          %h.T @ %w
 
-It reads like Python over NumPy, and is neither: a parser of its own builds a tree, in which
-nothing but the names of values and a fixed table of functions can stand, and results far
-larger than their operands are refused before they are computed.
+The syntax resembles Python with NumPy, but the parser is separate: its tree contains only names of
+values and a fixed table of functions, and results far larger than their operands are refused before
+they are computed.
 
-Names may hold `/` and `.`, which are also the division and the method dot.  After `%` the
-longest run of name characters is taken, and shortened at its last `/` or `.` until it names a
-known value: `%a/b` is the value `a/b` where there is one, else `%a` divided by plain `b`.  So
-parsing needs to know the names (`has`); spaces make the division explicit.
+Names can contain `/` and `.`, which are also the division and the method dot.  After `%`, the
+longest run of name characters is shortened at its last `/` or `.` until it names a known value:
+`%a/b` is the value `a/b` if it exists, otherwise `%a` divided by plain `b`.  Parsing therefore needs
+the names (`has`); spaces make the division explicit.
 
-Differences from NumPy, all on purpose: reductions of f16 and f32 accumulate in f64 and give f64;
+Intentional differences from NumPy: reductions of f16 and f32 accumulate in f64 and give f64;
 bf16, f8 and 4-bit types compute in f32 or i8/u8; integer `//` and `mod` by zero is an error;
 `zeros`, `ones` and floats of `full` and `arange` are f32;
 `a < b < c` works on tensors; `and`, `or`, `not` need scalars and give a bool; a list is a tensor.
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 FACTS = ("iter", "op", "line")
-"""Variables about the place of the program."""
+"""Variables for the current place of the program."""
 
 STATEMENT_VARIABLE = re.compile(r"(out|in)(\d{0,4})", re.ASCII)
 """`out` and `out0` are the first result of the current statement, `in1` is its second operand."""
@@ -71,8 +71,8 @@ Names: TypeAlias = "Callable[[], Iterable[str]] | None"
 class Expression:
     """A parsed expression.
 
-    `names` are the values it mentions, without sigil; `plain` those of them that were written
-    without one; `variables` the names after a `$`.
+    `names` are its value names, without sigil; `plain` those written without a sigil; `variables`
+    the names after a `$`.
     """
 
     text: str
@@ -83,13 +83,13 @@ class Expression:
 
     @property
     def reads_result(self) -> bool:
-        """Whether it reads `$out`, so that it must be evaluated after the statement."""
+        """Return whether it reads `$out`, and so must be evaluated after the statement."""
         return any(STATEMENT_VARIABLE.fullmatch(name) and name[0] == "o" for name in self.variables)
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A parsed index such as `0, :, 2:5`; `text` is the whole text that it was read from."""
+    """A parsed index such as `0, :, 2:5`; `text` is its whole source text."""
 
     text: str
     names: frozenset[str]
@@ -98,7 +98,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`%target[index] = value`; unpacks in that order.  `index` is None for the whole value."""
+    """`%target[index] = value`, which unpacks in that order.  `index` is None for the whole value."""
 
     target: str
     index: Index | None
@@ -109,11 +109,11 @@ class Assignment:
 
 
 def parse(text: str, has: Has, names: Names = None) -> Expression:
-    """Read an expression.
+    """Parse an expression.
 
-    `has` says which names are values; `names` lists them for hints.  Raises ExpressionError with
-    the place underlined for what does not parse or names nothing, for texts of more than 10,000
-    characters and for more than 100 levels of nesting.
+    `has` returns whether a name is a value; `names` lists the values for hints.  Raises
+    ExpressionError, with the place underlined, for syntax errors, unknown names, texts of more than
+    10,000 characters, and more than 100 levels of nesting.
     """
     parser = Parser(text, has, names)
     root = parser.expression()
@@ -122,7 +122,7 @@ def parse(text: str, has: Has, names: Names = None) -> Expression:
 
 
 def check_variables(expression: Expression, scope: Scope) -> Expression:
-    """The expression.  Raises ExpressionError if it reads a variable that `scope` does not have."""
+    """Return the expression.  Raises ExpressionError if it reads a variable missing from `scope`."""
     known = set(scope.variables())
     for node, _ in walk(expression.root) if expression.variables else ():
         known_later = isinstance(node, nodes.Variable) and STATEMENT_VARIABLE.fullmatch(node.name)
@@ -132,9 +132,9 @@ def check_variables(expression: Expression, scope: Scope) -> Expression:
 
 
 def check_condition(condition: Expression, value: str = "$out") -> Expression:
-    """The condition.  Raises ExpressionError for `nan` or `inf` alone, which is true for every value.
+    """Return the condition.  Raises ExpressionError for `nan` or `inf` alone, which is always true.
 
-    `value` is what the hint tests instead.
+    `value` is the value that the hint suggests to test.
     """
     root = condition.root
     while isinstance(root, nodes.Unary):
@@ -147,9 +147,9 @@ def check_condition(condition: Expression, value: str = "$out") -> Expression:
 
 
 def split_definition(text: str) -> tuple[str, str] | None:
-    """("x", "EXPR") of ``$x = EXPR``; None for any other text.
+    """Return ("x", "EXPR") for ``$x = EXPR``; None for any other text.
 
-    Raises ExpressionError for a name that the debugger defines itself.
+    Raises ExpressionError for a name that the debugger defines.
     """
     match = _DEFINITION.match(text)
     if match is None:
@@ -162,28 +162,28 @@ def split_definition(text: str) -> tuple[str, str] | None:
 
 
 def evaluate(expression: Expression, scope: Scope) -> Any:
-    """The value of an expression: an array, a NumPy or Python number, a bool, a str, a tuple
-    (`%h.shape`), or a Summary (`stats(%h)`).
+    """Return the value of an expression.
 
-    An array may share its memory with a value of the scope: read it, do not write it.  Raises
-    ExpressionError for operands that do not fit, and what `scope` raises (NotComputed).
+    It is an array, a NumPy or Python number, a bool, a str, a tuple (`%h.shape`), or a Summary
+    (`stats(%h)`).  An array may share its memory with a value of the scope: do not write to it.
+    Raises ExpressionError for invalid operands, and the errors of `scope` (NotComputed).
     """
     return Evaluator(expression.text, scope).evaluate(expression.root)
 
 
 def condition(expression: Expression, scope: Scope) -> bool:
-    """Whether an expression holds.
+    """Return whether an expression is true.
 
-    Raises as `evaluate`, and ExpressionError where the value is not one truth value: tensors of
+    Raises as `evaluate`, and ExpressionError if the value is not a single truth value: tensors of
     several elements need any() or all().
     """
     return Evaluator(expression.text, scope).truth(expression.root)
 
 
 def resolve_name(text: str, has: Has, names: Names = None) -> str:
-    """The name of a value that `%h`, `%"odd name"`, plain `h`, or any known name as it is, stands for.
+    """Return the value name for `%h`, `%"odd name"`, plain `h`, or any known name without a sigil.
 
-    Raises ExpressionError if there is none, with the nearest known name as a hint.
+    Raises ExpressionError for an unknown name, with the nearest known name as a hint.
     """
     if has(text.strip()):
         return text.strip()
@@ -194,7 +194,7 @@ def resolve_name(text: str, has: Has, names: Names = None) -> str:
 
 
 def split_target(text: str, has: Has, names: Names = None) -> tuple[str, Index | None]:
-    """`%v[0, 3]` is ("v", its index), `%v` is ("v", None).  Raises ExpressionError."""
+    """Parse `%v[0, 3]` to ("v", its index), or `%v` to ("v", None).  Raises ExpressionError."""
     parser = Parser(text, has, names)
     target = _target(parser)
     parser.end()
@@ -202,12 +202,12 @@ def split_target(text: str, has: Has, names: Names = None) -> tuple[str, Index |
 
 
 def parse_index(text: str, has: Has, names: Names = None) -> Index:
-    """`0, :, 2:5` or `[0, :, 2:5]`.  Raises ExpressionError."""
+    """Parse an index: `0, :, 2:5` or `[0, :, 2:5]`.  Raises ExpressionError."""
     parser = Parser(text, has, names)
     bracketed = parser.at("[")
     items = parser.bracketed_items() if bracketed else parser.index_items()
     if bracketed and parser.at(","):
-        # `[0, 1], :` is a list that chooses along the first axis, not an index in brackets.
+        # `[0, 1], :` is a list that selects along the first axis, not an index in brackets.
         parser = Parser(text, has, names)
         items = parser.index_items()
     parser.end()
@@ -215,15 +215,18 @@ def parse_index(text: str, has: Has, names: Names = None) -> Index:
 
 
 def evaluate_index(index: Index, scope: Scope) -> tuple[Any, ...]:
-    """An index as NumPy takes it: ints, slices, None, `...`, tensors of integers or bools.
+    """Return an index for NumPy: ints, slices, None, `...`, tensors of integers or bools.
 
-    Raises ExpressionError, and what `scope` raises.
+    Raises ExpressionError, and the errors of `scope`.
     """
     return Evaluator(index.text, scope).index(index.items)
 
 
 def split_assignment(text: str, has: Has, names: Names = None) -> Assignment:
-    """`%v[0, 3] = EXPR`, `%v = EXPR`, or with `+=`, `-=`, `*=` or `/=`.  Raises ExpressionError."""
+    """Parse `%v[0, 3] = EXPR`, `%v = EXPR`, or the same with `+=`, `-=`, `*=`, `/=`.
+
+    Raises ExpressionError.
+    """
     parser = Parser(text, has, names)
     parser.peek()
     start = parser.position
@@ -262,7 +265,7 @@ def _index(text: str, items: nodes.Sequence) -> Index:
 
 
 def _names(text: str, root: Node) -> list[nodes.Name]:
-    """The names in a tree; raises ExpressionError for one that is too deep to evaluate."""
+    """Return the names in a tree.  Raises ExpressionError for a tree that is too deep to evaluate."""
     names = []
     for node, depth in walk(root):
         if depth > MAX_DEPTH:

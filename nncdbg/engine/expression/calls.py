@@ -1,4 +1,4 @@
-"""Reads the arguments of a call: by position, by name, or spread as in `zeros(2, 3)`."""
+"""Parse the arguments of a call: by position, by name, or spread as in `zeros(2, 3)`."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Call:
-    """The arguments read so far, by parameter; `tail` are those of the parameter that is spread."""
+    """The arguments read so far, by parameter; `tail` holds those of the spread parameter."""
 
     name: str
     function: Function
     positional: int
-    """How many parameters may be given by position."""
+    """Maximum number of positional arguments."""
     given: dict[str, Node] = field(default_factory=dict)
     tail: list[Node] = field(default_factory=list)
     named: bool = False
 
 
 def read_call(parser: Parser, name: str, start: int, name_start: int, first: tuple[Node, ...]) -> nodes.Call:
-    """The call of a function whose `(` comes next; `first` is the operand that it is a method of.
+    """Parse a call from its `(`; `first` holds the operand of a method call.
 
-    Raises ExpressionError for arguments that the function does not take.
+    Raises ExpressionError for arguments that the function does not accept.
     """
     function = FUNCTIONS[name]
-    # max(%a, 0) means axis 0 to NumPy and the larger one to Python: as a function it means neither.
+    # max(%a, 0) is axis 0 in NumPy and the larger value in Python: as a function, it is refused.
     positional = 1 if name in ("min", "max") and not first else len(function.parameters)
     call = _Call(name, function, positional)
     for operand in first:
@@ -70,7 +70,7 @@ def _argument(parser: Parser, call: _Call) -> None:
 
 
 def _place(parser: Parser, call: _Call, argument: Node) -> None:
-    """Give the next parameter an argument; one that is spread takes all that follow."""
+    """Assign an argument to the next parameter; a spread parameter takes all that follow."""
     if call.tail:
         call.tail.append(argument)
         return

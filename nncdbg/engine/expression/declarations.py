@@ -1,4 +1,4 @@
-"""What a function of the language declares: its parameters, its kernel, its help."""
+"""The declaration of a function of the language: its parameters, its kernel, its help."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`run(**arguments)` under the names in `parameters`, of which the first `needed` must be given.
+    """A function `run(**arguments)` with `parameters`, of which the first `needed` are required.
 
-    `help` is one line.  `spread` names a parameter that may be written as several arguments, as in
-    `zeros(2, 3)`.  `torch` is the hint where PyTorch's function of this name gives other numbers, so
-    that the prefix `torch.` is refused.
+    `help` is one line.  `spread` names a parameter that can be written as several arguments, as in
+    `zeros(2, 3)`.  `torch` is a hint: PyTorch's function of this name gives other numbers, so the
+    prefix `torch.` is refused.
     """
 
     parameters: tuple[str, ...]
@@ -25,7 +25,7 @@ class Function:
     torch: str = ""
 
     def usage(self, name: str) -> str:
-        """`topk(x, k, [axis], [largest])`."""
+        """Return the usage, such as `topk(x, k, [axis], [largest])`."""
         words = [
             parameter if position < self.needed else f"[{parameter}]"
             for position, parameter in enumerate(self.parameters)

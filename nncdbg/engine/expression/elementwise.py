@@ -1,4 +1,4 @@
-"""Functions that work element by element, and comparisons of whole tensors."""
+"""Elementwise functions, and comparisons of whole tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _plain(name: str) -> Callable[..., Any]:
 
 
 def _real(name: str) -> Callable[..., Any]:
-    """sqrt, exp, log: of integers in f64 (NumPy would take f16 for i8, and overflow)."""
+    """Return sqrt, exp or log, in f64 for integers (NumPy computes i8 in f16, which overflows)."""
     function = getattr(np, name)
     return lambda x: function(_as_float(array_of(x)))
 
@@ -41,7 +41,7 @@ def _pairwise(name: str) -> Callable[..., Any]:
 
 def _sigmoid(x: Any) -> Any:
     array = _as_float(array_of(x))
-    # exp of a negative number does not overflow; a NaN passes through.
+    # exp of a negative number does not overflow; NaN propagates.
     small = np.exp(-np.abs(array.astype(np.float64)))
     return np.where(array >= 0, 1 / (1 + small), small / (1 + small)).astype(array.dtype)[()]
 

@@ -1,7 +1,7 @@
-"""Evaluates the tree of an expression against a scope.
+"""Evaluate the tree of an expression in a scope.
 
-Adds to every problem the underlined place and the types of the operands; what the operators and
-functions themselves do stands in `operators` and `functions`.
+Every error shows the underlined place and the types of the operands.  See `operators` and `functions`
+for the operators and functions.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from nncdbg.engine.expression.tokens import nearest, shortened
 from nncdbg.engine.graph import Array
 
 _OPERANDS = 8
-"""Operands that an error lists."""
+"""Maximum number of operands listed in an error."""
 
 
 class Scope(Protocol):
-    """What an expression sees: the values of one moment of one frame.
+    """The values visible to an expression, at one moment of one frame.
 
-    Arrays may be read-only and alive; expressions never write to them.  `value` and `previous`
-    raise NotComputed for a value that does not exist at this moment.
+    Arrays may be read-only and share memory with the program; expressions never write to them.  `value`
+    and `previous` raise NotComputed for a value that does not exist at this moment.
     """
 
     def has(self, name: str) -> bool: ...
@@ -49,39 +49,39 @@ class Scope(Protocol):
     def value(self, name: str) -> Array: ...
 
     def previous(self, name: str) -> Array:
-        """The value at the previous iteration or visit."""
+        """Return the value at the previous iteration or visit."""
         ...
 
     def variable(self, name: str) -> object:
-        """The variable `name`, without the `$`.  Raises KeyError if there is none."""
+        """Return the variable `name` (without the `$`).  Raises KeyError if there is none."""
         ...
 
     def variables(self) -> Iterable[str]:
-        """The names that `variable` takes."""
+        """Return the names accepted by `variable`."""
         ...
 
     def summary(self, array: Array) -> Any:
-        """The one-pass statistics of an array, of its finite elements."""
+        """Return the one-pass statistics of the finite elements of an array."""
         ...
 
 
 class Evaluator:
-    """One evaluation of one text in one scope."""
+    """Evaluates one text in one scope."""
 
     def __init__(self, text: str, scope: Scope) -> None:
         self._text = text
         self._scope = scope
 
     def evaluate(self, node: Node) -> Any:
-        """The value of `node`; floating-point warnings are silent, as kernels' are.
+        """Return the value of `node`; floating-point warnings are suppressed, as in kernels.
 
-        Raises ExpressionError, and what the scope raises.
+        Raises ExpressionError, and the errors of the scope.
         """
         with np.errstate(all="ignore"):
             return self._value(node)
 
     def truth(self, node: Node) -> bool:
-        """The value of `node` as one truth value."""
+        """Return the value of `node` as one truth value."""
         with np.errstate(all="ignore"):
             return self._truth(node)
 
@@ -89,7 +89,7 @@ class Evaluator:
         return bool(self._guarded(node, truth, (node,)))
 
     def index(self, items: nodes.Sequence) -> tuple[Any, ...]:
-        """The items of an index as NumPy takes them."""
+        """Return the items of an index for NumPy."""
         with np.errstate(all="ignore"):
             return tuple(self._index_item(item) for item in items.items)
 
@@ -97,7 +97,7 @@ class Evaluator:
         return _EVALUATE[type(node)](self, node)
 
     def _guarded(self, node: Node, compute: Callable[..., Any], operands: Iterable[Node]) -> Any:
-        """`compute(*operands)`; what goes wrong is underlined at `node`."""
+        """Return `compute(*operands)`; errors underline `node`."""
         parts = tuple(operands)
         values = [self._value(part) for part in parts]
         return self._compute(node, lambda: compute(*values), parts, values)
@@ -155,7 +155,7 @@ class Evaluator:
         return self._guarded(node, lambda a, b: binary(node.symbol, a, b), (node.left, node.right))
 
     def _comparison(self, node: nodes.Compare) -> Any:
-        """`a < b < c` is `(a < b) & (b < c)`; scalars stop at the first that is false, as in Python."""
+        """Evaluate `a < b < c` as `(a < b) & (b < c)`; scalars stop at the first false one, as in Python."""
         result: Any = None
         left = self._value(node.operands[0])
         for position, symbol in enumerate(node.symbols):
@@ -211,7 +211,7 @@ class Evaluator:
 
 
 def unknown_variable(text: str, node: nodes.Variable, scope: Scope) -> ExpressionError:
-    """The error, not yet raised, that a scope has no variable of this name."""
+    """Return the error for an unknown variable, without raising it."""
     names = list(scope.variables())
     hint = nearest(node.name, names)
     if hint is None:

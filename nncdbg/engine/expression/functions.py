@@ -1,4 +1,4 @@
-"""Every function of expressions, which are also the methods of tensors, and their other spellings."""
+"""All functions of expressions, which are also methods of tensors, and their alternative names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nncdbg.engine.expression.reductions import REDUCTIONS
 from nncdbg.engine.expression.shapes import SHAPES
 
 ATTRIBUTES = ("shape", "dtype", "size", "ndim", "nbytes", "T")
-"""Functions that may also be written `%h.shape`, without parentheses."""
+"""Functions that can also be written without parentheses, as in `%h.shape`."""
 
 DEBUGGER: dict[str, Function] = {
     "stats": Function(("x",), 1, None, "the statistics of x, such as stats(%h).mean or stats(%h).nan"),
@@ -28,7 +28,7 @@ GROUPS: dict[str, dict[str, Function]] = {
 FUNCTIONS: dict[str, Function] = {
     name: function for group in GROUPS.values() for name, function in group.items()
 }
-"""Every function by its name."""
+"""All functions by name."""
 
 SPELLINGS = {
     "absolute": "abs",
@@ -43,7 +43,7 @@ SPELLINGS = {
     "remainder": "mod",
     "view": "reshape",
 }
-"""Names that NumPy or PyTorch has for a function."""
+"""NumPy's and PyTorch's names of functions."""
 
 PARAMETERS = {
     "dim": "axis",
@@ -61,13 +61,13 @@ PARAMETERS = {
     "input": "x",
     "other": "b",
 }
-"""Names that NumPy or PyTorch has for a parameter."""
+"""NumPy's and PyTorch's names of parameters."""
 
 PREFIXES = ("np", "numpy", "torch")
-"""Modules before a function: `np.abs(%h)`."""
+"""Module names accepted before a function: `np.abs(%h)`."""
 
 
 def function_name(word: str) -> str | None:
-    """The name in `FUNCTIONS` that a word means; None for a word that is no function."""
+    """Return the name in `FUNCTIONS` for a word; None if it is not a function."""
     name = SPELLINGS.get(word, word)
     return name if name in FUNCTIONS else None

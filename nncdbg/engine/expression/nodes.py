@@ -1,7 +1,6 @@
-"""The tree of an expression, and the caret that points into its text.
+"""The tree of an expression, and errors that underline a part of its text.
 
-Every node knows the characters it was read from, so an error while evaluating underlines the
-same part of the text that a syntax error would.
+Every node stores its position in the text, so evaluation errors underline the text as syntax errors do.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from nncdbg.engine.errors import Excerpt, ExpressionError
 
 MAX_DEPTH = 100
-"""Levels of a tree; what is deeper is refused, so that nothing recurses without bound."""
+"""Maximum depth of a tree, which bounds recursion; deeper trees are refused."""
 
 _EXCERPT_WIDTH = 120
 
@@ -35,7 +34,7 @@ class Literal(Node):
 
 @dataclass(frozen=True, slots=True)
 class Name(Node):
-    """A value's name, without sigil; `plain` if it was written without one."""
+    """A value's name, without sigil; `plain` is True if it was written without one."""
 
     name: str
     plain: bool
@@ -50,7 +49,7 @@ class Variable(Node):
 
 @dataclass(frozen=True, slots=True)
 class Sequence(Node):
-    """`[a, b]`, which makes a tensor, or `(a, b)`, which stays a tuple (axes, shapes, indices)."""
+    """`[a, b]`, which makes a tensor, or `(a, b)`, which is a tuple (axes, shapes, indices)."""
 
     items: tuple[Node, ...]
     is_list: bool
@@ -92,7 +91,7 @@ class Compare(Node):
 
 @dataclass(frozen=True, slots=True)
 class Boolean(Node):
-    """`a and b`, `a or b`: scalars only; the right side is evaluated only if it decides."""
+    """`a and b`, `a or b`: scalars only, with short-circuit evaluation."""
 
     symbol: str
     left: Node
@@ -110,7 +109,7 @@ class Conditional(Node):
 
 @dataclass(frozen=True, slots=True)
 class Call(Node):
-    """A function applied: `arguments` stand in the order written, under `parameters`."""
+    """A call: `arguments` in source order, and their `parameters`."""
 
     function: str
     parameters: tuple[str, ...]
@@ -134,7 +133,7 @@ class Index(Node):
 
 
 def children(node: Node) -> Iterator[Node]:
-    """The nodes directly below `node`."""
+    """Yield the nodes directly below `node`."""
     for field in fields(node):
         held = getattr(node, field.name)
         if isinstance(held, Node):
@@ -144,7 +143,7 @@ def children(node: Node) -> Iterator[Node]:
 
 
 def walk(root: Node) -> Iterator[tuple[Node, int]]:
-    """Every node with its depth (the root's is 1), without recursion."""
+    """Yield every node with its depth (1 for the root), without recursion."""
     pending = [(root, 1)]
     while pending:
         node, depth = pending.pop()
@@ -153,7 +152,7 @@ def walk(root: Node) -> Iterator[tuple[Node, int]]:
 
 
 def fault(text: str, start: int, end: int, message: str, **extra: Any) -> ExpressionError:
-    """An ExpressionError that underlines `text[start:end]`; a long line is cut around it."""
+    """Return an ExpressionError that underlines `text[start:end]`; a long line is cut around it."""
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", line_start)
     line_end = len(text) if line_end < 0 else line_end

@@ -1,7 +1,7 @@
-"""What the operators and indices of expressions compute, and how large a result may become.
+"""Operators and indices of expressions, and limits on the size of results.
 
-Everything here takes and gives plain NumPy values.  A problem is raised as `Fact`, a short
-statement; the evaluator adds the place and the operands.
+All functions take and return plain NumPy values.  They raise `Fact` with a short message; the
+evaluator adds the place and the operands.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from nncdbg.engine.graph import Array, TensorType
 Number: TypeAlias = "bool | int | float | np.generic[Any] | Array"
 
 MAX_ELEMENTS = 2**27
-"""Elements of a result, unless an operand is larger already."""
+"""Maximum elements of a result, unless an operand is larger."""
 MAX_GROWTH = 64 * 2**20
-"""Bytes by which a result may exceed its largest operand."""
+"""Maximum bytes by which a result may exceed its largest operand."""
 MAX_PRODUCTS = 2**34
-"""Multiplications of one matrix product."""
+"""Maximum multiplications in one matrix product."""
 
 
 class Fact(Exception):
-    """What is wrong, without a place; `hint` says what to do."""
+    """An error without a place; `hint` suggests a fix."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class Fact(Exception):
 
 
 def type_text(value: Any) -> str:
-    """The type of a value as users read it: `f32[2,3]`, `int`, `str`."""
+    """Return the type of a value as displayed: `f32[2,3]`, `int`, `str`."""
     if isinstance(value, np.ndarray | np.generic):
         try:
             name = dtypes.name_of(value.dtype)
@@ -51,17 +51,17 @@ def type_text(value: Any) -> str:
 
 
 def is_text(value: Any) -> bool:
-    """True for strings and tensors of strings."""
+    """Return True for strings and tensors of strings."""
     return isinstance(value, str) or (
         isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUS"
     )
 
 
 def number(value: Any) -> Number:
-    """`value` as something to compute with.
+    """Return `value` in a type that NumPy computes with.
 
-    bf16 and the 8- and 4-bit floats become f32, and 2- and 4-bit integers i8 or u8: exact, and
-    NumPy has every operation for them.  Raises Fact for text and for what is no tensor.
+    bf16 and the 8- and 4-bit floats become f32, and 2- and 4-bit integers i8 or u8: the conversion is
+    exact, and NumPy has every operation for these types.  Raises Fact for text and non-tensors.
     """
     if isinstance(value, bool | int | float):
         return value
@@ -85,7 +85,7 @@ def _stacked(items: Sequence[Any]) -> Array:
 
 
 def stack(items: Sequence[Any]) -> Array:
-    """A list as a tensor with a new first axis; raises Fact for items of unequal shapes."""
+    """Return a list as a tensor with a new first axis.  Raises Fact for items of unequal shapes."""
     if items and all(is_text(item) for item in items):
         texts = [np.asarray(item, dtype=object) for item in items]
         _same_shapes(texts)
@@ -107,7 +107,7 @@ def _same_shapes(items: Sequence[Any]) -> None:
 
 
 def integer(value: Any, what: str) -> int:
-    """`value` as a Python integer; raises Fact("`what` must be an integer ...")."""
+    """Return `value` as a Python integer.  Raises Fact("`what` must be an integer ...")."""
     if isinstance(value, bool | np.bool_) or np.ndim(value) != 0 or is_text(value):
         raise Fact(f"{what} must be an integer, not {type_text(value)}")
     try:
@@ -117,7 +117,7 @@ def integer(value: Any, what: str) -> int:
 
 
 def truth(value: Any) -> bool:
-    """One truth value; raises Fact for tensors of several elements."""
+    """Return `value` as one truth value.  Raises Fact for tensors of several elements."""
     if isinstance(value, str):
         return bool(value)
     scalar = number(value)
@@ -131,7 +131,7 @@ def truth(value: Any) -> bool:
 
 
 def check_room(shape: Sequence[int], itemsize: int, operands: Sequence[Any]) -> None:
-    """Raise Fact if a result of `shape` is far larger than the operands it comes from."""
+    """Raise Fact if a result of `shape` is far larger than its operands."""
     elements = math.prod(shape)
     largest = max((np.size(operand) for operand in operands), default=1)
     if elements > largest and (elements > MAX_ELEMENTS or (elements - largest) * itemsize > MAX_GROWTH):
@@ -140,7 +140,7 @@ def check_room(shape: Sequence[int], itemsize: int, operands: Sequence[Any]) -> 
 
 
 def broadcast(*operands: Any) -> None:
-    """Raise Fact unless the operands broadcast to a shape of bearable size."""
+    """Raise Fact unless the operands broadcast to a shape within the size limits."""
     shapes = [np.shape(operand) for operand in operands]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -159,7 +159,7 @@ def _check_integer(value: Any) -> Any:
 
 
 def _python(a: Any, b: Any) -> bool:
-    """True if both are Python's own numbers, which NumPy's float64 is not though it subclasses float."""
+    """Return True if both are Python numbers; NumPy's float64, a subclass of float, is not one."""
     return type(a) in (bool, int, float) and type(b) in (bool, int, float)
 
 
@@ -180,7 +180,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _whole(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """`//` and the remainder: floats as IEEE has them; NumPy's silent 0 for integers is refused."""
+    """Return `//` or the remainder: IEEE for floats; integers raise Fact where NumPy silently gives 0."""
 
     def apply(a: Any, b: Any) -> Any:
         if np.asarray(a).dtype.kind in "biu" and np.asarray(b).dtype.kind in "biu":
@@ -238,10 +238,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def binary(symbol: str, left: Any, right: Any) -> Any:
-    """`left symbol right`, as NumPy computes it.
+    """Return `left symbol right`, computed as in NumPy.
 
-    Raises Fact where the shapes do not broadcast, the types do not fit, the result would be too
-    large, an integer would be divided by zero or would not fit 64 bits.
+    Raises Fact if the shapes do not broadcast, the types do not fit, the result would be too large,
+    an integer would be divided by zero, or an integer would exceed 64 bits.
     """
     a, b = number(left), number(right)
     if symbol == "@":
@@ -254,16 +254,16 @@ def binary(symbol: str, left: Any, right: Any) -> Any:
         message = f"`{symbol}` does not accept {type_text(left)} and {type_text(right)}"
         raise Fact(message, hint if symbol in "&|^" else None) from None
     except OverflowError as error:
-        # Python floats overflow loudly where IEEE has an infinity; integers do not fit their tensor.
+        # Python floats raise where IEEE gives an infinity; integers do not fit their tensor.
         if _python(a, b):
             return float(_ARITHMETIC[symbol](np.float64(a), np.float64(b)))
         raise Fact(str(error)) from None
 
 
 def remainder(a: Any, b: Any) -> Any:
-    """The remainder of `a // b`, with the sign of `b`, as Python's `%` and NumPy's `mod`.
+    """Return the remainder of `a // b`, with the sign of `b`, like Python's `%` and NumPy's `mod`.
 
-    Raises Fact where the shapes do not broadcast, or an integer would be divided by zero.
+    Raises Fact if the shapes do not broadcast, or an integer would be divided by zero.
     """
     left, right = number(a), number(b)
     broadcast(left, right)
@@ -271,7 +271,7 @@ def remainder(a: Any, b: Any) -> Any:
 
 
 def compare(symbol: str, left: Any, right: Any) -> Any:
-    """`left symbol right`: element by element; tuples such as shapes as a whole."""
+    """Return `left symbol right` element by element; tuples such as shapes are compared as a whole."""
     if isinstance(left, tuple) or isinstance(right, tuple):
         return _compare_tuples(symbol, left, right)
     if is_text(left) != is_text(right):
@@ -299,7 +299,7 @@ def _as_tuple(side: Any) -> Any:
 
 
 def unary(symbol: str, value: Any) -> Any:
-    """`-value`, `+value`, `~value`; the last is `not` for truth values, element by element."""
+    """Return `-value`, `+value` or `~value` element by element; `~` is `not` for truth values."""
     a = number(value)
     if symbol == "~" and isinstance(a, bool):
         return not a
@@ -316,7 +316,7 @@ def unary(symbol: str, value: Any) -> Any:
 
 
 def index_item(value: Any) -> Any:
-    """One item of an index as NumPy wants it: an int, a slice, None, `...`, an integer or bool tensor."""
+    """Return one item of an index for NumPy: an int, a slice, None, `...`, an integer or bool tensor."""
     if value is None or value is ... or isinstance(value, slice):
         return value
     array = np.asarray(number(value))

@@ -1,4 +1,4 @@
-"""Functions that order the elements of a tensor, or follow them along an axis."""
+"""Functions that sort the elements of a tensor, or accumulate them along an axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nncdbg.engine.graph import Array
 
 
 def _along(x: Array, axis: Any) -> int:
-    """An axis of a tensor counted from 0; raises Fact for one that it does not have."""
+    """Return an axis of a tensor as a nonnegative integer.  Raises Fact if it is out of range."""
     along = integer(axis, "an axis")
     if x.ndim == 0:
         raise Fact("a scalar has no axis")
@@ -28,7 +28,7 @@ def _topk(x: Any, k: Any, axis: Any = -1, largest: Any = True) -> list[Array]:
     along, count = _along(array, axis), integer(k, "k")
     if not 0 <= count <= array.shape[along]:
         raise Fact(f"k is {count}, but the axis has {array.shape[along]} elements")
-    # A sort puts NaN last, so NaN counts as the largest, as in PyTorch.
+    # Sorting puts NaN last, so NaN is the largest, as in PyTorch.
     order = np.argsort(array, axis=along, kind="stable")
     chosen = np.flip(order, along) if truth(largest) else order
     positions = np.take(chosen, np.arange(count), axis=along)

@@ -1,4 +1,4 @@
-"""Reads an expression into a tree: a Pratt parser that fetches its tokens as it needs them.
+"""Parse an expression into a tree, with a Pratt parser that reads tokens on demand.
 
 Tokens depend on the known names (`%h/2` is a name or a division), so there is no separate lexer.
 """
@@ -38,7 +38,7 @@ _WORDS: dict[str, Any] = {
 }
 
 _CONSTANTS = ("inf", "nan", "pi", "newaxis")
-"""The words that NumPy and PyTorch have too, as `np.inf`."""
+"""Words that can have a module prefix, as in `np.inf`."""
 
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SIGN, _POWER = 1, 2, 3, 4, 5, 9, 10, 11, 12
 _INFIX: dict[str, int] = {
@@ -53,18 +53,18 @@ _INFIX: dict[str, int] = {
     **dict.fromkeys(("+", "-"), _SUM),
     **dict.fromkeys(("*", "/", "//", "@"), _PRODUCT),
 }
-"""How tightly an operator binds; the order is Python's."""
+"""The precedence of the operators, in Python's order."""
 
 
 class Parser(Tokens):
-    """One reading of one text."""
+    """Parses one text."""
 
     _depth = 0
 
     # -- expressions ---------------------------------------------------------------------------
 
     def expression(self, binding: int = _CONDITIONAL) -> Node:
-        """An operand and all operators after it that bind at least as tightly as `binding`."""
+        """Parse an operand and all following operators that bind at least as tightly as `binding`."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self.fault(f"the expression is nested more than {MAX_DEPTH} levels deep")
@@ -81,7 +81,7 @@ class Parser(Tokens):
         return left
 
     def end(self) -> None:
-        """Raise unless the text is used up."""
+        """Raise ExpressionError unless the whole text is read."""
         symbol = self.peek()
         if symbol or self.position < len(self.text):
             hint = FOREIGN.get(symbol)
@@ -158,7 +158,7 @@ class Parser(Tokens):
         return nodes.Sequence(start, self.position, items, is_list=False)
 
     def _items(self, closing: str, read: Callable[[], Node]) -> tuple[Node, ...]:
-        """Items up to and with `closing`, separated by commas."""
+        """Parse comma-separated items up to and including `closing`."""
         items: list[Node] = []
         while self.peek() != closing:
             items.append(read())
@@ -197,7 +197,7 @@ class Parser(Tokens):
         return nodes.Index(operand.start, self.position, operand, items)
 
     def bracketed_items(self) -> nodes.Sequence:
-        """`[0, :, 2:5]`."""
+        """Parse an index in brackets: `[0, :, 2:5]`."""
         self.peek()
         start = self.position
         self.take("[")
@@ -208,7 +208,7 @@ class Parser(Tokens):
         return nodes.Sequence(start, self.position, items, is_list=False)
 
     def index_items(self) -> nodes.Sequence:
-        """`0, :, 2:5` up to the end of the text, without brackets."""
+        """Parse an index without brackets, up to the end of the text: `0, :, 2:5`."""
         start = self.position
         items = [self._index_item()]
         while self.peek() == ",":
@@ -295,7 +295,7 @@ class Parser(Tokens):
         raise self.fault(f"there is no value or function `{shortened(word)}`", width=end - start, hint=hint)
 
     def _of_library(self, library: str, start: int) -> Node:
-        """`np.abs(%h)`, `torch.softmax(%h, dim=-1)`, `np.float16`, `np.inf`: as without the prefix."""
+        """Parse `np.abs(%h)`, `torch.softmax(%h, dim=-1)`, `np.float16` or `np.inf` as without the prefix."""
         match = WORD.match(self.text, self.position + 1)
         word = match.group() if match else ""
         end = self.position + 1 + len(word)

@@ -14,11 +14,11 @@ from nncdbg.engine.expression.operators import Fact, check_room, integer, number
 from nncdbg.engine.graph import Array
 
 _BLOCK = 2**16
-"""Elements that are widened to f64 at a time."""
+"""Number of elements widened to f64 at a time."""
 
 
 def axes_of(axis: Any, rank: int) -> tuple[int, ...] | None:
-    """`axis` as a tuple of axes counted from 0; None for all."""
+    """Return `axis` as a tuple of nonnegative axes; None for all axes."""
     if axis is None:
         return None
     several = isinstance(axis, tuple) or np.ndim(axis) == 1
@@ -27,12 +27,12 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...] | None:
 
 
 def array_of(x: Any) -> Array:
-    """`x` as an array of numbers.  Raises Fact for text and for what is no tensor."""
+    """Return `x` as an array of numbers.  Raises Fact for text and non-tensors."""
     return np.asarray(number(x))
 
 
 def accumulator(x: Array) -> Any:
-    """The dtype to accumulate in: f64 for narrower floats, NumPy's own choice for the rest."""
+    """Return the dtype to accumulate in: f64 for narrower floats, otherwise NumPy's default."""
     if x.dtype.kind == "f":
         return np.float64
     return np.complex128 if x.dtype.kind == "c" else None
@@ -50,7 +50,7 @@ def _reduction(name: str, widened: bool) -> Callable[..., Any]:
 
 
 def _counted(x: Array, axis: tuple[int, ...] | None) -> int:
-    """How many elements each result of a reduction over `axis` comes from."""
+    """Return the number of elements reduced to each result of a reduction over `axis`."""
     return x.size if axis is None else math.prod(x.shape[one] for one in axis)
 
 
@@ -63,9 +63,9 @@ def _mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
 
 
 def _squares(x: Array, center: Any, axis: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """The sum of |x - center|^2 in f64.
+    """Return the sum of |x - center|^2 in f64.
 
-    A whole tensor goes block by block: a widened copy would be several times its size.
+    A whole tensor is reduced block by block, because a widened copy would be several times its size.
     """
     if axis is not None or x.size <= _BLOCK:
         return np.sum(np.abs(x - center) ** 2, axis=axis, keepdims=keepdims)

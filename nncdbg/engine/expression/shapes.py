@@ -1,4 +1,4 @@
-"""Functions about shapes and types, and those that make tensors."""
+"""Functions for shapes and types, and functions that make tensors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LONG_NAMES = {
     **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
     **{f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
 }
-"""NumPy's and PyTorch's names of types to those of program text."""
+"""NumPy's and PyTorch's type names to those of program text."""
 
 
 def dtype_name(word: str) -> str | None:
-    """`f16` for `f16`, `float16` and `half`; None for a word that names no type."""
+    """Return the type name of a word: `f16` for `f16`, `float16` and `half`; None if it is not a type."""
     name = _LONG_NAMES.get(word, word)
     return name if name in dtypes.NUMPY and name != "str" else None
 
@@ -43,7 +43,7 @@ def _dtype_of(text: Any) -> np.dtype[Any]:
 
 
 def _tensor(x: Any) -> Array:
-    """A tensor as it is, of whatever type."""
+    """Return `x` as an array of unchanged type."""
     return np.asarray(x if is_text(x) or isinstance(x, np.ndarray) else number(x))
 
 
@@ -140,7 +140,7 @@ def _flip(x: Any, axis: Any = None) -> Array:
 
 def _astype(x: Any, dtype: Any) -> Any:
     wanted = _dtype_of(dtype)
-    # bf16 and its kin convert by themselves; `array_of` would widen them before.
+    # bf16 and similar types convert directly; `array_of` would widen them first.
     array = _tensor(x)
     if is_text(x):
         raise Fact("cannot convert strings to numbers")

@@ -1,4 +1,4 @@
-"""The text of an expression and the position in it: symbols, strings, numbers and names of values."""
+"""Read the tokens of an expression: symbols, strings, numbers and names of values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nncdbg.engine.text.lexemes import BARE, PREFIXED, STRING, Flaw, name_text, 
 from nncdbg.engine.text.short_names import ELLIPSIS, Scopes, choices, meant, nearest_name, written_name
 
 MAX_TEXT = 10_000
-"""Characters of an expression."""
+"""Maximum length of an expression, in characters."""
 
 FOREIGN: dict[str, str] = {
     "=": "compare with `==`",
@@ -39,16 +39,16 @@ FOREIGN: dict[str, str] = {
 }
 
 _HINT_LENGTH = 200
-"""Characters of a misspelled name that are compared with the known ones."""
+"""Maximum length of a misspelled name that is compared with the known ones, in characters."""
 
 _HINT_NAMES = 20_000
-"""Names that are compared; comparing takes about 25 microseconds each."""
+"""Maximum number of compared names; each takes about 25 microseconds."""
 
 _LONGEST_NAME = 1000
-"""Characters of a text that can be a part of a name."""
+"""Maximum length of a text that can be a part of a name, in characters."""
 
 _GUESSES = 4
-"""How many beginnings of a name that is not known are looked for as parts of known ones."""
+"""Maximum number of prefixes of an unknown name that are searched for as parts of known names."""
 
 _MARKED = "write `%` before the name of a value: %x"
 
@@ -63,9 +63,9 @@ _STRING = re.compile(rf"{STRING}|'(?:[^'\\]|\\.)*'")
 
 
 class Tokens:
-    """One reading of one text, from `position` on.
+    """Reads one text, from `position` on.
 
-    `has` says whether a name is known; `names`, where given, lists the known ones for hints.
+    `has` returns whether a name is known; `names`, if given, lists the known ones for hints.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Tokens:
         self._names = names
 
     def string(self) -> str:
-        """A string between quotes, with the escapes of program text."""
+        """Read a quoted string, with the escapes of program text."""
         start = self.position
         match = _STRING.match(self.text, start)
         if match is None:
@@ -95,7 +95,7 @@ class Tokens:
         return string
 
     def peek(self) -> str:
-        """The operator, keyword or bracket that comes next, "" for anything else; skips space."""
+        """Skip space and return the next operator, keyword or bracket; "" for anything else."""
         space = _SPACE.match(self.text, self.position)
         assert space is not None
         self.position = space.end()
@@ -103,12 +103,12 @@ class Tokens:
         return match.group() if match else ""
 
     def take(self, symbol: str) -> None:
-        """Go past `symbol`, which comes next."""
+        """Advance past `symbol`, which must be next."""
         self.peek()
         self.position += len(symbol)
 
     def at(self, symbol: str) -> bool:
-        """Whether `symbol` comes next."""
+        """Return whether `symbol` is next."""
         return self.peek() == symbol
 
     def expect(self, symbol: str, message: str) -> None:
@@ -119,16 +119,16 @@ class Tokens:
         self.take(symbol)
 
     def glimpse(self) -> str:
-        """What comes next, for a message: a word or a character."""
+        """Return the next word or character, for a message."""
         match = WORD.match(self.text, self.position)
         return match.group() if match else self.text[self.position : self.position + 1]
 
     def fault(self, message: str, width: int = 1, hint: str | None = None) -> ExpressionError:
-        """The error, not yet raised, of the `width` characters at the position."""
+        """Return an error at the `width` characters from the position, without raising it."""
         return fault(self.text, self.position, self.position + width, message, hint=hint)
 
     def nearest_value(self, name: str) -> str | None:
-        """A hint that names the known value that looks most like `name`, or `name` before its last dot."""
+        """Return a hint with the known value most similar to `name`, or to `name` before its last dot."""
         if self._names is None:
             return None
         known = list(islice(self._names(), _HINT_NAMES))
@@ -137,7 +137,7 @@ class Tokens:
         return f"did you mean {spelled(near)}?" if near else None
 
     def path_hint(self, start: int, end: int) -> str | None:
-        """A hint to write `%` before the path at `start` if it goes past `end` and names one value."""
+        """Return a hint to write `%` before the path at `start` if it goes past `end` and names one value."""
         match = _BARE_NAME.match(self.text, start)
         if match is None or self._names is None:
             return None
@@ -147,7 +147,7 @@ class Tokens:
         return f"did you mean %{part}?" if part is not None else None
 
     def number(self, match: re.Match[str]) -> nodes.Literal:
-        """A number that `match` found, as Python has it.  Raises for integers of more than 64 bits."""
+        """Return the number in `match` with its Python value.  Raises for integers of more than 64 bits."""
         start, end = match.span()
         if end < len(self.text) and (self.text[end].isalnum() or self.text[end] == "_"):
             raise self.fault("this is not a number", width=end + 1 - start)
@@ -155,7 +155,7 @@ class Tokens:
         self.position = end
         if digits[:2] in ("0x", "0X") or digits.isdigit():
             base = 16 if digits[:2] in ("0x", "0X") else 10
-            # 40 characters hold any 64-bit integer; longer ones are not even converted.
+            # 40 characters hold any 64-bit integer; longer ones are not converted.
             value = int(digits, base) if len(digits) <= 40 else 2**64
             if value >= 2**64:
                 self.position = start
@@ -191,13 +191,13 @@ class Tokens:
         return self._bare_name(match, start)
 
     def _bare_name(self, match: re.Match[str], start: int) -> str:
-        """The known name that the longest part of a run of name characters means.
+        """Return the known name for the longest possible prefix of a run of name characters.
 
-        A word without `%` is no part of a name, but all of it or its end.
+        A word without `%` must be a whole name or the end of one, not another part.
         """
         marked = match.start() > start
         run = match.group()
-        # More parts than that would be more operators than an expression may have.
+        # More parts would be more operators than an expression may have.
         for name in islice(_candidates(run), MAX_DEPTH):
             if self.has(name):
                 self.position += len(name)
@@ -210,7 +210,7 @@ class Tokens:
         raise self.unknown_name(run, start, match.end())
 
     def prefixed_name(self) -> str | None:
-        """Read the longest `label::rest` with which the program's text writes a name; return the name."""
+        """Read the longest `label::rest` that is a name in the program's text; return the full name."""
         match = _PREFIXED_NAME.match(self.text, self.position)
         names = self._names() if match is not None and self._names is not None else None
         if match is None or not isinstance(names, Scopes):
@@ -222,9 +222,9 @@ class Tokens:
         return None
 
     def meant(self, text: str, start: int, *, parts: bool = True) -> str | None:
-        """The one name that `text`, which begins at `start`, is a part of; None if there is none.
+        """Return the only name with `text`, which begins at `start`, as a part; None if there is none.
 
-        Raises for a part that several names have.
+        Raises ExpressionError if several names match.
         """
         if self._names is None or len(text) > _LONGEST_NAME:
             return None
@@ -236,7 +236,7 @@ class Tokens:
         return found[0] if found else None
 
     def any_name(self) -> str:
-        """`%name`, `%"odd name"`, or the same without `%`."""
+        """Read `%name`, `%"odd name"`, or the same without `%`."""
         if self.peek() == "%":
             return self.sigil_name()
         if (written := self.prefixed_name()) is not None:
@@ -247,7 +247,7 @@ class Tokens:
         return self._bare_name(match, match.start())
 
     def unknown_name(self, name: str, start: int, end: int) -> ExpressionError:
-        """The error that no value has the name that was read from `start` to `end`."""
+        """Return the error for an unknown value name, read from `start` to `end`."""
         self.position = start
         hint = self.path_hint(start, end) or self.nearest_value(name)
         if hint is None and self.text[start] != "%" and WORD.fullmatch(name) is None:
@@ -257,18 +257,18 @@ class Tokens:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """A hint that names the known word that looks most like `word`, if one does."""
+    """Return a hint with the known word most similar to `word`; None without a similar one."""
     close = get_close_matches(word[:_HINT_LENGTH], list(known), n=1)
     return f"did you mean {close[0]}?" if close else None
 
 
 def shortened(text: str, length: int = 80) -> str:
-    """`text`, cut to `length` characters for a message."""
+    """Return `text`, cut to `length` characters for a message."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _candidates(run: str) -> Iterable[str]:
-    """`a/b.c`, `a/b`, `a`: the run, then what is left of each `/` and `.`, longest first."""
+    """Yield the run, then its prefixes before each `/` and `.`, longest first: `a/b.c`, `a/b`, `a`."""
     yield run
     for end in range(len(run) - 1, 0, -1):
         if run[end] in "/.":
@@ -276,5 +276,5 @@ def _candidates(run: str) -> Iterable[str]:
 
 
 def spelled(name: str) -> str:
-    """A value's name with its sigil, quoted if it holds other characters than bare names do."""
+    """Return a value's name with its sigil, quoted if it is not a bare name."""
     return "%" + name_text(name)

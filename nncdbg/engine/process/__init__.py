@@ -1,1 +1,1 @@
-"""The process around the engine: threads, garbage collection, limits of memory, state files."""
+"""The process around the engine: threads, garbage collection, memory limits, state files."""

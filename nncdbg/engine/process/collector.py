@@ -1,4 +1,4 @@
-"""Python's garbage collector, out of the way while many records are made that all stay."""
+"""Pause Python's garbage collector while many long-lived records are made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No collection inside: it would go through all records again and again, and find none to free."""
+    """Pause collection in the body, where it would scan all records repeatedly and free none."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a black box says once its process is gone.  The standard library is enough, so that reading is quick.
+"""Read the black box of an ended process.  Imports only the standard library, so that it loads quickly.
 
 A box is a file of `SIZE` bytes: whether a kernel runs, whether a message is half sent, how many
 messages were sent (8 bytes), the length of a record (4 bytes), and the record, which is JSON.
@@ -20,7 +20,7 @@ RECORD = 20
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """How a process ended.  `record` is None if no kernel was running."""
+    """The end of a process.  `record` is None if no kernel was running."""
 
     record: dict[str, Any] | None
     sending: bool
@@ -28,7 +28,7 @@ class LastWords:
 
 
 def read_box(path: str) -> LastWords:
-    """What stands in a box.  Raises OSError if it cannot be read; one that is spoilt tells of no kernel."""
+    """Return the content of a box; a corrupt box has no record.  Raises OSError if it cannot be read."""
     with open(path, "rb") as file:
         content = file.read(SIZE).ljust(SIZE, b"\0")
     length = int.from_bytes(content[LENGTH:RECORD], "little")
@@ -48,7 +48,7 @@ _FIELDS = {"program", "line", "op", "value", "source", "iterations", "operands",
 
 
 def sentence(record: dict[str, Any]) -> str:
-    """The place: ``inside MyOp at line 12 (%y, iteration 3; operands f32[4]; net.py:7)``."""
+    """Describe the place: ``inside MyOp at line 12 (%y, iteration 3; operands f32[4]; net.py:7)``."""
     line = f" at line {record['line']}" if record["line"] else ""
     iterations = record["iterations"]
     where = [f"%{record['value']}"] if record["value"] else []

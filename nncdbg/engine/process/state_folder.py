@@ -1,4 +1,4 @@
-"""The folder for files that outlive a run: the history of commands, tokens of servers, reports of crashes."""
+"""The folder for files that outlive a run: command history, server tokens, crash reports."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def state_folder() -> Path:
-    """Return `nncdbg` in the user's folder for state (XDG Base Directory Specification)."""
+    """Return `nncdbg` in the user's state folder (XDG Base Directory Specification)."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(base) / "nncdbg"

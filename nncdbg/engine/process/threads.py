@@ -1,4 +1,4 @@
-"""Threads of nncdbg itself, which a Python debugger in the same process leaves alone."""
+"""Threads of nncdbg that a Python debugger in the same process ignores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Breakpoints: what a user asked to stop at, and which statements carry a trap for it."""
+"""Breakpoints: the requested place or event, and the statements with a trap for it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from nncdbg.engine.text.listing import Listing
 Hits = Callable[[int], bool]
 
 Place: TypeAlias = "tuple[Code | Path | Listing, int]"
-"""One statement: of a block of the program by its path, of a micro program by its code; or of every
-micro program that reads like a listing, by the line there."""
+"""One statement: by path in a block of the program, by code in a micro program, or by its line in every
+micro program with the same listing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,11 +28,11 @@ class Breakpoint:
     """One stop condition.  `kind` is line, source, op, graph, value, data, watch, assert or site.
 
     `target` is the line number (as text), ``file:line`` of the user's model, op name, graph name or
-    value name; of a site, which `place` gives, it is what people read.  A data breakpoint stops
-    after the value was written; `watch` and `assert` after a value of their `expression` was written, if it
-    changed or is false; the others stop before the statement runs.  If the condition or the log
-    message reads a result of the statement itself (`reads` has all names, `reads_out` is for `$out`), both
-    are evaluated after it.
+    value name; for a site, given by `place`, it is the displayed text.  A data breakpoint stops after a
+    write of the value.  `watch` and `assert` stop after a write of a value in their `expression`, if the
+    expression changed or is false.  The others stop before the statement runs.  If the condition or the
+    log message reads a result of the statement itself (`reads` has all names, `reads_out` is for `$out`),
+    both are evaluated after the statement.
     """
 
     number: int
@@ -46,46 +46,46 @@ class Breakpoint:
     place: Place | None = None
     reads_out: bool = False
     expression: Expression | None = None
-    """What a `watch` watches, or an `assert` asserts."""
+    """The expression of a `watch` or an `assert`."""
     changes: Changes = field(default_factory=Changes)
     """The results of a watched expression."""
     enabled: bool = True
     passes: array[int] = field(default_factory=lambda: array("q"))
-    """The ticks at which the place was reached with the condition true."""
+    """The ticks of the hits: the place was reached with the condition true."""
     skipped: int = 0
-    """Hits up to this count do not stop (`ignore`)."""
+    """The number of first hits that do not stop (`ignore`)."""
     lines: tuple[int, ...] = ()
     note: str = ""
     sites: list[tuple[Code, int, bool]] = field(default_factory=list)
-    """(code, pc of the trap, True if the trap stands behind the statement meant)."""
+    """(code, pc of the trap, True if the trap is after the breakpoint's statement)."""
 
     @property
     def after_writes(self) -> bool:
-        """Whether it stops after a value is written, by its kind."""
+        """Return whether breakpoints of this kind stop after a write."""
         return self.kind in ("data", "watch", "assert")
 
     @property
     def written(self) -> frozenset[str]:
-        """The values after whose writing it stops, by its kind."""
+        """Return the names of the values with writes that this kind stops after."""
         return self.expression.names if self.expression is not None else frozenset((self.target,))
 
     @property
     def count(self) -> int:
-        """How often the place was reached with the condition true, up to now."""
+        """Return the number of hits so far."""
         return len(self.passes)
 
     def passed(self, tick: int) -> None:
-        """Count a visit at `tick`, once."""
+        """Count a hit at `tick`, once."""
         if not self.passes or self.passes[-1] < tick:
             self.passes.append(tick)
 
     def rewind(self, tick: int) -> None:
-        """Forget what was counted after `tick`."""
+        """Forget the hits after `tick`."""
         while self.passes and self.passes[-1] > tick:
             self.passes.pop()
 
     def due(self) -> bool:
-        """Whether this hit, already counted, is one to stop at."""
+        """Return whether the current hit, already counted, stops the program."""
         return self.count > self.skipped and (self.hits is None or hit_rule(self.hits)(self.count))
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ _HITS = re.compile(r"\s*(==|>=|>|<=|<|%)?\s*(\d+)\s*\Z")
 
 
 def hit_rule(text: str) -> Hits:
-    """`3` or `==3`: the third hit; `>=3`, `>3`, `<3`, `<=3`; `%3`: every third.
+    """Parse a hit rule: `3` or `==3`, the third hit; `>=3`, `>3`, `<3`, `<=3`; `%3`, every third.
 
     Raises UsageError for anything else.
     """
@@ -133,7 +133,7 @@ def hit_rule(text: str) -> Hits:
 
 
 def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
-    """The (pc of the trap, stands behind) of a breakpoint by op, graph or value in one block."""
+    """Yield (pc of the trap, trap is after the statement) of an op, graph or value breakpoint in a block."""
     if code.formula is not None:
         return
     if breakpoint.kind == "graph" and code.graph.name == breakpoint.target:
@@ -143,19 +143,19 @@ def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
             after = reads_result(breakpoint, node)
             yield pc + after, after
         elif breakpoint.kind == "value" or breakpoint.after_writes:
-            # Each statement once, though it may write several of the values.
+            # Each statement once, even if it writes several of the values.
             everything = breakpoint.expression is not None and breakpoint.reads_out
             if any(value.name and (everything or value.name in breakpoint.written) for value in node.outputs):
                 after = breakpoint.after_writes or reads_result(breakpoint, node)
                 yield pc + after, after
     takes = breakpoint.kind == "value" or breakpoint.after_writes
     if takes and any(value.name in breakpoint.written for value in code.graph.inputs):
-        # What the block is given, a loop's carried value above all, is written as it begins.
+        # A block's inputs, such as the carried values of a loop, are written as it begins.
         yield 0, True
 
 
 def reads_result(breakpoint: Breakpoint, node: Node) -> bool:
-    """Whether the condition or the log message reads what this statement computes."""
+    """Return whether the condition or the log message reads a result of this statement."""
     if breakpoint.reads_out and node.outputs:
         return True
     return any(value.name in breakpoint.reads for value in node.outputs if value.name)

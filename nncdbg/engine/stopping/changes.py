@@ -1,4 +1,4 @@
-"""The results of a watched expression over time: whether the latest one is a change."""
+"""The results of a watched expression over time, and whether the latest one is a change."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 _SHOWN = 8
-"""Elements of a result that are shown at most."""
+"""Maximum number of displayed elements of a result."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """When the result of an expression changed: (tick, digest, text) each, oldest first."""
+    """The changes of the result of an expression: (tick, digest, text) each, oldest first."""
 
     entries: list[tuple[int, bytes, str]] = field(default_factory=list)
 
     def changed(self, tick: int, result: Any) -> bool:
-        """Keep the result at a tick; return whether it differs from the one before.
+        """Record the result at a tick; return whether it differs from the previous one.
 
         The first result is a change, unless it is false.
         """

@@ -1,8 +1,8 @@
-"""Run, step and stop: one loop that asks, each time the machine comes back, whether to stop here.
+"""Run, step and stop: one loop that decides whether to stop, each time the machine returns.
 
-Every way of going forward is `_go(arrived)`: run until a breakpoint holds, something is
-found, the program ends or fails, or `arrived` says that this is the place.  Traps bring the
-machine back at exactly the places where one of these can be true.
+Every forward command is `_go(arrived)`: run until a breakpoint holds, a finding stops the program,
+the program ends or fails, or `arrived()` is true.  Traps make the machine return exactly where one
+of these can happen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nncdbg.representation import RichOutput
 
 @dataclass(frozen=True, slots=True)
 class Stop(RichOutput):
-    """Why and where the program stands.
+    """The reason and place of a stop.
 
     `reason` is entry, breakpoint, step, data, exception, goto, pause or end.  `node` and `line`
     are the statement concerned: the next one, or for `data` and `exception` the one just run.
@@ -53,7 +53,7 @@ class Stop(RichOutput):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A breakpoint that holds at the place where the machine stands."""
+    """A breakpoint that holds at the current place of the machine."""
 
     breakpoint: Breakpoint
     after: bool
@@ -62,7 +62,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """What a logpoint printed, and where: the frame, and the line in the text that shows it."""
+    """The message of a logpoint, with its frame and its line in the listing."""
 
     text: str
     frame: Frame
@@ -70,13 +70,13 @@ class LogMessage:
 
 
 Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[Position, ...]]"
-"""(whether this is the place, reason to stop there, places to look at): where a way forward leads."""
+"""(arrived, reason of the stop, places with traps): the goal of a forward command."""
 
 
 class Control:
-    """Moves one machine, which comes back at `traps`.
+    """Moves one machine, which returns at `traps`.
 
-    `holds` evaluates a condition, before the statement or after it; `log` prints a logpoint's message;
+    `holds` evaluates a condition before or after the statement; `log` prints a logpoint's message;
     `settle` decides whether a finding stops the program; `describe` makes a Stop of (reason, frame, pc)
     with the line of the listing; `formula_of` compiles the micro program of a frame's next statement.
     """
@@ -101,22 +101,22 @@ class Control:
         self.describe = describe
         self.formula_of = formula_of
         self.service = False
-        """Set with an interruption that asks for house-keeping, not for a stop."""
+        """Set with an interruption for housekeeping, which does not stop the program."""
         self.actions: deque[Callable[[], None]] = deque()
-        """What is to be done between two statements, with the next house-keeping."""
+        """Actions to run between two statements, at the next housekeeping."""
         self._acting = False
         self.going_back = False
-        """True while a way back is under way: the machine may be between two moments."""
+        """True during a backward move: the machine may be between two moments."""
         self.paused = False
-        """Set with an interruption that somebody asked for."""
+        """Set with an interruption by `pause`."""
         self.limit: Limit | None = None
-        """How many statements may run before it stops to ask."""
+        """The statement limit, after which the program pauses."""
         self.pending: list[Finding] = []
-        """What was found in the statement just run, still to be judged."""
+        """Findings in the statement just run, not yet settled."""
         timeline.halted = self._halted
         self._destination: Callable[[], Iterable[tuple[Code, int]]] | None = None
         self.journey: Journey | None = None
-        """What is left of the latest way forward if something broke it off."""
+        """The goal of the latest forward command if it was interrupted."""
 
     def __repr__(self) -> str:
         return f"<Control of {self.machine!r}; {len(self.traps.breakpoints)} breakpoints>"
@@ -124,12 +124,12 @@ class Control:
     # -- forward ---------------------------------------------------------------------------
 
     def resume(self, *, heed: bool = True) -> Stop:
-        """Run until something stops it; without `heed` neither breakpoints nor findings do."""
+        """Run until a stop; without `heed`, breakpoints and findings are ignored."""
         with self.traps.heeding(heed):
             return self._go(None, "pause")
 
     def step_over(self) -> Stop:
-        """The next statement, whole, whatever blocks and calls it takes."""
+        """Run the next statement to its end, with its blocks and calls."""
         machine = self.machine
         frame = machine.frames[-1]
         if (
@@ -144,19 +144,19 @@ class Control:
     def micro_program(self) -> Code | None:
         """Return the micro program of the next statement; None if it has none.
 
-        Raises GraphError for operands that the op cannot take.
+        Raises GraphError for operands that the op does not accept.
         """
         return None if self.machine.ended else self.formula_of(self.machine.frames[-1])
 
     def step_into(self, formula: Code | None = None) -> Stop:
-        """The next statement; into its block or graph if it has one, or into the op's micro program."""
+        """Step into the block, graph or micro program of the next statement, or run it if it has none."""
         if formula is None:
             return self.step_over() if self.timeline.detour_next else self._one()
         self.timeline.detour(formula)
         return self.here("step")
 
     def step_out(self) -> Stop:
-        """Run until the innermost frame is left."""
+        """Run until the innermost frame returns."""
         machine = self.machine
         if len(machine.frames) == 1:
             return self.resume()
@@ -166,10 +166,10 @@ class Control:
         return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is outer, "step", [place])
 
     def run_to(self, sites: Callable[[], Iterable[tuple[Code, int]]], *, heed: bool = True) -> Stop:
-        """Run until one of the statements is next, in whatever frame.
+        """Run until one of the statements is next, in any frame.
 
-        `sites` is asked again when more blocks have been compiled.  Without `heed` neither breakpoints
-        nor findings stop the program on the way.
+        `sites` is called again after more blocks are compiled.  Without `heed`, breakpoints and findings
+        are ignored.
         """
         self._destination = sites
         try:
@@ -179,9 +179,9 @@ class Control:
             self._destination = None
 
     def move_to(self, there: Callable[[Code], bool], pc: int) -> Stop:
-        """Run until statement `pc` of such a block is next; neither breakpoints nor findings stop it before.
+        """Run until statement `pc` of a block accepted by `there` is next; ignore breakpoints and findings.
 
-        Raises UsageError if the program would end before that; the program has then not moved.
+        Raises UsageError if the program would end first; the program is then not moved.
         """
         self.check_not_ended()
         before = self.machine.tick
@@ -195,7 +195,7 @@ class Control:
         return stop
 
     def sites(self, there: Callable[[Code], bool], pc: int) -> list[tuple[Code, int]]:
-        """Return statement `pc` of each such block that is compiled."""
+        """Return statement `pc` of each compiled block accepted by `there`."""
         return [(code, pc) for code in self.traps.codes if there(code)]
 
     def check_not_ended(self) -> None:
@@ -204,19 +204,19 @@ class Control:
             raise UsageError("the program has ended", hint="step back, go to a mark, or restart")
 
     def blocks_arrived(self) -> None:
-        """More blocks are compiled; where the program is to run to may be among them."""
+        """Update the traps of the current goal after more blocks are compiled."""
         if self._destination is not None:
             self.traps.lead_to(self._destination())
 
     def proceed(self, journey: Journey) -> Stop:
-        """Take up a journey that was broken off, from wherever the program has been moved to since."""
+        """Continue an interrupted forward command from the current place of the program."""
         arrived, reason, places = journey
         if arrived is not None and self._place() in places and arrived():
             return self.here(reason)
         return self._go(arrived, reason, places)
 
     def stop_here(self, numbers: Container[int]) -> Stop | None:
-        """The stop that these breakpoints make before the next statement, for a program not yet run."""
+        """Return the stop of these breakpoints before the next statement, for a program not yet run."""
         holding = self._holding()
         return self._judged(each for each in holding if each.breakpoint.number in numbers)
 
@@ -228,14 +228,14 @@ class Control:
         return self._met(self._step()) or self.here("step")
 
     def _step(self) -> Outcome | None:
-        """The next statement, a trap on it or not, unless the limit comes before it."""
+        """Execute the next statement despite any trap on it, unless the limit is reached."""
         return Interrupted() if self.machine.bounded else self.timeline.step()
 
     def _go(self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[Position] = ()) -> Stop:
         self.journey = arrived, reason, tuple(places)
         self.traps.lead_to(self.journey[2])
         try:
-            # The statement at the pc runs even if it carries the trap that brought us here.
+            # The statement at the pc runs even if it has the trap of the current stop.
             outcome = self._step()
             while True:
                 stop = self._met(outcome)
@@ -254,7 +254,7 @@ class Control:
         return frame.pc in frame.code.traps
 
     def _met(self, outcome: Outcome | None) -> Stop | None:
-        """The stop that is due now; a breakpoint at this very place counts, and is told, with any other."""
+        """Return the stop that is due now; breakpoints here are counted and reported with any other stop."""
         stop = self._after(outcome)
         if isinstance(outcome, (Ended, Failed)) or not self._at_trap():
             return stop
@@ -277,7 +277,7 @@ class Control:
         return None
 
     def _interrupted(self) -> Stop | None:
-        """The results of the statement are stored now, so that conditions can look at them."""
+        """Return the stop after an interruption; results are stored by now, so conditions can read them."""
         self.keep_house()
         found, self.pending = self.pending if self.traps.heeded else [], []
         stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
@@ -291,22 +291,22 @@ class Control:
         return stop
 
     def pause(self) -> None:
-        """Stop before the next statement; from a signal handler or another thread."""
+        """Stop before the next statement; safe from a signal handler or another thread."""
         self.paused = True
         self.machine.interrupt()
 
     def found(self, finding: Finding) -> None:
-        """The statement in execution has given this; it is settled once its results are stored."""
+        """Record a finding of the statement in execution, to be settled once its results are stored."""
         self.pending.append(finding)
         self.machine.interrupt()
 
     def forget_pause(self) -> None:
-        """Cancel a pause that came after the program had stopped."""
+        """Cancel a pause that arrived after the program had stopped."""
         self.paused = False
 
     @property
     def settled(self) -> bool:
-        """False while the program moves to another moment: then values can be neither read nor set."""
+        """False while the program moves to another moment; values can be read and set only when True."""
         return not (self.going_back or self.timeline.replaying)
 
     def check_limits(self, title: str = "") -> None:
@@ -318,7 +318,7 @@ class Control:
             raise self.limit.failure(f"{title}{words}")
 
     def keep_house(self) -> None:
-        """Keep history within its budget, and run pending actions, if that is due."""
+        """Limit history to its budget and run pending actions, if due."""
         if self.service:
             self.service = False
             self.timeline.enforce()
@@ -340,9 +340,9 @@ class Control:
         self.machine.listeners.append(listener)
 
     def act(self) -> None:
-        """Do what `between_statements` was asked for."""
+        """Run the actions given to `between_statements`."""
         if self._acting:
-            # An action that looks at another moment runs statements itself.
+            # An action that inspects another moment runs statements itself.
             return
         self._acting = True
         try:
@@ -360,9 +360,9 @@ class Control:
             self.going_back = False
 
     def _halted(self) -> bool:
-        """Asked on a long way through history: whether somebody wants to stop there.
+        """Return whether a pause was requested during a long move through history.
 
-        What is to be done between two statements is done there too.
+        Runs the actions that are due between two statements too.
         """
         self.act()
         return self.paused
@@ -375,7 +375,7 @@ class Control:
     # -- breakpoints that hold here -----------------------------------------------------------
 
     def _holding(self) -> list[Judged]:
-        """The breakpoints at this place whose condition is true; a condition that fails counts as one."""
+        """Return the breakpoints here with a true condition; a condition that fails counts as true."""
         frame = self.machine.frames[-1]
         found = []
         for breakpoint, after in self.traps.at(frame):
@@ -421,7 +421,7 @@ class Control:
     # -- backward ----------------------------------------------------------------------------
 
     def step_back(self, into: bool = False) -> Stop:
-        """One statement back in this frame, over whatever it took; with `into`, to the last one run."""
+        """Step back one statement in this frame, over its blocks and calls; with `into`, the last one run."""
         self._not_at_start()
         with self._back():
             if into:
@@ -431,28 +431,28 @@ class Control:
         return self._rewound("step")
 
     def reverse_step_out(self) -> Stop:
-        """Back to the statement that began the innermost frame."""
+        """Go back to the statement that began the innermost frame."""
         self._not_at_start()
         with self._back():
             self.timeline.back_out()
         return self._rewound("step")
 
     def go_to(self, tick: int) -> Stop:
-        """The moment after `tick` statements, backward or forward, breakpoints not heeded."""
+        """Go to the moment after `tick` statements, backward or forward; breakpoints are ignored."""
         with self._back():
             self.timeline.go_to(tick)
         return self._rewound("goto")
 
     def return_to(self, mark: Mark) -> Stop:
-        """A marked moment, breakpoints not heeded."""
+        """Go to a marked moment; breakpoints are ignored."""
         with self._back():
             self.timeline.return_to(mark)
         return self._rewound("goto")
 
     def reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
-        """Back to the previous place at which a breakpoint held, or to the start.
+        """Go back to the previous place at which a breakpoint held, or to the start.
 
-        `found_before` tells whether the statement just before this place gave something caught.
+        `found_before` returns the stop for a caught finding in the previous statement, or None.
         """
         self._not_at_start()
         with self._back():
@@ -474,7 +474,7 @@ class Control:
                 return self._rewound("entry")
 
     def _judge_backwards(self) -> list[Judged]:
-        """The breakpoints that a run forward stopped at here, or would have."""
+        """Return the breakpoints at which a forward run stops here."""
         due = []
         for judged in self._holding():
             judged.breakpoint.rewind(self.machine.tick - 1)
@@ -506,7 +506,7 @@ def _headline(judged: Judged) -> str:
 
 
 def _words(judged: Judged, begins: bool) -> str:
-    """What is said of a breakpoint besides its place and condition; `begins`: its block is about to begin."""
+    """Describe a breakpoint beyond its place and condition; `begins`: its block is about to begin."""
     found = judged.breakpoint
     behind = judged.after and not begins and not found.after_writes and found.condition is not None
     after = "after the statement, as the condition reads its result" if behind else ""

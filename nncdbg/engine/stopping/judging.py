@@ -1,4 +1,4 @@
-"""Whether a breakpoint that is reached, or what was found, stops the program; and the words for it."""
+"""Decide whether a breakpoint or a finding stops the program, and describe the stop."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
 
 
 class Judge:
-    """Looks at a program through `scope`, the names and values of its innermost frame.
+    """Judges breakpoints and findings with `scope`, the names and values of the innermost frame.
 
-    `listing_in` gives the text that a block stands in; `inputs` are the entry graph's arrays.
+    `listing_in` returns the listing of a block; `inputs` are the entry graph's arrays.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Judge:
         self.inputs = inputs
 
     def describe(self, reason: str, frame: Frame | None, pc: int, **fields: Any) -> Stop:
-        """The stop at statement `pc` of a frame, its error explained; `fields` are those of Stop."""
+        """Return the stop at statement `pc` of a frame, with its error explained; `fields` as in Stop."""
         if frame is None:
             return Stop(reason, None, None, None, **fields)
         node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
@@ -57,7 +57,7 @@ class Judge:
         return Stop(reason, frame, node, self._line(frame, pc), **fields)
 
     def explain(self, error: BaseException, frame: Frame, pc: int) -> NncdbgError:
-        """The error of a statement on the stack: its place, its operands, where their sizes come from."""
+        """Return a statement's error with its place, its operands, and the origins of their sizes."""
         told = explained(error, frame, pc, self.listing_in(frame.code))
         told.operands += size_origins(self.machine.frames, frame, pc, self.inputs)
         return told
@@ -68,7 +68,7 @@ class Judge:
     # -- breakpoints -------------------------------------------------------------------------
 
     def holds(self, found: Breakpoint, after: bool) -> bool:
-        """Whether the condition of a breakpoint is true now, before or after the statement that is meant."""
+        """Return whether the condition of a breakpoint is true now, before or after its statement."""
         when = found.condition
         if when is not None and not condition(
             when, self._scope(found, after) if when.variables else self.scope
@@ -77,7 +77,7 @@ class Judge:
         return found.expression is None or self._stops(found, found.expression, after)
 
     def _stops(self, found: Breakpoint, expression: Expression, after: bool) -> bool:
-        """Whether a watched expression has changed or an asserted one is false, once it can be computed."""
+        """Return whether a watched expression changed or an asserted one is false, if it can be computed."""
         scope = self._scope(found, after) if expression.variables else self.scope
         try:
             if found.kind == "assert":
@@ -87,9 +87,9 @@ class Judge:
             return False
 
     def _scope(self, found: Breakpoint, after: bool) -> Values:
-        """The names and values of this moment, `$in0` and `$out` those of the breakpoint's statement.
+        """Return the current names and values, with `$in0` and `$out` of the breakpoint's statement.
 
-        Where a block begins, `$out` is the value that is watched.
+        At the beginning of a block, `$out` is the watched value.
         """
         frame = self.machine.frames[-1]
         if not after or (frame.pc == 0 and found.expression is not None):
@@ -101,7 +101,7 @@ class Judge:
         return replace(self.scope, current=current)
 
     def message(self, judged: Judged) -> LogMessage:
-        """What a logpoint says here, each expression in braces replaced by its value."""
+        """Return the message of a logpoint, with each expression in braces replaced by its value."""
         scope = self._scope(judged.breakpoint, judged.after)
         rest, text = judged.breakpoint.log or "", ""
         for part in braced(rest):
@@ -118,13 +118,13 @@ class Judge:
     # -- findings ----------------------------------------------------------------------------
 
     def concerns(self, finding: Finding) -> bool:
-        """Whether a finding may stop the program; its condition is asked by `settle`."""
+        """Return whether a finding can stop the program; `settle` evaluates its condition."""
         return not self.scope.timeline.replaying and any(True for _ in self.catches.qualifying(finding))
 
     def settle(self, finding: Finding) -> Stop | None:
-        """The stop that a finding makes, if it is caught and its condition holds.
+        """Return the stop for a finding if it is caught and its condition holds.
 
-        The statement's results are stored by now.
+        The statement's results must be stored.
         """
         statement = finding.binding
         left = (each.frame for each in self.machine.finished() if isinstance(each, FramePopped))
@@ -141,7 +141,7 @@ class Judge:
         return None
 
     def settle_before(self) -> Stop | None:
-        """The stop for what is caught in the statement just before this place, on the way back."""
+        """Return the stop for a finding caught in the previous statement, during a backward move."""
         frame = self.machine.frames[-1]
         pc = frame.pc - 1
         if pc < 0 or self.machine.last_transfer is not None or not frame.code.runs_kernel(pc):

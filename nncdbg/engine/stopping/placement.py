@@ -1,4 +1,4 @@
-"""From what a user names (a line, an op, a graph, a value) to the statements that carry the trap."""
+"""Resolve the target of a breakpoint (a line, op, graph or value) to the statements with its traps."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Placement:
     program: Program
     listing: Listing
     listing_in: Callable[[Code], Listing]
-    """The text that the statements of a block stand in."""
+    """Returns the listing that contains the statements of a block."""
 
     @cached_property
     def origins(self) -> Mapping[str, Mapping[int, Sequence[tuple[Path, int]]]]:
-        """Per file of the user's model and line in it, the statements that come from there."""
+        """Return the statements made by each line of each file of the user's model."""
         return origins(self.program)
 
     def bind(self, found: Breakpoint, codes: Iterable[Code]) -> None:
-        """Set the lines and sites of a breakpoint; UsageError for a place that does not exist."""
+        """Set the lines and sites of a breakpoint.  Raises UsageError for a place that does not exist."""
         if found.kind == "line":
             self._bind_line(found)
         elif found.kind == "source":
@@ -72,7 +72,7 @@ class Placement:
         found.lines = tuple(sorted(self.listing.line(path, pc) for path, pc in origin[there]))
 
     def origin(self, file: str) -> dict[int, list[tuple[Path, int]]]:
-        """Per line of a file of the user's model the statements from there; none for other files."""
+        """Return the statements made by each line of a file of the user's model; empty for other files."""
         lines: dict[int, list[tuple[Path, int]]] = {}
         for known, origin in self.origins.items():
             if same_file(known, file):
@@ -116,7 +116,7 @@ class Placement:
             raise self._nothing_there(found)
 
     def bind_in(self, found: Breakpoint, code: Code) -> None:
-        """Add the statements of one block, which may be compiled later than the breakpoint was set."""
+        """Add the statements of one block, which may be compiled after the breakpoint was set."""
         if found.kind not in ("line", "source", "site"):
             found.sites.extend((code, pc, after) for pc, after in matching(found, code))
             return
@@ -125,7 +125,7 @@ class Placement:
             found.sites.append((code, pc + after, after))
 
     def _statements(self, found: Breakpoint, code: Code) -> Iterator[int]:
-        """The statements of a block that a breakpoint by line or site means."""
+        """Yield the statements of a block that match a line or site breakpoint."""
         block, number = found.place or (None, 0)
         if isinstance(block, Code):
             if block is code:
@@ -157,7 +157,7 @@ class Placement:
 
 
 def braced(text: str) -> list[str]:
-    """The expressions in braces of a log message; UsageError for a brace that is not closed."""
+    """Return the expressions in braces of a log message.  Raises UsageError for an unclosed brace."""
     parts, start = [], 0
     while (opening := text.find("{", start)) >= 0:
         closing = text.find("}", opening)

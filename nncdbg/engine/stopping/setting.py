@@ -1,4 +1,4 @@
-"""Setting breakpoints: what is asked for is checked, bound to statements, and given a number."""
+"""Set breakpoints: check the request, bind it to statements, and assign a number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Read:
 class Breakpoints(Sequence[Breakpoint]):
     """The breakpoints of a program, in the order of their numbers.
 
-    They are kept in `traps`; conditions may contain the names of `scope`.
+    `traps` stores them; conditions can contain the names of `scope`.
     """
 
     def __init__(self, placement: Placement, traps: Traps, scope: Values) -> None:
@@ -66,7 +66,7 @@ class Breakpoints(Sequence[Breakpoint]):
         log: str | None = None,
         temporary: bool = False,
     ) -> Breakpoint:
-        """A new breakpoint at the one place of `asked`, by kind, that is not None.
+        """Add a breakpoint at the one requested place, by kind, that is not None.
 
         Raises UsageError for a place that does not exist, ExpressionError for a wrong condition.
         """
@@ -106,11 +106,11 @@ class Breakpoints(Sequence[Breakpoint]):
         return found
 
     def _check_element(self, text: str) -> None:
-        """Raise UsageError for an element such as ``%h[9, 0]`` outside of a value whose sizes are known."""
+        """Raise UsageError for an element such as ``%h[9, 0]`` that is out of bounds, if sizes are known."""
         try:
             name, index = split_target(text, self.scope.has, self.scope.names)
         except ExpressionError:
-            return  # Another expression, which was parsed before.
+            return  # Another expression, which is already parsed.
         if index is None or index.names:
             return
         types = {known_type(code.types.get(name)) for code in self.traps.codes if name in code.slot_of}
@@ -123,7 +123,7 @@ class Breakpoints(Sequence[Breakpoint]):
                 raise UsageError(f"{text.strip()} is not an element of {known}: {error}") from None
 
     def _read(self, when: str | None, log: str | None, kind: str, target: str) -> _Read:
-        """Return the condition, and what it and the log message read.  Raises ExpressionError."""
+        """Return the condition, and the names that it and the log message read.  Raises ExpressionError."""
         value = spelled(target) if kind in ("value", "data") else "$out"
         condition = check_condition(self.scope.read(when), value) if when else None
         read = [self.scope.read(part) for part in braced(log or "")]
@@ -132,7 +132,7 @@ class Breakpoints(Sequence[Breakpoint]):
         return _Read(condition, names, any(each.reads_result for each in read))
 
     def _bind(self, found: Breakpoint) -> None:
-        """Bind a breakpoint to its statements.  Raises UsageError where `$out` has no value there."""
+        """Bind a breakpoint to its statements.  Raises UsageError if `$out` has no value there."""
         try:
             self.placement.bind(found, self.traps.codes)
         except UsageError as error:
@@ -147,7 +147,7 @@ class Breakpoints(Sequence[Breakpoint]):
             )
 
     def _value_hint(self, written: str) -> str | None:
-        """A hint that an op's name that does not exist means a value, if it does."""
+        """Return a hint if an unknown op name is the name of a value, otherwise None."""
         try:
             name = self.scope.find(written)
         except ExpressionError as error:
@@ -167,7 +167,7 @@ class Breakpoints(Sequence[Breakpoint]):
         return str(place)
 
     def _value(self, written: str) -> str:
-        """The name of the value to stop at, given its name or a part of it; an unknown one as it is."""
+        """Return the value name for a name or a part of it; an unknown name is returned unchanged."""
         return self.scope.find(written) or written.removeprefix("%")
 
     def set_condition(self, number: int, when: str | None) -> Breakpoint:
@@ -193,13 +193,13 @@ class Breakpoints(Sequence[Breakpoint]):
         self._bind(found)
 
     def ignore(self, number: int, count: int) -> Breakpoint:
-        """Have the next `count` hits of a breakpoint pass.  Raises UsageError for an unknown number."""
+        """Ignore the next `count` hits of a breakpoint.  Raises UsageError for an unknown number."""
         found = self.find(number)
         found.skipped = found.count + max(0, count)
         return found
 
     def delete(self, number: int | None = None) -> None:
-        """Remove one breakpoint, or all.  Raises UsageError for a number that is not there."""
+        """Remove one breakpoint, or all.  Raises UsageError for an unknown number."""
         if number is None:
             self.traps.breakpoints.clear()
             self.traps.rearm()
@@ -207,19 +207,19 @@ class Breakpoints(Sequence[Breakpoint]):
             self.traps.remove(self.find(number).number)
 
     def enable(self, number: int, enabled: bool = True) -> None:
-        """Switch a breakpoint on or off.  Raises UsageError for a number that is not there."""
+        """Enable or disable a breakpoint.  Raises UsageError for an unknown number."""
         self.find(number).enabled = enabled
         self.traps.rearm()
 
     def find(self, number: int) -> Breakpoint:
-        """The breakpoint with a number.  Raises UsageError if there is none."""
+        """Return the breakpoint with a number.  Raises UsageError if there is none."""
         found = self.traps.breakpoints.get(number)
         if found is None:
             raise UsageError(f"no breakpoint {number}", hint="list the breakpoints with `info breakpoints`")
         return found
 
     def together(self) -> AbstractContextManager[None]:
-        """A context in which changes of breakpoints are collected; they take effect together at its end."""
+        """Return a context manager that applies all changes of breakpoints together at its exit."""
         return self.traps.together()
 
     def origin(self, file: str) -> Mapping[int, Sequence[tuple[Path, int]]]:
@@ -227,7 +227,7 @@ class Breakpoints(Sequence[Breakpoint]):
         return self.placement.origin(file)
 
     def reach(self, code: Code) -> None:
-        """Let the breakpoints have their traps in a block that has been compiled, and in those inside it."""
+        """Set the breakpoints' traps in a newly compiled block and the blocks inside it."""
         if self.traps.breakpoints:
             for each in walk(code):
                 for found in self.traps.breakpoints.values():
@@ -236,7 +236,7 @@ class Breakpoints(Sequence[Breakpoint]):
 
 
 def _check_kind(kind: str, place: Any) -> None:
-    """Raise UsageError if a line is not a number, or another place that has a name is not text."""
+    """Raise UsageError if a line is not a number, or the name of another place is not text."""
     if kind == "line":
         try:
             int(place)

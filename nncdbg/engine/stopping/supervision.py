@@ -1,4 +1,4 @@
-"""How the debuggers that a script makes are moved: directly, or by an editor or a prompt in between."""
+"""Move the debuggers of a script directly, or through an editor or a prompt."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 from nncdbg.engine.stopping.control import Stop
 
 Verb: TypeAlias = "Callable[[], Stop]"
-"""One way of moving a program, with its arguments bound."""
+"""A command that moves a program, with its arguments bound."""
 
 Supervisor: TypeAlias = "Callable[[Any, Verb], Stop]"
 """Moves a debugger by a verb of the user's code, and returns the stop that the code receives."""
 
 
 class Supervision:
-    """The debuggers that share one supervisor, those that are made later included."""
+    """The debuggers that share one supervisor, including those made later."""
 
     def __init__(self) -> None:
         self.supervisor: Supervisor | None = None
@@ -27,7 +27,7 @@ class Supervision:
         return f"<Supervision; supervisor: {supervisor}, {len(self._moving)} debuggers move>"
 
     def moving(self) -> Any | None:
-        """Return the debugger that this thread moves; the outermost, if a kernel moves another one."""
+        """Return the debugger that this thread moves; the outermost one if a kernel moves another."""
         return self._moving.get(get_ident())
 
     def move(self, debugger: Any, verb: Verb) -> Stop:
@@ -40,7 +40,7 @@ class Supervision:
             if self.supervisor is not None:
                 return self.supervisor(debugger, verb)
             stop = verb()
-            # A kernel may have called `nncdbg.breakpoint`: then its prompt is due at this stop.
+            # If a kernel called `nncdbg.breakpoint`, its prompt is due at this stop.
             return stop if self.supervisor is None else self.supervisor(debugger, lambda: stop)
         finally:
             if not nested:
@@ -48,4 +48,4 @@ class Supervision:
 
 
 PROCESS = Supervision()
-"""The supervision of every debugger that is not given another one."""
+"""The default supervision of every debugger."""

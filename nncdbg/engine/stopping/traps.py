@@ -1,4 +1,4 @@
-"""Which statements carry a trap: those of the breakpoints, and the place where a way forward is to end."""
+"""Set traps at the statements of the breakpoints, and at the goal of a forward command."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Traps:
         self._places: dict[tuple[Code, int], list[tuple[Breakpoint, bool]]] = {}
         self._destination: frozenset[tuple[Code, int]] = frozenset()
         self.heeded = True
-        """False while only the place that was asked for, a failure, a pause and the end stop the program."""
+        """False while breakpoints are ignored: only the goal, a failure, a pause or the end stops."""
         self._held = False
 
     def at(self, frame: Frame) -> Sequence[tuple[Breakpoint, bool]]:
-        """The breakpoints with a trap at a frame's pc, and whether it stands behind the statement meant."""
+        """Return the breakpoints with a trap at a frame's pc, and whether it is after their statement."""
         return self._places.get((frame.code, frame.pc), ())
 
     def remove(self, number: int) -> None:
-        """Take one breakpoint away, if it is still there."""
+        """Remove a breakpoint if it exists."""
         self.breakpoints.pop(number, None)
         self.rearm()
 
     def lead_to(self, places: Iterable[tuple[Code, int]]) -> None:
-        """Set traps where the way forward is to end, (block, pc) each, in place of the last such."""
+        """Set traps at the goal of a forward command, (block, pc) each, in place of the previous goal's."""
         destination = frozenset(places)
         if destination != self._destination:
             self._destination = destination
@@ -40,7 +40,7 @@ class Traps:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Changes of breakpoints made meanwhile take effect at the end, all at once."""
+        """Delay changes of breakpoints in the body, and apply them together at its end."""
         self._held = True
         try:
             yield
@@ -50,7 +50,7 @@ class Traps:
 
     @contextmanager
     def heeding(self, heed: bool) -> Iterator[None]:
-        """Without `heed`, no breakpoint has a trap meanwhile."""
+        """Without `heed`, remove the traps of all breakpoints in the body."""
         if heed:
             yield
             return
@@ -63,7 +63,7 @@ class Traps:
             self.rearm()
 
     def rearm(self) -> None:
-        """Set the traps of all enabled breakpoints, and of the place where a way forward is to end."""
+        """Set the traps of all enabled breakpoints and of the goal of a forward command."""
         if self._held:
             return
         places: dict[tuple[Code, int], list[tuple[Breakpoint, bool]]] = {}

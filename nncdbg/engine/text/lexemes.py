@@ -1,6 +1,6 @@
 """The spelling of names and strings in program text, in both directions.
 
-Printer and reader share these spellings, so that the two cannot drift apart.
+The printer and the reader share these spellings, so they always agree.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ WORD = r"[A-Za-z_][A-Za-z0-9_]*"
 OP = r"[A-Za-z_][A-Za-z0-9_.]*"
 STRING = r'"(?:[^"\\]|\\.)*"'
 PREFIX_END = "::"
-"""What separates the label of a prefix from the rest of a name."""
+"""The separator between the label of a prefix and the rest of a name."""
 PREFIXED = rf"{OP}{PREFIX_END}(?:{BARE}|{STRING})"
 TENSOR = rf"[A-Za-z]\w*\[(?:[^\]\"]|{STRING})*\]"
 
 _WORDS = "graph if else while break unless next collect yield return data type loc true false nan inf b _"
 RESERVED = frozenset(_WORDS.split()) | {"opset", "store", "prefix"}
-"""Words that a bare op name may not be; such an op is quoted."""
+"""Reserved words; an op with such a name is quoted."""
 
 _is_bare = re.compile(BARE).fullmatch
 _is_op = re.compile(OP).fullmatch
 
 
 class Flaw(Exception):
-    """What is wrong at character `start` of a line (0-based), `width` characters wide."""
+    """An error at character `start` of a line (0-based), `width` characters wide."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Flaw(Exception):
         self.width = width
         self.hint = hint
         self.code = code
-        """The kind of fault, for an editor."""
+        """The code of the error, for an editor."""
         self.related = related
-        """The line that the fault has to do with, such as that of the first definition."""
+        """The related line, such as that of the first definition."""
 
 
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
@@ -79,14 +79,14 @@ _escaped = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8
 
 
 def quote(text: str) -> str:
-    """`text` as a quoted string: printable characters as they are, the rest as C escapes."""
+    """Return `text` as a quoted string: printable characters unchanged, the rest as C escapes."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return '"' + "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in text) + '"'
 
 
 def quote_bytes(data: bytes) -> str:
-    """`data` as ``b"..."``: printable ASCII as it is, other bytes as ``\\xNN``."""
+    """Return `data` as ``b"..."``: printable ASCII unchanged, other bytes as ``\\xNN``."""
     return 'b"' + "".join(_BYTES[byte] for byte in data) + '"'
 
 
@@ -94,7 +94,7 @@ _BYTES = [chr(b) if 0x20 <= b < 0x7F and chr(b) not in '"\\' else _escape(chr(b)
 
 
 def unquote(text: str, start: int = 0) -> str:
-    """The string that `text`, quotes included, spells; `start` is its place in the line for a Flaw."""
+    """Return the string spelled by `text` with its quotes; `start` is its place in the line, for Flaw."""
 
     def plain(match: re.Match[str]) -> str:
         digits = match[1] or match[2] or match[3]
@@ -115,24 +115,24 @@ def unquote(text: str, start: int = 0) -> str:
 
 
 def name_text(name: str) -> str:
-    """A value's or a graph's name without its sigil: bare where it can be, else quoted."""
+    """Return a value's or graph's name without its sigil, quoted if needed."""
     return name if _is_bare(name) else quote(name)
 
 
 def op_text(op: str) -> str:
-    """An op's name as it stands before its parenthesis; ``@`` calls keep their sigil."""
+    """Return an op's name as written before its parenthesis; ``@`` calls keep their sigil."""
     if op.startswith("@"):
         return "@" + name_text(op[1:])
     return op if _is_op(op) and op not in RESERVED else quote(op)
 
 
 def key_text(key: str) -> str:
-    """An attribute's name or an opset's domain."""
+    """Return the spelling of an attribute's name or an opset's domain."""
     return key if _is_op(key) else quote(key)
 
 
 def nearest(word: str, words: object, sigil: str = "") -> str | None:
-    """The hint ``did you mean ...?``, or None where nothing is near."""
+    """Return the hint ``did you mean ...?``, or None if no word is similar."""
     names = [str(name) for name in words]  # type: ignore[attr-defined]
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {sigil}{name_text(near[0]) if sigil else near[0]}?" if near else None

@@ -1,4 +1,4 @@
-"""Which line is which statement: the map behind breakpoints, stepping and the editor's arrow."""
+"""Map lines to statements, for breakpoints, stepping and the editor's arrow."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Site:
 
 
 Line: TypeAlias = "str | tuple[str, Callable[..., str], tuple[Any, ...]]"
-"""A line, or its indentation and what writes the rest."""
+"""A line, or (indentation, function that writes the rest, its arguments)."""
 
 
 class Lines(Sequence[str]):
-    """The lines of a text, each written when it is read first; equal to a tuple of them."""
+    """The lines of a text, each written at its first read; equal to a tuple of the lines."""
 
     def __init__(self, lines: list[Line]) -> None:
         self._lines = lines
@@ -57,11 +57,11 @@ class Lines(Sequence[str]):
 
 @dataclass(frozen=True)
 class Listing:
-    """The lines of a text, and for each graph in it the 1-based lines of its statements.
+    """The lines of a text, and the 1-based lines of the statements of each graph.
 
     `statements` maps a path to the lines of its nodes in order, then that of its terminator;
-    `headers` maps it to the line that opens it.  `file` is the path of the text, if it has one.
-    `prefixes` are those that the lines use.
+    `headers` maps a path to its first line.  `file` is the path of the text, if it has one.
+    `prefixes` are the prefixes used in the lines.
     """
 
     lines: Sequence[str]
@@ -79,19 +79,19 @@ class Listing:
 
     @cached_property
     def statement_lines(self) -> list[int]:
-        """The lines with a statement, in order."""
+        """Return the lines with a statement, in order."""
         return list(self._sites)
 
     def site(self, line: int) -> Site | None:
-        """The statement on `line`; None for headers of graphs, constants, comments and braces."""
+        """Return the statement on `line`; None for headers of graphs, constants, comments and braces."""
         return self._sites.get(line)
 
     def line(self, path: Path, pc: int) -> int:
-        """The line of statement `pc` of the graph at `path`, both of which must be there."""
+        """Return the line of statement `pc` of the graph at `path`; both must exist."""
         return self.statements[path][pc]
 
     def next_site(self, line: int) -> tuple[int, Site] | None:
-        """The first statement at or after `line`, with its line: where a breakpoint on `line` binds."""
+        """Return the first statement at or after `line`, with its line: the place of its breakpoints."""
         at = bisect_left(self.statement_lines, line)
         if at == len(self.statement_lines):
             return None
@@ -99,20 +99,20 @@ class Listing:
         return found, self._sites[found]
 
     def full_line(self, line: int) -> str:
-        """The text of `line` with the names in full."""
+        """Return the text of `line` with the names in full."""
         return self.prefixes.full_line(self.lines[line - 1])
 
     def full_lines(self) -> Sequence[str]:
-        """All lines with the names in full."""
+        """Return all lines with the names in full."""
         if not self.prefixes.declared:
             return self.lines
         return Lines([("", self.full_line, (number,)) for number in range(1, len(self.lines) + 1)])
 
     def header_line(self, path: Path) -> int:
-        """The line that opens the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""
+        """Return the first line of the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""
         return self.headers[path]
 
     def block(self, line: int) -> Path | None:
-        """The innermost graph, branch or body around `line`, its header included; None outside of graphs."""
+        """Return the innermost graph, branch or body around `line` or its header; None outside of graphs."""
         around = [path for path, first in self.headers.items() if first <= line <= self.statements[path][-1]]
         return max(around, key=self.headers.__getitem__, default=None)

@@ -1,4 +1,4 @@
-"""Prefixes that names share: after `prefix rnn "/decoder/rnn/"`, `%rnn::Add_1` is `/decoder/rnn/Add_1`."""
+"""Shared prefixes of names: after `prefix rnn "/decoder/rnn/"`, `%rnn::Add_1` is `/decoder/rnn/Add_1`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _in_line = re.compile(rf"(?P<sigil>%?)(?P<name>{PREFIXED})|%?{STRING}|#.*")
 
 
 class UndeclaredPrefix(Exception):
-    """A name has the label of a prefix that the text does not declare."""
+    """A name uses a prefix label that the text does not declare."""
 
 
 class Prefixes:
@@ -25,13 +25,13 @@ class Prefixes:
     def __init__(self, declared: Mapping[str, str]) -> None:
         self.declared = dict(declared)
         self.full: Callable[[str], str] = cache(self._find_full)
-        """Returns the name that `label::rest` means; other texts are returned unchanged.
+        """Returns the name of `label::rest`; other texts are returned unchanged.
 
-        Raises UndeclaredPrefix, or Flaw for a bad escape, its place relative to the rest.
+        Raises UndeclaredPrefix, or Flaw for a bad escape, with its place relative to the rest.
         """
 
     def find(self, spelled: str) -> str | None:
-        """Return the name that `label::rest` means; None for other texts and undeclared labels."""
+        """Return the name of `label::rest`; None for other texts and undeclared labels."""
         try:
             found = self.full(spelled)
         except (UndeclaredPrefix, Flaw):
@@ -40,11 +40,11 @@ class Prefixes:
 
     @cached_property
     def spell(self) -> Callable[[str], str]:
-        """Writes a value's name without its sigil, after the longest prefix that it has."""
+        """Return the function that writes a value's name, without sigil, after its longest prefix's label."""
         return cache(self._find_spelling) if self.declared else name_text
 
     def spell_string(self, text: str) -> str:
-        """Return `text` after the longest prefix that it has, else as a quoted string."""
+        """Return `text` with the label of its longest prefix, or as a quoted string without a prefix."""
         return self._find_prefixed(text) or quote(text)
 
     def full_line(self, line: str) -> str:
@@ -74,8 +74,8 @@ class Prefixes:
         return self._find_prefixed(name) or name_text(name)
 
     def _find_prefixed(self, name: str) -> str:
-        """The name after its longest prefix that leaves a rest; empty if it has none."""
-        # The longest prefix is the last text before the name in the order, or a prefix of that text.
+        """Return the name as `label::rest` with its longest prefix and a nonempty rest; empty without one."""
+        # The longest prefix is the last text before the name in sorted order, or a prefix of that text.
         near = bisect_left(self._texts, name) - 1
         text = self._texts[near] if near >= 0 else ""
         while text and not name.startswith(text):
@@ -92,7 +92,7 @@ class Prefixes:
 
     @cached_property
     def _shorter(self) -> dict[str, str]:
-        """Per prefix the longest other one that it begins with; empty if there is none."""
+        """Return per prefix the longest other prefix that it begins with; empty if there is none."""
         found: dict[str, str] = {}
         before = ""
         for text in self._texts:

@@ -1,8 +1,8 @@
-"""Short forms of long names, and the names that a short form, a suffix or a part of a name can mean.
+"""Short forms of long names, and the names that match a short form, a suffix or a part of a name.
 
 Exported models name values by their path: `/model/decoder/layers.3/self_attn/MatMul_1_output_0`.
 A short form is the end of such a path (`self_attn/MatMul_1_output_0`), or two parts of it around an
-ellipsis (`layers.3…MatMul_1_output_0`), that no other name in sight has.
+ellipsis (`layers.3…MatMul_1_output_0`), that is unique among the visible names.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _Test: TypeAlias = Callable[[str], bool]
 ELLIPSIS = "…"
 
 LONG = 24
-"""Names of more characters are shortened."""
+"""Names longer than this, in characters, are shortened."""
 
 _PART = 3
-"""Characters from which a text is looked for anywhere in a name."""
+"""Minimum length of a text that can match anywhere in a name."""
 
 _LISTED = 6
-"""Names that an error about an ambiguous text lists."""
+"""Maximum number of names listed in an error about an ambiguous text."""
 
 _component = re.compile(r"(?:[/:|.]|__)+(?=[^\d/:|.])")
-"""What ends a component of a path; `layers.3` is one component."""
+"""The boundary after a component of a path; `layers.3` is one component."""
 _folder = re.compile(rf".*{_component.pattern}", re.DOTALL)
 _word = re.compile(r"[^A-Za-z0-9]+(?=[A-Za-z])")
 _elision = re.compile(r"…|\.\.\.")
@@ -49,11 +49,11 @@ class ShortNames:
         self._known = frozenset(self.names)
 
     def has(self, name: str) -> bool:
-        """Whether the name is visible in the block."""
+        """Return whether the name is visible in the block."""
         return name in self._known
 
     def forms(self, name: str) -> tuple[str, ...]:
-        """Return what a value can be called: the preferred form, then a shorter one if there is one."""
+        """Return the forms of a value's name: the preferred one, then a shorter one if there is one."""
         found = self._forms.get(name)
         if found is None:
             found = self._forms[name] = tuple(dict.fromkeys(self._find_forms(name)))
@@ -79,7 +79,7 @@ class ShortNames:
         yield least
 
     def _elided(self, name: str) -> Iterator[str]:
-        """A component and the last one around an ellipsis, if only this name has these two."""
+        """Yield a component and the last one around an ellipsis, if only this name has both."""
         *components, last = _components(name)
         for component in reversed(components):
             if self._pairs[component, last] <= 1:
@@ -87,7 +87,7 @@ class ShortNames:
                 return
 
     def _cut(self, name: str, form: str) -> str:
-        """Both ends of a form of a name, if only this name has these; else the form."""
+        """Return both ends of a form around an ellipsis if only this name has them, otherwise the form."""
         ends = form[:LONG] + ELLIPSIS + form[-LONG // 2 :]
         return ends if ELLIPSIS not in form and meant(ends, self.names) == [name] else form
 
@@ -116,7 +116,7 @@ class ProgramNames:
         self._blocks: dict[tuple[str | int, ...], ShortNames] = {}
 
     def at(self, path: tuple[str | int, ...]) -> ShortNames:
-        """Return the names visible in the block at `path`: its own, and those of the blocks around."""
+        """Return the names visible in the block at `path`: its own, and those of enclosing blocks."""
         found = self._blocks.get(path)
         if found is None:
             found = self._blocks[path] = ShortNames(self._visible(path))
@@ -131,7 +131,7 @@ class ProgramNames:
 
 
 def _defined(graph: Graph) -> Iterator[str]:
-    """The names that a graph defines, without those of its blocks."""
+    """Yield the names that a graph defines, without those of its blocks."""
     yield from (value.name for value in graph.inputs)
     yield from (constant.value.name for constant in graph.constants)
     yield from (value.name for node in graph.nodes for value in node.outputs)
@@ -145,7 +145,7 @@ def _no_name(text: str) -> None:
 class Scopes:
     """Names in tiers, the nearest first.
 
-    `without_prefix` returns the name that the program's text writes as `label::rest`, None for other texts.
+    `without_prefix` returns the name written as `label::rest` in the program's text, None for other texts.
     """
 
     tiers: Sequence[Iterable[str]]
@@ -156,11 +156,11 @@ class Scopes:
 
 
 def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
-    """Return the names that `text` can mean; several if it is ambiguous, none if it means nothing.
+    """Return the names that match `text`; several if it is ambiguous.
 
-    Names that end with `text`, at the start of a component of a path or of a word, come before names that
-    contain it; the latter count only with `parts`.  In each group a nearer tier of `names` hides the others.
-    `…` in `text` is any text.  A name as the program's text writes it, `label::rest`, means that name alone.
+    Names that end with `text`, at the start of a component of a path or of a word, precede names that
+    contain it, which match only with `parts`.  In each group a nearer tier of `names` hides the others.
+    `…` in `text` matches any text.  `label::rest`, as in the program's text, matches only that name.
     """
     if isinstance(names, Scopes) and (name := written_name(text, names)) is not None:
         return [name]
@@ -177,20 +177,20 @@ def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
 
 
 def written_name(text: str, names: Scopes) -> str | None:
-    """Return the name that the program's text writes as `label::rest`; None if it is none of `names`."""
+    """Return the name written as `label::rest` in the program's text; None if it is not in `names`."""
     name = names.without_prefix(text)
     return name if name is not None and any(name in tier for tier in names.tiers) else None
 
 
 def nearest_name(text: str, names: Iterable[str]) -> str | None:
-    """Return a name that `text` means when upper and lower case are equal, else the most similar name."""
+    """Return a name that matches `text` without regard to case, otherwise the most similar name."""
     folded = {name.casefold(): name for name in names}
     found = meant(text.casefold(), folded) or get_close_matches(text.casefold(), list(folded), n=1)
     return folded[found[0]] if found else None
 
 
 def choices(found: Sequence[str]) -> str:
-    """Return a hint that lists the names that an ambiguous text can mean."""
+    """Return a hint that lists the matches of an ambiguous text."""
     names = ShortNames(found)
     listed = ", ".join(f"%{names.forms(name)[0]}" for name in found[:_LISTED])
     return f"one of: {listed}{f' and {len(found) - _LISTED} more' if len(found) > _LISTED else ''}"
@@ -218,18 +218,18 @@ def _part_tests(text: str) -> list[_Test]:
 
 
 def _ends(name: str, boundary: re.Pattern[str]) -> list[str]:
-    """The name and its ends after each boundary, longest first."""
+    """Return the name and its ends after each boundary, longest first."""
     return [name, *(name[match.end() :] for match in boundary.finditer(name))]
 
 
 def folder(name: str) -> str:
-    """Return what precedes the last component of a name; empty if it has only one."""
+    """Return the part before the last component of a name; empty if it has only one."""
     match = _folder.match(name)
     return match[0] if match is not None else ""
 
 
 def folders(name: str) -> list[str]:
-    """Return what precedes each component of a name but the first, shortest first."""
+    """Return the parts before each component of a name except the first, shortest first."""
     return [name[: match.end()] for match in _component.finditer(name)]
 
 

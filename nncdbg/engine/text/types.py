@@ -23,7 +23,7 @@ def _dim_text(dim: Dim) -> str:
 
 @lru_cache(maxsize=16384)
 def print_type(type: Type) -> str:
-    """``f32[N,3,?]``; ``f32[...]`` where the rank is unknown; ``seq(f32[2])``.  Odd symbols are quoted."""
+    """Spell a type: ``f32[N,3,?]``; ``f32[...]`` for unknown rank; ``seq(f32[2])``.  Quotes odd symbols."""
     if isinstance(type, (SequenceType, OptionalType)):
         return f"{_WRAPPER[type.__class__]}({print_type(type.element)})"
     if type.shape is None:
@@ -32,7 +32,7 @@ def print_type(type: Type) -> str:
 
 
 def value_text(value: Value, spell: Callable[[str], str] = name_text) -> str:
-    """A definition: ``%name: type``, the type where it is known, ``_`` for the empty name."""
+    """Spell a definition: ``%name: type``, without the type if unknown; ``_`` for the empty name."""
     name = "%" + spell(value.name) if value.name else "_"
     return name if value.type is None else f"{name}: {print_type(value.type)}"
 
@@ -42,7 +42,7 @@ _WRAPPER: dict[object, str] = {made: word for word, made in _WRAPPED.items()}
 _wrapper = re.compile(r"(seq|opt)\(\s*")
 
 _DEEPEST = 32
-"""Types inside types; ONNX itself has no use for more than two."""
+"""Maximum nesting of types; ONNX itself uses at most two levels."""
 
 _type_head = re.compile(r"([A-Za-z]\w*)\[\s*", re.ASCII)
 _dim = re.compile(rf"(-?[0-9]{{1,18}}(?!\w)|{WORD}|\?|{STRING})\s*(,|\])\s*")
@@ -53,7 +53,7 @@ _close = re.compile(r"\s*\)").match
 
 
 def type_end(line: str, position: int) -> int | None:
-    """Where the type that begins at `position` of a line ends; None if none stands there."""
+    """Return the end of the type that begins at `position` of a line; None if there is no type."""
     depth = 0
     while (opened := _wrapper.match(line, position)) is not None:
         depth += 1
@@ -66,9 +66,9 @@ def type_end(line: str, position: int) -> int | None:
 
 @lru_cache(maxsize=16384)
 def parse_type(text: str) -> Type:
-    """The type that `text` spells, from its first character to its last.
+    """Parse the whole of `text` as a type.
 
-    Raises Flaw, its place relative to `text`.
+    Raises Flaw, with its place relative to `text`.
     """
     opened = _wrapper.match(text)
     if opened is None:
@@ -83,7 +83,7 @@ def parse_type(text: str) -> Type:
 
 
 def _parse_tensor_type(text: str) -> TensorType:
-    """The type of a tensor that `text` spells.  Raises Flaw, its place relative to `text`."""
+    """Parse `text` as a tensor type.  Raises Flaw, with its place relative to `text`."""
     head = _type_head.match(text)
     if head is None:
         raise Flaw("not a type", 0, len(text), "a type looks like f32[N,3,?]")
