@@ -3,7 +3,7 @@
 Editors that support adapters only as commands start `nncdbg dap`, and send `attach` with `connect`.  The
 session then becomes a client itself, of the process that called `nncdbg.listen`: it sends the client's own
 `initialize` arguments, and forwards `attach` with the token.  If that succeeds, the handlers of this process
-serve no more: requests are forwarded under the client's own numbers, so that references to a request by its
+stop serving: requests are forwarded under the client's own numbers, so that references to a request by its
 number hold at both ends; messages from the process get the next number of this side.  When the process is
 gone, the session returns to its state before `attach`.
 """
