@@ -91,7 +91,7 @@ class Drawing:
         origin = block.origin
         assert origin.frame is not None, "the outermost block is on the stack"
         listing = self.session.program.debugger.loaded.listing_of(origin.frame.code)
-        told = {
+        fields = {
             "id": block.statement_id(pc),
             "cluster": block.id,
             "kind": kind,
@@ -102,7 +102,7 @@ class Drawing:
             "state": self._state(block, pc),
         }
         worst = next((each for each in ("nan", "inf") if each in flags), None)
-        return told if worst is None else {**told, "flag": worst}
+        return fields if worst is None else {**fields, "flag": worst}
 
     def _label(self, block: Block, pc: int, op: str) -> str:
         """The op; for a loop or branch its name, for a running loop also the iteration."""
@@ -162,10 +162,10 @@ class Drawing:
         line = self.session.client.outgoing_line(listing.header_line(first.path))
         nodes = []
         for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):
-            told: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}
-            told |= {"label": spelled(each.name), "values": [], "line": line, "source": 0, "state": "done"}
+            fields: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}
+            fields |= {"label": spelled(each.name), "values": [], "line": line, "source": 0, "state": "done"}
             flag = self.flag(first, each.name)
-            nodes.append(told if flag is None else {**told, "flag": flag})
+            nodes.append(fields if flag is None else {**fields, "flag": flag})
         return nodes
 
 

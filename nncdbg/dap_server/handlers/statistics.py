@@ -80,7 +80,7 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
     return {
         "frames": [_frame(session, depth) for depth in depths],
         "values": [
-            {"frame": depths.index(near.depth), **_told(session, near)}
+            {"frame": depths.index(near.depth), **_value_fields(session, near)}
             | _series(glance, near, past.get(_code(session, near.depth), ()))
             for near in chosen
         ],
@@ -171,11 +171,11 @@ def _frame(session: Session, depth: int) -> dict[str, Any]:
     }
 
 
-def _told(session: Session, near: Near) -> dict[str, Any]:
+def _value_fields(session: Session, near: Near) -> dict[str, Any]:
     code = _code(session, near.depth)
     listing, pc = session.program.debugger.loaded.listing_of(code), code.definition[near.slot]
     line = listing.line(code.path, pc) if pc >= 0 else listing.header_line(code.path)
-    told = {
+    fields = {
         "name": spelled(code.names[near.slot]),
         "shortName": value_title(session, code, code.names[near.slot]),
         "type": type_text(near.content),
@@ -184,7 +184,7 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
         "rank": near.rank,
         "why": near.why,
     }
-    return told if near.summary is None else {**told, "stats": near.summary.as_dict()}
+    return fields if near.summary is None else {**fields, "stats": near.summary.as_dict()}
 
 
 # -- over iterations ------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
                 "parent": branch.parent,
                 "since": branch.tick,
                 "current": number == known.branch,
-                "moments": [_told(session, each) for each in kept],
+                "moments": [_moment_fields(session, each) for each in kept],
                 "leftOut": len(found) - len(kept),
             }
         )
@@ -181,19 +181,19 @@ def _edits_of_parent(session: Session, branch: Branch) -> Sequence[Deviation]:
     return known.state_of(known.branches[branch.parent])[2]
 
 
-def _told(session: Session, moment: Moment) -> dict[str, Any]:
-    told: dict[str, Any] = {"kind": moment.kind, "statements": moment.tick}
+def _moment_fields(session: Session, moment: Moment) -> dict[str, Any]:
+    fields: dict[str, Any] = {"kind": moment.kind, "statements": moment.tick}
     if moment.name is not None:
         # In full: `goto` identifies a mark by its name.
-        told["name"] = moment.name
+        fields["name"] = moment.name
     if moment.at is not None:
         debugger, code, pc = session.program.debugger, moment.at.code, moment.at.pc
         listing = debugger.loaded.listing_of(code)
         line = listing.line(code.path, pc)
-        told["line"] = session.client.outgoing_line(line)
-        told["text"] = _shortened(listing.lines[line - 1].strip())
-        told["graph"] = _shortened(code.graph.name)
-    return told
+        fields["line"] = session.client.outgoing_line(line)
+        fields["text"] = _shortened(listing.lines[line - 1].strip())
+        fields["graph"] = _shortened(code.graph.name)
+    return fields
 
 
 def _shortened(text: str) -> str:
