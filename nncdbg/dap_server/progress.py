@@ -31,22 +31,6 @@ PATIENCE = 0.5
 PACE = 0.25
 """Seconds between two polls, and so the least time between two updates."""
 
-TITLES = {
-    "launch": "Loading the program",
-    "attach": "Attaching",
-    "restart": "Loading the program",
-    "evaluate": "Evaluating",
-    "variables": "Reading values",
-    "scopes": "Reading values",
-    "setVariable": "Recomputing the values that depend on it",
-    "setExpression": "Recomputing the values that depend on it",
-    "writeMemory": "Recomputing the values that depend on it",
-    "nncdbg/histogram": "Computing a histogram",
-    "nncdbg/stats": "Computing statistics",
-    "nncdbg/slice": "Reading values",
-}
-"""Titles of requests; others are titled by their command."""
-
 Look: TypeAlias = "Callable[[], tuple[str | None, float | None]]"
 """``look() -> (message, percentage)``, called by the reporting thread; None where unknown."""
 

@@ -48,7 +48,7 @@ class Handler:
     moves, so it is served at once in every state.  `moves`: moves the program, and cancels waiting reads of
     the old place.  `reads`: this request only reads, or a function of its arguments, as JSON, that returns
     whether it does.  `values`: reads or sets values of the program; while the program runs it is served
-    between two statements, and refers to that moment.
+    between two statements, and refers to that moment.  `title` is that of its progress; "" for the command.
     """
 
     command: str
@@ -60,6 +60,7 @@ class Handler:
     moves: bool
     reads: Reads
     values: bool
+    title: str
 
     def is_read(self, arguments: bytes | None) -> bool:
         """Return whether a request with these arguments only reads."""
@@ -80,6 +81,7 @@ def request(
     moves: bool = False,
     reads: Reads = False,
     values: bool = False,
+    title: str = "",
 ) -> Callable[[Handle], Handle]:
     """Register the decorated function as the handler of `command`.
 
@@ -90,7 +92,7 @@ def request(
     def enter(handle: Handle) -> Handle:
         assert command not in HANDLERS, f"{command} is handled twice"
         HANDLERS[command] = Handler(
-            command, handle, when, capabilities, arguments, anytime, moves, reads, values
+            command, handle, when, capabilities, arguments, anytime, moves, reads, values, title
         )
         return handle
 

@@ -32,7 +32,7 @@ _LAST_LINES = {"loop": "next", "branch": "yield"}
 
 
 class MapArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Ids of nodes to expand, and of those on the stack to collapse."""
+    """Ids of nodes to expand, and of nodes on the stack to collapse (at most 64 in total)."""
 
     open: list[str] = []
     closed: list[str] = []
@@ -175,7 +175,10 @@ def _input_id(source: Source) -> str:
 
 @request("nncdbg/map", when=LIVE, values=True, arguments=MapArguments, reads=True)
 def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
-    """The nearest statements of the innermost blocks on the stack, and the values between them."""
+    """Return `nodes`, `clusters` and `edges` around the current statement, and their `sources`.
+
+    Each node has `state` (`done`, `current`, `next`), `flag` (`nan`, `inf`) and `line`.
+    """
     if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:
         raise UsageError(
             f"{len(arguments.open) + len(arguments.closed)} nodes are too many for one request",

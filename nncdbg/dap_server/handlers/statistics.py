@@ -46,6 +46,8 @@ RULE = (
 
 
 class NearbyArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`count` is at most 200."""
+
     count: int = 40
 
 
@@ -63,9 +65,11 @@ class Near:
 
 @request("nncdbg/nearby", when=LIVE, values=True, arguments=NearbyArguments, reads=True)
 def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
-    """Values that the preceding statements wrote, and the inputs of their blocks.
+    """Return the `values` of the frames on the stack, abnormal values first, `rule` and `frames`.
 
-    No tensor is read: the statistics are those logged when it was written.
+    `rule` describes the order.  Each value has `name`, `shortName`, `stats` and `series`.  `stats` contains
+    the statistics taken when the value was written: no tensor is read.  `series` contains its statistics at
+    the latest visits to its block.
     """
     if not 1 <= arguments.count <= MOST_VALUES:
         raise UsageError(
