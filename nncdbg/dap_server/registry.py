@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 Handle: TypeAlias = Callable[[Any, Any], Any]
 """``handle(session, arguments) -> body``; the body is a record, a mapping, or None for none."""
+
+H = TypeVar("H", bound=Handle)
 
 Reads: TypeAlias = "bool | Callable[[bytes | None], bool]"
 
@@ -82,14 +84,14 @@ def request(
     reads: Reads = False,
     values: bool = False,
     title: str = "",
-) -> Callable[[Handle], Handle]:
+) -> Callable[[H], H]:
     """Register the decorated function as the handler of `command`.
 
     `capability` is the name of a capability that it makes true, or a mapping of several to their values.
     """
     capabilities = {capability: True} if isinstance(capability, str) else dict(capability or {})
 
-    def enter(handle: Handle) -> Handle:
+    def enter(handle: H) -> H:
         assert command not in HANDLERS, f"{command} is handled twice"
         HANDLERS[command] = Handler(
             command, handle, when, capabilities, arguments, anytime, moves, reads, values, title

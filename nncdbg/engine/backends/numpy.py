@@ -16,6 +16,7 @@ class NumPy:
 
     name = "numpy"
     on_host = True
+    runs_op_kernels = True
 
     def bind(self, call: Call) -> Kernels:
         if call.fresh is None or not call.op.foreign or call.op.reference:
