@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.dap_server import handlers
+from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
 from nncdbg.dap_server.protocol import EVENTS, REQUESTS, REVERSE_REQUESTS
 from nncdbg.dap_server.registry import HANDLERS
 from tests.dap_server.client import Client, Message, stdio_client
