@@ -76,7 +76,7 @@ def test_a_change_of_several_instruments_links_once_and_no_change_does_not_link(
 ) -> None:
     linker = linker_of()
     linked: list[Linker] = []
-    monkeypatch.setattr(Linker, "link_again", linked.append)
+    monkeypatch.setattr(Linker, "link_again", lambda self: linked.append(self))
     wraps: dict[Instrument, Wrap | None] = {each: instrument([], "") for each in Instrument}
     linker.instrument(wraps)
     assert len(linked) == 1
