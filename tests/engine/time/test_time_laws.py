@@ -77,7 +77,7 @@ class Model:
         self.known[0] = Oracle(self.text, self.options)
 
     @property
-    def here(self) -> Oracle:
+    def is_in_frame(self) -> Oracle:
         return self.known[self.branch]
 
     def fork(self, name: str, number: float) -> None:
@@ -153,8 +153,8 @@ def _settable(debugger: nncdbg.Debugger, number: int) -> str:
     for name in debugger.machine.frames[-1].code.slot_of:
         with suppress(nncdbg.NncdbgError):
             value = debugger.value(name)
-            here = debugger.values.place(name).depth is not None
-            if name and here and value.shape == (3,) and value.dtype == np.float32:
+            is_in_frame = debugger.values.place(name).depth is not None
+            if name and is_in_frame and value.shape == (3,) and value.dtype == np.float32:
                 found.append(name)
     return found[-1 - number % len(found)]
 
