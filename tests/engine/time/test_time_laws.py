@@ -77,7 +77,7 @@ class Model:
         self.known[0] = Oracle(self.text, self.options)
 
     @property
-    def is_in_frame(self) -> Oracle:
+    def here(self) -> Oracle:
         return self.known[self.branch]
 
     def fork(self, name: str, number: float) -> None:
