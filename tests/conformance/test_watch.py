@@ -10,7 +10,7 @@ import nncdbg
 from nncdbg.engine.observers.nonfinite import KINDS, bad_in
 from tests.conformance.cases import Case, cases
 from tests.conformance.test_conformance import finite, known_divergences
-from tests.conformance.ways import named
+from tests.conformance.ways import inputs_by_name
 
 CHUNKS = 8
 
@@ -28,7 +28,7 @@ def alarms(case: Case) -> list[str]:
     program = nncdbg.load(case.model)
     for inputs, wanted in case.sets:
         expected = {kind for value in wanted for kind in KINDS if bad_in(value, kind) is not None}
-        report = nncdbg.watch(program, named(program, inputs))
+        report = nncdbg.watch(program, inputs_by_name(program, inputs))
         bad = not all(map(finite, inputs))
         false_findings += [
             f"{case.name}: {each.kind} at {each.site.op}, {each.cause}: {each.evidence}"
