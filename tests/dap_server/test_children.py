@@ -26,7 +26,7 @@ from tests.dap_server.conftest import EXAMPLES
 
 
 def nothing(*_: object) -> None:
-    """Stand in for the stream and callbacks of an unused connection."""
+    """An unused stream or callback of a connection."""
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def debugged(**options: Any) -> tuple[nncdbg.Debugger, Shown]:
 
 
 def never_cancelled() -> None:
-    """Stand in for a cancellation check that never raises."""
+    """A cancellation check that never raises."""
 
 
 def line(shown: Shown, name: str, room: int = 1 << 20) -> str:

@@ -64,10 +64,8 @@ def test_goto_reaches_lines_before_and_ahead(client: Client, allocator: str) -> 
     assert go(client, again[1]) == 17
     assert int(iteration(client)) == last
     ahead = targets(client, 18)
-    assert directions(ahead) == [
-        (18, FORWARD),
-        (18, BACK),
-    ]  # ahead in this iteration, and run in the one before
+    # Ahead in this iteration, and run in the previous one.
+    assert directions(ahead) == [(18, FORWARD), (18, BACK)]
     assert go(client, ahead[0]) == 18
     assert int(iteration(client)) == last
     assert go(client, targets(client, 35)[0]) == 35
