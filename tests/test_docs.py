@@ -118,8 +118,9 @@ def test_the_page_of_the_protocol_has_the_limits() -> None:
         variables,
     )
     from nncdbg.dap_server.handlers import map as graph_map
-    from nncdbg.dap_server.presentation import clipboard, neighbourhood
+    from nncdbg.dap_server.sources import neighbourhood
     from nncdbg.dap_server.transport import backlog, framing
+    from nncdbg.dap_server.variables import clipboard
 
     page = (ROOT / "docs" / "DAP.md").read_text()
     for words in (
