@@ -241,7 +241,7 @@ def interrupted_after(runs: int, job: Job) -> None:
         if progress.runs == runs:
             raise Stopped
 
-    job.told = report_progress
+    job.on_progress = report_progress
 
 
 @pytest.mark.parametrize("runs", [3, 6, 9])
