@@ -139,8 +139,11 @@ def test_lenses_calls_and_links_are_answered(client: Client, uri: str) -> None:
     "text", [None, "", "\0\x07binary\udcff".encode("utf-8", "replace").decode(), "}\n}\n} else {", "%"]
 )
 def test_every_request_is_answered_for_any_text(
-    client: Client, method: str, more: dict, text: str | None
-) -> None:  # type: ignore[type-arg]
+    client: Client,
+    method: str,
+    more: dict,  # type: ignore[type-arg]
+    text: str | None,
+) -> None:
     place = "file:///odd%20text.nnc"
     if text is not None:
         client.open(place, text)
