@@ -26,9 +26,8 @@ def main() -> None:
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 functions.append((length, f"{relative}:{node.lineno} {node.name}"))
     for top in ("nncdbg", "tests"):
-        print(
-            f"{sum(lines for folder, lines in folders.items() if folder.split('/')[0] == top):6} {top}, in total"
-        )
+        total = sum(lines for folder, lines in folders.items() if folder.split("/")[0] == top)
+        print(f"{total:6} {top}, in total")
     for folder, lines in sorted(folders.items()):
         print(f"{lines:6} {folder}")
     for title, rows in (("longest files", files), ("longest functions", functions)):

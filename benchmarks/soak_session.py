@@ -71,7 +71,7 @@ def write_programs(folder: Path) -> list[Path]:
 
 
 class RandomSession:
-    """A random session; `play` runs it.  Equal `random` gives equal requests as long as responses are equal."""
+    """A random session; `play` runs it.  Equal `random` and responses give equal requests."""
 
     def __init__(self, random: Random, port: int, programs: list[Path], tally: Tally) -> None:
         self.random = random
