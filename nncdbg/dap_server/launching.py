@@ -74,7 +74,7 @@ def stamps(configuration: RunConfiguration, files: Iterable[Path]) -> dict[Path,
     return found
 
 
-def words_of(note: Note) -> str:
+def note_text(note: Note) -> str:
     """Return the text of a note, with the launch configuration key that provides what is missing."""
     if note.missing is None:
         return note.fact

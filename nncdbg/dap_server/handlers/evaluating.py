@@ -52,7 +52,7 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
     text = arguments.expression
     if arguments.context == "repl":
         console = console_of(session)
-        console.look_from(arguments.frame_id)
+        console.select_frame(arguments.frame_id)
         line = text.strip()
         if line[:1] in ("", "#") or console.collecting or not is_expression(console.debugger, line):
             return EvaluateBody(result=console.enter(text), variables_reference=0)

@@ -15,7 +15,7 @@ import msgspec
 from nncdbg.dap_server.attach.relay import AttachArguments, Connect, Relay, end_relay
 from nncdbg.dap_server.events import MAIN_THREAD, report_process
 from nncdbg.dap_server.launch_arguments import LaunchArguments
-from nncdbg.dap_server.launching import launch, stamps, words_of
+from nncdbg.dap_server.launching import launch, note_text, stamps
 from nncdbg.dap_server.protocol.events import ContinuedEventBody
 from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, request
 from nncdbg.engine.errors import UsageError
@@ -91,7 +91,7 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
     session.exception_filters.always = arguments.catch
     session.adopt(debuggee)
     report_process(session, debuggee.sources.name, "launch")
-    for note in (*map(words_of, debuggee.debugger.notes), *debuggee.sources.notes):
+    for note in (*map(note_text, debuggee.debugger.notes), *debuggee.sources.notes):
         session.client.say(note)
 
 
@@ -200,4 +200,4 @@ def disconnect(session: Session, arguments: DisconnectArguments) -> None:
             session.defer(attachment.interrupt)
     # While the client is still connected.
     session.defer(session.progress.end_all)
-    session.defer(session.vanished)
+    session.defer(session.handle_disconnect)
