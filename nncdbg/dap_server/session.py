@@ -170,7 +170,7 @@ class Session:
             if isinstance(message, Answer):
                 self.client.receive(message)
             elif self.admission is None or self.admission.admits(self, message):
-                self._accept(message)
+                self.submit(message)
         except MessageError as error:
             if error.request_seq:
                 self.fail(Request(error.request_seq, error.command, None), error)
@@ -179,10 +179,7 @@ class Session:
                 self.client.say(error.message, "important")
 
     def submit(self, request: Request) -> None:
-        """Serve a request that did not come from the client, in order with the client's own."""
-        self._accept(request)
-
-    def _accept(self, request: Request) -> None:
+        """Serve a request, in the order in which requests arrive."""
         handler = HANDLERS.get(request.command)
         if self.relay is None and self._fits_now(handler):
             self._handle(request)
