@@ -55,10 +55,8 @@ def result_of(
 
 def result_fields(shown: Variable) -> dict[str, Any]:
     """The fields of a value that all responses with one value have."""
-    counts = "named_variables", "indexed_variables"
-    return {
-        name: getattr(shown, name) for name in ("type", "variables_reference", *counts, "memory_reference")
-    }
+    names = "type", "variables_reference", "named_variables", "indexed_variables", "memory_reference"
+    return {name: getattr(shown, name) for name in names}
 
 
 def _memory(session: Session, frame: Any, name: str | None, content: Any) -> str | None:
