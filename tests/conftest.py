@@ -1,4 +1,4 @@
-"""What all tests share: `--update` for recorded outputs, and models that need not be there."""
+"""What all tests share: `--update` for recorded outputs, a state folder, and models that may be missing."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ settings.load_profile("untimed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite recorded outputs from what is seen now")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Crash reports, tokens and histories of one test process are not those of another, nor the user's."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="session")

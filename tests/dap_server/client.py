@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from tests.dap_server import schema
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 """Seconds that a message is waited for; the machine may be busy."""
 
 Message = dict[str, Any]

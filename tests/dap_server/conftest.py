@@ -16,7 +16,7 @@ from tests.dap_server.client import Client, stdio_client
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-LEAVING = 5.0
+LEAVING = 30.0
 """Seconds in which what a test has begun must be gone."""
 
 

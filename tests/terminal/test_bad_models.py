@@ -295,7 +295,7 @@ def test_a_loop_without_an_end_is_left_by_an_interrupt(tmp_path: Path, backend: 
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in err
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.textual_repr.language_server.client import Client, Refused
+from tests.textual_repr.language_server.client import SECONDS, Client, Refused
 from tests.textual_repr.language_server.marked import cursor, of_protocol, ranges
 
 _numbers = count()
@@ -402,7 +402,7 @@ def test_examples_are_formatted_as_they_print(client: Client, path: str, reposit
 def test_a_text_with_errors_is_not_formatted(client: Client) -> None:
     text = main("%a = Relu(")
     assert _formatted(client, text) == (text, [])
-    told = client.told.get(timeout=10)
+    told = client.told.get(timeout=SECONDS)
     assert told["method"] == "window/showMessage"
     assert "cannot format the text: expected a literal" in told["params"]["message"]
 
