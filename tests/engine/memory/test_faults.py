@@ -13,6 +13,7 @@ from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.memory import inspected
 from nncdbg.engine.memory.inspected import InspectedAllocation
 from tests.engine.memory.conftest import write_beside
+from tests.presence import present
 
 Declare = Callable[..., str]
 ALLOCATORS = ("debug", "arena", "poison")
@@ -129,7 +130,7 @@ def test_reports_can_be_switched_off_and_on(bad_op: Declare, allocator: str) -> 
     model = program(bad_op(writes))
     debugger = nncdbg.Debugger(model, {"x": data()}, allocator=allocator)
     debugger.uncatch("guard")
-    assert debugger.run().finding.kind == "uninitialized"
+    assert present(debugger.run().finding).kind == "uninitialized"
     debugger.restart()
     debugger.uncatch()
     assert debugger.run().reason == "end"
