@@ -15,7 +15,7 @@ EDITOR := $(EDITOR_TESTS)/node_modules/.installed
 VSIX := dist/nncdbg.vsix
 VSIX_SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard nncdbg $(EXTENSION) pyproject.toml 2>/dev/null))
 
-.PHONY: adapter help demo setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
+.PHONY: adapter code-server help demo setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,8 @@ e2e-editor: $(DEV_STAMP) editor  ## test the extension in a real VS Code (code-s
 
 bench-editor: $(DEV_STAMP) editor  ## measure the extension in a real VS Code
 	$(BIN)/python -m tests.vscode.figures
+
+code-server: $(EDITOR)
 
 editor: $(VSIX) $(EDITOR)  ## build the extension, and install code-server for its tests
 

@@ -120,7 +120,7 @@ def test_a_billion_elements_open_as_fast_as_ten(client: Client, tmp_path: Path) 
     )
     client.start("large.nnc", inputs={"x": "x.npy"}, initialize=odd_values.FLAGS)
     sample(client, name="x", index=":2, :2")
-    took = []
+    took: list[float] = []
     while len(took) < 50 and min(took, default=1.0) >= 0.1:
         start = time.perf_counter()
         body = sample(client, name="x", maxElements=1000)
