@@ -22,7 +22,7 @@ from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
-from nncdbg.engine.execution.linking import Allocation, Linker
+from nncdbg.engine.execution.linking import Allocation, Cover, Linker
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.supplied import SuppliedResults
 from nncdbg.engine.expression import (
@@ -71,8 +71,8 @@ class Debugger(RichOutput):
     * `inputs`: arrays, numbers, lists, or text such as ``"x.npy"`` and ``"zeros"``, by input name.  Inputs
       that are not given are drawn at random from `seed`; `notes` reports them.
     * `dims`: symbolic sizes by name.
-    * `backend`: the kernels to run: ``"numpy"``, ``"onnxruntime"``, ``"cupy"``, or a Backend.  An op
-      without a kernel fails, or runs on NumPy with `fallback` (see `fallbacks`).
+    * `backend`: the kernels to run: the name of a backend (`nncdbg.engine.extensions`), or a Backend.  An
+      op without a kernel fails, or runs on NumPy with `fallback` (see `fallbacks`).
     * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
       on a device), or an Allocation.
     * `history`: the bytes that old values may use, a number or text such as ``"4GiB"``; default: a
@@ -125,9 +125,14 @@ class Debugger(RichOutput):
         self._running = Running()
         self._fallback = Fallback(self.backend) if fallback else None
         self._supplied = SuppliedResults(self.backend.to_device)
-        linker = Linker(
-            self.backend, self.allocation, generator_of(self._running, seed), self._fallback, self._supplied
-        )
+        covers: list[Cover] = [each.cover for each in (self._fallback, self._supplied) if each is not None]
+        if black_box is not None:
+            covers.append(
+                lambda kernels, call, statement: black_box.cover(
+                    kernels, call, statement, self.loaded.line(statement.code, statement.pc), self._running
+                )
+            )
+        linker = Linker(self.backend, self.allocation, generator_of(self._running, seed), covers)
         self._awaited = Awaited(linker, self._supplied, folder, self._say)
         self.loaded = Loaded(program, self.listing, linker)
         self.observers = Instrumentation(linker, self._found, statistics)
@@ -136,9 +141,6 @@ class Debugger(RichOutput):
         self.black_box = black_box
         if black_box is not None:
             self.notes = [*map(Note, black_box.begin(program, self.backend)), *self.notes]
-            linker.record = lambda kernels, op, code, pc: black_box.cover(
-                kernels, op, code, pc, self.loaded.line(code, pc), self._running
-            )
         self._entry = self.loaded.entry(list(self.inputs.values()))
         self._types = [*map(type_of, self.inputs.values())]
         self._limits = parse_bytes(history), max_ops

@@ -1,11 +1,11 @@
-// A VS Code of its own for one run: code-server on a free port, with its data in a folder of its own, in Chromium.
+// A separate VS Code for one run: code-server on a free port, with its own data folder, in Chromium.
 
 import { spawn } from "node:child_process";
 import fs from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
 
-/** The folder that has `node_modules/` with code-server and playwright-core. */
+/** The folder of `node_modules/` with code-server and playwright-core. */
 export const INSTALLED = process.env.NNCDBG_EDITOR ?? import.meta.dirname;
 
 const { chromium } = createRequire(path.join(INSTALLED, "package.json"))("playwright-core");
@@ -17,15 +17,15 @@ function codeServer({ data, extensions, env }, ...more) {
   const folders = ["--user-data-dir", data, "--extensions-dir", extensions, "--config", "/dev/null"];
   const options = { stdio: ["ignore", "pipe", "pipe"], detached: true, env: { ...process.env, ...env } };
   const child = spawn(process.execPath, [CODE_SERVER, ...folders, ...more], options);
-  child.said = "";
+  child.output = "";
   for (const stream of [child.stdout, child.stderr]) {
-    stream.on("data", (text) => (child.said += text));
+    stream.on("data", (text) => (child.output += text));
   }
   return child;
 }
 
 function writeSettings(data, settings) {
-  // VS Code in a browser reads those of the machine from one file, those of the user from the other.
+  // VS Code in a browser reads machine settings and user settings from separate files.
   for (const name of ["User", "Machine"]) {
     fs.mkdirSync(path.join(data, name), { recursive: true });
     fs.writeFileSync(path.join(data, name, "settings.json"), JSON.stringify(settings));
@@ -36,23 +36,23 @@ async function install(place, vsix) {
   const child = codeServer(place, "--install-extension", vsix);
   const code = await new Promise((resolve) => child.on("exit", resolve));
   if (code !== 0) {
-    throw new Error(`${vsix} cannot be installed:\n${child.said}`);
+    throw new Error(`${vsix} cannot be installed:\n${child.output}`);
   }
 }
 
 /** The address of a code-server on a free port: it prints it when it listens. */
 async function addressOf(child) {
   for (const end = Date.now() + 120_000; Date.now() < end && child.exitCode === null; ) {
-    const listening = /listening on http:\/\/(127\.0\.0\.1:\d+)/.exec(child.said);
+    const listening = /listening on http:\/\/(127\.0\.0\.1:\d+)/.exec(child.output);
     if (listening) {
       return listening[1];
     }
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
-  throw new Error(`code-server does not listen:\n${child.said}`);
+  throw new Error(`code-server does not listen:\n${child.output}`);
 }
 
-/** Starts all, calls `use({ page, open, forget, host, settings })`, and ends all.  `env`: variables beside those of this process. */
+/** Starts server and browser, calls `use({ page, open, forget, host, settings })`, and ends both.  `env`: further variables. */
 export async function withEditor({ scratch, settings, vsix, env }, use) {
   const data = path.join(scratch, "data");
   const extensions = path.join(scratch, "extensions");
@@ -67,7 +67,7 @@ export async function withEditor({ scratch, settings, vsix, env }, use) {
   const server = codeServer(own, ...place, "--disable-getting-started-override");
   let browser;
   const end = () => process.kill(-server.pid, "SIGTERM");
-  // Told to end before its time, this process leaves nothing behind; Chromium goes with its pipe.
+  // When this process is terminated, it ends the server; Chromium ends with its pipe.
   process.once("SIGTERM", () => {
     end();
     process.exit(1);
@@ -87,7 +87,7 @@ export async function withEditor({ scratch, settings, vsix, env }, use) {
       await page.goto(`http://${host}/?${query}`, { waitUntil: "domcontentloaded", timeout: 60_000 });
       await page.waitForSelector(".monaco-workbench .part.editor", { timeout: 60_000 });
     };
-    /** Closes the window, and deletes what VS Code keeps in the browser: the layout, recent commands. */
+    /** Closes the window, and deletes VS Code's state in the browser: layout and recent commands. */
     const forget = async () => {
       await page.goto("about:blank");
       const client = await browser.newCDPSession(page);

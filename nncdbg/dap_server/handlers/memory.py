@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nncdbg.dap_server.events import report_change
-from nncdbg.dap_server.presentation.glance import is_tensor
-from nncdbg.dap_server.presentation.memory_references import address_of, resolved
-from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.protocol.requests import ReadMemoryBody, WriteMemoryBody
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.memory_references import address_of, resolved
+from nncdbg.dap_server.variables.places import values_from
+from nncdbg.dap_server.variables.value_text import is_tensor
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -78,7 +78,13 @@ def _elements(scope: Values, array: Any, start: int, stop: int) -> npt.NDArray[A
     return np.asarray(scope.to_host(array.reshape(-1)[start:stop]))
 
 
-@request("writeMemory", when=LIVE, values=True, capability="supportsWriteMemoryRequest")
+@request(
+    "writeMemory",
+    when=LIVE,
+    values=True,
+    capability="supportsWriteMemoryRequest",
+    title="Recomputing the values that depend on it",
+)
 def write_memory(session: Session, arguments: WriteMemoryArguments) -> WriteMemoryBody:
     place, offset = resolved(session, arguments.memory_reference, arguments.offset)
     data = _decoded(arguments.data)

@@ -9,10 +9,10 @@ import msgspec
 
 from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.handlers.targets import step_into_target
-from nncdbg.dap_server.presentation.places import frame_depth
 from nncdbg.dap_server.protocol.requests import ContinueBody, ThreadsBody
 from nncdbg.dap_server.protocol.types import Thread
 from nncdbg.dap_server.registry import ALWAYS, LIVE, STOPPED, State, request
+from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Arguments of the custom reverse requests, which the protocol does not have."""
-
     thread_id: int = MAIN_THREAD
 
 
@@ -127,11 +125,13 @@ def reverse_continue(session: Session, arguments: ReverseContinueArguments) -> N
 
 @request("nncdbg/reverseStepIn", when=STOPPED, moves=True, arguments=ReverseArguments)
 def reverse_step_in(session: Session, arguments: ReverseArguments) -> None:
+    """Undo the last executed statement, in any frame; the server sends `continued` and `stopped`."""
     _backward(session, arguments.thread_id, session.program.debugger.step_back_into, unasked=True)
 
 
 @request("nncdbg/reverseStepOut", when=STOPPED, moves=True, arguments=ReverseArguments)
 def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
+    """Go back to the statement that began the innermost frame; the server sends `continued` and `stopped`."""
     _backward(session, arguments.thread_id, session.program.debugger.reverse_step_out, unasked=True)
 
 
