@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import ref
@@ -32,10 +32,6 @@ class ByIdentity(Generic[Entry]):
 
     def __contains__(self, value: Any) -> bool:
         return id(value) in self.by_id
-
-    def __iter__(self) -> Iterator[tuple[Any, Entry]]:
-        """Yield each value with its entry."""
-        return iter([(reference(), entry) for reference, entry in [*self.by_id.values()]])
 
     def get(self, value: Any) -> Entry | None:
         """Return the entry of a value, or None."""

@@ -12,6 +12,7 @@ Origins: TypeAlias = "frozenset[int]"
 
 NONE: Origins = frozenset()
 
+
 class Register:
     """The origins of bad values in tensors, per kind; a list has the origins of its items."""
 

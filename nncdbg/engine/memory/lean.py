@@ -37,7 +37,7 @@ class LeanAllocation(DebugAllocation):
 
     def _moving(self, binding: Binding) -> Execute:
         """Return the instruction of a statement that only copies elements of its operands."""
-        kernel, unwritten = binding.kernel, self.unwritten
+        kernel, unwritten = binding.kernel, self.unwritten.by_id
 
         def execute(*inputs: Any) -> Any:
             if unwritten:
@@ -47,7 +47,7 @@ class LeanAllocation(DebugAllocation):
         return execute
 
     def _looking(self, binding: Binding) -> Execute:
-        kernel, unwritten, look = binding.kernel, self.unwritten, self._look
+        kernel, unwritten, look = binding.kernel, self.unwritten.by_id, self._look
 
         def execute_one(*inputs: Any) -> Any:
             if unwritten:
