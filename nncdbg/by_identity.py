@@ -40,13 +40,13 @@ class ByIdentity(Generic[Entry]):
 
     def set(self, value: Any, entry: Entry) -> None:
         """Set the entry of a value."""
-        key = id(value)
+        by_id, key = self.by_id, id(value)
         try:
             # `pop` receives the dead reference as its default.
-            self.by_id[key] = ref(value, partial(self.by_id.pop, key)), entry
+            by_id[key] = ref(value, partial(by_id.pop, key)), entry
         except TypeError:
             if not self._weak_only:
-                self.by_id[key] = lambda: value, entry
+                by_id[key] = lambda: value, entry
 
     def pop(self, value: Any) -> Entry | None:
         """Remove the entry of a value and return it; return None without one."""

@@ -25,12 +25,12 @@ from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Instrument, Linker
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.launch import Loaded, generator_of
-from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.causes import OVERFLOWS, Birth, Cause
+from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import overflow_hint, shown
 from nncdbg.engine.ops.causes.places import at, flat, spot
 from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.stats.finiteness import holds
 
 MOST_WORK = 1 << 22
 """Maximum multiplications, or elements of operands, of a micro program: about a second at most."""
@@ -153,7 +153,7 @@ class Microscope:
         result = results[birth.index]
         if not isinstance(result, (np.ndarray, np.generic)) or result.shape != birth.output.shape:
             return None
-        if not holds_any(result, birth.kind):
+        if not holds(result, birth.kind):
             number = float(np.asarray(result)[spot(birth)])
             return Finite(number) if math.isfinite(number) else None
         found = self._followed.root(result, birth.kind)
@@ -171,7 +171,7 @@ class Microscope:
             return None
         followed = self._followed
         for born in followed.births:
-            if born.birth.kind == "inf" and cause_of(born.birth).name in OVERFLOWS:
+            if born.birth.kind == "inf" and cause_of(born.birth).is_overflow:
                 return born
         for binding, inputs, results in followed.squares if depth else ():
             inner = _birth(binding, inputs, results[0], 0, "inf")
@@ -238,7 +238,7 @@ class _Followed:
             self.squares.append((binding, inputs, results))
         for index, result in enumerate(results):
             for kind in KINDS:
-                if holds_any(result, kind):
+                if holds(result, kind):
                     self._note(binding, inputs, result, index, kind)
 
     def _note(self, binding: Binding, inputs: Sequence[Any], result: Any, index: int, kind: str) -> None:
@@ -251,7 +251,7 @@ class _Followed:
 
     def _origins(self, values: Sequence[Any], kind: str) -> Origins:
         """Return the origins of the bad elements of some values; empty if there are none."""
-        return NONE.union(*(self._origins_of(value, kind) for value in values if holds_any(value, kind)))
+        return NONE.union(*(self._origins_of(value, kind) for value in values if holds(value, kind)))
 
     def _origins_of(self, value: Any, kind: str) -> Origins:
         known = self._bad.origins(value, kind)

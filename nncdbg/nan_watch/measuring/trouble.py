@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
+from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Program
@@ -283,7 +282,7 @@ def _headroom(name: str, dtype: str, level: Level) -> tuple[float, str] | None:
     """Return how often the largest value fits in `dtype`; None for large constants, which are intentional."""
     if dtype not in _NARROW or level.constant:
         return None
-    most = float(ml_dtypes.finfo(NUMPY[dtype]).max)
+    most = largest(dtype)
     actual = most / level.high
     fact = (
         f"%{name} reaches {level.high:.6g}, and the largest {dtype} is {most:.6g}: {actual:.4g} times as much"
