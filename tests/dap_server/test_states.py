@@ -1,4 +1,4 @@
-"""Every request in every state: one answer each, and what does not fit is refused with a way on."""
+"""Every request in every state: one response each, and refusals with a hint."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.dap_server.test_lifecycle import ENDLESS
 
 STATES = ("NEW", "INITIALIZED", "CONFIGURING", "RUNNING", "STOPPED", "ENDED")
 
-# `+` does what is asked for, `-` is refused.  The program stands before the call of a layer where it is
-# stopped, and has not stopped at an exception.
+# `+`: the request succeeds, `-`: it is refused.  In state STOPPED, the program is before the call of a
+# layer, and has not stopped at an exception.
 TABLE = """
                             NEW  INITIALIZED  CONFIGURING  RUNNING  STOPPED  ENDED
 initialize                   +        -            -          -        -       -
@@ -87,7 +87,7 @@ ROWS = {line.split()[0]: line.split()[1:] for line in TABLE.splitlines()[2:]}
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """By state the program to get there with."""
+    """The program for each state."""
     monkeypatch.chdir(tmp_path)
     endless = tmp_path / "endless.nnc"
     endless.write_text(ENDLESS, encoding="utf-8")
@@ -96,7 +96,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]
 
 
 def bring(client: Client, state: str, programs: dict[str, Path]) -> Message:
-    """Bring a session into a state; numbers for the arguments of what is asked there."""
+    """Bring a session into a state, and return numbers for the arguments of requests."""
     numbers: Message = {"frame": 1000, "inputs": 1000, "location": 1, "memory": "%x", "goto": 1000}
     if state == "NEW":
         return numbers
@@ -131,7 +131,7 @@ def bring(client: Client, state: str, programs: dict[str, Path]) -> Message:
 
 
 def arguments_of(command: str, numbers: Message) -> Any:
-    """Arguments that fit where the request does."""
+    """Return valid arguments of a request."""
     source = numbers.get("source", {"path": "x.nnc"})
     thread, frame = {"threadId": 1}, {"frameId": numbers["frame"]}
     return {
@@ -185,21 +185,21 @@ def test_the_table_has_every_request() -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_one_answer_each(state: str, programs: dict[str, Path]) -> None:
+def test_each_request_gets_one_response(state: str, programs: dict[str, Path]) -> None:
     wrong = []
     for command, row in ROWS.items():
         with conversation() as client:
             numbers = bring(client, state, programs)
             answer = client.expect_response(client.send(command, arguments_of(command, numbers)))
             if command != "disconnect":
-                # Served in turn: whatever the request above still has to say comes before.
+                # Requests are handled in order, so all messages of the request above arrive first.
                 client.expect_response(client.send("setFunctionBreakpoints", {"breakpoints": []}))
                 client.expect_response(client.send("cancel", {}))
                 client.expect_response(client.send("disconnect"))
             client.expect_end()
-        taken = row[STATES.index(state)] == "+"
-        if answer["success"] != taken:
-            wrong.append((command, answer.get("message", "was taken")))
-        elif not taken and not re.search(r": \w+ |\(\w+ .*\)", answer["message"]):
-            wrong.append((command, f"no way on: {answer['message']}"))
+        accepted = row[STATES.index(state)] == "+"
+        if answer["success"] != accepted:
+            wrong.append((command, answer.get("message", "was accepted")))
+        elif not accepted and not re.search(r": \w+ |\(\w+ .*\)", answer["message"]):
+            wrong.append((command, f"no hint: {answer['message']}"))
     assert not wrong

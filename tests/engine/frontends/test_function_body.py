@@ -9,7 +9,7 @@ from onnx.defs import get_all_schemas_with_history
 from onnx.reference import ReferenceEvaluator
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.frontends.function_body import formula
+from nncdbg.engine.frontends.formula import function_body
 from nncdbg.engine.frontends.order import free_names
 from nncdbg.engine.graph import Inline, TensorType
 from nncdbg.textual_repr.parser import parse
@@ -56,7 +56,7 @@ def test_every_function_body_is_a_well_formed_program(schema, every):
     ]
     if every and schema.name == "Attention":
         types[4:] = [None] * len(types[4:])  # The past inputs need matching shapes.
-    program = formula(qualified_name(schema), schema.since_version, attributes, types)
+    program = function_body(qualified_name(schema), schema.since_version, attributes, types)
     assert list(program.graphs) == [program.entry]
     graph = program.graphs[program.entry]
     assert len(graph.inputs) == sum(type_ is not None for type_ in types)
@@ -69,12 +69,12 @@ def test_every_function_body_is_a_well_formed_program(schema, every):
 
 @pytest.mark.parametrize("op", ["Conv", "Relu6", "SequenceMap", "com.microsoft.Gelu"])
 def test_ops_without_a_function_body(op):
-    assert formula(op, 21, {}, [TensorType("f32", (2, 3))]) is None
+    assert function_body(op, 21, {}, [TensorType("f32", (2, 3))]) is None
 
 
 def test_attributes_are_resolved_and_defaults_filled_in():
-    default = formula("LeakyRelu", 16, {}, [TensorType("f32", (2,))])
-    given = formula("LeakyRelu", 16, {"alpha": 0.5}, [TensorType("f32", (2,))])
+    default = function_body("LeakyRelu", 16, {}, [TensorType("f32", (2,))])
+    given = function_body("LeakyRelu", 16, {"alpha": 0.5}, [TensorType("f32", (2,))])
     assert values(default) == {float(np.float32(0.01)), 0.0}
     assert values(given) == {0.5, 0.0}
 
@@ -85,14 +85,14 @@ def values(program):
 
 def test_an_unknown_attribute_is_a_usage_error():
     with pytest.raises(UsageError, match='LeakyRelu has no attribute "beta"') as raised:
-        formula("LeakyRelu", 16, {"beta": 0.5}, [TensorType("f32", (2,))])
+        function_body("LeakyRelu", 16, {"beta": 0.5}, [TensorType("f32", (2,))])
     assert "alpha" in str(raised.value.hint)
 
 
 def test_the_formula_computes_the_op():
     """The converted body and the op give the same results in onnx.reference."""
     x = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -1.0]], np.float32)
-    program = formula("Softmax", 13, {"axis": 1}, [TensorType("f32", (2, 3))])
+    program = function_body("Softmax", 13, {"axis": 1}, [TensorType("f32", (2, 3))])
     graph = program.graphs[program.entry]
     nodes = [
         helper.make_node(
