@@ -30,7 +30,7 @@ from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.minimizing import minimized
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats.finiteness import holds
 
 _FULL = 4
