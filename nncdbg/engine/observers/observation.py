@@ -82,7 +82,7 @@ class Observer:
             # NumPy scalars, which NumPy returns for some tensors of no axes, have no weak references.
             self.log.results[number] = ref(result) if isinstance(result, np.ndarray) else None
         compiled = self._inspectors[result.dtype]
-        if compiled is not None and result.dtype.type not in self._cells:
+        if compiled is not None and isinstance(result, np.generic):
             cell = np.zeros(1, result.dtype)
             self._cells[result.dtype.type] = cell, address_of(cell), compiled
         found = result.__array_interface__
