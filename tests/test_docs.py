@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from nncdbg.dap_server import registry
 from tests.terminal.transcripts import play, same_output
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +25,8 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 )
 def test_the_python_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    # A page may add a request.
+    monkeypatch.setattr(registry, "HANDLERS", {**registry.HANDLERS})
     names: dict[str, Any] = {}
     for block in BLOCK.findall(page.read_text()):
         exec(compile(block, str(page), "exec"), names)
@@ -133,14 +136,14 @@ def test_the_protocol_page_states_the_limits() -> None:
         f"| elements in the clipboard | {clipboard.MAX_ELEMENTS:,} |",
         f"| completions | {evaluating.MAX_COMPLETIONS} |",
         f"of `nncdbg/timeline` | {timeline.MOST_MOMENTS} / {timeline.MOST_BRANCHES} |",
-        f"(40, at most {statistics.MOST_VALUES})",
+        f"`count` is at most {statistics.MOST_VALUES}.",
         f"`nncdbg/nearby` | {statistics.MOST_VISITS}, for the {statistics.NEAR} newest values |",
-        f"collapse (at most {graph_map.MOST_TOGGLED} in total)",
+        f"to collapse (at most {graph_map.MOST_TOGGLED} in total)",
         f"| {neighbourhood.MOST_STATEMENTS} in the {neighbourhood.LEVELS} innermost blocks of the stack |",
         f"| queued requests | {backlog.MOST:,} requests and {backlog.MOST_BYTES >> 20} MiB;",
-        f"at most {tensors.MAX_ELEMENTS})",
-        f"at most {tensors.MAX_BINS})",
+        f"`maxElements` is at most {tensors.MAX_ELEMENTS}.",
+        f"`bins` is at most {tensors.MAX_BINS}.",
         f"selects more than {tensors.MAX_REDUCED:,} elements",
-        f"at most {lines.MAX_LINES} lines)",
+        f"at most {lines.MAX_LINES} lines.",
     ):
         assert words in page, words

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from tests.dap_server.client import Client, Message
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.conversations import conversation
 from tests.dap_server.test_lifecycle import ENDLESS
+from tools.request_tables import request_row
+
+ROOT = Path(__file__).parents[2]
 
 STATES = ("NEW", "INITIALIZED", "CONFIGURING", "RUNNING", "STOPPED", "ENDED")
 
@@ -184,10 +189,10 @@ def test_the_table_has_every_request() -> None:
     assert TABLE.splitlines()[1].split() == list(STATES) == [state.name for state in State]
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_each_request_gets_one_response(state: str, programs: dict[str, Path]) -> None:
+def wrong_answers(rows: dict[str, list[str]], state: str, programs: dict[str, Path]) -> list[tuple[str, str]]:
+    """The requests, with their answer, that the server accepts or rejects in a state unlike their row."""
     wrong = []
-    for command, row in ROWS.items():
+    for command, row in rows.items():
         with conversation() as client:
             numbers = bring(client, state, programs)
             answer = client.expect_response(client.send(command, arguments_of(command, numbers)))
@@ -202,4 +207,40 @@ def test_each_request_gets_one_response(state: str, programs: dict[str, Path]) -
             wrong.append((command, answer.get("message", "was accepted")))
         elif not accepted and not re.search(r": \w+ |\(\w+ .*\)", answer["message"]):
             wrong.append((command, f"no hint: {answer['message']}"))
-    assert not wrong
+    return wrong
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_request_gets_one_response(state: str, programs: dict[str, Path]) -> None:
+    assert wrong_answers(ROWS, state, programs) == []
+
+
+@pytest.fixture
+def section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The section of the page, with its request registered from a temporary module."""
+    page = (ROOT / "docs" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = page.partition("## Add a request")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (tmp_path / "op_counts.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = {*HANDLERS}
+    importlib.import_module("op_counts")
+    yield text
+    for command in HANDLERS.keys() - before:
+        del HANDLERS[command]
+
+
+def test_a_request_is_added_by_following_the_page(section: str, programs: dict[str, Path]) -> None:
+    ((command, *row),) = [line.split() for line in re.findall(r"```text\n(.*?)\n```", section, re.S)]
+    for state in STATES:
+        assert wrong_answers({command: row}, state, programs) == []
+    with conversation() as client:
+        bring(client, "STOPPED", programs)
+        assert client.request(command)["counts"]["Softmax"] == 1
+        assert client.request(command, {"ops": ["MatMul", "Loop"]}) == {"counts": {"MatMul": 1, "Loop": 0}}
+        refused = client.expect_response(client.send(command, {"ops": 3}))
+        assert "`array`" in refused["message"]
+    # The generated row of docs/DAP.md.
+    arguments = "`ops`. `ops` selects ops (default: all ops of the program)."
+    result = "Return `counts`: the number of statements of each op in the entry graph."
+    assert request_row(HANDLERS[command]) == f"| `{command}` | {arguments} | {result} |"

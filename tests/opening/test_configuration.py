@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from argparse import Action
 from collections.abc import Callable
 from dataclasses import MISSING
@@ -11,9 +12,11 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
+from jsonschema import Draft7Validator
 
 import nncdbg
 from nncdbg.dap_server.launch_arguments import LaunchArguments
+from nncdbg.engine import extensions
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import (
     Parser,
@@ -140,6 +143,14 @@ def test_parameters_have_the_types_of_the_record(name: str) -> None:
 
 def test_the_manifest_of_the_extension_is_generated() -> None:
     assert manifest() == MANIFEST.read_text(encoding="utf-8")
+
+
+def test_the_manifest_suggests_the_built_in_backends_and_accepts_others() -> None:
+    launch = json.loads(manifest())["contributes"]["debuggers"][0]["configurationAttributes"]["launch"]
+    schema = launch["properties"]["backend"]
+    assert schema["anyOf"][0] == {"enum": [*extensions.BUILT_IN[extensions.BACKENDS]]}
+    for value, valid in (("cupy", True), ("rounding", True), (3, False)):
+        assert Draft7Validator(schema).is_valid(value) is valid
 
 
 # -- completion of a configuration -------------------------------------------------------------

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import ScopesArguments, VariablesArguments
     from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.dap_server.session import Session
-    from nncdbg.dap_server.variables.encoded import Listed
+    from nncdbg.dap_server.variables.children import Listed
 
 CHILDREN = 100
 """Variables of an answer if the client sends no count."""
@@ -39,7 +39,7 @@ MOST = 10_000
 """Most variables of one request."""
 
 
-@request("scopes", when=LIVE, values=True, reads=True)
+@request("scopes", when=LIVE, values=True, reads=True, title="Reading values")
 def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
     """The scopes of a frame; none if it is gone, or is a line of the user's model."""
     place = session.handles.place(arguments.frame_id)
@@ -61,7 +61,14 @@ def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
     return ScopesBody(scopes=listed)
 
 
-@request("variables", when=LIVE, values=True, capability="supportsValueFormattingOptions", reads=True)
+@request(
+    "variables",
+    when=LIVE,
+    values=True,
+    capability="supportsValueFormattingOptions",
+    reads=True,
+    title="Reading values",
+)
 def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
     for name in ("start", "count"):
         number = getattr(arguments, name)

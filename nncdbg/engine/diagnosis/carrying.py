@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.intentional import consumed, role_of
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, masks_of
@@ -16,10 +15,9 @@ from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings, Visit
 from nncdbg.engine.diagnosis.step import Step, step_of
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.execution.events import Ended
-from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Instrument, Linker
-from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.launch import Loaded, generator_of
+from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.launch import Loaded, MicroPrograms
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
@@ -37,29 +35,21 @@ class Formulas:
     program: Loaded
     carry: Callable[[Step], None]
     known: Callable[[Any], Any]
-    _running: Running = field(default_factory=Running)
-    _loaded: Loaded = field(init=False)
+    _micro_programs: MicroPrograms = field(init=False)
 
     def __post_init__(self) -> None:
-        linker = Linker(
-            NumPy(), Allocation(), generator_of(self._running, 0), (), {Instrument.TRACKER: self._follow}
-        )
-        self._loaded = Loaded(self.program.program, self.program.listing, linker)
+        self._micro_programs = MicroPrograms(self.program.program, self.program.listing, self._follow)
 
     def run(self, step: Step) -> Sequence[Any] | None:
         """Return the results of the statement's formula; None if it has none for these operands, or fails."""
         binding, operands = step.binding, step.application.operands
         try:
-            formula = self._loaded.formula_for(binding.code, binding.pc, operands)
+            formula = self._micro_programs.of(binding.code, binding.pc, operands)
             if formula is None:
                 return None
-            given = [value for value in operands if value is not None]
-            machine = Machine(formula, given, self._loaded.call, self._running)
-            ended = isinstance(machine.run(), Ended)
+            results = [array_of(value) for value in self._micro_programs.run(formula, operands)]
         except NncdbgError:
             return None  # There is no formula for these operands: the op is treated as a whole.
-        frame = machine.frames[0]
-        results = [array_of(value) for value in frame.code.operands_of(-1, frame.slots)] if ended else []
         same = len(results) >= len(step.application.results)
         pairs = zip(results, step.application.results, strict=False)
         return results if same and all(np.shape(a) == np.shape(b) for a, b in pairs) else None
@@ -104,7 +94,7 @@ class Carrier:
             for result, marks in zip(step.results, carried, strict=False):
                 self.marks.add(result, "real", origins, marks)
                 if marks is not None:
-                    self.tell(origins, step.binding)
+                    self.report(origins, step.binding)
         self._carry_shapes(step)
         for number, stage in groups_of(step.known, "meant"):
             self._consume(step, number, stage)
@@ -139,11 +129,11 @@ class Carrier:
             if np.ndim(result):
                 self.marks.add_shape(result, origins)
 
-    def tell(self, origins: Origins, statement: Statement | None = None) -> None:
+    def report(self, origins: Origins, statement: Statement | None = None) -> None:
         """Report origins that were held back; `statement` is the one that they influence now."""
         used = None if statement is None else Visit.of(statement, self.machine.frames)
         for number in origins:
-            self.seen.tell(number, used)
+            self.seen.report(number, used)
 
     def _consume(self, step: Step, number: int, stage: Stage) -> None:
         given = masks_of(step.known, "meant", (number, stage))
@@ -172,7 +162,7 @@ class Carrier:
             self.marks.add(result, "real", frozenset({number}), spoiled)
         if spoiled is not None:
             self.rounded.add(number)
-            self.tell(frozenset({number}), step.binding)
+            self.report(frozenset({number}), step.binding)
 
     def influenced(self, step: Step, marked: Sequence[Marked], *, exact: bool = True) -> Sequence[Marked]:
         """Return the elements of each result that depend on the marked elements of the operands."""

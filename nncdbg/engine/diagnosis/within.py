@@ -14,17 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal
 from nncdbg.engine.diagnosis.recomputed import narrowed
 from nncdbg.engine.diagnosis.register import NONE, Origins, Register
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.execution.events import Ended
 from nncdbg.engine.execution.findings import Finding
-from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Instrument, Linker
-from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.launch import Loaded, generator_of
+from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.launch import Loaded, MicroPrograms
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import overflow_hint, shown
@@ -129,11 +126,7 @@ class Microscope:
     """Runs micro programs of one program's statements."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self._running = Running()
-        linker = Linker(
-            NumPy(), Allocation(), generator_of(self._running, 0), (), {Instrument.TRACKER: self._follow}
-        )
-        self._loaded = Loaded(loaded.program, loaded.listing, linker)
+        self._micro_programs = MicroPrograms(loaded.program, loaded.listing, self._follow)
         self._followed = _Followed()
 
     def look(self, birth: Birth, code: Code, pc: int, depth: int = DEEPEST) -> Within | Finite | None:
@@ -182,20 +175,14 @@ class Microscope:
 
     def _run(self, birth: Birth, code: Code, pc: int) -> Sequence[Any] | None:
         """Return the results of the micro program; None without one, or if it draws random numbers."""
-        formula = self._loaded.formula_for(code, pc, birth.inputs)
+        formula = self._micro_programs.of(code, pc, birth.inputs)
         if formula is None or _is_random(formula):
             return None
-        given = [value for value in birth.inputs if value is not None]
         self._followed = _Followed()
-        self._followed.enter(given)
+        self._followed.enter([value for value in birth.inputs if value is not None])
         for block in walk(formula):
             self._followed.enter(block.template)
-        machine = Machine(formula, given, self._loaded.call, self._running)
-        outcome = machine.run()
-        if not isinstance(outcome, Ended):
-            return None
-        frame = machine.frames[0]
-        return frame.code.operands_of(-1, frame.slots)
+        return self._micro_programs.run(formula, birth.inputs)
 
     def _follow(self, binding: Binding, execute: Execute) -> Execute:
         def followed(*inputs: Any) -> Any:

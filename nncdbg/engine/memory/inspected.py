@@ -18,7 +18,7 @@ import numpy as np
 
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import CONTROL, Code, Statement
-from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Gather, LineOf
 from nncdbg.engine.execution.machine import Machine
@@ -30,7 +30,7 @@ from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.memory.stretches import KnownSteps
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.planning import measure_of
-from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector, is_pattern
+from nncdbg.stats.inspection import Flag, Inspectors, fill, inspect_plain, is_pattern
 
 # Plain ints: the operators of an IntFlag are slow.
 NAN, INF, UNWRITTEN = int(Flag.NAN), int(Flag.INF), int(Flag.UNWRITTEN)
@@ -58,7 +58,7 @@ class InspectedAllocation(Allocation):
         self.log: StatisticsLog | None = None
         self.watched = GUARDS | UNWRITTEN
         self.unwritten: ByIdentity[Binding] = ByIdentity()
-        self._inspectors: dict[np.dtype[Any], Inspector] = {}
+        self._inspectors = Inspectors()
         self.kernel_buffers = KernelBuffers()
         self.fresh = self.kernel_buffers.fresh
         self._making: Making | None = None
@@ -223,7 +223,7 @@ class InspectedAllocation(Allocation):
         if plan is None:
             return None
         dtype = plan[1]
-        return _one((*plan, self._inspectors.get(dtype) or self._inspector(dtype)))
+        return _one((*plan, self._inspectors[dtype]))
 
     def _row_source(self) -> tuple[int, list[Any], Any]:
         if self.log is None:
@@ -258,10 +258,10 @@ class InspectedAllocation(Allocation):
         return adopted if several else adopted[0]
 
     def _left_unwritten(
-        self, binding: Binding, inputs: Sequence[Any], buffer: Array, told: str, index: int = 0
+        self, binding: Binding, inputs: Sequence[Any], buffer: Array, detail: str, index: int = 0
     ) -> None:
         self.unwritten.set(buffer, binding)
-        self.report(Finding("uninitialized", binding, told, inputs, index, result=buffer))
+        self.report(Finding("uninitialized", binding, detail, inputs, index, result=buffer))
 
     def _adopt(
         self, binding: Binding, inputs: Sequence[Any], index: int, result: Any, wrong: str | None = None
@@ -333,17 +333,10 @@ class InspectedAllocation(Allocation):
             number = self.log.positions.take() & MASK
             self.log.results[number] = ref(buffer)
             row = self.log.address + number * ROW_BYTES
-        compiled = self._inspectors.get(buffer.dtype) or self._inspector(buffer.dtype)
+        compiled = self._inspectors[buffer.dtype]
         if compiled is None:
             return self._inspect_plain(buffer, row)
         return compiled(address, buffer.size, GUARD, row)
-
-    def _inspector(self, dtype: np.dtype[Any]) -> Inspector | None:
-        """Return the compiled inspection of a dtype, cached once it is ready; None before."""
-        compiled = inspector(name_of(dtype))
-        if compiled is not None:
-            self._inspectors[dtype] = compiled
-        return compiled
 
     def _inspect_plain(self, buffer: Array, row: int) -> int:
         log = None

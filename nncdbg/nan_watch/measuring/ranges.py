@@ -19,7 +19,7 @@ from nncdbg.engine.expression.evaluator import Evaluator
 from nncdbg.engine.values.values import Values, type_of
 from nncdbg.nan_watch.measuring.gates import RANGE
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 
 if TYPE_CHECKING:
@@ -146,11 +146,11 @@ def _operands(expression: Expression, scope: Values) -> Iterator[Operand]:
 def _facts(expression: Expression, scope: Values) -> Iterator[str]:
     """Return each comparison of the expression that holds, with the values of both sides."""
     evaluator = Evaluator(expression.text, scope)
-    told = False
+    any_true = False
     for node in _comparisons(expression.root):
         sides = [(part, evaluator.evaluate(part)) for part in node.operands]
         if evaluator.truth(node):
-            told = True
+            any_true = True
             yield (
                 ", ".join(
                     f"{expression.text[part.start : part.end].strip()} is {_shown(value)}"
@@ -159,7 +159,7 @@ def _facts(expression: Expression, scope: Values) -> Iterator[str]:
                 )
                 or expression.text
             )
-    if not told:
+    if not any_true:
         yield f"{expression.text} is true"
 
 

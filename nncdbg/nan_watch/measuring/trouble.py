@@ -23,13 +23,12 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.values.values import type_of
-from nncdbg.nan_watch.measuring.carried import Carried
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.levels import Level, Levels, origin_of
 from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.nan_watch.measuring.units import alive_units, cuts, saturated, unit_axis
 from nncdbg.nan_watch.records import Operand
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of, summary_of
 from nncdbg.stats.summary import Summary
@@ -70,7 +69,7 @@ class _Spot:
     gates: tuple[Threshold, ...]
     constants: frozenset[int]
     """The indices of constant operands."""
-    told: bool
+    measured: bool
     """Whether the statement is measured, or only passes levels on."""
 
 
@@ -91,9 +90,6 @@ class Trouble:
         self._levels = Levels(self._high_of)
         self._relative = any(gate.kind in _RELATIVE for gate in gates)
         self._tracks: dict[tuple[int, int, int], Track] = {}
-        carried = tuple(gate for gate in gates if gate.kind in ("update", "runaway"))
-        if carried:
-            debugger.control.listen(Carried(self, carried, debugger).hear)
         debugger.observers.measure(self.wrap)
 
     @property
@@ -138,7 +134,7 @@ class Trouble:
             return
         row = self.row(result)
         level = self._level(spot, inputs, result, row) if self._relative else None
-        if not spot.told:
+        if not spot.measured:
             return
         summary = summary_of(row, dtype)
         track = self.track(spot.binding.code, spot.binding.pc, index, dtype)

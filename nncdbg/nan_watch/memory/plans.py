@@ -13,7 +13,7 @@ from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of
 from nncdbg.nan_watch.memory.wording import lines
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 
 _NAMED = 5
 """Most names of unchecked values in a list."""
@@ -92,14 +92,14 @@ def _defined(debugger: Debugger, value: Placed) -> Line:
 
 def left_out(debugger: Debugger, arena: PlacedAllocation) -> list[str]:
     """Return notes about values in memory outside the plan."""
-    told = []
+    notes = []
     if arena.apart:
         names = _listed(arena.apart)
-        told.append(f"values without a place in the plan, which used separate memory: {names}")
+        notes.append(f"values without a place in the plan, which used separate memory: {names}")
     if arena.beyond:
         names = _listed(arena.beyond)
-        told.append(f"values that do not fit in the arena, which used separate memory: {names}")
-    return told
+        notes.append(f"values that do not fit in the arena, which used separate memory: {names}")
+    return notes
 
 
 def unrun(debugger: Debugger, plan: PlacedPlan, played: Played) -> list[str]:

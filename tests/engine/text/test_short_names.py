@@ -75,7 +75,7 @@ def test_forms_do_not_depend_on_the_order_of_queries() -> None:
     assert in_order == in_reverse[::-1]
 
 
-def test_a_suffix_precedes_an_inner_part_and_an_inner_scope_precedes_an_outer_one() -> None:
+def test_suffixes_precede_inner_parts_and_inner_scopes_precede_outer_ones() -> None:
     assert meant("Conv_output", Scopes([["x/Conv_output_0", "y/Conv_output"]])) == ["y/Conv_output"]
     assert meant("output", Scopes([["conv_output_0"], ["x/output"]])) == ["x/output"]
     assert meant("output", Scopes([["b/output"], ["a/output", "c/output"]])) == ["b/output"]
