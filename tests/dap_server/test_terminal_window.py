@@ -190,8 +190,8 @@ def test_a_terminal_that_fails_to_open_is_reported(client: Client, model: Path) 
     request = client.expect_request("runInTerminal")
     client.answer(request, success=False)
     client.wait_for(lambda m: "cannot open a terminal" in m.get("body", {}).get("output", ""))
-    gone = Path(request["arguments"]["args"][-1]).parent
-    until(lambda: not gone.exists(), "the socket's folder is removed")
+    socket_folder = Path(request["arguments"]["args"][-1]).parent
+    until(lambda: not socket_folder.exists(), "the socket's folder is removed")
     client.request("configurationDone")
     client.expect_stop("entry")
 

@@ -82,7 +82,7 @@ def leave(child: pexpect.spawn) -> None:
     assert child.exitstatus == 0
 
 
-def test_step_and_leave(spawn: Open) -> None:
+def test_a_step_shows_values_and_ctrl_d_leaves(spawn: Open) -> None:
     child = spawn("examples/first_steps.nnc")
     assert "%h f32[2,4]" in answer(child, "next")
     assert "1.491" in answer(child, "p %h")
@@ -222,7 +222,7 @@ def test_output_fits_twenty_columns(spawn: Open) -> None:
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_no_colour(spawn: Open, variable: str) -> None:
+def test_colour_can_be_turned_off(spawn: Open, variable: str) -> None:
     child = spawn("examples/first_steps.nnc", **{variable: "1" if variable == "NO_COLOR" else "dumb"})
     child.send("next\r")
     child.expect("%h f32\\[2,4\\]")
@@ -231,7 +231,7 @@ def test_no_colour(spawn: Open, variable: str) -> None:
     leave(child)
 
 
-def test_colour_on_a_terminal(spawn: Open) -> None:
+def test_a_terminal_gets_colour(spawn: Open) -> None:
     child = spawn("examples/first_steps.nnc")
     child.send("next\r")
     child.expect("->")
@@ -240,7 +240,7 @@ def test_colour_on_a_terminal(spawn: Open) -> None:
     leave(child)
 
 
-def test_no_escape_codes_in_a_pipe(repository: Path) -> None:
+def test_a_pipe_gets_no_escape_codes(repository: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nncdbg", "examples/first_steps.nnc"],
         input="next\nlist\nfoo\nshow %h\n",
