@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,28 @@ def shared_models() -> Path:
     if not models.is_dir():
         pytest.skip(f"there is no folder {models}; set NNCDBG_SHARED to the folder that contains `models/`")
     return models
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`command(*arguments, typed="")` runs `nncdbg` in an empty folder: (exit code, out, err).
+
+    Fails if the command shows a traceback.
+    """
+    from nncdbg.terminal.main import main
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str, typed: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        assert "internal error" not in out + err
+        return code, out, err
+
+    return run

@@ -10,8 +10,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.memory import inspected
 from nncdbg.engine.memory.inspected import InspectedAllocation
+from nncdbg.stats import inspection as compiled_inspection
 from tests.engine.memory.conftest import write_beside
 from tests.presence import present
 
@@ -38,7 +38,7 @@ def data(type_: str = "f32", shape: tuple[int, ...] = (4, 5)) -> Any:
 def inspection(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The inspection of results, by default and without compiled code."""
     if request.param == "not compiled":
-        monkeypatch.setattr(inspected, "inspector", lambda name: None)
+        monkeypatch.setattr(compiled_inspection, "inspector", lambda name: None)
 
 
 def stopped(program: nncdbg.Program, x: Any, allocator: str = "debug") -> tuple[nncdbg.Debugger, nncdbg.Stop]:
