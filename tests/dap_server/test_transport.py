@@ -23,7 +23,7 @@ from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.serving import Listener
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.main import main
-from tests.dap_server.client import socket_client, until
+from tests.dap_server.client import TIMEOUT, socket_client, until
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.servers import Server, refused_to_start, serving
 
@@ -337,9 +337,9 @@ def test_a_listener_closes_with_its_clients() -> None:
     assert isinstance(listener.address, tuple)
     host, port = listener.address
     assert str(listener) == f"{host}:{port}"
-    with socket_client(socket.create_connection((host, port), 30)) as client:
+    with socket_client(socket.create_connection((host, port), TIMEOUT)) as client:
         client.request("initialize", INITIALIZE)
-        with socket_client(socket.create_connection((host, port), 30)) as waiting:
+        with socket_client(socket.create_connection((host, port), TIMEOUT)) as waiting:
             until(lambda: _client_threads() == 2, "both clients have a thread")
             listener.close()
             listener.close()
