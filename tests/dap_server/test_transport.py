@@ -18,7 +18,7 @@ from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into t
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport import serving as transport_serving
-from nncdbg.dap_server.transport.addresses import bind, parse_address, words
+from nncdbg.dap_server.transport.addresses import address_text, bind, parse_address
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.serving import Listener
 from nncdbg.engine.errors import UsageError
@@ -71,7 +71,7 @@ def endless(tmp_path: Path) -> Path:
 )
 def test_valid_addresses_are_parsed_and_formatted(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
-    assert words(address) == text
+    assert address_text(address) == text
 
 
 @pytest.mark.parametrize(
