@@ -120,8 +120,8 @@ def test_a_billion_elements_open_as_fast_as_ten(client: Client, tmp_path: Path) 
     )
     client.start("large.nnc", inputs={"x": "x.npy"}, initialize=odd_values.FLAGS)
     sample(client, name="x", index=":2, :2")
-    took = []
-    for _ in range(5):
+    took: list[float] = []
+    while len(took) < 50 and min(took, default=1.0) >= 0.1:
         start = time.perf_counter()
         body = sample(client, name="x", maxElements=1000)
         last = sample(client, name="x", index="-1, :3")

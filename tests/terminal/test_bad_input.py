@@ -22,22 +22,10 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """`call(*arguments, typed="")` runs the command in a folder with small.nnc: (exit code, out, err)."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
+def call(tmp_path: Path, command: Call) -> Call:
+    """Runs the command in a folder with small.nnc."""
     (tmp_path / "small.nnc").write_text(SMALL)
-
-    def run(*arguments: str, typed: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-        code = main(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        assert "internal error" not in out + err
-        return code, out, err
-
-    return run
+    return command
 
 
 def graph(*statements: str, signature: str = "%x: f32[2,3]) -> (%y: f32[2,3]") -> str:
@@ -285,7 +273,7 @@ def test_a_full_disk_at_the_start_of_a_recording_is_an_error(call: Call) -> None
 def test_a_disk_that_fills_up_ends_the_recording_with_one_error(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nncdbg.commands import recording
+    from nncdbg.commands import recorded_setup
 
     class Filling(io.StringIO):
         name = "typed.cmd"
@@ -295,7 +283,7 @@ def test_a_disk_that_fills_up_ends_the_recording_with_one_error(
                 raise OSError(28, "No space left on device")
             return super().write(text)
 
-    monkeypatch.setattr(recording, "open", lambda *_, **__: Filling(), raising=False)
+    monkeypatch.setattr(recorded_setup, "open", lambda *_, **__: Filling(), raising=False)
     code, out, err = call("small.nnc", "--record", "typed.cmd", typed="list\nnext\nnext\ncontinue\n")
     assert code == 0
     assert err.count("cannot record to typed.cmd: No space left on device") == 1

@@ -15,6 +15,9 @@ import pexpect
 import pytest
 
 PROMPT = r"\(nncdbg\)"
+TIMEOUT = 60.0
+"""Seconds that output is waited for; the machine may be busy."""
+
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|\r")
 
 ENDLESS = """#nncdbg 1
@@ -56,7 +59,7 @@ def spawn(tmp_path: Path, repository: Path) -> Iterator[Open]:
             env=inherited | state | environment,
             dimensions=(40, columns),
             encoding="utf-8",
-            timeout=8,
+            timeout=TIMEOUT,
         )
         children.append(child)
         child.expect(PROMPT)
@@ -123,7 +126,7 @@ def test_interrupt_stops_a_loop_within_one_op(spawn: Open, tmp_path: Path) -> No
     start = time.monotonic()
     child.sendcontrol("c")
     child.expect("Paused after (\\d+) statements")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30
     child.expect("->")
     child.expect(PROMPT)
     first = answer(child, "p $iter").strip()
@@ -142,7 +145,7 @@ def test_interrupt_stops_a_loop_within_one_op(spawn: Open, tmp_path: Path) -> No
 def test_an_interrupted_run_exits_with_130(tmp_path: Path) -> None:
     (tmp_path / "endless.nnc").write_text(ENDLESS)
     arguments = ["-m", "nncdbg", "run", str(tmp_path / "endless.nnc")]
-    child = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=8)
+    child = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=TIMEOUT)
     child.expect("running, statement \\d+")
     child.sendcontrol("c")
     child.expect("interrupted")
@@ -247,7 +250,7 @@ def test_a_pipe_gets_no_escape_codes(repository: Path) -> None:
         cwd=repository,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == 0
@@ -261,11 +264,12 @@ def test_keys_work_in_tmux(tmp_path: Path, repository: Path) -> None:
 
     def tmux(*arguments: str) -> str:
         return subprocess.run(
-            ["tmux", "-S", socket, *arguments], capture_output=True, text=True, check=True, timeout=20
+            ["tmux", "-S", socket, *arguments], capture_output=True, text=True, check=True, timeout=TIMEOUT
         ).stdout
 
     def wait_for(text: str) -> None:
-        for _ in range(100):
+        end = time.monotonic() + TIMEOUT
+        while time.monotonic() < end:
             if text in tmux("capture-pane", "-p"):
                 return
             time.sleep(0.1)
@@ -282,7 +286,8 @@ def test_keys_work_in_tmux(tmp_path: Path, repository: Path) -> None:
         tmux("send-keys", "M-Left")
         wait_for("(nncdbg) back")
     finally:
-        subprocess.run(["tmux", "-S", socket, "kill-server"], capture_output=True, timeout=20, check=False)
+        kill = ["tmux", "-S", socket, "kill-server"]
+        subprocess.run(kill, capture_output=True, timeout=TIMEOUT, check=False)
 
 
 def test_pasted_lines_run_one_by_one(spawn: Open) -> None:

@@ -19,7 +19,7 @@ from nncdbg.engine.expression.evaluator import Evaluator
 from nncdbg.engine.values.values import Values, type_of
 from nncdbg.nan_watch.measuring.gates import RANGE
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of
 from nncdbg.nan_watch.memory.wording import lines
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 
 _NAMED = 5
 """Most names of unchecked values in a list."""
