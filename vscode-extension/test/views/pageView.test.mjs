@@ -12,7 +12,12 @@ import { editor } from "../editor.mjs";
 const { PageView } = await bundled("views/pageView");
 
 const extension = mkdtempSync(path.join(tmpdir(), "nncdbg-"));
-after(() => rmSync(extension, { recursive: true }));
+/** One for each page: it has its HTML, which is read from files of the extension. */
+const written = [];
+after(async () => {
+  await Promise.all(written);
+  rmSync(extension, { recursive: true });
+});
 mkdirSync(path.join(extension, "out", "webview"), { recursive: true });
 ["explain.js", "explain.css"].forEach((name) => writeFileSync(path.join(extension, "out", "webview", name), ""));
 
@@ -34,6 +39,7 @@ function view() {
   const open = () => {
     const sent = [];
     const webview = { onDidReceiveMessage: (listener) => (webview.receive = listener), postMessage: async (message) => void sent.push(message) };
+    written.push(new Promise((resolve) => Object.defineProperty(webview, "html", { set: resolve })));
     opened.resolveWebviewView({ visible: true, webview, onDidChangeVisibility: () => {}, onDidDispose: (listener) => (webview.dispose = listener) });
     return { sent, receive: (message) => webview.receive(message), close: () => webview.dispose() };
   };
