@@ -1,4 +1,4 @@
-// Views with a page: what a new page receives, and which choice counts.
+// Views with a page: the content of a new page, and the choices of the user.
 
 import assert from "node:assert/strict";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -68,7 +68,7 @@ test("the choice on a page is part of the next request", () => {
   assert.deepEqual(requests.at(-1).argument, { expression: "%h" });
 });
 
-test("a choice that VS Code kept with the page counts if there is no other", () => {
+test("a choice that VS Code kept with the page is used if there is no other", () => {
   const { opened, open, requests } = view();
   const page = open();
   opened.follower.follow(session, "");
