@@ -86,10 +86,10 @@ def _wanted(session: CommandSession, text: str, last: int) -> range:
 
 
 def _graph_lines(session: CommandSession, name: str, last: int) -> range:
-    if (name,) not in session.debugger.listing.headers:
+    if (name,) not in session.debugger.loaded.listing.headers:
         known = ", ".join("@" + graph for graph in list(session.debugger.program.graphs)[:10])
         raise UsageError(f"the program has no graph @{name}", hint=f"use one of: {known}")
-    first = session.debugger.listing.header_line((name,))
+    first = session.debugger.loaded.listing.header_line((name,))
     return range(first, min(last, first + _PAGE - 1) + 1)
 
 

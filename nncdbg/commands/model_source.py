@@ -69,7 +69,7 @@ def _find(session: CommandSession, path: str) -> Path | None:
 
 def _show_statement(session: CommandSession, block: tuple[str | int, ...], pc: int) -> None:
     debugger = session.debugger
-    line = debugger.listing.line(block, pc)
-    code = debugger.stack[0].code
+    line = debugger.loaded.listing.line(block, pc)
+    code = debugger.control.stack[0].code
     for words in statement_lines(debugger, session.screen, code, line, f"line {line}: "):
         session.screen.put_line(Text(words))

@@ -37,7 +37,7 @@ def nobody() -> None:
 
 
 def line(shown: Shown, name: str, room: int = 1 << 20) -> str:
-    frame = shown.debugger.machine.frames[0]
+    frame = shown.debugger.control.machine.frames[0]
     slot = frame.code.slot_of[name]
     return Glance(shown, False, nobody, room).text(frame.slots[slot])
 
@@ -71,7 +71,7 @@ def test_one_answer_looks_through_so_many_elements() -> None:
     debugger, shown = debugged(statistics=False)
     debugger.step_over()
     glance = Glance(shown, False, nobody, room=150)
-    frame = debugger.machine.frames[0]
+    frame = debugger.control.machine.frames[0]
     texts = [glance.text(frame.slots[frame.code.slot_of[name]]) for name in ("x", "h")]
     assert [text.endswith("…") for text in texts] == [False, True]
 
@@ -79,8 +79,8 @@ def test_one_answer_looks_through_so_many_elements() -> None:
 def test_where_memory_is_used_again_nothing_is_remembered() -> None:
     debugger, shown = debugged(allocator="arena")
     debugger.step_over()
-    slot = debugger.machine.frames[0].code.slot_of["h"]
-    content = debugger.machine.frames[0].slots[slot]
+    slot = debugger.control.machine.frames[0].code.slot_of["h"]
+    content = debugger.control.machine.frames[0].slots[slot]
     Glance(shown, False, nobody).text(content)
     assert shown.summary(content) is None
 
@@ -90,7 +90,7 @@ def test_what_is_gone_is_forgotten() -> None:
     debugger.step_over()
     line(shown, "h")
     assert len(shown._summaries) == 1
-    frame = debugger.machine.frames[0]
+    frame = debugger.control.machine.frames[0]
     frame.slots[frame.code.slot_of["h"]] = None
     gc.collect()
     assert not shown._summaries
@@ -108,5 +108,5 @@ def test_a_device_shows_the_same_and_copies_what_is_shown(monkeypatch: pytest.Mo
     before = len(stand_in.transfers)
     assert line(shown_device, name) == line(shown_host, name)
     assert len(stand_in.transfers) - before <= 2
-    content = device.machine.frames[0].slots[device.machine.frames[0].code.slot_of[name]]
+    content = device.control.machine.frames[0].slots[device.control.machine.frames[0].code.slot_of[name]]
     assert type_text(content) == type_text(host.value(name))

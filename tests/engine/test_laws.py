@@ -35,12 +35,16 @@ def finished(text: str, **options: Any) -> list[bytes]:
 
 def state(debugger: nncdbg.Debugger) -> list[Any]:
     """Everything that can be seen at this moment: the stack, and every value computed by now."""
-    seen: list[Any] = [debugger.machine.ended]
-    for frame in debugger.machine.frames:
+    seen: list[Any] = [debugger.control.machine.ended]
+    for frame in debugger.control.machine.frames:
         values = {}
         for slot, content in enumerate(frame.slots):
             held = content is not UNSET and content is not EVICTED
-            if held and frame.code.definition[slot] < frame.pc and not debugger.allocation.standing(content):
+            if (
+                held
+                and frame.code.definition[slot] < frame.pc
+                and not debugger.loaded.allocation.standing(content)
+            ):
                 values[slot] = None if content is None else np.asarray(content).tobytes()
         seen.append((frame.code.path, frame.pc, frame.iteration, values))
     return seen
@@ -52,7 +56,7 @@ def test_stepping_to_the_end_gives_what_running_gives(text: str) -> None:
     whole = finished(text)
     for step in ("step_over", "step_into", "micro"):
         debugger = started(text)
-        while not debugger.machine.ended:
+        while not debugger.control.machine.ended:
             stop = debugger.step_into(micro=True) if step == "micro" else getattr(debugger, step)()
             assert stop.error is None, stop.error
         if step == "micro":
@@ -88,7 +92,7 @@ def test_backends_agree(text: str) -> None:
     assume(largest(ours) < LARGEST)
     theirs = nncdbg.Debugger(program, WIDE, backend="onnxruntime")
     assert theirs.run().reason == "end"
-    assert ours.machine.tick == theirs.machine.tick
+    assert ours.control.machine.tick == theirs.control.machine.tick
     assert ours.outputs is not None
     assert theirs.outputs is not None
     for name, wanted in ours.outputs.items():
@@ -110,7 +114,7 @@ def test_on_another_backend_stepping_and_memory_change_nothing(text: str) -> Non
         assert debugger.run().reason == "end"
         whole.append(results(debugger))
     stepped = opened("debug")
-    while not stepped.machine.ended:
+    while not stepped.control.machine.ended:
         assert stepped.step_into().error is None
     assert [results(stepped)] * 4 == whole
 
@@ -120,7 +124,7 @@ def test_on_another_backend_stepping_and_memory_change_nothing(text: str) -> Non
 def test_going_back_and_forward_passes_through_the_same_states(text: str) -> None:
     debugger = started(text)
     states = [state(debugger)]
-    while not debugger.machine.ended:
+    while not debugger.control.machine.ended:
         debugger.step_into()
         states.append(state(debugger))
     for earlier in reversed(states[:-1]):
@@ -149,11 +153,11 @@ def test_any_moment_is_the_same_however_it_is_reached(text: str, moments: list[i
 @given(runnable())
 def test_a_step_over_undone_is_where_it_began(text: str) -> None:
     debugger = started(text)
-    while not debugger.machine.ended:
-        before, depth = state(debugger), len(debugger.machine.frames)
+    while not debugger.control.machine.ended:
+        before, depth = state(debugger), len(debugger.control.machine.frames)
         debugger.step_over()
-        if debugger.machine.ended or len(debugger.machine.frames) == depth:
-            frame = debugger.machine.frames[-1]
+        if debugger.control.machine.ended or len(debugger.control.machine.frames) == depth:
+            frame = debugger.control.machine.frames[-1]
             if frame.iteration == before[-1][2]:
                 debugger.step_back()
                 assert state(debugger) == before
@@ -166,11 +170,13 @@ def test_without_memory_for_history_going_back_gives_the_same(text: str) -> None
     rich, poor = started(text), started(text, history=0)
     assert rich.run().reason == poor.run().reason == "end"
     poor.timeline.enforce()
-    last = rich.machine.tick
+    last = rich.control.machine.tick
     for tick in range(last - 1, -1, -1):
         rich.go_to(tick)
         poor.go_to(tick)
-        names = [name for name in rich.values.names() if rich.machine.frames[0].code.slot_of.get(name)]
+        names = [
+            name for name in rich.values.names() if rich.control.machine.frames[0].code.slot_of.get(name)
+        ]
         for name in names:
             try:
                 wanted = rich.value(name)
@@ -192,9 +198,9 @@ def test_an_edit_is_undone_by_going_back_and_applied_again_by_going_forward(
     debugger = started(text)
     untouched = finished(text)
     debugger.go_to(ticks)
-    if debugger.machine.ended:
+    if debugger.control.machine.ended:
         debugger.step_back_into()
-    place = debugger.machine.tick
+    place = debugger.control.machine.tick
     debugger.set_value("x", number, (0,))
     assert debugger.value("x")[0] == np.float32(number)
     edited = state(debugger)

@@ -43,14 +43,14 @@ def test_a_replay_goes_through_the_micro_programs_that_were_stepped_into() -> No
     debugger = started(history=0)
     debugger.step_into(micro=True)
     seen = []
-    while not debugger.machine.ended:
+    while not debugger.control.machine.ended:
         seen.append((debugger.stop.line, len(debugger.frames)))
         debugger.step_into()
     for place in reversed(seen):
         debugger.timeline.enforce()
         debugger.step_back_into()
         assert (debugger.stop.line, len(debugger.frames)) == place
-    assert debugger.machine.tick == 1
+    assert debugger.control.machine.tick == 1
 
 
 def test_an_edit_just_inside_a_micro_program_survives_a_replay() -> None:
@@ -71,9 +71,9 @@ def test_a_mark_after_a_micro_program_holds_when_that_was_gone_back_over() -> No
     made = debugger.mark("after")
     debugger.step_back()
     debugger.step_over()
-    assert debugger.machine.tick < made.tick
+    assert debugger.control.machine.tick < made.tick
     debugger.go_to("after")
-    assert (debugger.machine.tick, debugger.stop.line) == (made.tick, 3)
+    assert (debugger.control.machine.tick, debugger.stop.line) == (made.tick, 3)
 
 
 def test_a_mark_after_an_edit_holds_when_the_edit_was_gone_back_over() -> None:
@@ -123,7 +123,7 @@ def test_an_edit_reaches_what_depends_on_it_through_dropped_values() -> None:
 def test_checkpoints_stay_at_distances_that_double() -> None:
     debugger = started(inputs={"x": X, "n": 6_000}, allocator="plain")
     debugger.run()
-    last = debugger.machine.tick
+    last = debugger.control.machine.tick
     ticks = [state.tick for state in debugger.timeline._checkpoints]
     for older, newer in zip(ticks, ticks[1:], strict=False):
         assert newer - older <= max(2 * SPACING, last - newer + 2 * SPACING)
@@ -133,9 +133,9 @@ def test_checkpoints_stay_at_distances_that_double() -> None:
 def test_reverse_continue_over_a_long_loop_replays_little() -> None:
     debugger = started(inputs={"x": X, "n": 6_000}, allocator="plain")
     debugger.run()
-    last, _ = debugger.machine.tick, debugger.break_at(line=2)
+    last, _ = debugger.control.machine.tick, debugger.break_at(line=2)
     assert debugger.reverse_continue().reason == "breakpoint"
-    assert debugger.machine.tick == 0
+    assert debugger.control.machine.tick == 0
     assert debugger.timeline.replayed < 4 * last
 
 
@@ -210,11 +210,11 @@ def test_a_listener_that_raises_is_reported_and_hears_no_more() -> None:
         heard.append(event)
         raise RuntimeError("not today")
 
-    debugger.machine.listeners.append(listener)
+    debugger.control.machine.listeners.append(listener)
     assert debugger.run().reason == "end"
     assert len(heard) == 1
-    assert len(debugger.problems) == 1
-    assert "not today" in debugger.problems[0]
+    assert len(debugger.control.machine.problems) == 1
+    assert "not today" in debugger.control.machine.problems[0]
 
 
 def test_blocks_nested_deeper_than_the_stack_of_python_run() -> None:
@@ -288,7 +288,7 @@ def test_pauses_from_threads_lose_nothing_and_change_nothing() -> None:
     iterations = []
     deadline = time.monotonic() + 60
     try:
-        while not debugger.machine.ended and time.monotonic() < deadline:
+        while not debugger.control.machine.ended and time.monotonic() < deadline:
             if found.number in debugger.run().breakpoints:
                 iterations.append(debugger.evaluate("$iter"))
     finally:
@@ -296,7 +296,7 @@ def test_pauses_from_threads_lose_nothing_and_change_nothing() -> None:
         for thread in threads:
             thread.join()
     assert iterations == [7, 107, 207, 307]
-    assert debugger.machine.tick == whole.machine.tick
+    assert debugger.control.machine.tick == whole.control.machine.tick
     np.testing.assert_array_equal(debugger.value("y"), whole.value("y"))
 
 
@@ -307,7 +307,7 @@ def test_going_back_can_be_paused() -> None:
     debugger.pause()
     stop = debugger.reverse_continue()
     assert stop.reason == "pause"
-    assert debugger.machine.tick > 0
+    assert debugger.control.machine.tick > 0
     assert debugger.reverse_continue().reason == "entry"
 
 
@@ -333,7 +333,7 @@ def test_going_back_finds_a_nan_in_a_value_that_was_dropped() -> None:
     debugger.timeline.budget = 1 << 30
     debugger.catch("nan")
     assert debugger.reverse_continue().reason == "exception"
-    assert debugger.machine.tick == 1
+    assert debugger.control.machine.tick == 1
 
 
 def test_an_operand_in_place_has_not_the_type_of_a_counter_that_nobody_names() -> None:

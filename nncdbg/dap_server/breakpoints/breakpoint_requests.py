@@ -52,7 +52,7 @@ class LineRequest:
 
     def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         listing = self._listing(session, before)
-        if listing is session.program.debugger.listing:
+        if listing is session.program.debugger.loaded.listing:
             return self._in_listing(session)
         if listing is not None:
             return self._in_micro_program(session, listing)
@@ -71,7 +71,7 @@ class LineRequest:
     def _in_listing(self, session: Session) -> Placed:
         debugger = session.program.debugger
         found = break_at(debugger, self.terms, line=self.line)
-        return self._placed(session, found, debugger.listing, found.lines[0], found.note)
+        return self._placed(session, found, debugger.loaded.listing, found.lines[0], found.note)
 
     def _in_micro_program(self, session: Session, listing: Listing) -> Placed:
         place = listing.next_site(self.line)

@@ -44,7 +44,7 @@ MAX_REFERENCE = (1 << 31) - 1
 @each_program
 def bind(session: Session) -> None:
     """Set the client's breakpoints on a new program, and send its logpoint messages to the client."""
-    session.program.debugger.said = lambda message: report_message(session, message)
+    session.program.debugger.control.said = lambda message: report_message(session, message)
     session.breakpoints.bind(session)
     session.exception_filters.bind(session.program.debugger, session.client)
 

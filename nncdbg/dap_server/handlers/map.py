@@ -106,7 +106,7 @@ class Drawing:
 
     def _label(self, block: Block, pc: int, op: str) -> str:
         """The op; for a loop or branch its name, for a running loop also the iteration."""
-        frames = self.session.program.debugger.stack
+        frames = self.session.program.debugger.control.stack
         within = block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames)
         if within:
             return frame_title(frames[::-1], len(frames) - 2 - block.depth)

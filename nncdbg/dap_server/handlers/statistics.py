@@ -103,7 +103,7 @@ def _ranked(session: Session, glance: Glance) -> list[Near]:
 
 
 def _code(session: Session, depth: int) -> Code:
-    return session.program.debugger.stack[depth].code
+    return session.program.debugger.control.stack[depth].code
 
 
 # -- selection ----------------------------------------------------------------------------------
@@ -112,9 +112,9 @@ def _code(session: Session, depth: int) -> Code:
 def _newest(session: Session) -> Iterator[tuple[int, int, Any]]:
     """(depth, slot, content) of tensors on the stack: for each frame the newest, then its inputs."""
     debugger, seen = session.program.debugger, set()
-    for depth in range(len(debugger.stack) - 1, -1, -1):
+    for depth in range(len(debugger.control.stack) - 1, -1, -1):
         session.queue.check_cancelled()
-        frame = debugger.stack[depth]
+        frame = debugger.control.stack[depth]
         for slot in _slots(session, frame):
             content = frame.slots[slot]
             known = content is EVICTED or not is_tensor(content) or is_text(content) or id(content) in seen
@@ -134,7 +134,7 @@ def _slots(session: Session, frame: Frame) -> Iterator[int]:
 def _judged(glance: Glance, depth: int, slot: int, content: Any) -> Near:
     summary = glance.at_hand(content)
     reasons = [(0, each) for each in _nonfinite(summary)]
-    if not glance.shown.debugger.allocation.whole(content):
+    if not glance.shown.debugger.loaded.allocation.whole(content):
         reasons.append((1, "partly written"))
     reasons += [(2, each) for each in _extreme(summary, dtypes.name_of(content.dtype))]
     rank = reasons[0][0] if reasons else 3
@@ -167,7 +167,7 @@ def _frame(session: Session, depth: int) -> dict[str, Any]:
     return {
         "frameId": session.handles.number(frame_place(session, depth)),
         "title": frame_title(frames, len(frames) - 1 - depth),
-        "source": session.program.sources.of_frame(debugger.stack[depth]),
+        "source": session.program.sources.of_frame(debugger.control.stack[depth]),
     }
 
 

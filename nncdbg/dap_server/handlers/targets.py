@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.listing import Listing, Site
 
 
@@ -40,7 +40,7 @@ class IntoPlace:
 
 @request("stepInTargets", when=STOPPED, capability="supportsStepInTargetsRequest", reads=True)
 def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> StepInTargetsBody:
-    frames = session.program.debugger.stack
+    frames = session.program.debugger.control.stack
     if frame_depth(session, arguments.frame_id) != len(frames) - 1:
         return StepInTargetsBody(targets=[])  # the statement of an outer frame has already begun
     frame = frames[-1]
@@ -57,7 +57,7 @@ def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> Step
 
 def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
     debugger = session.program.debugger
-    code, pc = debugger.stack[-1].code, debugger.stack[-1].pc
+    code, pc = debugger.control.stack[-1].code, debugger.control.stack[-1].pc
     if debugger.ended or pc == len(code.nodes):
         return
     node = code.nodes[pc]
@@ -75,7 +75,7 @@ def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
 def step_into_target(session: Session, number: int) -> None:
     """Step into one of the targets.  Raises UsageError if the program is not at its statement."""
     debugger = session.program.debugger
-    frame = debugger.stack[-1]
+    frame = debugger.control.stack[-1]
     place = session.handles.place(number)
     if (
         not isinstance(place, IntoPlace)
@@ -154,10 +154,10 @@ def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
     """
     debugger = session.program.debugger
     last = debugger.timeline.last_visit(lambda code: _is_of(session, code, listing, site), site.pc)
-    within = [frame for frame in debugger.stack if _is_of(session, frame.code, listing, site)]
+    within = [frame for frame in debugger.control.stack if _is_of(session, frame.code, listing, site)]
     # A micro program is entered only by stepping into it, so one that is not open is never reached by
     # running.
-    forward = not debugger.ended and (listing is debugger.listing or bool(within))
+    forward = not debugger.ended and (listing is debugger.loaded.listing or bool(within))
     ways = [*([True] if last is not None else []), *([False] if forward else [])]
     ahead = bool(within) and within[-1].pc < site.pc
     return ways[::-1] if ahead else ways

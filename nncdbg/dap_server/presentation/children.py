@@ -191,7 +191,7 @@ class View:
         depth = depth_of(self.session, place.frame)
         if place.kind != "value" or place.index or depth is None:
             return False
-        frame = self.session.program.debugger.stack[depth]
+        frame = self.session.program.debugger.control.stack[depth]
         return frame.iteration > 0 and any(each.name == place.text for each in frame.code.graph.inputs)
 
     def children(self, place: ContentPlace) -> Children:

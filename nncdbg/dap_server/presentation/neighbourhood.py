@@ -141,7 +141,7 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
 
 def whole(session: Session, opened: Container[str]) -> list[Block]:
     """The entry graph with all its statements, and its expanded blocks: outer before inner."""
-    root = on_the_stack(session, (), len(session.program.debugger.stack))[0]
+    root = on_the_stack(session, (), len(session.program.debugger.control.stack))[0]
     root.inside = {}
     root.shown = list(range(min(MOST_OF_ALL, len(root.graph.nodes) + 1)))
     room = MOST_OF_ALL - len(root.shown)
@@ -155,7 +155,7 @@ def _around(block: Block) -> range:
 
 def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[Block]:
     """The innermost blocks of the stack, outer before inner, without those below a collapsed statement."""
-    frames = session.program.debugger.stack
+    frames = session.program.debugger.control.stack
     first = max(0, len(frames) - levels)
     blocks: list[Block] = []
     for depth in range(first, len(frames)):

@@ -70,7 +70,7 @@ def here(view: View, place: FramePlace) -> Here | None:
     depth = depth_of(view.session, place)
     if depth is None:
         return None
-    frame = view.session.program.debugger.stack[depth]
+    frame = view.session.program.debugger.control.stack[depth]
     return Here(view, place, depth, frame, *standing(view.session, depth), Sent(view, place, frame))
 
 
@@ -125,7 +125,7 @@ def _outputs(here: Here) -> Children:
     Before a statement without a kernel: its results, which can be set.
     """
     debugger = here.view.session.program.debugger
-    if here.depth == len(debugger.stack) - 1 and debugger.awaited:
+    if here.depth == len(debugger.control.stack) - 1 and debugger.awaited:
         return _awaited(here, debugger.awaited)
     if here.ended and here.depth == 0:
         return _listed(here, here.code.operands[-1])
@@ -205,9 +205,9 @@ def _memory(here: Here) -> Children:
     debugger, view = here.view.session.program.debugger, here.view
     timeline = debugger.timeline
     facts = [
-        ("allocator", debugger.allocation.name),
+        ("allocator", debugger.loaded.allocation.name),
         ("backend", debugger.backend.name),
-        ("live", f"{debugger.allocation.live_bytes()} bytes in buffers"),
+        ("live", f"{debugger.loaded.allocation.live_bytes()} bytes in buffers"),
         ("budget", f"{timeline.budget} bytes for old values"),
         (
             "undo",

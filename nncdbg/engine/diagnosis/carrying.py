@@ -18,8 +18,8 @@ from nncdbg.engine.diagnosis.step import Step, step_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
+from nncdbg.engine.execution.loaded import Loaded, generator_of
 from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole

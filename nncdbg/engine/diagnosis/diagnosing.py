@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.findings import Finding
-from nncdbg.engine.launch import Loaded
+from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Made

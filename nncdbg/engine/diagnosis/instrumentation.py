@@ -26,8 +26,10 @@ _FAULTS = {"integer", "inf", "overflow"}
 """Kinds of findings that the checks of single ops report."""
 
 if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.diagnosing import Diagnosing
     from nncdbg.engine.diagnosis.trail import Trail
     from nncdbg.engine.observers.oracle import MicroCheck
+    from nncdbg.engine.stopping.control import Control
 
 
 class Instrumentation:
@@ -93,10 +95,36 @@ class Instrumentation:
         if caught:
             self._link()
 
-    def follow(self, trail: Trail) -> None:
-        """Report all findings to a NaN tracker, which tracks every statement once it requests that."""
-        self.trail = trail
+    def follow(self, control: Control, diagnosis: Diagnosing) -> Trail:
+        """Track NaN and Inf from here on: where they originate, propagate and end.
+
+        Tracking stops nothing; catches work as before.
+        """
+        from nncdbg.engine.diagnosis.trail import Trail
+
+        outermost, backend = control.stack[0], self.linker.backend
+        names = [value.name for value in outermost.code.graph.inputs]
+
+        def begin(first: Callable[[], None]) -> None:
+            def begin_here() -> None:
+                first()
+                self._follow_statements()
+
+            control.between_statements(begin_here)
+
+        self.trail = Trail(
+            control.machine,
+            dict(zip(names, outermost.slots[1 : 1 + len(names)], strict=True)),
+            backend.to_host,
+            self.linker.allocation.whole,
+            diagnosis,
+            begin,
+            lambda: control.timeline.replaying,
+        )
         self._link()
+        if self.trail.start():
+            self._follow_statements()
+        return self.trail
 
     def unfollow(self) -> None:
         """Remove the NaN tracker; another one may be set."""
@@ -105,7 +133,7 @@ class Instrumentation:
             self.linker.follow = None
             self.linker.link_again()
 
-    def begin_following(self) -> None:
+    def _follow_statements(self) -> None:
         """Pass each statement's operands and results to the NaN tracker from now on."""
         assert self.trail is not None
         self.linker.follow = self.trail.wrap

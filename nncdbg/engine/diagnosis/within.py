@@ -23,8 +23,8 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
+from nncdbg.engine.execution.loaded import Loaded, generator_of
 from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.causes import OVERFLOWS, Birth, Cause

@@ -98,7 +98,7 @@ class Allocation:
         return execute
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Linker:
     """Builds the instructions of codes.  `generator` returns the random stream of a statement."""
 

@@ -22,13 +22,12 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended, Failed
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
+from nncdbg.engine.execution.loaded import Loaded, generator_of
 from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.graph import Program
-from nncdbg.engine.launch import Loaded, generator_of
+from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.values.values import type_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,13 @@ class Breakpoints(Sequence[Breakpoint]):
     ) -> Breakpoint:
         """Add a breakpoint at the one requested place, by kind, that is not None.
 
-        Raises UsageError for a place that does not exist, ExpressionError for a wrong condition.
+        `data` stops after each statement that writes a value.  `watch` stops after each statement that
+        changes the result of an expression, such as ``"%h[0, 3]"``; the first result counts as a change
+        unless it is false.  `assert` stops after each statement that writes an operand of an expression and
+        makes it false; with ``$out``, it evaluates the expression after every statement.  See
+        `Debugger.break_at` for the other kinds.
+
+        Raises UsageError for a place that does not exist, ExpressionError for a wrong expression.
         """
         chosen = [(kind, place) for kind, place in asked.items() if place is not None]
         if len(chosen) != 1:

@@ -159,7 +159,7 @@ class _Naming:
 
 def _inputs(debugger: Debugger) -> dict[int, str]:
     """Map identities of the input values to the inputs' names; layers use other names for them."""
-    slots = debugger.stack[0].slots
+    slots = debugger.control.stack[0].slots
     names = [value.name for value in debugger.program.graphs[debugger.program.entry].inputs]
     return {id(content): name for content, name in zip(slots[1:], names, strict=False)}
 

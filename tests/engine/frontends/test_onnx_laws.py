@@ -61,10 +61,10 @@ def test_layers_text_steps_and_memory_change_no_bit(model):
             assert debugger.run().reason == "end", debugger.stop.error
             assert debugger.outputs["y"].tobytes() == wanted
     stepped = nncdbg.Debugger(program, X)
-    while not stepped.machine.ended:
+    while not stepped.control.machine.ended:
         assert stepped.step_into().error is None
     assert stepped.outputs["y"].tobytes() == wanted
-    for _ in range(min(20, stepped.machine.tick)):
+    for _ in range(min(20, stepped.control.machine.tick)):
         stepped.step_back_into()
     assert stepped.run().reason == "end"
     assert stepped.outputs["y"].tobytes() == wanted

@@ -86,7 +86,7 @@ def _first(played: Played, right: Debugger, tried: Debugger) -> Difference | Non
     if differs is not None and differs.slot is not None and differs.moment.tick == moment.tick:
         value, got = differs.name, differs.actual
         right.go_to(moment.tick + 1)
-        want = copied(right.machine.frames[-1].slots[differs.slot])
+        want = copied(right.control.machine.frames[-1].slots[differs.slot])
     iteration = moment.iteration[-1] if moment.iteration else 0
     return Difference(
         statement, op, tried.loaded.line(code, pc), iteration, value, want, got, detail, finding

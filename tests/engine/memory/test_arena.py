@@ -47,7 +47,7 @@ def finished(text: str, allocator: Any) -> nncdbg.Debugger:
 
 def entry_values(debugger: nncdbg.Debugger) -> int:
     """How many slots of the entry frame may hold a block at the end."""
-    return len(set(debugger.machine.frames[0].code.operands[-1]))
+    return len(set(debugger.control.machine.frames[0].code.operands[-1]))
 
 
 @FEW
@@ -59,34 +59,34 @@ def test_an_arena_gives_the_bits_of_debug_however_one_gets_there(text: str, tick
         debugger = finished(text, allocator)
         assert results(debugger) == whole
         debugger.go_to(ticks)
-        if not debugger.machine.ended:
+        if not debugger.control.machine.ended:
             assert debugger.run().reason == "end"
         assert results(debugger) == whole
         debugger.restart()
-        while not debugger.machine.ended:
+        while not debugger.control.machine.ended:
             stop = debugger.step_into(micro=micro)
             assert stop.reason in ("step", "end"), stop
         if not micro:
             assert results(debugger) == whole
         # Whatever left its frame was held by somebody, and everything else was freed.
-        assert debugger.allocation.live_bytes() <= 128 * entry_values(debugger)
+        assert debugger.loaded.allocation.live_bytes() <= 128 * entry_values(debugger)
 
 
 @FEW
 @given(runnable())
 def test_stepping_back_passes_through_the_states_of_debug(text: str) -> None:
     debug, arena = started(text, "debug"), started(text, "arena")
-    while not debug.machine.ended:
+    while not debug.control.machine.ended:
         debug.step_into()
         arena.step_into()
     for _ in range(6):
-        if not arena.machine.tick:
+        if not arena.control.machine.tick:
             break
         debug.step_back_into()
         arena.step_back_into()
-        assert arena.machine.tick == debug.machine.tick
-        assert arena.machine.frames[-1].code.path == debug.machine.frames[-1].code.path
-        for name in arena.machine.frames[-1].code.slot_of:
+        assert arena.control.machine.tick == debug.control.machine.tick
+        assert arena.control.machine.frames[-1].code.path == debug.control.machine.frames[-1].code.path
+        for name in arena.control.machine.frames[-1].code.slot_of:
             try:
                 value = arena.value(name)
             except nncdbg.NotComputed:
@@ -95,20 +95,20 @@ def test_stepping_back_passes_through_the_states_of_debug(text: str) -> None:
 
 
 def test_the_text_is_the_same_under_every_allocator() -> None:
-    texts = {name: finished(CHAIN, name).listing.lines for name in ("plain", "debug", *ARENAS)}
+    texts = {name: finished(CHAIN, name).loaded.listing.lines for name in ("plain", "debug", *ARENAS)}
     assert all(lines == texts["plain"] for lines in texts.values())
 
 
 def peak_bytes(debugger: nncdbg.Debugger) -> int:
-    assert isinstance(debugger.allocation, ArenaAllocation)
-    return debugger.allocation.heap.peak_bytes
+    assert isinstance(debugger.loaded.allocation, ArenaAllocation)
+    return debugger.loaded.allocation.heap.peak_bytes
 
 
 def test_memory_is_used_again() -> None:
     debugger = started(CHAIN, "arena")
     addresses = []
-    while not debugger.machine.ended:
-        frame = debugger.machine.frames[0]
+    while not debugger.control.machine.ended:
+        frame = debugger.control.machine.frames[0]
         pc = frame.pc
         debugger.step_over()
         if pc < len(frame.code.nodes):
@@ -154,12 +154,12 @@ def test_another_moment_is_looked_at_in_memory_of_its_own() -> None:
     for _ in range(3):
         debugger.step_over()
     held = debugger.value("c")
-    live = debugger.allocation.live_bytes()
+    live = debugger.loaded.allocation.live_bytes()
     other = debugger.timeline.diversion(1)
     np.testing.assert_array_equal(other.frames[0].slots[other.frames[0].code.slot_of["a"]], [1.5, -1.0, 1.5])
     while not other.ended:
         other.step()
-    assert debugger.allocation.live_bytes() == live
+    assert debugger.loaded.allocation.live_bytes() == live
     np.testing.assert_array_equal(debugger.value("c"), held)
     assert debugger.run().reason == "end"
     assert results(debugger) == results(finished(CHAIN, "debug"))
@@ -231,7 +231,7 @@ def test_what_a_loop_collects_stands_until_it_is_stacked() -> None:
         debugger = finished(text, allocator)
         assert results(debugger) == results(finished(text, "debug"))
         # The stacked result is an array of its own; of blocks only %y is left.
-        assert debugger.allocation.live_bytes() == 128
+        assert debugger.loaded.allocation.live_bytes() == 128
 
 
 def test_a_failed_statement_keeps_no_memory() -> None:
@@ -244,7 +244,7 @@ def test_a_failed_statement_keeps_no_memory() -> None:
     stop = debugger.run()
     assert (stop.reason, stop.line) == ("exception", 3)
     assert stop.error is not None
-    assert debugger.allocation.live_bytes() == 128
+    assert debugger.loaded.allocation.live_bytes() == 128
 
 
 def test_unwritten_memory_holds_old_data_in_the_arena_and_nan_when_poisoned() -> None:
@@ -283,7 +283,7 @@ def test_a_loop_runs_in_the_memory_of_two_iterations() -> None:
 def test_the_allocation_can_be_given() -> None:
     given = ArenaAllocation(poison=True)
     debugger = started(CHAIN, given)
-    assert debugger.allocation is given
+    assert debugger.loaded.allocation is given
     assert given.name == "poison"
     with pytest.raises(nncdbg.UsageError, match="unknown allocator 'heap'"):
         started(CHAIN, "heap")

@@ -22,7 +22,7 @@ def debugger_of(name: str, **options: Any) -> nncdbg.Debugger:
 
 
 def here(debugger: nncdbg.Debugger) -> Moment:
-    frame = debugger.machine.frames[-1]
+    frame = debugger.control.machine.frames[-1]
     return frame.code.path, frame.pc
 
 
@@ -40,7 +40,7 @@ def recorded(debugger: nncdbg.Debugger) -> list[Moment]:
 
 def check(debugger: nncdbg.Debugger, moments: list[Moment]) -> None:
     """At the present tick: every statement's last visit is that of the record."""
-    now = debugger.machine.tick
+    now = debugger.control.machine.tick
     for path, pc in set(moments):
         last = max((tick for tick, moment in enumerate(moments[:now]) if moment == (path, pc)), default=None)
         assert debugger.timeline.last_visit(on(path), pc) == last, (path, pc, now)
@@ -51,7 +51,7 @@ def check(debugger: nncdbg.Debugger, moments: list[Moment]) -> None:
 def test_the_last_visit_is_that_of_the_record(name: str, allocator: str) -> None:
     debugger = debugger_of(name, allocator=allocator)
     moments = recorded(debugger)
-    end = debugger.machine.tick
+    end = debugger.control.machine.tick
     for tick in (end, end - 1, end // 2, end - 3, end // 3, 1, end // 2 + 1, 0):
         debugger.go_to(tick)
         check(debugger, moments)
@@ -61,7 +61,7 @@ def test_past_the_journal_nothing_is_said_that_is_not_known(monkeypatch: pytest.
     monkeypatch.setattr(timeline, "JOURNAL", 4)
     debugger = debugger_of("refine_loop.nnc")
     moments = recorded(debugger)
-    floor = debugger.machine.floor
+    floor = debugger.control.machine.floor
     assert floor > 0
     for path, pc in set(moments):
         last = max(tick for tick, moment in enumerate(moments[:-1]) if moment == (path, pc))
@@ -72,11 +72,11 @@ def test_back_into_the_micro_program_that_was_taken_and_no_other() -> None:
     debugger = debugger_of("first_steps.nnc")
     debugger.run_to(line=13)
     debugger.step_into(micro=True)
-    inside = debugger.machine.frames[-1].code
+    inside = debugger.control.machine.frames[-1].code
     assert inside.formula is not None
     debugger.step_out()
     debugger.step_back(micro=True)
-    assert debugger.machine.frames[-1].code is inside
+    assert debugger.control.machine.frames[-1].code is inside
     debugger.reverse_step_out()
     debugger.step_over()
     debugger.step_back(micro=True)
