@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.terminal.transcripts import alike, play
+from tests.terminal.transcripts import play, same_output
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -52,7 +52,7 @@ def test_sessions_of_a_page_look_the_same_again(
     text = page.read_text(encoding="utf-8")
     for shown in SESSION.findall(text):
         seen = play(shown, desk)
-        if not alike(seen, shown):
+        if not same_output(seen, shown):
             assert request.config.getoption("--update") or seen == shown
             page.write_text(text := text.replace(shown, seen), encoding="utf-8")
 
@@ -118,8 +118,9 @@ def test_the_page_of_the_protocol_has_the_limits() -> None:
         variables,
     )
     from nncdbg.dap_server.handlers import map as graph_map
-    from nncdbg.dap_server.presentation import clipboard, neighbourhood
+    from nncdbg.dap_server.sources import neighbourhood
     from nncdbg.dap_server.transport import backlog, framing
+    from nncdbg.dap_server.variables import clipboard
 
     page = (ROOT / "docs" / "DAP.md").read_text()
     for words in (

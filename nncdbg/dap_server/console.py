@@ -16,8 +16,8 @@ from nncdbg.commands.recording import close_recording
 from nncdbg.commands.session import CommandSession as Terminal
 from nncdbg.dap_server.breakpoints.console import tell_breakpoints
 from nncdbg.dap_server.events import report_change
-from nncdbg.dap_server.presentation.places import frame_depth
 from nncdbg.dap_server.registry import State
+from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.screen import Screen
 

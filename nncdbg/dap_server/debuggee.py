@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nncdbg.dap_server.events import report_continued, report_end, report_start, report_stop
 from nncdbg.dap_server.kernel_debugger import trace_kernels
-from nncdbg.dap_server.presentation.glance import Shown
-from nncdbg.dap_server.presentation.results_of_run import (
+from nncdbg.dap_server.progress import how_far
+from nncdbg.dap_server.registry import State
+from nncdbg.dap_server.run_summary import (
     RunFinding,
     console_lines,
     finding_of,
     summary_of_run,
 )
-from nncdbg.dap_server.progress import how_far
-from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.modules import Modules
+from nncdbg.dap_server.variables.value_text import Shown
 from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.presentation.crash_report import report_crash
 

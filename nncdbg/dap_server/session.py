@@ -28,7 +28,6 @@ from nncdbg.dap_server.messages import (
     quoted,
     response,
 )
-from nncdbg.dap_server.presentation.handles import Handles
 from nncdbg.dap_server.progress import TITLES, Progress
 from nncdbg.dap_server.protocol import REQUESTS
 from nncdbg.dap_server.registry import CONFIGURABLE, EACH_PROGRAM, HANDLERS, Handler, State
@@ -43,6 +42,7 @@ from nncdbg.dap_server.session_parts import (
 from nncdbg.dap_server.sources.blocks import Blocks
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
+from nncdbg.dap_server.variables.handles import Handles
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.presentation.crash_report import report_crash

@@ -124,11 +124,13 @@ class Debugger(RichOutput):
         self.notes = [*map(Note, program.notes), *self.inputs.notes]
         if compiled is None or not compiled.accepts(self.inputs):
             allocation = allocation_on(self.backend, allocator)
-            compiled = CompiledProgram(program, self.backend, allocation, seed, fallback, statistics)
+            compiled = CompiledProgram(
+                program, self.backend, allocation, seed, fallback, statistics, black_box
+            )
             if check is not None:
                 compiled.observers.check(check, program, compiled.listing, lambda: self.timeline.replaying)
             if black_box is not None:
-                self.notes = [*map(Note, compiled.record_in(black_box)), *self.notes]
+                self.notes = [*map(Note, black_box.begin(program, self.backend)), *self.notes]
         self.loaded = compiled
         self.observers = compiled.observers
         self._folder = folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from nncdbg.engine.backends import Backend
@@ -12,7 +12,7 @@ from nncdbg.engine.compilation.search import candidates, constant_names
 from nncdbg.engine.diagnosis.instrumentation import Instrumentation
 from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.execution.findings import Finding, Report
-from nncdbg.engine.execution.linking import Allocation, Linker
+from nncdbg.engine.execution.linking import Allocation, Cover, Linker
 from nncdbg.engine.execution.loaded import Loaded, generator_of
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.supplied import SuppliedResults
@@ -34,31 +34,39 @@ class CompiledProgram(Loaded):
         seed: int,
         fallback: bool,
         statistics: bool,
+        black_box: BlackBox | None = None,
     ) -> None:
         self.running = Running()
         self.supplied = SuppliedResults(backend.to_device)
-        other = Fallback(backend) if fallback else None
-        linker = Linker(backend, allocation, generator_of(self.running, seed), other, self.supplied)
+        self._fallback = Fallback(backend) if fallback else None
+        covers: list[Cover] = [each.cover for each in (self._fallback, self.supplied) if each is not None]
+        self.black_box = black_box
+        if black_box is not None:
+            covers.append(
+                lambda kernels, call, statement: black_box.cover(
+                    kernels, call, statement, self.line(statement.code, statement.pc), self.running
+                )
+            )
+        linker = Linker(backend, allocation, generator_of(self.running, seed), covers)
         super().__init__(program, program.as_listing(), linker)
         self.found: Report = _ignore
         """Called with each finding of the run."""
         self.observers = Instrumentation(linker, lambda finding: self.found(finding), statistics)
         self.names = frozenset(candidates(program, "value") | constant_names(program))
         """The names of all values and constants."""
-        self.black_box: BlackBox | None = None
         self._entry: Code | None = None
         self._types: list[Type | None] = []
 
-    def record_in(self, box: BlackBox) -> Sequence[str]:
-        """Record each statement while its kernel runs, in case the kernel ends the process; return notes.
+    @property
+    def allocation(self) -> Allocation:
+        """The allocation of the program's results."""
+        return self.linker.allocation
 
-        Must be called before the first run.
-        """
-        self.black_box = box
-        self.linker.record = lambda kernels, op, code, pc: box.cover(
-            kernels, op, code, pc, self.line(code, pc), self.running
-        )
-        return box.begin(self.program, self.linker.backend)
+    @property
+    def fallbacks(self) -> list[tuple[int | None, str]]:
+        """(line, op) of each statement that ran on NumPy because the backend has no kernel for it."""
+        fallen = self._fallback.fallen if self._fallback is not None else []
+        return [(self.line(each.code, each.pc), each.code.nodes[each.pc].op) for each in fallen]
 
     def accepts(self, inputs: Mapping[str, Any]) -> bool:
         """Return whether the compiled code can run these inputs."""

@@ -1,4 +1,4 @@
-"""The table of commands: names, places, completion, and the page that is made from it."""
+"""The command table: names, breakpoint locations, completion, expressions and help."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nncdbg.presentation.breakpoint_syntax import StopSpec, parse_stop, split_va
 from nncdbg.presentation.screen import Screen
 
 
-def test_help_is_one_line_that_ends_in_a_stop() -> None:
+def test_help_is_one_line_with_a_full_stop() -> None:
     assert [entry.name for entry in TABLE.values() if "\n" in entry.help or entry.help[-1] not in ".;"] == []
     assert {entry.group for entry in TABLE.values()} == set(GROUPS)
 
@@ -39,14 +39,14 @@ def test_help_is_one_line_that_ends_in_a_stop() -> None:
     + [("fin", "finish"), ("bt", "where"), ("p", "print"), ("q", "quit"), ("unt", "until"), ("wat", "watch")]
     + [("l", "list"), ("r", "run"), ("rb", "rback"), ("mark", "mark"), ("rest", "restart"), ("tb", "tbreak")],
 )
-def test_short_forms_and_beginnings(word: str, name: str) -> None:
+def test_short_forms_and_prefixes_find_their_command(word: str, name: str) -> None:
     assert find(word).name == name
 
 
 @pytest.mark.parametrize(
     ("word", "candidate"), [("st", "step"), ("mar", "marks"), ("re", "restart"), ("bra", "branch")]
 )
-def test_ambiguous_beginnings_list_what_they_can_be(word: str, candidate: str) -> None:
+def test_ambiguous_prefix_lists_its_commands(word: str, candidate: str) -> None:
     with pytest.raises(UsageError, match="several commands") as caught:
         find(word)
     assert candidate in str(caught.value.hint)
@@ -63,7 +63,7 @@ def test_ambiguous_beginnings_list_what_they_can_be(word: str, candidate: str) -
         ("print  a b ", ("print", "a b")),
     ],
 )
-def test_split(line: str, parts: tuple[str, str]) -> None:
+def test_line_splits_into_command_and_arguments(line: str, parts: tuple[str, str]) -> None:
     assert split_command(line) == parts
 
 
@@ -82,12 +82,12 @@ def test_split(line: str, parts: tuple[str, str]) -> None:
         ("  5  if %hits hits 2 ", StopSpec("line", "5", "%hits", "2")),
     ],
 )
-def test_places(text: str, spec: StopSpec) -> None:
+def test_breakpoint_locations_parse(text: str, spec: StopSpec) -> None:
     assert parse_stop(text) == spec
 
 
 @pytest.mark.parametrize("text", ["", "%", "@", '%"open', "12 13", "12 if", "12 when x", '%"\\q"', "%a%b c"])
-def test_places_that_are_none(text: str) -> None:
+def test_invalid_breakpoint_locations_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_stop(text)
 
@@ -102,7 +102,7 @@ def test_places_that_are_none(text: str) -> None:
         ("h 3", ("h", "3")),
     ],
 )
-def test_value_and_what_follows(text: str, parts: tuple[str, str]) -> None:
+def test_value_splits_from_the_rest_of_the_line(text: str, parts: tuple[str, str]) -> None:
     assert split_value(text) == parts
 
 
@@ -170,7 +170,7 @@ EXPRESSIONS = [
 COMMANDS = ["next", "n", "h", "p%x", "p (1)", "stats %x", "st", "foo", "foo bar", "list", "? next", "back 3"]
 
 
-def test_a_line_that_no_command_begins_is_an_expression(session: CommandSession) -> None:
+def test_a_line_without_a_command_is_an_expression(session: CommandSession) -> None:
     for line in (*EXPRESSIONS, "$iter", "("):
         assert is_expression(session.debugger, line), line
     for line in COMMANDS:
@@ -185,14 +185,14 @@ def test_an_expression_is_printed(session: CommandSession, capsys: pytest.Captur
     assert capsys.readouterr().out == "3\n(2, 4)\n"
 
 
-def test_delete_of_all_asks_on_a_terminal_only(
+def test_delete_of_all_needs_confirmation_on_a_terminal_only(
     session: CommandSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session.screen = Screen()
-    asked: list[str] = []
+    questions: list[str] = []
 
     def refuse(question: str) -> bool:
-        asked.append(question)
+        questions.append(question)
         return False
 
     debugger = session.debugger
@@ -201,14 +201,14 @@ def test_delete_of_all_asks_on_a_terminal_only(
     session.confirm = refuse
     session.execute("delete")
     session.execute("clearall")
-    assert asked == ["delete all breakpoints (2)?"] * 2
+    assert questions == ["delete all breakpoints (2)?"] * 2
     assert len(debugger.breakpoints) == 2
     session.execute("delete 1")
-    assert len(asked) == 2
+    assert len(questions) == 2
     session.execute("delete all")
     assert debugger.breakpoints == []
     session.execute("delete")
-    assert len(asked) == 2, "there is nothing to lose"
+    assert len(questions) == 2, "without breakpoints, no confirmation"
     debugger.break_at(line=10)
     session.confirm = None
     session.execute("delete")
@@ -218,7 +218,7 @@ def test_delete_of_all_asks_on_a_terminal_only(
     assert "`delete` in gdb, `down` in pdb" in error
 
 
-def test_run_of_a_program_under_way_asks(session: CommandSession) -> None:
+def test_run_of_a_started_program_needs_confirmation(session: CommandSession) -> None:
     session.screen = Screen()
     debugger = session.debugger
     session.execute("next")

@@ -20,7 +20,7 @@ LINES = sorted({line for lines in FAMILIAR.values() for line in lines})
 
 @pytest.fixture
 def session(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandSession:
-    """A stop in a loop, with one breakpoint and one displayed expression."""
+    """A session stopped in a loop, with one breakpoint and one displayed expression."""
     path = repository / "examples" / "first_steps.nnc"
     program = nncdbg.load(str(path))
     monkeypatch.chdir(tmp_path)
@@ -52,7 +52,7 @@ def test_familiar_command_works_or_names_another(
     assert all(find(word).name for word in named if word not in ("nncdbg", "end")), shown.err
 
 
-def test_answers_are_only_for_commands_without_a_meaning_here() -> None:
+def test_answers_are_only_for_unsupported_commands() -> None:
     for alias, line in ALIASES.items():
         word, arguments = split_command(line)
         assert resolve(alias, "")[0] is TABLE[word]
@@ -64,7 +64,7 @@ def test_answers_are_only_for_commands_without_a_meaning_here() -> None:
 
 
 @pytest.mark.parametrize("letter", LETTERS, ids=lambda letter: letter.letter)
-def test_letter_does_what_the_page_states(letter: tuple[str, ...]) -> None:
+def test_letter_runs_the_documented_command(letter: tuple[str, ...]) -> None:
     name, here, *elsewhere = letter
     if here.startswith("neither"):
         with pytest.raises(UsageError) as caught:

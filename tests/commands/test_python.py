@@ -1,4 +1,4 @@
-"""`py` and `interact`: what Python sees, what it prints, and how it fails."""
+"""`py` and `interact`: namespace, output and errors."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def session() -> CommandSession:
     return CommandSession(debugger, "test.nnc", Screen(written, written))
 
 
-def said(session: CommandSession, *lines: str) -> str:
-    """What the lines print."""
+def output_of(session: CommandSession, *lines: str) -> str:
+    """Return the output of the lines."""
     file = session.screen.out.file
     assert isinstance(file, io.StringIO)
     start = len(file.getvalue())
@@ -47,22 +47,24 @@ def said(session: CommandSession, *lines: str) -> str:
 
 def test_values_are_read_only_arrays_under_their_short_names(session: CommandSession) -> None:
     session.debugger.run()
-    assert said(session, "py Relu_output_0.tolist()") == "[0.0, 2.0, 3.0]\n"
-    assert said(session, "py type(x).__name__, x.flags.writeable") == "('ndarray', False)\n"
-    # The value hides Python's function of this name, which is rarely meant.
-    assert said(session, "py input.shape") == "(3,)\n"
+    assert output_of(session, "py Relu_output_0.tolist()") == "[0.0, 2.0, 3.0]\n"
+    assert output_of(session, "py type(x).__name__, x.flags.writeable") == "('ndarray', False)\n"
+    # A value shadows the Python builtin of the same name.
+    assert output_of(session, "py input.shape") == "(3,)\n"
 
 
-def test_a_function_sees_values_of_the_moment(session: CommandSession) -> None:
+def test_a_function_reads_current_values(session: CommandSession) -> None:
     lines = ["py", "def total():", "    return [float(v) for v in Neg_output_0]", "end"]
-    assert said(session, *lines, "py total()").startswith("error: %/dec/Neg_output_0 is not computed yet")
+    assert output_of(session, *lines, "py total()").startswith(
+        "error: %/dec/Neg_output_0 is not computed yet"
+    )
     session.debugger.run()
-    assert said(session, "py total()") == "[-0.0, -2.0, -3.0]\n"
+    assert output_of(session, "py total()") == "[-0.0, -2.0, -3.0]\n"
 
 
-def test_names_of_the_code_hide_values(session: CommandSession) -> None:
-    said(session, "py x = 5")
-    assert said(session, "py x, debugger.value('x').tolist()") == "(5, [-1.0, 2.0, 3.0])\n"
+def test_python_names_shadow_values(session: CommandSession) -> None:
+    output_of(session, "py x = 5")
+    assert output_of(session, "py x, debugger.value('x').tolist()") == "(5, [-1.0, 2.0, 3.0])\n"
 
 
 def test_an_ambiguous_short_name_lists_the_names() -> None:
@@ -73,7 +75,7 @@ def test_an_ambiguous_short_name_lists_the_names() -> None:
 
 
 def test_a_loop_drives_the_debugger_and_prints_each_stop(session: CommandSession) -> None:
-    text = said(
+    text = output_of(
         session,
         "py",
         "for _ in range(2):",
@@ -86,13 +88,13 @@ def test_a_loop_drives_the_debugger_and_prints_each_stop(session: CommandSession
 
 
 def test_a_move_through_the_api_prints_where_it_ends(session: CommandSession) -> None:
-    text = said(session, "py [debugger.step_over().line for _ in range(3)]")
+    text = output_of(session, "py [debugger.step_over().line for _ in range(3)]")
     assert text.splitlines()[0] == "[6, 7, 8]"
     assert text.count("\n -> ") == 1
 
 
 def test_a_traceback_has_the_frames_of_the_user_only(session: CommandSession) -> None:
-    text = said(session, "py", "def f(a):", "    return 1 / a", "", "f(0)", "end")
+    text = output_of(session, "py", "def f(a):", "    return 1 / a", "", "f(0)", "end")
     assert text.startswith("error: Traceback (most recent call last):")
     assert 'File "<py>", line 2, in f' in text
     assert "return 1 / a" in text
@@ -104,7 +106,7 @@ def test_a_traceback_has_the_frames_of_the_user_only(session: CommandSession) ->
 def test_an_error_of_a_callback_below_the_debugger_hides_its_frames(session: CommandSession) -> None:
     lines = ["py", "def when(message):", "    raise KeyError('mine')", "debugger.control.said = when"]
     lines += ["debugger.break_at(line=6, log='here')", "debugger.run()", "end"]
-    text = said(session, *lines)
+    text = output_of(session, *lines)
     assert "KeyError: 'mine'" in text
     assert "control.py" not in text
 
@@ -124,49 +126,49 @@ def test_an_error_of_a_callback_below_the_debugger_hides_its_frames(session: Com
         ("interact now", "`interact` takes no arguments"),
     ],
 )
-def test_an_error_leaves_the_session_going(session: CommandSession, line: str, message: str) -> None:
-    assert message in said(session, line)
+def test_an_error_keeps_the_session_open(session: CommandSession, line: str, message: str) -> None:
+    assert message in output_of(session, line)
     assert not session.over
-    assert said(session, "py 1 + 1") == "2\n"
+    assert output_of(session, "py 1 + 1") == "2\n"
 
 
-def test_output_of_the_code_cannot_steer_the_terminal(session: CommandSession) -> None:
-    assert said(session, r"py print('\x1b[31mred', end='')") == "\\x1b[31mred\n"
+def test_printed_control_characters_are_escaped(session: CommandSession) -> None:
+    assert output_of(session, r"py print('\x1b[31mred', end='')") == "\\x1b[31mred\n"
 
 
 def test_a_block_without_end_is_an_error(session: CommandSession, tmp_path: Path) -> None:
     script = tmp_path / "s.cmd"
     script.write_text("py\nx = 1\n")
-    assert "`py` has no `end` line" in said(session, f"source {script}")
-    assert said(session, "py 1 + 1") == "2\n"
+    assert "`py` has no `end` line" in output_of(session, f"source {script}")
+    assert output_of(session, "py 1 + 1") == "2\n"
 
 
 def test_python_inside_commands_of_a_breakpoint(session: CommandSession) -> None:
     lines = ["break 7", "commands", "silent", "py", "for v in range(2):", "  print('v', v)", "end", "end"]
-    said(session, *lines)
-    assert said(session, "continue") == "v 0\nv 1\n"
+    output_of(session, *lines)
+    assert output_of(session, "continue") == "v 0\nv 1\n"
 
 
-def test_a_recording_runs_python_only_if_it_is_allowed(session: CommandSession, tmp_path: Path) -> None:
+def test_a_recording_runs_python_only_after_confirmation(session: CommandSession, tmp_path: Path) -> None:
     script = tmp_path / "r.cmd"
     script.write_text("py print('ran')\ninteract\n")
     nested = tmp_path / "n.cmd"
     nested.write_text(f"source {script}\n")
     for path in (script, nested):
-        text = said(session, f"replay {path}")
+        text = output_of(session, f"replay {path}")
         assert text.count("the recording contains Python code") == 2
         assert "\nran\n" not in text
-    asked: list[str] = []
+    questions: list[str] = []
 
     def confirm(question: str) -> bool:
-        asked.append(question)
+        questions.append(question)
         return True
 
     session.confirm = confirm
-    said(session, "record off")
+    output_of(session, "record off")
     script.write_text("py print('ran')\npy print('again')\n")
-    assert "\nran\n" in said(session, f"replay {script}")
-    assert len(asked) == 1
+    assert "\nran\n" in output_of(session, f"replay {script}")
+    assert len(questions) == 1
 
 
 def test_python_in_breakpoint_commands_of_a_recording_needs_consent_after_the_replay_too(
@@ -174,25 +176,25 @@ def test_python_in_breakpoint_commands_of_a_recording_needs_consent_after_the_re
 ) -> None:
     script = tmp_path / "r.cmd"
     script.write_text("break 7\ncommands\npy print('ran')\nend\n")
-    said(session, f"replay {script}")
-    text = said(session, "continue")
+    output_of(session, f"replay {script}")
+    text = output_of(session, "continue")
     assert "the recording contains Python code" in text
     assert "\nran\n" not in text
-    text = said(session, "commands 1", "py print('own')", "end", "run")
+    text = output_of(session, "commands 1", "py print('own')", "end", "run")
     assert text.endswith("\nown\n")
 
 
 @pytest.mark.parametrize("name", ["GeneratorExit", "type('Odd', (BaseException,), {})"])
 def test_exceptions_that_are_not_errors_do_not_end_the_session(session: CommandSession, name: str) -> None:
-    assert said(session, f"py raise {name}('why')").endswith(": why\n")
-    assert said(session, "py 1 + 1") == "2\n"
+    assert output_of(session, f"py raise {name}('why')").endswith(": why\n")
+    assert output_of(session, "py 1 + 1") == "2\n"
 
 
 def test_the_banner_of_interact_fits_the_width(
     session: CommandSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    said(session, "set width 60", "interact")
+    output_of(session, "set width 60", "interact")
     banner = capsys.readouterr().err.splitlines()
     assert banner[0] == "Python: values are NumPy arrays; use `debugger` and"
     assert banner[1] == "`execute` for the session. Ctrl-D leaves."
@@ -204,7 +206,7 @@ def test_interact_reads_until_the_end_of_input(
     monkeypatch.setattr(
         "sys.stdin", io.StringIO("y = x.sum()\nexecute('p %x[1]')\n1/0\ndebugger.step_over()\n")
     )
-    text = said(session, "interact", "py float(y)")
+    text = output_of(session, "interact", "py float(y)")
     assert "ZeroDivisionError: division by zero" in text
     assert "code.py" not in text
     assert text.startswith("2.0\n")

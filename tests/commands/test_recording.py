@@ -1,4 +1,4 @@
-"""Recordings: what they keep, how they are replayed, and that none is lost."""
+"""Recordings: contents, replay, and protection against overwriting."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from nncdbg.terminal.repl import confirmed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-Called = tuple[int, str, str]
+CallResult = tuple[int, str, str]
 
 
 @pytest.fixture
 def call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Called]:
-    """Runs the prompt on a model in a folder of its own, with lines from a pipe."""
+) -> Callable[..., CallResult]:
+    """Return a function that runs the prompt on a model in a new folder, with lines from a pipe."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(EXAMPLES / "first_steps.nnc", "model.nnc")
 
-    def run(*arguments: str, typed: str = "") -> Called:
+    def run(*arguments: str, typed: str = "") -> CallResult:
         (tmp_path / "typed").write_text(typed)
         with open("typed", encoding="utf-8") as lines:
             monkeypatch.setattr("sys.stdin", lines)
@@ -40,7 +40,7 @@ def call(
     return run
 
 
-def test_a_recording_keeps_setup_commands_and_notes(call: Callable[..., Called]) -> None:
+def test_a_recording_keeps_setup_commands_and_notes(call: Callable[..., CallResult]) -> None:
     np.save("x.npy", np.ones((2, 4), np.float32))
     typed = "next\n# a remark\nnote %h looks small\np %h[0, 0]\n"
     call("--input", "x=x.npy", "--seed", "7", "--allocator", "arena", "--record", "r.cmd", typed=typed)
@@ -54,7 +54,7 @@ def test_a_recording_keeps_setup_commands_and_notes(call: Callable[..., Called])
     assert json.loads(lines[1].partition("setup: ")[2])["model"] == "model.nnc"
 
 
-def test_a_replay_takes_inputs_and_options_from_the_recording(call: Callable[..., Called]) -> None:
+def test_a_replay_takes_inputs_and_options_from_the_recording(call: Callable[..., CallResult]) -> None:
     call("--input", "x=[[1,2,3,4],[5,6,7,8]]", "--seed", "3", "--record", "r.cmd", typed="p %x[1]\n")
     code, out, err = call("--replay", "r.cmd")
     assert (code, err) == (0, "")
@@ -62,7 +62,7 @@ def test_a_replay_takes_inputs_and_options_from_the_recording(call: Callable[...
     assert "setup" not in out
 
 
-def test_a_replay_reports_what_has_changed(call: Callable[..., Called]) -> None:
+def test_a_replay_reports_what_has_changed(call: Callable[..., CallResult]) -> None:
     np.save("x.npy", np.ones((2, 4), np.float32))
     call("--input", "x=x.npy", "--record", "r.cmd", typed="p %x[0, 0]\n")
     np.save("x.npy", np.zeros((2, 4), np.float32))
@@ -78,19 +78,19 @@ def test_a_replay_reports_what_has_changed(call: Callable[..., Called]) -> None:
     assert f"recorded with numpy 1.0, replayed with {np.__version__}" in err
 
 
-def test_a_replay_fails_if_a_command_fails(call: Callable[..., Called]) -> None:
+def test_a_replay_fails_if_a_command_fails(call: Callable[..., CallResult]) -> None:
     Path("r.cmd").write_text("next\np %nothing\nnext\n")
     code, out, err = call("--replay", "r.cmd")
     assert code == 1
     assert "there is no value" in err
-    assert out.count("(nncdbg) next") == 2, "the commands after it are played"
+    assert out.count("(nncdbg) next") == 2, "the commands after the failed one run"
     code, _, err = call(typed="replay r.cmd\n")
     assert code == 0
     assert "1 of the commands in r.cmd failed" in err
 
 
-def test_a_recording_is_not_overwritten_without_asking(
-    call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
+def test_a_recording_is_not_overwritten_without_force(
+    call: Callable[..., CallResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call("--record", "r.cmd", typed="next\n")
     before = Path("r.cmd").read_text()
@@ -110,8 +110,8 @@ def test_a_recording_is_not_overwritten_without_asking(
 
 
 @pytest.mark.parametrize(("answer", "kept"), [("y\n", False), ("n\n", True), ("", True)])
-def test_a_person_is_asked_before_overwriting(
-    call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch, answer: str, kept: bool
+def test_overwriting_needs_confirmation(
+    call: Callable[..., CallResult], monkeypatch: pytest.MonkeyPatch, answer: str, kept: bool
 ) -> None:
     call("--record", "r.cmd", typed="next\n")
     before = Path("r.cmd").read_text()
@@ -128,7 +128,7 @@ def test_a_person_is_asked_before_overwriting(
 
 
 @pytest.mark.parametrize("setup", ["{", '{"model": 3}', "null"])
-def test_a_damaged_setup_is_reported(call: Callable[..., Called], setup: str) -> None:
+def test_a_damaged_setup_is_reported(call: Callable[..., CallResult], setup: str) -> None:
     Path("r.cmd").write_text(f"# nncdbg session: model.nnc\n# setup: {setup}\nnext\n")
     code, _, err = call("--replay", "r.cmd")
     assert code == 2

@@ -45,7 +45,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandSession:
     return session
 
 
-def said(session: CommandSession, *lines: str) -> str:
+def output_of(session: CommandSession, *lines: str) -> str:
     out = session.screen.out.file
     assert isinstance(out, Terminal)
     out.seek(0)
@@ -56,25 +56,25 @@ def said(session: CommandSession, *lines: str) -> str:
 
 
 def test_names_are_short_or_full(session: CommandSession) -> None:
-    assert "%self_attn/Add_output_0 f32[64] min -2" in said(session, "info values")
-    assert f"%{LONG} f32[64]\n    min -2" in said(session, "set names full", "info values")
-    assert "%self_attn/Add_output_0 f32[64] min -2" in said(session, "set names short", "info values")
+    assert "%self_attn/Add_output_0 f32[64] min -2" in output_of(session, "info values")
+    assert f"%{LONG} f32[64]\n    min -2" in output_of(session, "set names full", "info values")
+    assert "%self_attn/Add_output_0 f32[64] min -2" in output_of(session, "set names short", "info values")
 
 
-def test_precision_is_of_statistics_and_elements(session: CommandSession) -> None:
-    assert "std 1.17\n" in said(session, "set precision 3", "info values Add")
-    assert "std 1.172886\n" in said(session, "set precision 7", "info values Add")
-    assert "-0.349\n" in said(session, "set precision 3", "show %Add_output_0[26]")
+def test_precision_applies_to_statistics_and_elements(session: CommandSession) -> None:
+    assert "std 1.17\n" in output_of(session, "set precision 3", "info values Add")
+    assert "std 1.172886\n" in output_of(session, "set precision 7", "info values Add")
+    assert "-0.349\n" in output_of(session, "set precision 3", "show %Add_output_0[26]")
 
 
 def test_width_bounds_lines(session: CommandSession) -> None:
-    assert max(map(len, said(session, "set width 30", "list", "info values").splitlines())) <= 30
-    assert "width is 30" in said(session, "show width")
+    assert max(map(len, output_of(session, "set width 30", "list", "info values").splitlines())) <= 30
+    assert "width is 30" in output_of(session, "show width")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
-def test_help_fits_the_width_at_words(session: CommandSession, width: int) -> None:
-    text = said(session, f"set width {width}", "help")
+def test_help_wraps_at_words_within_the_width(session: CommandSession, width: int) -> None:
+    text = output_of(session, f"set width {width}", "help")
     assert max(map(len, text.splitlines())) <= width
     footer = " ".join(text[text.index("`help NAME`") :].split())
     assert footer.endswith("An empty line repeats the last step.")
@@ -83,55 +83,57 @@ def test_help_fits_the_width_at_words(session: CommandSession, width: int) -> No
 @pytest.mark.parametrize(
     "line", ["names long", "precision 0", "precision x1", "precision 1.5", "width 3", "width -4", "pager 1"]
 )
-def test_a_wrong_setting_is_refused_with_what_it_takes(session: CommandSession, line: str) -> None:
-    text = said(session, f"set {line}")
+def test_an_invalid_setting_is_refused_with_the_valid_values(session: CommandSession, line: str) -> None:
+    text = output_of(session, f"set {line}")
     assert text.startswith("error: ")
     assert "VALUE is" in text
 
 
-def test_settings_are_listed_and_values_of_these_names_win(session: CommandSession) -> None:
-    assert [line.split()[0] for line in said(session, "show settings").splitlines() if " is " in line] == [
+def test_settings_are_listed_and_values_of_the_same_name_win(session: CommandSession) -> None:
+    assert [
+        line.split()[0] for line in output_of(session, "show settings").splitlines() if " is " in line
+    ] == [
         "names",
         "pager",
         "precision",
         "width",
     ]
-    assert "there is no value" in said(session, "set width = 3")
+    assert "there is no value" in output_of(session, "set width = 3")
 
 
-def test_long_output_goes_through_the_pager_and_short_output_does_not(
+def test_only_long_output_goes_through_the_pager(
     session: CommandSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     paged = tmp_path / "paged"
     monkeypatch.setattr("pydoc.pager", lambda text: paged.write_text(text))
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(type(session.screen.out), "height", 5)
-    assert "graph @main" in said(session, "list 4,5")
+    assert "graph @main" in output_of(session, "list 4,5")
     assert not paged.exists()
-    assert said(session, "list 1,8") == ""
+    assert output_of(session, "list 1,8") == ""
     assert "graph @main" in paged.read_text()
     paged.unlink()
-    assert "graph @main" in said(session, "set pager off", "list 1,8")
+    assert "graph @main" in output_of(session, "set pager off", "list 1,8")
     assert not paged.exists()
 
 
 def test_lines_of_the_source_are_listed_with_their_statements(session: CommandSession) -> None:
-    text = said(session, "list net.py:3")
+    text = output_of(session, "list net.py:3")
     assert "*2     x = x + x\n*3     return relu(x)\n" in text
     assert text.endswith('line 6: %y: f32[64] = Relu(%self_attn/Add_output_0) loc("net.py":3)\n')
     Path("net.py").unlink()
-    assert "net.py was not found" in said(session, "list net.py:3")
-    assert "no statement comes from other.py" in said(session, "list other.py:3")
+    assert "net.py was not found" in output_of(session, "list net.py:3")
+    assert "no statement comes from other.py" in output_of(session, "list other.py:3")
 
 
 def test_a_line_of_the_source_can_be_a_breakpoint_and_is_shown_in_the_stack(session: CommandSession) -> None:
-    said(session, "break net.py:3", "restart", "continue")
+    output_of(session, "break net.py:3", "restart", "continue")
     assert session.debugger.stop.line == 6
-    assert 'loc("net.py":3)\n' in said(session, "where")
-    assert "     from net.py:3\n" in said(session, "set width 60", "where")
+    assert 'loc("net.py":3)\n' in output_of(session, "where")
+    assert "     from net.py:3\n" in output_of(session, "set width 60", "where")
 
 
-def test_pictures_say_when_cells_are_means() -> None:
+def test_images_state_that_cells_are_means() -> None:
     from nncdbg.presentation.character_images import image
     from nncdbg.presentation.elements import Layout
 

@@ -64,7 +64,7 @@ SAMPLE = frozenset(
         "test_answers.py",
         "test_children.py",
         "test_handles.py",
-        "test_presentation.py",
+        "test_value_text.py",
         "test_schema.py",
         "test_protocol_records.py",
         "test_access.py",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nncdbg.dap_server.presentation import answers
-from nncdbg.dap_server.presentation.answers import Answers
+from nncdbg.dap_server.variables import answers
+from nncdbg.dap_server.variables.answers import Answers
 
 
 def test_an_array_is_asked_about_once() -> None:

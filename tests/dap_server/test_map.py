@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.dap_server.handlers.map import MOST_INPUTS, MOST_TOGGLED
-from nncdbg.dap_server.presentation.neighbourhood import LEVELS, MOST_STATEMENTS, SLIDE
+from nncdbg.dap_server.sources.neighbourhood import LEVELS, MOST_STATEMENTS, SLIDE
 from tests.dap_server.client import Client
 from tests.dap_server.conftest import EXAMPLES
 

@@ -12,7 +12,7 @@ from nncdbg.commands.session import PROMPT
 from nncdbg.dap_server import console
 from tests.dap_server.client import Client, Message
 from tests.dap_server.conversations import conversation
-from tests.terminal.transcripts import alike, commands, typed_in
+from tests.terminal.transcripts import commands, same_output, typed_in
 
 FOLDER = Path(__file__).parents[1] / "transcripts"
 
@@ -130,7 +130,7 @@ def test_the_console_says_what_the_terminal_says(path: Path, desk: Path) -> None
             if not titled and TITLE in said:
                 # The terminal has shown it before the first command.
                 titled, said = True, said if TITLE in wanted else said.replace(TITLE, "", 1)
-            same = alike(said, wanted)
+            same = same_output(said, wanted)
             assert same is ((path.stem, line) not in DIFFERENT), f"{line}\n{said}\n\ninstead of\n\n{wanted}"
 
 

@@ -1,4 +1,4 @@
-"""Each kind of bad input: one clear error, the right exit code, nothing lost, never a traceback."""
+"""Bad input: one clear error, the right exit code, no lost state, no traceback."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_folder_as_model(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sing", "dance"])
-def test_a_word_that_is_no_command_is_no_file_either(call: Call, name: str) -> None:
+def test_an_unknown_command_is_reported_as_a_missing_file(call: Call, name: str) -> None:
     code, _, err = call(name)
     assert code == 3
     assert f"there is no file {name}" in err
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_bytes_are_no_model(call: Call, tmp_path: Path, seed: int) -> None:
+def test_random_bytes_are_refused(call: Call, tmp_path: Path, seed: int) -> None:
     (tmp_path / "bad.onnx").write_bytes(random.Random(seed).randbytes(10 ** (seed % 4)))
     code, out, err = call("run", "bad.onnx")
     assert (code, out) == (3, "")
@@ -98,7 +98,7 @@ def test_truncated_model(call: Call, tmp_path: Path, share: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ("z=zeros", 'no input "z"'),
         ("x", '"x" is not NAME=VALUE'),
@@ -111,7 +111,7 @@ def test_truncated_model(call: Call, tmp_path: Path, share: float) -> None:
         ("x=text.npy", "text.npy"),
     ],
 )
-def test_wrong_input(call: Call, tmp_path: Path, given: str, words: str) -> None:
+def test_wrong_input(call: Call, tmp_path: Path, given: str, message: str) -> None:
     np.save(tmp_path / "f64.npy", np.zeros((2, 3)))
     np.save(tmp_path / "shape.npy", np.zeros((2, 4), np.float32))
     np.save(tmp_path / "rank.npy", np.zeros(2, np.float32))
@@ -119,7 +119,7 @@ def test_wrong_input(call: Call, tmp_path: Path, given: str, words: str) -> None
     (tmp_path / "text.npy").write_text("no array")
     code, out, err = call("run", "small.nnc", "--input", given)
     assert out == ""
-    assert words in err
+    assert message in err
     assert code == (3 if given in ("x=objects.npy", "x=none.npy", "x=text.npy") else 2)
 
 
@@ -164,26 +164,26 @@ def test_missing_command_file(call: Call) -> None:
 
 BROKEN_GRAPHS = {
     "a cycle": (["%a = Neg(%b)", "%b = Neg(%a)", "%y = Neg(%b)", "return %y"], "%b"),
-    "an undefined value": (["%y = Neg(%nobody)", "return %y"], "%nobody"),
+    "an undefined value": (["%y = Neg(%nobody)", "return %y"], "%nobody"),  # language: quoted
     "a value defined twice": (["%y = Neg(%x)", "%y = Relu(%x)", "return %y"], "%y"),
-    "no end": (["%y = Neg(%x)"], "return"),
-    "shapes that do not fit": (["%y = MatMul(%x, %x)", "return %y"], "MatMul"),
-    "an attribute that is none": (["%y = Softmax(%x, axes=1)", "return %y"], "axes"),
+    "no return": (["%y = Neg(%x)"], "return"),
+    "mismatched shapes": (["%y = MatMul(%x, %x)", "return %y"], "MatMul"),
+    "an unknown attribute": (["%y = Softmax(%x, axes=1)", "return %y"], "axes"),
 }
 
 
 @pytest.mark.parametrize("statements", BROKEN_GRAPHS.values(), ids=BROKEN_GRAPHS.keys())
 def test_broken_graph(call: Call, tmp_path: Path, statements: tuple[list[str], str]) -> None:
-    body, word = statements
+    body, expected = statements
     (tmp_path / "broken.nnc").write_text(graph(*body))
     code, out, err = call("run", "broken.nnc")
     assert (code, out) == (3, "")
-    assert word in err
+    assert expected in err
     assert "^" in err
     assert "broken.nnc:" in err
 
 
-def test_ten_errors_are_told_at_once(call: Call, tmp_path: Path) -> None:
+def test_ten_errors_are_reported_together(call: Call, tmp_path: Path) -> None:
     lines = [f"%v{i}: f32[2,3] = Neg(%x" for i in range(10)]
     (tmp_path / "ten.nnc").write_text(graph(*lines, "return %x"))
     code, _, err = call("ten.nnc")
@@ -239,7 +239,7 @@ def test_out_of_memory(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "words"),
+    ("typed", "message"),
     [
         ("break 5 if %x >", "the expression ends"),
         ("break 5 if %z > 1", "there is no value `%z`"),
@@ -260,12 +260,14 @@ def test_out_of_memory(call: Call, tmp_path: Path) -> None:
         ("save %x .", "cannot write"),
     ],
 )
-def test_wrong_command_loses_nothing(call: Call, tmp_path: Path, typed: str, words: str) -> None:
+def test_a_failed_command_keeps_the_session_state(
+    call: Call, tmp_path: Path, typed: str, message: str
+) -> None:
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], object), allow_pickle=True)
     np.save(tmp_path / "f64.npy", np.zeros((2, 3)))
     code, out, err = call("small.nnc", "--input", "x=ones", typed=f"{typed}\np sum(%x)\ndelete\nc\n")
     assert code == 0
-    assert words in err + out
+    assert message in err + out
     lines = out.splitlines()
     assert "6.0" in lines
     assert lines[-1] == "%y f32[2,3] [[-1. -1. -1.] [-1. -1. -1.]]"
@@ -296,21 +298,21 @@ def test_disk_that_fills_up_while_recording(call: Call, monkeypatch: pytest.Monk
     assert "The program has ended" in out
 
 
-def test_bytes_that_are_no_text_in_a_command_file(call: Call, tmp_path: Path) -> None:
+def test_a_command_file_that_is_not_utf8_is_an_error(call: Call, tmp_path: Path) -> None:
     (tmp_path / "bad.cmd").write_bytes(b"n\n\xff\xfe\n")
     code, _, err = call("small.nnc", "-x", "bad.cmd", typed="c\n")
     assert code == 0
     assert "it is not UTF-8 text" in err
 
 
-def test_command_file_that_calls_itself(call: Call, tmp_path: Path) -> None:
+def test_a_recursive_command_file_is_an_error(call: Call, tmp_path: Path) -> None:
     (tmp_path / "again.cmd").write_text("source again.cmd\n")
     code, _, err = call("small.nnc", typed="source again.cmd\np 1\n")
     assert code == 0
     assert "check whether again.cmd calls itself" in err
 
 
-def test_a_bug_of_ours_is_one_line_and_a_file(
+def test_an_internal_error_is_one_line_and_a_report_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "small.nnc").write_text(SMALL)

@@ -1,4 +1,4 @@
-"""ONNX files that cannot be what they say: what `run`, `print` and the prompt make of each."""
+"""Invalid ONNX files: errors of `run`, `print` and the prompt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WEIGHT = numpy_helper.from_array(np.ones((2, 3), np.float32), "w")
 
 
 def model(nodes: Any = (RELU,), inputs: Any = (X,), outputs: Any = (Y,), **fields: Any) -> Any:
-    """A model in opset 18; `opsets` and `ir` say other versions."""
+    """Return a model in opset 18, or in the versions `opsets` and `ir`."""
     opsets = {"": 18, **fields.pop("opsets", {})}
     ir = fields.pop("ir", 10)
     graph = helper.make_graph(list(nodes), "main", list(inputs), list(outputs), **fields)
@@ -41,7 +41,7 @@ def model(nodes: Any = (RELU,), inputs: Any = (X,), outputs: Any = (Y,), **field
 
 
 def weight(**fields: Any) -> Any:
-    """A model over a weight f32[2,3] that is made wrong by `fields`."""
+    """Return a model with a weight f32[2,3] that `fields` make invalid."""
     tensor = onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 3])
     tensor.MergeFrom(onnx.TensorProto(**fields))
     return model([ADD], initializer=[tensor])
@@ -55,7 +55,7 @@ TRUTH = numpy_helper.from_array(np.array(True), "true")
 
 
 def hiding(name: str) -> Any:
-    """An `If` whose branches define `name`."""
+    """Return an `If` node with branches that define `name`."""
     then, otherwise = (
         helper.make_graph([node("Neg", "x", name)], arm, [], [typed(name, [2, 3])])
         for arm in ("then", "otherwise")
@@ -121,18 +121,18 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("content", "says"), UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read(call: Call, content: Any, says: str) -> None:
+@pytest.mark.parametrize(("content", "message"), UNREADABLE.values(), ids=UNREADABLE)
+def test_an_unreadable_file_is_one_error_with_a_hint(call: Call, content: Any, message: str) -> None:
     save(content)
     for mode in (["run"], ["print"], []):
         code, out, err = call(*mode, "m.onnx")
         assert (code, out) == (3, "")
         assert err.startswith("error: ")
-        assert says in err
+        assert message in err
         assert err.count("\n  hint: ") == 1
 
 
-def test_a_folder(call: Call, tmp_path: Path) -> None:
+def test_a_folder_is_refused(call: Call, tmp_path: Path) -> None:
     for name in ("folder", "folder.onnx"):
         (tmp_path / name).mkdir()
         for mode in (["run"], ["print"], []):
@@ -148,19 +148,17 @@ OPSETS = {
 }
 
 
-@pytest.mark.parametrize(("opsets", "says"), OPSETS.values(), ids=OPSETS)
-def test_opsets_that_nobody_knows_are_shown_and_not_run(
-    call: Call, opsets: dict[str, int], says: str
-) -> None:
+@pytest.mark.parametrize(("opsets", "message"), OPSETS.values(), ids=OPSETS)
+def test_unknown_opsets_are_printed_but_not_run(call: Call, opsets: dict[str, int], message: str) -> None:
     assert call("print", save(model(opsets=opsets)))[0] == 0
     for mode in (["run"], []):
         code, out, err = call(*mode, "m.onnx")
         assert (code, out) == (3, "")
-        assert says in err
+        assert message in err
         assert "\n  hint: " in err
 
 
-def test_graph_text_has_the_same_opsets(call: Call) -> None:
+def test_graph_text_with_an_unknown_opset_is_printed_but_not_run(call: Call) -> None:
     graph = "graph @main(%x: f32[2,3]) -> (%y) {\n  %y = Relu(%x)\n  return %y\n}\n"
     Path("m.nnc").write_text(f"#nncdbg 1\nopset 99\n{graph}")
     assert call("print", "m.nnc")[0] == 0
@@ -169,7 +167,7 @@ def test_graph_text_has_the_same_opsets(call: Call) -> None:
     assert "opset 99 of ONNX is unknown" in err
 
 
-def test_an_unknown_opset_of_another_domain_counts_where_it_is_used(call: Call) -> None:
+def test_an_unknown_opset_of_another_domain_fails_only_if_used(call: Call) -> None:
     assert call("run", save(model(opsets={"ai.onnx.ml": 99})))[0] == 0
     scaled = node("Scaler", "x", "y", domain="ai.onnx.ml", offset=[1.0], scale=[2.0])
     code, _, err = call("run", save(model([scaled], opsets={"ai.onnx.ml": 99})))
@@ -179,7 +177,7 @@ def test_an_unknown_opset_of_another_domain_counts_where_it_is_used(call: Call) 
     assert call("run", save(model(opsets={"com.example": 99})))[0] == 0
 
 
-def test_an_op_of_a_later_opset_says_which(call: Call) -> None:
+def test_an_op_of_a_later_opset_is_reported_with_that_opset(call: Call) -> None:
     code, _, err = call("run", save(model([node("Gelu", "x", "y")])))
     assert code == 3
     assert "Gelu has no kernel in opset 18" in err
@@ -218,7 +216,7 @@ def test_sizes_that_disagree_name_the_op_both_shapes_and_their_origin(call: Call
     given = ["--input", "a=a.npy", "--input", "b=b.npy"]
     code, out, err = call("run", "m.onnx", *given)
     assert (code, out) == (4, "")
-    for words in (
+    for message in (
         "Add: shapes [4,3] and [5,3] do not broadcast",
         "%y: f32[?,3] = Add(%h, %b)",
         "with %h: f32[4,3]",
@@ -226,7 +224,7 @@ def test_sizes_that_disagree_name_the_op_both_shapes_and_their_origin(call: Call
         "N=4 is axis 0 of input %a",
         "M=5 is axis 0 of input %b",
     ):
-        assert words in err
+        assert message in err
     inputs[1] = typed("b", ["N", 3])
     save(model(add, inputs, [typed("y", [None, 3])]))
     code, _, err = call("run", "m.onnx", *given)
@@ -234,7 +232,7 @@ def test_sizes_that_disagree_name_the_op_both_shapes_and_their_origin(call: Call
     assert "axis 0 is N=5, but N=4 in %a" in err
 
 
-def test_outputs_that_are_inputs_or_initialisers_or_stand_twice(call: Call) -> None:
+def test_outputs_can_be_inputs_initialisers_or_repeated(call: Call) -> None:
     made = model([RELU], [X], [X, Y, typed("w", [2, 3]), Y], initializer=[WEIGHT])
     code, out, _ = call("run", save(made), "--input", "x=ones")
     assert code == 0
@@ -247,11 +245,11 @@ def test_outputs_that_are_inputs_or_initialisers_or_stand_twice(call: Call) -> N
     assert out.startswith("%w f32[2,3]")
 
 
-# -- loops that never end -----------------------------------------------------------------------
+# -- endless loops ------------------------------------------------------------------------------
 
 
 def endless() -> Any:
-    """`Loop` without a trip count whose condition stays true."""
+    """Return a model with a `Loop` without a trip count and a condition that stays true."""
     body = helper.make_graph(
         [node("Identity", "c", "go"), node("Relu", "s", "t")],
         "body",
@@ -262,7 +260,7 @@ def endless() -> Any:
     return model([loop], initializer=[TRUTH])
 
 
-def test_a_loop_without_an_end_is_bounded(call: Call) -> None:
+def test_max_ops_ends_an_endless_loop(call: Call) -> None:
     code, out, err = call("run", save(endless()), "--max-ops", "200")
     assert (code, out) == (4, "")
     assert "the program has not ended after 200 statements (max-ops 200)" in err
@@ -273,7 +271,7 @@ def test_a_loop_without_an_end_is_bounded(call: Call) -> None:
     assert "6.0" in out
 
 
-def test_a_straight_graph_is_bounded_too(call: Call) -> None:
+def test_max_ops_ends_a_graph_without_loops(call: Call) -> None:
     names = ["x", *(f"v{index}" for index in range(999)), "y"]
     chain = [node("Neg", before, after) for before, after in zip(names, names[1:], strict=False)]
     save(model(chain))
@@ -284,13 +282,13 @@ def test_a_straight_graph_is_bounded_too(call: Call) -> None:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "onnxruntime"])
-def test_a_loop_without_an_end_is_left_by_an_interrupt(tmp_path: Path, backend: str) -> None:
+def test_an_interrupt_ends_an_endless_loop(tmp_path: Path, backend: str) -> None:
     pytest.importorskip(backend)
     (tmp_path / "m.onnx").write_bytes(endless().SerializeToString())
     command = [sys.executable, "-m", "nncdbg", "run", "m.onnx", "--backend", backend]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stderr is not None
-    # The note on the inputs comes right before the run.
+    # The note on the inputs is printed directly before the run.
     assert b"note: input %x" in process.stderr.readline()
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)
@@ -304,7 +302,7 @@ def test_a_loop_without_an_end_is_left_by_an_interrupt(tmp_path: Path, backend: 
 
 
 def test_three_gigabytes_of_external_data_are_not_read(call: Call, tmp_path: Path) -> None:
-    """A sparse file: it takes no space, and what is not looked at costs nothing."""
+    """The data file is sparse: it uses no disk space, and unread pages use no memory."""
     rows = 3 << 20
     with (tmp_path / "w.bin").open("wb") as file:
         file.truncate(rows * 256 * 4)
@@ -321,7 +319,7 @@ def test_three_gigabytes_of_external_data_are_not_read(call: Call, tmp_path: Pat
     assert "f32[2,256] min 0 mean 0.5 max 1" in out
 
 
-def test_a_protobuf_of_more_than_two_gigabytes(call: Call, tmp_path: Path) -> None:
+def test_a_protobuf_of_more_than_two_gigabytes_is_refused(call: Call, tmp_path: Path) -> None:
     with (tmp_path / "m.onnx").open("wb") as file:
         file.write(model().SerializeToString())
         file.truncate(5 << 29)
@@ -339,17 +337,17 @@ EXTERNAL: dict[str, tuple[dict[str, str], str]] = {
         {"location": "w.bin", "length": "20"},
         "needs 24 bytes, but the model assigns it 20 bytes of w.bin",
     ),
-    "above the folder": ({"location": "../w.bin"}, "outside the model's folder"),
-    "anywhere": ({"location": "/etc/hostname"}, "outside the model's folder"),
-    "by a link": ({"location": "link.bin"}, "outside the model's folder"),
+    "parent folder": ({"location": "../w.bin"}, "outside the model's folder"),
+    "absolute path": ({"location": "/etc/hostname"}, "outside the model's folder"),
+    "symbolic link": ({"location": "link.bin"}, "outside the model's folder"),
     "a folder": ({"location": "."}, "which is not a file"),
     "no name": ({}, "no file name"),
 }
 
 
-@pytest.mark.parametrize(("entries", "says"), EXTERNAL.values(), ids=EXTERNAL)
-def test_external_data_that_is_not_to_be_had(
-    call: Call, tmp_path: Path, entries: dict[str, str], says: str
+@pytest.mark.parametrize(("entries", "message"), EXTERNAL.values(), ids=EXTERNAL)
+def test_invalid_external_data_is_an_error(
+    call: Call, tmp_path: Path, entries: dict[str, str], message: str
 ) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(24))
     (tmp_path / "link.bin").symlink_to(sys.executable)
@@ -360,5 +358,5 @@ def test_external_data_that_is_not_to_be_had(
         code, out, err = call(*mode, save(made))
         assert (code, out) == (3, "")
         assert 'error: tensor "w"' in err
-        assert says in err
+        assert message in err
         assert err.count("\n  hint: ") == 1

@@ -1,4 +1,4 @@
-"""`nncdbg diff`, `--check micro` and `--max-ops` as their users type them."""
+"""`nncdbg diff`, `--check micro` and `--max-ops` on the command line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ graph @main(%x: f32[4]) -> (%y: f32[4]) {
 
 @pytest.fixture
 def model(tmp_path: Path) -> Callable[..., str]:
-    """A file with graph text; its path."""
+    """Return a function that writes graph text to a file and returns its path."""
 
     def write(name: str, text: str = NET, factor: str = "2.0") -> str:
         path = tmp_path / f"{name}.nnc"
@@ -65,7 +65,7 @@ def test_inputs_that_do_not_fit_name_the_side(
         nncdbg.diff(a, b, {"x": np.ones(size, np.float32)})
 
 
-def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], capsys: Capture) -> None:
+def test_agreement_exits_with_0_and_divergence_with_1(model: Callable[..., str], capsys: Capture) -> None:
     a, b, c = model("a"), model("b"), model("c", factor="2.5")
     assert main(["diff", a, b]) == 0
     out, err = capsys.readouterr()
@@ -90,7 +90,7 @@ def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], caps
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("options", "code", "message"),
     [
         ([], 2, "both sides are the same"),
         (["--dtype-b", "i8"], 2, "cannot be cast to 'i8'"),
@@ -107,13 +107,13 @@ def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], caps
     ],
 )
 def test_wrong_usage(
-    model: Callable[..., str], capsys: Capture, options: list[str], code: int, words: str
+    model: Callable[..., str], capsys: Capture, options: list[str], code: int, message: str
 ) -> None:
     assert main(["diff", model("a"), *options]) == code
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_side_that_fails_is_4(model: Callable[..., str], capsys: Capture) -> None:
+def test_a_failing_side_exits_with_4(model: Callable[..., str], capsys: Capture) -> None:
     broken = NET.replace("Mul(%a, FACTOR)", "Reshape(%a, [7])")
     assert main(["diff", model("a"), model("b", broken), "--json"]) == 4
     out, err = capsys.readouterr()
@@ -123,7 +123,7 @@ def test_a_side_that_fails_is_4(model: Callable[..., str], capsys: Capture) -> N
     assert "side B: Reshape" in err
 
 
-def test_json_has_one_shape_whatever_is_found(model: Callable[..., str], capsys: Capture) -> None:
+def test_json_has_the_same_keys_for_every_result(model: Callable[..., str], capsys: Capture) -> None:
     documents = []
     for arguments in ([model("b"), "--seed", "4"], [model("c", factor="2.5")], ["--dtype-b", "bf16"]):
         main(["diff", model("a"), *arguments, "--json"])
@@ -158,7 +158,7 @@ def test_json_has_one_shape_whatever_is_found(model: Callable[..., str], capsys:
     assert narrow["outputs"][0]["b"]["type"] == "bf16[2,3]"
 
 
-# The input is in the middle of its range, so that a wider Clip shows in %c alone.
+# The input is in the middle of the range, so a wider Clip changes only %c.
 INTERMEDIATE = NET.replace(
     "%y = Add(%b, %x)", "%c = Clip(%b, -0.001, FACTOR)\n  %d = Sign(%c)\n  %y = Add(%d, %x)"
 )
@@ -179,7 +179,7 @@ def test_intermediate_differences_fail_only_with_strict(model: Callable[..., str
 
 @pytest.fixture
 def golden(model: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
-    """A golden file with all values of NET, under other names if given; its path."""
+    """Return a function that writes all values of NET to a golden file and returns its path."""
 
     def save(names: dict[str, str], **changed: Any) -> str:
         debugger = nncdbg.Debugger(nncdbg.load(model("golden")), {"x": "normal"})
@@ -234,7 +234,7 @@ def test_golden_names_come_from_a_file_or_from_shape_and_order(
 
 
 @pytest.mark.parametrize(
-    ("names", "code", "words"),
+    ("names", "code", "message"),
     [
         ("a b c", 3, "line 1: expected 2 names, got 3"),
         ('{"a": 1}', 3, "each golden name must map to one value name"),
@@ -250,15 +250,15 @@ def test_wrong_golden_names(
     tmp_path: Path,
     names: str,
     code: int,
-    words: str,
+    message: str,
 ) -> None:
     path = tmp_path / "names"
     path.write_text(names)
     assert main(["diff", model("a"), "--golden", golden({}), "--names", str(path)]) == code
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_stop_opens_the_prompt_there_with_both_values(
+def test_stop_opens_the_prompt_at_the_divergence_with_both_values(
     model: Callable[..., str], capsys: Capture, tmp_path: Path
 ) -> None:
     script = tmp_path / "commands"
@@ -274,7 +274,7 @@ def test_stop_opens_the_prompt_there_with_both_values(
     assert out.rstrip().endswith("all elements are equal")
 
 
-def test_a_narrow_terminal_still_says_where(
+def test_output_fits_a_narrow_terminal(
     model: Callable[..., str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
@@ -289,7 +289,7 @@ def test_a_narrow_terminal_still_says_where(
 # -- micro programs beside kernels ---------------------------------------------------------------
 
 
-def test_run_says_what_was_checked(model: Callable[..., str], capsys: Capture) -> None:
+def test_run_reports_the_checked_statements(model: Callable[..., str], capsys: Capture) -> None:
     assert main(["run", model("a"), "--check", "micro"]) == 0
     assert "micro programs ran beside 1 statement, 1 time; no micro program: Mul 1, Add 1" in (
         capsys.readouterr().err.replace("\n", " ")
@@ -324,7 +324,7 @@ def test_a_wrong_kernel_fails_the_run_and_stops_the_prompt(
     assert "The program has ended" in out
 
 
-# -- loops that never end ------------------------------------------------------------------------
+# -- endless loops -------------------------------------------------------------------------------
 
 
 def test_an_endless_loop_fails_the_run(model: Callable[..., str], capsys: Capture) -> None:
@@ -341,7 +341,9 @@ def test_an_endless_loop_fails_the_run(model: Callable[..., str], capsys: Captur
     assert main(["run", path, "--max-ops", "0"]) == 2
 
 
-def test_the_prompt_pauses_and_goes_on(model: Callable[..., str], capsys: Capture, tmp_path: Path) -> None:
+def test_the_prompt_pauses_at_max_ops_and_continues(
+    model: Callable[..., str], capsys: Capture, tmp_path: Path
+) -> None:
     script = tmp_path / "commands"
     script.write_text("continue\np $iter\ncontinue\np $iter\n")
     assert main([model("forever", FOREVER), "--max-ops", "50", "--replay", str(script)]) == 0
@@ -351,7 +353,7 @@ def test_the_prompt_pauses_and_goes_on(model: Callable[..., str], capsys: Captur
     assert "interrupted" not in err
 
 
-def test_f16_overflow_is_told(model: Callable[..., str], capsys: Capture, tmp_path: Path) -> None:
+def test_f16_overflow_is_reported(model: Callable[..., str], capsys: Capture, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.full((2, 3), 300, np.float32))
     square = NET.replace("Softmax(%x, axis=-1)", "Mul(%x, %x)")
     arguments = ["--input", f"x={tmp_path / 'x.npy'}", "--dtype-b", "f16"]

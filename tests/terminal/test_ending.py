@@ -1,4 +1,4 @@
-"""How the process of the command ends while the statistics are being compiled."""
+"""Exit of the command during compilation of the statistics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ raise SystemExit(main.run())
 """
 
 
-def test_a_compilation_does_not_change_the_exit_code_nor_skip_exit_functions(tmp_path: Path) -> None:
+def test_compilation_keeps_the_exit_code_and_runs_exit_functions(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120

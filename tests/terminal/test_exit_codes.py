@@ -1,4 +1,4 @@
-"""Every command that runs a graph, over programs with every outcome: the exit codes of the contract."""
+"""Exit codes: each command that runs a graph, on programs with each outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAMS = {
     "trips": ("%z = Mul(%x, 0.0)", "%y = Log(%z)"),
     "fails": ("%w: i64[2] = [3, 5]", "%s = Add(%w, 0)", "%h = Relu(%x)", "%y = Reshape(%h, %s)"),
     "index": ("%w: i64[2] = [3, 5]", "%s = Add(%w, 0)", "%h = Relu(%x)", "%y = Gather(%h, %s)"),
-    # It trips first, and fails then.
+    # A finding first, then a failure.
     "both": (
         *("%w: i64[2] = [3, 5]", "%s = Add(%w, 0)", "%z = Mul(%x, 0.0)"),
         *("%h = Log(%z)", "%y = Reshape(%h, %s)"),
@@ -61,9 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("words", "program", "code"), CASES)
+@pytest.mark.parametrize(("arguments", "program", "code"), CASES)
 def test_exit_code(
-    words: list[str],
+    arguments: list[str],
     program: str,
     code: int,
     folder: Path,
@@ -76,7 +76,7 @@ def test_exit_code(
         "OUT": str(tmp_path / "out"),
     }
     try:
-        found = main([places.get(word, word) for word in words])
+        found = main([places.get(word, word) for word in arguments])
     except SystemExit as leaving:  # argparse
         found = int(str(leaving.code))
     out, err = capsys.readouterr()
@@ -96,10 +96,10 @@ def test_exit_code(
         ("fails", {"a": "x", "b": "other", "c": ""}, 4),
     ],
 )
-def test_of_several_cases_the_highest_counts(
+def test_the_highest_exit_code_of_several_cases_is_returned(
     program: str, cases: dict[str, str], code: int, folder: Path, tmp_path: Path
 ) -> None:
-    """`x` is a case that fits, another name one that does not, and nothing a file that is damaged."""
+    """`x` is a valid case, another name a mismatched one, and an empty name a damaged file."""
     for name, array in cases.items():
         if array:
             np.savez(tmp_path / f"{name}.npz", allow_pickle=False, **{array: np.ones((2, 3), np.float32)})

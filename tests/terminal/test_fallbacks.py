@@ -1,4 +1,4 @@
-"""`--fallback`: what ran on NumPy for want of a kernel is told by `run` and at the prompt."""
+"""`--fallback`: `run` and the prompt report ops that ran on NumPy for lack of a kernel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_run_lists_every_statement(call: Call) -> None:
     assert [line.removeprefix("note: ") for line in err.splitlines()] == NOTES
 
 
-def test_run_has_them_in_its_document(call: Call) -> None:
+def test_run_json_lists_every_fallback(call: Call) -> None:
     out, _ = call("run", "--json")
     assert json.loads(out)["fallbacks"] == [
         {"line": 4, "op": "RandomNormalLike"},
@@ -63,7 +63,7 @@ def test_run_has_them_in_its_document(call: Call) -> None:
 
 
 @pytest.mark.parametrize("typed", ["n\n" * 5, "c\n", "until 5\nc\n", "n\nback\nn\nn\nc\n"])
-def test_the_prompt_says_each_op_once(call: Call, typed: str) -> None:
+def test_the_prompt_reports_each_op_once(call: Call, typed: str) -> None:
     _, err = call(typed=typed)
     assert [line.removeprefix("note: ") for line in err.splitlines()] == [NOTES[0], NOTES[2]]
 

@@ -1,4 +1,4 @@
-"""A model whose every name is an attack on the terminal goes through every command, and none gets through."""
+"""Commands on a model full of hostile names print no raw control characters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def lines_for(name: str) -> list[str]:
-    """What is typed of a command: bare, with what is there, and with what is not."""
+    """Return lines of a command: without arguments, with existing names, and with missing names."""
     value = '%"' + printable_line(hostile("h")) + '"'
     missing = '%"' + printable_line(hostile("gone")) + '"'
     arguments = ["", value, missing, "1", "3", hostile("argument"), f"{value} = 5", f"@{missing[1:]}", "nan"]
@@ -53,7 +53,7 @@ def test_no_command_of_the_prompt_shows_a_raw_control(
         for line in [*advance, *lines_for(name), "where", "list"]:
             session.execute(line, typed=True)
         text = written.getvalue()
-        assert "owned" in text or not text, "the names are there"
+        assert "owned" in text or not text, "the hostile names are in the output"
         assert not RAW.findall(text), text
 
 
@@ -82,7 +82,7 @@ ONE_SHOT = {
 }
 
 
-def test_every_one_shot_command_is_tried() -> None:
+def test_every_one_shot_command_is_tested() -> None:
     assert {*ONE_SHOT} == {*COMMANDS}
 
 
@@ -96,7 +96,7 @@ def test_no_one_shot_command_shows_a_raw_control(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["print", str(model), "-o", "text.nnc"]) == 0
-    assert main(["run", str(model)]) == 0, "it is a good model"
+    assert main(["run", str(model)]) == 0, "the model is valid"
     for arguments in ONE_SHOT[command]:
         filled = [each.replace("{model}", str(model)).replace("{text}", "text.nnc") for each in arguments]
         main([command, *filled])
@@ -120,7 +120,7 @@ def test_no_error_about_the_file_shows_a_raw_control(
     assert not RAW.findall(out + err), out + err
 
 
-def test_a_terminal_with_colour_gets_styles_and_nothing_else(
+def test_a_colour_terminal_gets_styles_and_no_other_control(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = StringIO()
@@ -160,7 +160,7 @@ def test_python_gets_escaped_errors_and_reports(model: Path) -> None:
     assert not report.ok
 
 
-def test_what_is_escaped() -> None:
+def test_control_characters_are_escaped_and_other_text_is_kept() -> None:
     assert printable("a\tb\nc\x1b[31m\x9b\u202e") == "a\tb\nc\\x1b[31m\\x9b\\u202e"
     assert printable_line("a\tb\nc\r") == "a\\tb\\nc\\r"
     assert printable_styled("\x1b[1;31mred\x1b[0m \x1b]0;t\x07") == "\x1b[1;31mred\x1b[0m \\x1b]0;t\\x07"

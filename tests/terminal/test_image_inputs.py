@@ -1,4 +1,4 @@
-"""Images as inputs of the commands: an ONNX classifier that is run on pictures."""
+"""Images as inputs of the commands: an ONNX classifier on pictures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_run_classifies_a_picture(classifier: Path, tmp_path: Path, capsys: Capt
     assert int(np.load(document["outputs"][0]["file"]).argmax()) == COLOURS.index(colour)
 
 
-def test_run_prints_what_was_done(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_run_prints_the_conversion(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(["run", str(classifier), "--input", f"image={picture(tmp_path, 'red')}:/255,crop"]) == 0
     note = "note: input %image: red.png, 64x48 RGB, scaled and cropped to 16x16, /255, NCHW\n"
     assert capsys.readouterr().err == note

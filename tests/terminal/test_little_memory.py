@@ -1,4 +1,4 @@
-"""A process that may use little memory says so, whatever it was asked to do."""
+"""A small limit of the address space is reported by every command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND = [sys.executable, "-m", "nncdbg.terminal.main"]
 
 
 def limited(megabytes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that may map so much memory."""
+    """Run a command with an address space of `megabytes` MB."""
     limit = megabytes << 20
     return subprocess.run(
         [*COMMAND, *arguments],

@@ -75,7 +75,7 @@ def test_seed_dim_and_generated_inputs(capsys: Capture, tmp_path: Path) -> None:
     assert capsys.readouterr().out == outputs[0]
 
 
-def test_misused_memory_fails_the_run(example: Callable[[str], str], capsys: Capture) -> None:
+def test_an_uninitialized_read_fails_the_run(example: Callable[[str], str], capsys: Capture) -> None:
     assert main(["run", example("uninitialized"), "--json"]) == 4
     out, err = capsys.readouterr()
     assert json.loads(out)["status"] == "failed"
@@ -83,7 +83,9 @@ def test_misused_memory_fails_the_run(example: Callable[[str], str], capsys: Cap
 
 
 @pytest.mark.parametrize("options", [[], ["--no-loc"], ["--flat"]])
-def test_print_is_what_parses(example: Callable[[str], str], capsys: Capture, options: list[str]) -> None:
+def test_printed_text_parses_to_the_same_program(
+    example: Callable[[str], str], capsys: Capture, options: list[str]
+) -> None:
     assert main(["print", example("attention"), *options]) == 0
     assert nncdbg.parse(capsys.readouterr().out) == nncdbg.load(example("attention"))
 
@@ -108,7 +110,7 @@ def test_print_json_lists_inputs_outputs_and_symbolic_sizes(tmp_path: Path, caps
     assert "--json and --output cannot be combined" in capsys.readouterr().err
 
 
-def test_printed_text_finds_its_store_from_anywhere(
+def test_printed_text_finds_its_store_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     import onnx
@@ -133,7 +135,7 @@ def test_printed_text_finds_its_store_from_anywhere(
         seen.append(capsys.readouterr().out)
     assert seen[0] == seen[1] != ""
     assert main(["print", "models/deep/m.onnx"]) == 0
-    assert f'store "{model}"' in capsys.readouterr().out, "where a pipe ends is not known"
+    assert f'store "{model}"' in capsys.readouterr().out, "a pipe has no folder, so the path is absolute"
     for target, store in (("out/g.nnc", "../models/deep/m.onnx"), ("models/g.nnc", "deep/m.onnx")):
         with (tmp_path / target).open("w") as file:
             command = [sys.executable, "-m", "nncdbg", "print", "models/deep/m.onnx"]
@@ -146,7 +148,7 @@ def test_printed_text_finds_its_store_from_anywhere(
         assert capsys.readouterr().out == seen[0]
 
 
-def test_only_the_user_and_file_of_a_print_reach_its_store(
+def test_only_the_printed_file_of_the_same_user_opens_its_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -185,7 +187,7 @@ def test_only_the_user_and_file_of_a_print_reach_its_store(
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "file.txt"])
-def test_a_folder_of_stores_that_is_none_is_refused(
+def test_an_invalid_store_folder_is_refused(
     folder: str, example: Callable[[str], str], tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "file.txt").write_text("")
@@ -274,7 +276,7 @@ def test_broken_pipe_is_silent(example: Callable[[str], str]) -> None:
     child.stderr.close()
 
 
-def test_commands_at_the_start_then_the_pipe(
+def test_start_commands_run_before_piped_lines(
     example: Callable[[str], str], capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import io

@@ -1,4 +1,4 @@
-"""The package and the commands without a prompt run where modules of Unix are missing, as on Windows."""
+"""The package and its commands run without Unix modules, as on Windows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def without_unix(script: str, folder: Path, *arguments: str) -> subprocess.Compl
     return subprocess.run(command, cwd=EXAMPLES, env=environment, capture_output=True, text=True, timeout=120)
 
 
-def test_the_package_is_imported(tmp_path: Path) -> None:
+def test_the_package_is_imported_without_unix_modules(tmp_path: Path) -> None:
     ended = without_unix("import nncdbg; nncdbg.Debugger", tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_runs(command: str, tmp_path: Path) -> None:
+def test_a_command_runs_without_unix_modules(command: str, tmp_path: Path) -> None:
     arguments = command.replace("X", "first_steps.nnc").split()
     ended = without_unix("from nncdbg.terminal.main import run; run()", tmp_path, *arguments)
     assert ended.returncode == 0, ended.stderr

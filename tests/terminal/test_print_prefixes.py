@@ -16,7 +16,7 @@ def printed(*arguments: str, capfd: pytest.CaptureFixture[str]) -> str:
     return capfd.readouterr().out
 
 
-def test_prefixes_are_printed_unless_full_names_are_wanted(capfd: pytest.CaptureFixture[str]) -> None:
+def test_prefixes_are_printed_unless_full_names_are_requested(capfd: pytest.CaptureFixture[str]) -> None:
     short = printed(str(MODEL), capfd=capfd)
     full = printed(str(MODEL), "--full-names", capfd=capfd)
     assert 'prefix self_attn "/layer/self_attn/"' in short

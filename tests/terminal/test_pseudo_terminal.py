@@ -1,4 +1,4 @@
-"""The prompt in a real pseudo-terminal, as a person drives it."""
+"""The prompt in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Open = Callable[..., pexpect.spawn]
 
 @pytest.fixture
 def spawn(tmp_path: Path, repository: Path) -> Iterator[Open]:
-    """`spawn(*arguments, columns=, environment=)` starts nncdbg in a terminal; the first prompt has come."""
+    """`spawn(*arguments, columns=, environment=)` starts nncdbg in a terminal and waits for the prompt."""
     children: list[pexpect.spawn] = []
 
     def start(*arguments: str, columns: int = 80, **environment: str) -> pexpect.spawn:
@@ -68,7 +68,7 @@ def spawn(tmp_path: Path, repository: Path) -> Iterator[Open]:
 
 
 def answer(child: pexpect.spawn, line: str) -> str:
-    """What is printed between a line that is sent and the next prompt, without escape codes."""
+    """Send a line and return the output up to the next prompt, without escape codes."""
     child.send(line + "\r")
     child.expect(re.escape(line[-3:]) + r"[^\n]*\r\n")
     child.expect("(?:\x1b\\[[0-9;?]*[A-Za-z])*" + PROMPT)
@@ -139,7 +139,7 @@ def test_interrupt_stops_a_loop_within_one_op(spawn: Open, tmp_path: Path) -> No
     leave(child)
 
 
-def test_interrupted_run_says_so_by_its_exit_code(tmp_path: Path) -> None:
+def test_an_interrupted_run_exits_with_130(tmp_path: Path) -> None:
     (tmp_path / "endless.nnc").write_text(ENDLESS)
     arguments = ["-m", "nncdbg", "run", str(tmp_path / "endless.nnc")]
     child = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=8)
@@ -160,7 +160,7 @@ def test_interrupt_at_the_prompt_clears_the_line(spawn: Open) -> None:
     leave(child)
 
 
-def test_arrow_up_and_history_of_the_session_before(spawn: Open, tmp_path: Path) -> None:
+def test_arrow_up_recalls_lines_of_this_and_the_previous_session(spawn: Open, tmp_path: Path) -> None:
     child = spawn("examples/first_steps.nnc")
     answer(child, "p 41 + 1")
     child.send("\x1b[A\r")
@@ -175,7 +175,7 @@ def test_arrow_up_and_history_of_the_session_before(spawn: Open, tmp_path: Path)
     leave(child)
 
 
-def test_home_that_cannot_be_written(spawn: Open) -> None:
+def test_an_unwritable_home_is_reported(spawn: Open) -> None:
     child = spawn("examples/first_steps.nnc", XDG_STATE_HOME="/proc/nowhere")
     assert "the command history is not saved" in ESCAPES.sub("", child.before).replace("\n", " ")
     assert "%h f32[2,4]" in answer(child, "next")
@@ -202,7 +202,7 @@ KEYS = (
 )
 
 
-def test_keys_that_stand_for_commands(spawn: Open) -> None:
+def test_keys_run_commands(spawn: Open) -> None:
     child = spawn("examples/first_steps.nnc", NO_COLOR="1")
     for keys, seen in KEYS:
         child.send(keys)
@@ -211,7 +211,7 @@ def test_keys_that_stand_for_commands(spawn: Open) -> None:
     leave(child)
 
 
-def test_twenty_columns(spawn: Open) -> None:
+def test_output_fits_twenty_columns(spawn: Open) -> None:
     child = spawn("examples/first_steps.nnc", columns=20)
     for line in ("n", "n", "list", "stats %h", "show %h", "hist %h", "p %z", "i prog", "help"):
         seen = answer(child, line)
@@ -256,7 +256,7 @@ def test_no_escape_codes_in_a_pipe(repository: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_in_tmux(tmp_path: Path, repository: Path) -> None:
+def test_keys_work_in_tmux(tmp_path: Path, repository: Path) -> None:
     socket = str(tmp_path / "tmux")
 
     def tmux(*arguments: str) -> str:
@@ -264,12 +264,12 @@ def test_in_tmux(tmp_path: Path, repository: Path) -> None:
             ["tmux", "-S", socket, *arguments], capture_output=True, text=True, check=True, timeout=20
         ).stdout
 
-    def wait_for(words: str) -> None:
+    def wait_for(text: str) -> None:
         for _ in range(100):
-            if words in tmux("capture-pane", "-p"):
+            if text in tmux("capture-pane", "-p"):
                 return
             time.sleep(0.1)
-        pytest.fail(f"{words!r} does not come: {tmux('capture-pane', '-p')}")
+        pytest.fail(f"{text!r} is not shown: {tmux('capture-pane', '-p')}")
 
     command = f"XDG_STATE_HOME={tmp_path} {sys.executable} -m nncdbg examples/first_steps.nnc"
     tmux("new-session", "-d", "-x", "70", "-y", "24", "-c", str(repository), command)
@@ -307,7 +307,7 @@ def test_breakpoint_commands_have_a_prompt_of_their_own(spawn: Open) -> None:
     leave(child)
 
 
-def test_delete_of_all_breakpoints_asks(spawn: Open) -> None:
+def test_delete_of_all_breakpoints_needs_confirmation(spawn: Open) -> None:
     child = spawn("examples/first_steps.nnc")
     answer(child, "break 13")
     child.send("delete\r")

@@ -1,4 +1,4 @@
-"""`nncdbg.breakpoint()` in a script that no editor debugs: the prompt."""
+"""The prompt of `nncdbg.breakpoint()` in a script that runs without an editor."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_prompt_opens_before_the_next_statement_and_continue_returns(script:
     assert found.stdout.endswith("script end [1.0, 1.0, 1.0, 1.0]\n")
 
 
-def test_the_scripts_own_call_goes_on_to_its_own_end(script: Script) -> None:
+def test_the_interrupted_call_of_the_script_runs_to_its_end(script: Script) -> None:
     found = script.run(
         """
         d = debugger()
@@ -100,7 +100,7 @@ def test_a_breakpoint_and_a_catch_set_at_the_prompt_open_it_again(script: Script
     assert found.stdout.endswith("script end\n")
 
 
-def test_a_failure_opens_the_prompt_and_then_is_the_scripts(script: Script) -> None:
+def test_a_failure_opens_the_prompt_and_then_reaches_the_script(script: Script) -> None:
     found = script.run(
         """
         text = "graph @main(%x: f32[2]) -> (%y) {\\n  %y = mine.Unknown(%x)\\n  return %y\\n}\\n"
@@ -138,7 +138,7 @@ def test_input_that_ends_at_the_prompt_is_an_error(script: Script) -> None:
     assert "UsageError: standard input ended at the prompt of nncdbg.breakpoint()" in found.stderr
 
 
-def test_python_breakpoint_can_be_this_one(script: Script) -> None:
+def test_python_breakpoint_can_be_nncdbg_breakpoint(script: Script) -> None:
     found = script.run(
         "breakpoint()\nprint('script', debugger().run().reason)\n",
         "continue\n",
@@ -181,7 +181,7 @@ def test_under_pytest_the_error_names_its_option(script: Script) -> None:
     assert "hint: run pytest with -s" in found.stdout
 
 
-def test_a_terminal_has_the_whole_prompt(script: Script, tmp_path: Path) -> None:
+def test_a_terminal_has_the_full_prompt(script: Script, tmp_path: Path) -> None:
     script.write("nncdbg.breakpoint()\nprint('script', debugger().run().reason)\n")
     environment: dict[str, str] = {**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(tmp_path)}
     child = pexpect.spawn(

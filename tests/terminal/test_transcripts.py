@@ -1,4 +1,4 @@
-"""Every file of tests/transcripts is a session that must look the same again; `--update` rewrites them."""
+"""Replays of tests/transcripts must give the same output; `--update` rewrites the files."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 
 from nncdbg.commands import TABLE
 from nncdbg.commands.command_lines import split_command
-from tests.terminal.transcripts import alike, commands, play
+from tests.terminal.transcripts import commands, play, same_output
 
 FOLDER = Path(__file__).parent.parent / "transcripts"
 FILES = sorted(FOLDER.glob("*.txt"))
 
 
 @pytest.fixture
-def desk(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, with the examples in it, on a screen of 80 columns without colour."""
+def working_folder(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the examples, and a screen of 80 columns without colour."""
     (tmp_path / "examples").symlink_to(repository / "examples")
     (tmp_path / "transcripts").symlink_to(FOLDER)
     monkeypatch.chdir(tmp_path)
@@ -27,10 +27,12 @@ def desk(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_session_looks_the_same_again(path: Path, desk: Path, request: pytest.FixtureRequest) -> None:
+def test_a_session_gives_the_same_output(
+    path: Path, working_folder: Path, request: pytest.FixtureRequest
+) -> None:
     expected = path.read_text(encoding="utf-8")
-    seen = play(expected, desk)
-    if alike(seen, expected):
+    seen = play(expected, working_folder)
+    if same_output(seen, expected):
         return
     if request.config.getoption("--update"):
         path.write_text(seen, encoding="utf-8")
@@ -38,7 +40,7 @@ def test_session_looks_the_same_again(path: Path, desk: Path, request: pytest.Fi
         assert seen == expected
 
 
-def test_there_is_a_session_for_every_example(repository: Path) -> None:
+def test_every_example_has_a_session(repository: Path) -> None:
     headers = "\n".join(path.read_text(encoding="utf-8").splitlines()[0] for path in FILES)
     assert [path.name for path in (repository / "examples").glob("*.nnc") if path.name not in headers] == []
 
@@ -54,10 +56,10 @@ def test_there_is_a_session_for_every_example(repository: Path) -> None:
     ],
 )
 def test_only_last_digits_may_differ(seen: str, same: bool) -> None:
-    assert alike(seen, "%h f32[2] [0.5 1.5]\nhit 2x") is same
+    assert same_output(seen, "%h f32[2] [0.5 1.5]\nhit 2x") is same
 
 
-def test_the_demo_is_one_of_them(repository: Path) -> None:
+def test_the_demo_has_a_transcript(repository: Path) -> None:
     demo = (repository / "examples" / "demo.cmd").read_text(encoding="utf-8").splitlines()
     assert commands((FOLDER / "first_steps.txt").read_text(encoding="utf-8")) == demo
 

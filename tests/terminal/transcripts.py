@@ -16,12 +16,12 @@ HEADER = "$ nncdbg "
 
 
 def commands(transcript: str) -> list[str]:
-    """The lines that were typed."""
+    """Return the typed lines."""
     return [line for line in map(typed_in, transcript.splitlines()) if line is not None]
 
 
 def typed_in(line: str) -> str | None:
-    """Return what was typed at the prompt of a line; None for a line of output."""
+    """Return the line typed at the prompt; None for a line of output."""
     for prompt in (PROMPT, CONTINUATION):
         if line.startswith(prompt):
             return line.removeprefix(prompt)
@@ -29,10 +29,10 @@ def typed_in(line: str) -> str | None:
 
 
 def play(transcript: str, folder: Path) -> str:
-    """Return the transcript as it comes out now: the same header and commands, played in this process.
+    """Play the header and commands of a transcript in this process, and return the new transcript.
 
-    Without commands, the header is a command of the shell, such as `nncdbg diff A B`.
-    `folder` is for the file with the commands.  The last line is the exit code, if it is not 0.
+    Without commands, the header is a shell command, such as `nncdbg diff A B`.
+    The file with the commands is written to `folder`.  The last line is the exit code, if it is not 0.
     """
     header = transcript.splitlines()[0]
     assert header.startswith(HEADER), "a transcript begins with `$ nncdbg MODEL ...`"
@@ -54,14 +54,14 @@ _SECONDS = re.compile(r"\b\d+(?:\.\d+)? m?s\b")
 _FRACTION = re.compile(r"-?\d+(?:\.\d*(?:e[+-]?\d+)?|e[+-]?\d+)")
 
 
-def alike(seen: str, expected: str) -> bool:
+def same_output(seen: str, expected: str) -> bool:
     """Return whether two transcripts agree, except for times and the last digits of fractions."""
     seen, expected = (_SECONDS.sub("0 s", text) for text in (seen, expected))
-    if _words(seen) != _words(expected):
+    if _without_numbers(seen) != _without_numbers(expected):
         return False
     pairs = zip(_FRACTION.findall(seen), _FRACTION.findall(expected), strict=True)
     return all(math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-6) for a, b in pairs)
 
 
-def _words(transcript: str) -> list[list[str]]:
+def _without_numbers(transcript: str) -> list[list[str]]:
     return [_FRACTION.sub("0.0", line).split() for line in transcript.splitlines()]

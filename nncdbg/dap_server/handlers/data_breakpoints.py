@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.breakpoints.breakpoint_requests import DataRequest, data_id
 from nncdbg.dap_server.breakpoints.client_breakpoints import Terms
-from nncdbg.dap_server.presentation.places import child_place, values_from
 from nncdbg.dap_server.protocol.requests import DataBreakpointInfoBody, SetDataBreakpointsBody
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, request
+from nncdbg.dap_server.variables.places import child_place, values_from
 from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import nodes, parse, spelled

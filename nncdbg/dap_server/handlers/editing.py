@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.dap_server.events import report_change
-from nncdbg.dap_server.presentation.children import View
-from nncdbg.dap_server.presentation.displayed import from_display, is_displayed
-from nncdbg.dap_server.presentation.places import (
+from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBody
+from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.children import View
+from nncdbg.dap_server.variables.displayed import from_display, is_displayed
+from nncdbg.dap_server.variables.places import (
     ContentPlace,
     ScopePlace,
     child_place,
@@ -19,9 +21,7 @@ from nncdbg.dap_server.presentation.places import (
     evaluate_name,
     values_from,
 )
-from nncdbg.dap_server.presentation.results import result_of
-from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBody
-from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.results import result_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, evaluate_index, split_target
 from nncdbg.engine.inputs.data_specs import data_file, generated

@@ -9,12 +9,12 @@ import msgspec
 from nncdbg.commands.command_lines import is_expression
 from nncdbg.commands.completion import candidates
 from nncdbg.dap_server.console import bounded, console_of
-from nncdbg.dap_server.presentation.clipboard import python_text
-from nncdbg.dap_server.presentation.places import values_from
-from nncdbg.dap_server.presentation.results import result_of
 from nncdbg.dap_server.protocol.requests import CompletionsBody, EvaluateBody
 from nncdbg.dap_server.protocol.types import CompletionItem, CompletionItemType
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.clipboard import python_text
+from nncdbg.dap_server.variables.places import values_from
+from nncdbg.dap_server.variables.results import result_of
 from nncdbg.engine.expression import evaluate as value_of
 from nncdbg.engine.expression import split_definition
 

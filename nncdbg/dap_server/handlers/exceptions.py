@@ -90,6 +90,6 @@ def _failure_info(session: Session, stop: Stop, error: BaseException) -> Excepti
 
 
 def _origin(session: Session, stop: Stop, output: int | None) -> str:
-    from nncdbg.dap_server.presentation.origin_slice import origin_lines
+    from nncdbg.dap_server.variables.origin_slice import origin_lines
 
     return "\n".join(origin_lines(session, stop, output))

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from nncdbg.dap_server.handlers.statistics import most_abnormal
-from nncdbg.dap_server.presentation.glance import is_tensor, type_text
-from nncdbg.dap_server.presentation.origin_slice import Glancing
-from nncdbg.dap_server.presentation.places import values_from
-from nncdbg.dap_server.presentation.samples import packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.origin_slice import Glancing
+from nncdbg.dap_server.variables.places import values_from
+from nncdbg.dap_server.variables.samples import packed, sampling
+from nncdbg.dap_server.variables.value_text import is_tensor, type_text
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.frame import Frame

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.dap_server.presentation.glance import Glance, is_tensor
-from nncdbg.dap_server.presentation.neighbourhood import Block, on_the_stack, sources, whole
-from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.sources.neighbourhood import Block, on_the_stack, sources, whole
+from nncdbg.dap_server.variables.places import computed
+from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.dap_server.presentation.children import View
-from nncdbg.dap_server.presentation.places import (
+from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.children import View
+from nncdbg.dap_server.variables.places import (
     ContentPlace,
     computed,
     frame_depth,
     frame_place,
     value_title,
 )
-from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.time.timeline import EVICTED
 

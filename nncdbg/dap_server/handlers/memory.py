@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nncdbg.dap_server.events import report_change
-from nncdbg.dap_server.presentation.glance import is_tensor
-from nncdbg.dap_server.presentation.memory_references import address_of, resolved
-from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.protocol.requests import ReadMemoryBody, WriteMemoryBody
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.memory_references import address_of, resolved
+from nncdbg.dap_server.variables.places import values_from
+from nncdbg.dap_server.variables.value_text import is_tensor
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled

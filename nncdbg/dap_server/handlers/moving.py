@@ -9,10 +9,10 @@ import msgspec
 
 from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.handlers.targets import step_into_target
-from nncdbg.dap_server.presentation.places import frame_depth
 from nncdbg.dap_server.protocol.requests import ContinueBody, ThreadsBody
 from nncdbg.dap_server.protocol.types import Thread
 from nncdbg.dap_server.registry import ALWAYS, LIVE, STOPPED, State, request
+from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:

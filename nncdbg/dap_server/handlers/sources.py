@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.presentation.definitions import definition_at
 from nncdbg.dap_server.protocol.requests import LoadedSourcesBody, LocationsBody, ModulesBody, SourceBody
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.sources.definitions import definition_at
 from nncdbg.dap_server.sources.modules import COLUMNS
 from nncdbg.dap_server.sources.shown import MIME_TYPE
 from nncdbg.engine.errors import UsageError

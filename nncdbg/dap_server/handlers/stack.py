@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.events import MAIN_THREAD
-from nncdbg.dap_server.presentation.places import SourcePlace, frame_place, standing
 from nncdbg.dap_server.protocol.requests import StackTraceBody
 from nncdbg.dap_server.protocol.types import StackFrame
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import reference_of
+from nncdbg.dap_server.variables.places import SourcePlace, frame_place, standing
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.presentation.frame_titles import frame_title

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import msgspec
 
-from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
-from nncdbg.dap_server.presentation.places import computed, frame_place, value_title
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.places import computed, frame_place, value_title
+from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.child import can_step_into_kernel, step_into_kernel
 from nncdbg.dap_server.events import MAIN_THREAD
-from nncdbg.dap_server.presentation.places import frame_depth
 from nncdbg.dap_server.protocol.requests import GotoTargetsBody, StepInTargetsBody
 from nncdbg.dap_server.protocol.types import GotoTarget, StepInTarget
 from nncdbg.dap_server.registry import STILL, STOPPED, request
 from nncdbg.dap_server.sources.instructions import address_of, reference_of
+from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:

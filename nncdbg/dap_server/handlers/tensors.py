@@ -15,10 +15,10 @@ import numpy as np
 
 from nncdbg.commands.changing import known_branch
 from nncdbg.commands.comparing import other_branch, value_on_branch
-from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
-from nncdbg.dap_server.presentation.places import values_from
-from nncdbg.dap_server.presentation.samples import json_numbers, packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.places import values_from
+from nncdbg.dap_server.variables.samples import json_numbers, packed, sampling
+from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import (

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from nncdbg.dap_server.presentation.children import READ_ONLY, Children, Make, View
-from nncdbg.dap_server.presentation.places import (
+from nncdbg.dap_server.protocol.requests import ScopesBody, VariablesBody
+from nncdbg.dap_server.protocol.types import Scope
+from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.children import READ_ONLY, Children, Make, View
+from nncdbg.dap_server.variables.places import (
     AskedPlace,
     ContentPlace,
     FramePlace,
@@ -16,18 +19,15 @@ from nncdbg.dap_server.presentation.places import (
     ScopePlace,
     StatisticsPlace,
 )
-from nncdbg.dap_server.presentation.scopes import SCOPES, here
-from nncdbg.dap_server.presentation.scopes import scope_children as children_of_scope
-from nncdbg.dap_server.protocol.requests import ScopesBody, VariablesBody
-from nncdbg.dap_server.protocol.types import Scope
-from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.variables.scopes import SCOPES, here
+from nncdbg.dap_server.variables.scopes import scope_children as children_of_scope
 from nncdbg.engine.errors import NotComputed, UsageError
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.requests import ScopesArguments, VariablesArguments
     from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.dap_server.session import Session
+    from nncdbg.dap_server.variables.encoded import Listed
 
 CHILDREN = 100
 """Variables of an answer if the client sends no count."""

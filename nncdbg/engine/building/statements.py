@@ -17,6 +17,7 @@ from nncdbg.engine.graph import (
 )
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.lexemes import fresh_name
 
 
 class Statements:
@@ -83,9 +84,6 @@ class Statements:
 
     def fresh(self, name: str) -> str:
         """Return an unused value name: `name`, or ``name.1`` and so on."""
-        free, count = name, 0
-        while free in self.used:
-            count += 1
-            free = f"{name}.{count}"
+        free = fresh_name(name, self.used)
         self.used.add(free)
         return free

@@ -17,7 +17,7 @@ from nncdbg.engine.diagnosis.sightings import Sightings, Visit
 from nncdbg.engine.diagnosis.step import Step, step_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended
-from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
+from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Instrument, Linker
 from nncdbg.engine.execution.loaded import Loaded, generator_of
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
@@ -41,7 +41,9 @@ class Formulas:
     _loaded: Loaded = field(init=False)
 
     def __post_init__(self) -> None:
-        linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0), follow=self._follow)
+        linker = Linker(
+            NumPy(), Allocation(), generator_of(self._running, 0), (), {Instrument.TRACKER: self._follow}
+        )
         self._loaded = Loaded(self.program.program, self.program.listing, linker)
 
     def run(self, step: Step) -> Sequence[Any] | None:

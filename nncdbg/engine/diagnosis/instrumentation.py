@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import Report
-from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
+from nncdbg.engine.execution.linking import Allocation, Instrument, Linker, Wrap
 from nncdbg.engine.execution.statistics_log import StatisticsLog
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.graph import Program
@@ -65,7 +65,7 @@ class Instrumentation:
         from nncdbg.engine.observers.oracle import MicroCheck
 
         self.micro = MicroCheck(program, text, self.report, self.linker.backend.to_host, quiet)
-        self.linker.check = self.micro.wrap
+        self.linker.instrument({Instrument.MICRO_CHECK: self.micro.wrap})
         self.catches.add("micro")
 
     def catch(self, kinds: Iterable[str], condition: Expression | None) -> None:
@@ -129,20 +129,16 @@ class Instrumentation:
     def unfollow(self) -> None:
         """Remove the NaN tracker; another one may be set."""
         self.trail = None
-        if self.linker.follow is not None:
-            self.linker.follow = None
-            self.linker.link_again()
+        self.linker.instrument({Instrument.TRACKER: None})
 
     def _follow_statements(self) -> None:
         """Pass each statement's operands and results to the NaN tracker from now on."""
         assert self.trail is not None
-        self.linker.follow = self.trail.wrap
-        self.linker.link_again()
+        self.linker.instrument({Instrument.TRACKER: self.trail.wrap})
 
-    def measure(self, wrap: Callable[[Binding, Execute], Execute]) -> None:
+    def measure(self, wrap: Wrap) -> None:
         """Measure each statement's results with the instruction that `wrap` returns."""
-        self.linker.measure = wrap
-        self.linker.link_again()
+        self.linker.instrument({Instrument.MEASUREMENT: wrap})
 
     def beyond(self) -> dict[str, tuple[str, str]]:
         """Return the kinds of findings that cannot be found here, each with the reason and a hint."""
@@ -164,16 +160,14 @@ class Instrumentation:
         followed = 0 if self.trail is None else int(Flag.NAN | Flag.INF | Flag.UNWRITTEN | GUARDS)
         inspecting.watched = self._observer.watched = self.catches.flags | followed
         wanted = not inspecting.inspects and (self.log is not None or bool(self._observer.watched & 3))
-        observe = self._observer.wrap if wanted else None
         checked = self.trail is not None or bool(_FAULTS & self.catches.conditions.keys())
-        faults = self._faults if checked else None
-        if (observe, faults) != (self.linker.observe, self.linker.faults):
-            self.linker.observe, self.linker.faults = observe, faults
-            self.linker.link_again()
-
-    def _faults(self, binding: Binding, execute: Execute) -> Execute:
-        """Return the instruction with the checks that its op declares."""
-        return self._overflows.wrap(binding, self._integers.wrap(binding, execute))
+        self.linker.instrument(
+            {
+                Instrument.FINDINGS: self._observer.wrap if wanted else None,
+                Instrument.INTEGER_CHECKS: self._integers.wrap if checked else None,
+                Instrument.OVERFLOW_CHECKS: self._overflows.wrap if checked else None,
+            }
+        )
 
 
 def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Allocation:

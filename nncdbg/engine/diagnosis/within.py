@@ -22,7 +22,7 @@ from nncdbg.engine.diagnosis.register import NONE, Origins, Register
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended
 from nncdbg.engine.execution.findings import Finding
-from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
+from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Instrument, Linker
 from nncdbg.engine.execution.loaded import Loaded, generator_of
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.observers.catching import holds_any
@@ -130,7 +130,9 @@ class Microscope:
 
     def __init__(self, loaded: Loaded) -> None:
         self._running = Running()
-        linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0), follow=self._follow)
+        linker = Linker(
+            NumPy(), Allocation(), generator_of(self._running, 0), (), {Instrument.TRACKER: self._follow}
+        )
         self._loaded = Loaded(loaded.program, loaded.listing, linker)
         self._followed = _Followed()
 

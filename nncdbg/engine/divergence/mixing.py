@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.compilation.search import blocks
-from nncdbg.engine.divergence.casting import cast_attributes, fresh_name
+from nncdbg.engine.divergence.casting import cast_attributes, claimed_name
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import (
@@ -156,7 +156,7 @@ class _Mixer:
                 assert isinstance(before, TensorType)
                 name, declared = value.name, value.type
                 if name in given:
-                    name = scope.casts[name, self.dtype] = fresh_name(self.taken, f"{name}.{self.dtype}")
+                    name = scope.casts[name, self.dtype] = claimed_name(self.taken, f"{name}.{self.dtype}")
                     after.append(Node("Cast", (name,), (value,), {"to": ONNX[before.dtype]}))
                 else:
                     scope.narrow.add(name)
@@ -210,7 +210,7 @@ class _Mixer:
         known = scope.casts.get((name, dtype))
         if known is not None:
             return [], known
-        result = scope.casts[name, dtype] = fresh_name(self.taken, f"{name}.{dtype}")
+        result = scope.casts[name, dtype] = claimed_name(self.taken, f"{name}.{dtype}")
         return [Node("Cast", (name,), (Value(result),), {"to": ONNX[dtype]})], result
 
 

@@ -31,8 +31,8 @@ class Recomputation:
         self._debugger = debugger
         self._tolerance = tolerance
         backend = debugger.backend
-        fallback = Fallback(backend) if not backend.on_host or backend.name != "numpy" else None
-        self._linker = Linker(backend, Allocation(), debugger.loaded.linker.generator, fallback)
+        covers = [] if backend.on_host and backend.name == "numpy" else [Fallback(backend).cover]
+        self._linker = Linker(backend, Allocation(), debugger.loaded.linker.generator, covers)
         self._bindings: dict[tuple[int, int], Binding] = {}
 
     def results(self, code: Code, pc: int, operands: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:

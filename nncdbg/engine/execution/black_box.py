@@ -30,11 +30,10 @@ from nncdbg.engine.process.last_words import INSIDE, LENGTH, RECORD, SENDING, SE
 from nncdbg.engine.process.state_folder import state_folder
 
 if TYPE_CHECKING:
-    from nncdbg.engine.backends import Backend
-    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.backends import Backend, Call
+    from nncdbg.engine.compilation.code import Statement
     from nncdbg.engine.execution.machine import Running
     from nncdbg.engine.graph import Program
-    from nncdbg.engine.ops import Op
 
 _LONGEST = 300
 """Maximum length of a recorded name, in characters."""
@@ -93,11 +92,12 @@ class BlackBox:
         self.close = weakref.finalize(self, _remove, file, descriptor, os.getpid())
 
     def cover(
-        self, kernels: Kernels, op: Op, code: Code, pc: int, line: int | None, running: Running
+        self, kernels: Kernels, call: Call, statement: Statement, line: int | None, running: Running
     ) -> Kernels:
         """Return the kernels of a statement, with a record in the box while they run if they need it."""
-        if self._mapped is None or not (self._every_kernel or op.foreign):
+        if self._mapped is None or not (self._every_kernel or call.op.foreign):
             return kernels
+        code, pc = statement.code, statement.pc
         node = code.nodes[pc]
         value = next((value.name for value in node.outputs if value.name), "")
         fixed = {

@@ -1,6 +1,6 @@
-"""Link statements to instructions: an op's kernel bound to its attributes, an allocator and observers.
+"""Link statements to instructions: an op's kernel bound to its attributes, an allocator and instruments.
 
-Linking again (after a new listener or a changed `catch`) replaces the instructions of a code in
+Linking again (after a change of instruments) replaces the instructions of a code in
 place; frames and slots are unchanged.
 """
 
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.backends import Backend, Kernels
+from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.code import CONTROL, Code, Instruction, Path, Statement, gatherer, walk
-from nncdbg.engine.execution.supplied import SuppliedResults
 from nncdbg.engine.graph import Node
 from nncdbg.engine.ops import Op
 
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 
 Execute: TypeAlias = Callable[..., Any]
 Gather: TypeAlias = Callable[[list[Any]], Sequence[Any]]
+Wrap: TypeAlias = "Callable[[Binding, Execute], Execute]"
+"""Returns the instruction with an instrument around it."""
+Cover: TypeAlias = Callable[[Kernels, Call, Statement], Kernels]
 LineOf: TypeAlias = Callable[[Code, int], "int | None"]
 
 
@@ -53,7 +55,7 @@ class Allocation:
 
     name = "plain"
     inspects = False
-    """True if the allocator inspects results, so observers need not."""
+    """True if the allocator inspects results, so instruments need not."""
     retains = True
     """True if values remain valid after their last use."""
     fresh: Callable[[Any], Any] | None = None
@@ -94,8 +96,23 @@ class Allocation:
         return binding.kernel
 
     def completing(self, binding: Binding, execute: Execute) -> Execute:
-        """Return `execute` followed by the end of a statement, after all observers have read its operands."""
+        """Return `execute` followed by the end of a statement; all instruments have run before that."""
         return execute
+
+
+class Instrument(IntEnum):
+    """What inspects each statement as it runs, from the innermost instrument to the outermost."""
+
+    FINDINGS = auto()
+    """Logs the statistics of results, and reports findings in them, if the allocator does not."""
+    INTEGER_CHECKS = auto()
+    OVERFLOW_CHECKS = auto()
+    MICRO_CHECK = auto()
+    """Runs a micro program beside each kernel."""
+    MEASUREMENT = auto()
+    """Reads the statistics of results once they are logged."""
+    TRACKER = auto()
+    """Inspects operands and results as a whole."""
 
 
 @dataclass(slots=True, repr=False)
@@ -105,21 +122,10 @@ class Linker:
     backend: Backend
     allocation: Allocation
     generator: Callable[[Path, int], Any]
-    fallback: Fallback | None = None
-    """Runs ops without a kernel in the backend; if None, they fail at execution."""
-    supplied: SuppliedResults | None = None
-    """Results that replace the kernels of statements."""
-    observe: Callable[[Binding, Execute], Execute] | None = None
-    faults: Callable[[Binding, Execute], Execute] | None = None
-    """Checks integer operations and sums of squares (see `integer_checks` and `overflow_checks`)."""
-    check: Callable[[Binding, Execute], Execute] | None = None
-    """A check that runs beside each kernel."""
-    measure: Callable[[Binding, Execute], Execute] | None = None
-    """Reads the statistics of a statement's results once they are logged."""
-    follow: Callable[[Binding, Execute], Execute] | None = None
-    """Inspects a statement's operands and results as a whole; the outermost wrapper."""
-    record: Callable[[Kernels, Op, Code, int], Kernels] | None = None
-    """Records that a kernel runs; the innermost wrapper (see `black_box`)."""
+    covers: Sequence[Cover] = ()
+    """Functions that replace or record kernels, the innermost first."""
+    instruments: Mapping[Instrument, Wrap] = field(default_factory=dict)
+    """The functions that wrap instructions, innermost first; `instrument` changes them."""
     codes: list[Code] = field(default_factory=list)
     """Every linked block, in the order of linking."""
 
@@ -132,8 +138,16 @@ class Linker:
         self.codes.extend(blocks)
         return code
 
+    def instrument(self, changes: Mapping[Instrument, Wrap | None]) -> None:
+        """Set these instruments (None removes one), and link again once if one of them changed."""
+        changed = {**self.instruments, **changes}
+        kept = {each: wrap for each, wrap in sorted(changed.items()) if wrap is not None}
+        if kept != self.instruments:
+            self.instruments = kept
+            self.link_again()
+
     def link_again(self) -> None:
-        """Rebuild every instruction after a change of allocation or observers."""
+        """Rebuild every instruction after a change of allocation or instruments."""
         for code in self.codes:
             code.instructions[:] = self._instructions(code)
             code.arm()
@@ -162,21 +176,16 @@ class Linker:
             return None
         binding = self.bind(code, pc, node)
         execute = self.allocation.wrap(binding)
-        for observing in (self.observe, self.faults, self.check, self.measure, self.follow):
-            if observing is not None:
-                execute = observing(binding, execute)
+        for wrap in self.instruments.values():
+            execute = wrap(binding, execute)
         return self.allocation.completing(binding, execute)
 
     def bind(self, code: Code, pc: int, node: Node) -> Binding:
         """Return the statement bound to its kernel; without one in the backend, its execution raises."""
         call = call_of(code, pc, partial(self.generator, code.path, pc), self.allocation.fresh)
         kernels = self.backend.bind(call)
-        if self.fallback is not None:
-            kernels = self.fallback.cover(kernels, call, Statement(code, pc))
-        if self.supplied is not None:
-            kernels = self.supplied.cover(kernels, call, code, pc)
-        if self.record is not None:
-            kernels = self.record(kernels, call.op, code, pc)
+        for cover in self.covers:
+            kernels = cover(kernels, call, Statement(code, pc))
         return Binding(
             code,
             pc,

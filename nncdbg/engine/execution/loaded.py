@@ -13,7 +13,7 @@ from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.linking import Allocation, Linker
+from nncdbg.engine.execution.linking import Linker
 from nncdbg.engine.execution.machine import Running
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type, type_of
@@ -40,17 +40,6 @@ class Loaded:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.program.summary()}; {len(self.linker.codes)} blocks compiled>"
-
-    @property
-    def allocation(self) -> Allocation:
-        """The allocation of the program's results."""
-        return self.linker.allocation
-
-    @property
-    def fallbacks(self) -> list[tuple[int | None, str]]:
-        """(line, op) of each statement that ran on NumPy because the backend has no kernel for it."""
-        fallen = self.linker.fallback.fallen if self.linker.fallback is not None else []
-        return [(self.line(each.code, each.pc), each.code.nodes[each.pc].op) for each in fallen]
 
     @property
     def codes(self) -> Sequence[Code]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nncdbg.engine.backends import Call, Kernels
-from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.errors import UnsupportedOp
 
 
@@ -38,8 +38,9 @@ class SuppliedResults:
         pairs = zip(outputs, given, strict=True)
         return [value.name for value, result in pairs if value.name and result is UNSET]
 
-    def cover(self, kernels: Kernels, call: Call, code: Code, pc: int) -> Kernels:
+    def cover(self, kernels: Kernels, call: Call, statement: Statement) -> Kernels:
         """Return the kernels of a statement with supplied results: they return these once complete."""
+        code, pc = statement.code, statement.pc
         if not self.has(code, pc):
             return kernels
 

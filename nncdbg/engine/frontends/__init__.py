@@ -13,8 +13,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.frontends.confinement import path_inside
-from nncdbg.engine.frontends.stores import Store
+from nncdbg.engine.frontends.stores import Store, path_inside
 from nncdbg.engine.graph import Program
 
 _STORES = {

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import LoadError
-from nncdbg.engine.frontends.external_data import ExternalData
 from nncdbg.engine.frontends.onnx_file import file_size
-from nncdbg.engine.frontends.onnx_store import tensor_array
+from nncdbg.engine.frontends.onnx_store import ExternalData, tensor_array
 from nncdbg.engine.graph import OptionalType, SequenceType, Type
 
 

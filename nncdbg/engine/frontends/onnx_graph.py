@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.frontends import onnx_node
 from nncdbg.engine.frontends.declared_types import StaleShape, with_inferred_types
-from nncdbg.engine.frontends.external_data import ExternalData
 from nncdbg.engine.frontends.layers import all_known, group_layers
-from nncdbg.engine.frontends.onnx_gradient import with_gradients, with_target
-from nncdbg.engine.frontends.onnx_loop import loop_node
-from nncdbg.engine.frontends.onnx_scan import batched_scan_nodes, scan_nodes
-from nncdbg.engine.frontends.onnx_scope import (
+from nncdbg.engine.frontends.onnx_gradient import GRADIENT, with_gradients, with_target
+from nncdbg.engine.frontends.onnx_loops import batched_scan_nodes, loop_node, scan_nodes
+from nncdbg.engine.frontends.onnx_node import (
+    Modules,
     Scope,
-    check_hiding,
-    check_outputs,
-    defined_once,
-    graph_inputs,
+    attribute_values,
+    attributes_of,
+    comment_of,
+    comment_text,
+    domain_of,
     inputs_of,
-    is_true,
-    output_value,
+    location_of,
+    modules_of,
+    node_title,
     outputs_of,
-    padded,
-    stated_types,
+    plain_node,
+    source_line,
 )
 from nncdbg.engine.frontends.onnx_store import (
+    ExternalData,
     OnnxStore,
     array_of,
     constant_attribute,
@@ -37,16 +38,9 @@ from nncdbg.engine.frontends.onnx_store import (
     subgraphs_of,
 )
 from nncdbg.engine.frontends.order import in_order
-from nncdbg.engine.graph import (
-    Attribute,
-    Constant,
-    Graph,
-    Inline,
-    Node,
-    Reference,
-    TensorType,
-    Value,
-)
+from nncdbg.engine.graph import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
+from nncdbg.engine.ops.onnx_messages import type_of_proto
+from nncdbg.engine.text.lexemes import fresh_name
 
 INLINE_ELEMENTS = 16
 """Constants of at most this many elements are inline in the text."""
@@ -83,17 +77,14 @@ class Conversion:
 
     def claim(self, name: str) -> str:
         """Return an unused graph name: `name`, or ``name#2`` and so on."""
-        free, count = name, 1
-        while free in self._names:
-            count += 1
-            free = f"{name}#{count}"
+        free = fresh_name(name, self._names, first=2, mark="#")
         self._names.add(free)
         return free
 
     def entry(self, graph: Any) -> str:
         """Convert the model's own graph, and return its name."""
         name = self.claim(graph.name or "main")
-        self._enter(graph, name, Scope(), comment=onnx_node.comment_text(graph.doc_string))
+        self._enter(graph, name, Scope(), comment=comment_text(graph.doc_string))
         return name
 
     def called(self, function: Any, attributes: Mapping[str, Any], absent: Sequence[int]) -> str:
@@ -112,14 +103,14 @@ class Conversion:
         names = {function.input[index] for index in absent if index < len(function.input)}
         scope = Scope((f"@{title}",), attributes=attributes, absent=frozenset(names))
         self._open.append(key)
-        self._enter(function, name, scope, comment=onnx_node.comment_text(function.doc_string))
+        self._enter(function, name, scope, comment=comment_text(function.doc_string))
         self._open.pop()
         return name
 
     def _enter(self, proto: Any, name: str, scope: Scope, comment: str) -> None:
         self.graphs[name] = Graph(name)  # Reserve its place: callers come before the graphs they call.
         graph, modules = self._graph(proto, name, scope)
-        check_hiding(graph)
+        _check_hiding(graph)
         graph, stale = with_inferred_types(replace(graph, comment=comment), self._opsets)
         self.stale += stale
         if self._flat:
@@ -136,34 +127,41 @@ class Conversion:
         converted, _ = self._graph(graph, graph.name or name, scope)
         return replace(converted, outputs=tuple(Value(value.name) for value in converted.outputs))
 
-    def _graph(self, proto: Any, name: str, scope: Scope) -> tuple[Graph, list[onnx_node.Modules | None]]:
+    def _graph(self, proto: Any, name: str, scope: Scope) -> tuple[Graph, list[Modules | None]]:
         """Return the graph and the modules around each of its nodes."""
-        constants = [*self._initializers(proto, scope), *self._constant_nodes(proto, scope)]
+        constants = self._initializers(proto, scope)
+        converted: set[int] = set()
+        for index, node in enumerate(proto.node):
+            data = self._constant_data(node, scope)
+            if data is not None:
+                converted.add(index)
+                resolved = constant_attribute(node) is None
+                constants.append(self._constant(node.output[0], data, scope, resolved=resolved))
         given = {constant.value.name for constant in constants}
-        inputs = tuple(value for value in graph_inputs(proto, scope) if value.name not in given)
-        own = defined_once(
+        inputs = tuple(value for value in _graph_inputs(proto, scope) if value.name not in given)
+        own = _defined_once(
             [value.name for value in inputs] + [constant.value.name for constant in constants], name
         )
         results = {output for node in proto.node for output in node.output if output}
-        stated = stated_types(proto)
+        stated = _stated_types(proto)
         types = {value.name: value.type for value in (*inputs, *(c.value for c in constants))}
         inside = replace(
             scope,
             outer=scope.outer | own | results,
-            true=(scope.true - own - results) | {c.value.name for c in constants if is_true(c)},
+            true=(scope.true - own - results) | {c.value.name for c in constants if _is_true(c)},
             types=stated,
             known={**scope.known, **stated, **types},
         )
-        modules: dict[int, onnx_node.Modules | None] = {}
+        modules: dict[int, Modules | None] = {}
         nodes: list[Node] = []
         for index, node in enumerate(proto.node):
-            if self._constant_data(node, scope) is None:
-                made = list(map(with_target, self.nodes(node, index, inside)))
+            if index not in converted:
+                made = self.nodes(node, index, inside)
                 nodes += made
-                modules |= dict.fromkeys(map(id, made), onnx_node.modules_of(node))
+                modules |= dict.fromkeys(map(id, made), modules_of(node))
         ordered = in_order(nodes, own, scope.outer, name)
-        outputs = tuple(output_value(output, inside.types) for output in proto.output)
-        check_outputs(outputs, inside.outer, name)
+        outputs = tuple(_output_value(output, inside.types) for output in proto.output)
+        _check_outputs(outputs, inside.outer, name)
         final = with_gradients(ordered, {**scope.known, **types}, self.graphs, self._opsets, self.claim)
         return Graph(name, inputs, outputs, final, tuple(constants)), [modules[id(node)] for node in ordered]
 
@@ -172,28 +170,19 @@ class Conversion:
         tensors += [(sparse.values.name, sparse) for sparse in getattr(proto, "sparse_initializer", ())]
         return [self._constant(name, tensor, scope) for name, tensor in tensors]
 
-    def _constant_nodes(self, proto: Any, scope: Scope) -> list[Constant]:
-        constants = []
-        for node in proto.node:
-            data = self._constant_data(node, scope)
-            if data is not None:
-                resolved = constant_attribute(node) is None
-                constants.append(self._constant(node.output[0], data, scope, resolved=resolved))
-        return constants
-
     def _constant_data(self, node: Any, scope: Scope) -> Any | None:
         """Return the AttributeProto with the data of a Constant node; None for any other node."""
-        if node.op_type != "Constant" or onnx_node.domain_of(node.domain):
+        if node.op_type != "Constant" or domain_of(node.domain):
             return None
         if len(node.attribute) != 1 or len(node.output) != 1:
             raise GraphError(
-                f"{onnx_node.node_title(node)} must have one attribute and one output",
-                source=onnx_node.source_line(node),
+                f"{node_title(node)} must have one attribute and one output",
+                source=source_line(node),
             )
-        attributes = self.attributes(node, scope)
+        attributes = attributes_of(node, scope)
         if not attributes:
             raise GraphError(
-                f"{onnx_node.node_title(node)} reads the attribute"
+                f"{node_title(node)} reads the attribute"
                 f' "{node.attribute[0].ref_attr_name}", which the call does not set'
             )
         return next(iter(attributes.values()))
@@ -217,54 +206,27 @@ class Conversion:
     def _external(self) -> ExternalData:
         return self._store.external if self._store else ExternalData(None)
 
-    def attributes(self, node: Any, scope: Scope) -> dict[str, Any]:
-        """Return AttributeProtos by name, with references to the function's attributes resolved.
-
-        A reference to an attribute that the call omits is left out, as ONNX specifies.
-        """
-        found = {}
-        for attribute in node.attribute:
-            if not attribute.ref_attr_name:
-                found[attribute.name] = attribute
-            elif attribute.ref_attr_name in scope.attributes:
-                given = type(attribute)()
-                given.CopyFrom(scope.attributes[attribute.ref_attr_name])
-                given.name = attribute.name
-                found[attribute.name] = given
-        return found
-
     def nodes(self, node: Any, index: int, scope: Scope) -> list[Node]:
         """Convert a NodeProto to statements; `index` is its position in its graph."""
-        location, comment = onnx_node.location_of(node), onnx_node.comment_of(node)
-        attributes = self.attributes(node, scope)
-        domain = onnx_node.domain_of(node.domain)
+        domain = domain_of(node.domain)
         key = (domain, node.op_type, getattr(node, "overload", ""))
-        inputs, outputs = inputs_of(node, scope), outputs_of(node, scope)
         if key in self.functions:
-            made = [self._call(node, self.functions[key], attributes, scope)]
+            made = [self._call(node, self.functions[key], scope)]
         elif domain or node.op_type not in ("If", "Loop", "Scan"):
-            op, values = onnx_node.op_name(node), self._values(node, attributes)
-            return [Node(op, inputs, outputs, values, location=location, comment=comment)]
+            plain = plain_node(node, scope, self._external)
+            return [with_target(plain) if plain.op == GRADIENT else plain]
         elif node.op_type == "If":
             made = [self._if(node, index, scope)]
         else:
             body = self._subgraphs(node, index, scope).get("body")
+            inputs, outputs = inputs_of(node, scope), outputs_of(node, scope)
             if node.op_type == "Loop":
                 made = [loop_node(node, body, inputs, outputs, scope.true)]
             else:
-                values = self._values(node, attributes)
+                values = attribute_values(node, scope, self._external)
                 made = self._scan_nodes(node, body, inputs, outputs, values, scope.outer)
+        location, comment = location_of(node), comment_of(node)
         return [replace(statement, location=location, comment=comment) for statement in made]
-
-    def _values(self, node: Any, attributes: Mapping[str, Any]) -> dict[str, Attribute]:
-        if not attributes:
-            return {}
-        title = onnx_node.node_title(node)
-        return {
-            name: onnx_node.attribute_value(attribute, title, self._external)
-            for name, attribute in attributes.items()
-            if node.op_type != "Scan" or name != "body"
-        }
 
     def _subgraphs(self, node: Any, index: int, scope: Scope) -> dict[str, Graph]:
         """Return the converted graphs by attribute name."""
@@ -275,7 +237,7 @@ class Conversion:
 
     def _if(self, node: Any, index: int, scope: Scope) -> Node:
         branches = self._subgraphs(node, index, scope)
-        title = onnx_node.node_title(node)
+        title = node_title(node)
         if branches.keys() != {"then_branch", "else_branch"} or len(node.input) != 1:
             raise GraphError(f"{title} must have one condition, a then_branch and an else_branch")
         then, otherwise = branches["then_branch"], branches["else_branch"]
@@ -284,12 +246,12 @@ class Conversion:
                 f"{title} has a then_branch with {len(then.outputs)} outputs,"
                 f" but an else_branch with {len(otherwise.outputs)} outputs"
             )
-        outputs = padded(outputs_of(node, scope), len(then.outputs), title)
+        outputs = _padded(outputs_of(node, scope), len(then.outputs), title)
         return Node("if", inputs_of(node, scope), outputs, subgraphs=(then, otherwise))
 
-    def _call(self, node: Any, function: Any, attributes: Mapping[str, Any], scope: Scope) -> Node:
+    def _call(self, node: Any, function: Any, scope: Scope) -> Node:
         inputs = inputs_of(node, scope)
-        title = onnx_node.node_title(node)
+        title = node_title(node)
         if len(inputs) > len(function.input):
             raise GraphError(
                 f"{title} passes {len(inputs)} inputs to the function"
@@ -298,11 +260,102 @@ class Conversion:
         absent = [i for i in range(len(function.input)) if i >= len(inputs) or inputs[i] is None]
         defaults = {attribute.name: attribute for attribute in function.attribute_proto}
         known = {*function.attribute, *defaults}
-        given = defaults | {name: data for name, data in attributes.items() if name in known}
+        given = defaults | {name: data for name, data in attributes_of(node, scope).items() if name in known}
         name = self.called(function, given, absent)
-        outputs = padded(outputs_of(node, scope), len(function.output), title)
+        outputs = _padded(outputs_of(node, scope), len(function.output), title)
         return Node(f"@{name}", tuple(operand for operand in inputs if operand is not None), outputs)
 
 
 def _function_key(function: Any) -> FunctionKey:
-    return onnx_node.domain_of(function.domain), function.name, getattr(function, "overload", "")
+    return domain_of(function.domain), function.name, getattr(function, "overload", "")
+
+
+def _padded(outputs: tuple[Value, ...], count: int, title: str) -> tuple[Value, ...]:
+    """Return the outputs padded to `count` with unused ones.  Raises GraphError if there are more."""
+    if len(outputs) > count:
+        raise GraphError(f"{title} has {len(outputs)} outputs, but its graph returns {count}")
+    return outputs + (Value(""),) * (count - len(outputs))
+
+
+def _graph_inputs(proto: Any, scope: Scope) -> list[Value]:
+    """Return the inputs of a GraphProto or FunctionProto, without those that the call omits."""
+    if hasattr(proto, "initializer"):
+        return [Value(info.name, type_of_proto(info.type)) for info in proto.input]
+    types = _typed_values(getattr(proto, "value_info", ()))
+    return [Value(name, types.get(name)) for name in proto.input if name not in scope.absent]
+
+
+def _stated_types(proto: Any) -> dict[str, Type]:
+    """Return the types that a GraphProto or FunctionProto states for its values."""
+    types = _typed_values(getattr(proto, "value_info", ()))
+    if hasattr(proto, "initializer"):
+        types |= _typed_values(proto.output)
+    return types
+
+
+def _typed_values(infos: Iterable[Any]) -> dict[str, Type]:
+    """Return the types of the ValueInfoProtos that state one, by name."""
+    types = ((info.name, type_of_proto(info.type)) for info in infos)
+    return {name: known for name, known in types if known is not None}
+
+
+def _output_value(output: Any, types: Mapping[str, Type]) -> Value:
+    """Return an output of a GraphProto or FunctionProto as a Value."""
+    name = output if isinstance(output, str) else output.name
+    return Value(name, types.get(name))
+
+
+def _check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) -> None:
+    """Raise GraphError for an output that nothing defines."""
+    for value in outputs:
+        if value.name not in names:
+            raise GraphError(
+                f"graph @{graph} returns %{value.name}, which is not defined",
+                hint="export the model again: it is incomplete",
+            )
+
+
+def _defined_once(names: Sequence[str], graph: str) -> set[str]:
+    """Return the names as a set.  Raises GraphError for a duplicate."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise GraphError(
+                f"%{name} is defined twice as an input or constant of graph @{graph}",
+                hint="rename one of the values: each value of a graph has one definition",
+            )
+        seen.add(name)
+    return seen
+
+
+def _check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
+    """Raise GraphError if a branch or body redefines a name that is visible from `around` it."""
+    visible = set(around)
+
+    def define(values: Iterable[Value]) -> None:
+        for value in values:
+            if value.name in around:
+                raise GraphError(
+                    f"%{value.name} is defined in graph @{graph.name} and in an enclosing graph",
+                    hint="rename one of the values: ONNX names are unique in a model",
+                )
+            if value.name:
+                visible.add(value.name)
+
+    define(graph.inputs)
+    define(constant.value for constant in graph.constants)
+    for node in graph.nodes:
+        for inner in node.subgraphs:
+            _check_hiding(inner, visible)
+        define(node.outputs)
+
+
+def _is_true(constant: Constant) -> bool:
+    """Return whether a constant has one element and that is true."""
+    data = constant.data
+    return (
+        isinstance(data, Inline)
+        and data.array.dtype == bool
+        and data.array.size == 1
+        and bool(data.array.all())
+    )

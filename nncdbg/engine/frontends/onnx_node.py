@@ -1,17 +1,17 @@
-"""Convert small parts of ONNX messages to records: types, attributes, source locations."""
+"""Convert ONNX nodes to statements: operands, attributes, source locations, and the modules around them."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.frontends.external_data import ExternalData
-from nncdbg.engine.frontends.onnx_store import array_of
-from nncdbg.engine.graph import Attribute, Inline, Location, Type, Value
+from nncdbg.engine.frontends.onnx_store import ExternalData, GraphPath, array_of
+from nncdbg.engine.graph import Attribute, Inline, Location, Node, Operand, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
 from nncdbg.engine.process.threads import parsed
 
@@ -28,6 +28,25 @@ _TORCHSCRIPT_LINE = re.compile(r"^\s*(?P<file>[^\n]+?)\((?P<line>\d+)\): ", re.M
 
 Modules: TypeAlias = "tuple[tuple[str, str], ...]"
 """(full name, class) of nested modules, outermost first; the class is empty if unknown."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The names and facts visible inside one graph during conversion.
+
+    `outer` are the visible names of surrounding graphs; `true` the values known to be constant true;
+    `attributes` (AttributeProtos by name) and `absent` (inputs that are not given) come from the call
+    of the surrounding function.
+    """
+
+    path: GraphPath = ()
+    outer: frozenset[str] = frozenset()
+    true: frozenset[str] = frozenset()
+    types: Mapping[str, Type] = field(default_factory=dict)
+    known: Mapping[str, Type | None] = field(default_factory=dict)
+    """The types of values of this graph and of surrounding ones, as far as the model states them."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
 
 
 def domain_of(domain: str) -> str:
@@ -49,23 +68,52 @@ def node_title(node: Any) -> str:
     return f"the {node.op_type} node" + (f" that returns %{first}" if first else "")
 
 
-def need_names(title: str, carried: Iterable[Value]) -> None:
-    """Raise GraphError for a loop's carried value without a name, as ONNX and graph text require one."""
-    if not all(value.name for value in carried):
-        raise GraphError(
-            f"{title} carries a value that has no name in its body", hint="name the inputs of the body"
-        )
+def plain_node(node: Any, scope: Scope, external: ExternalData) -> Node:
+    """Convert a NodeProto that is neither control flow nor a call."""
+    values = attribute_values(node, scope, external) if node.attribute else {}
+    location, comment = location_of(node), comment_of(node)
+    op, inputs, outputs = op_name(node), inputs_of(node, scope), outputs_of(node, scope)
+    return Node(op, inputs, outputs, values, location=location, comment=comment)
 
 
-def typed_values(infos: Iterable[Any]) -> dict[str, Type]:
-    """Return the types of the ValueInfoProtos that state one, by name."""
-    types = ((info.name, type_of_proto(info.type)) for info in infos)
-    return {name: known for name, known in types if known is not None}
+def inputs_of(node: Any, scope: Scope) -> tuple[Operand, ...]:
+    """Return the operands of a NodeProto, without trailing omitted ones."""
+    operands = [name if name and name not in scope.absent else None for name in node.input]
+    while operands and operands[-1] is None:
+        operands.pop()
+    return tuple(operands)
 
 
-def value_of(info: Any) -> Value:
-    """Convert a ValueInfoProto to a Value."""
-    return Value(info.name, type_of_proto(info.type))
+def outputs_of(node: Any, scope: Scope) -> tuple[Value, ...]:
+    """Return the output values of a NodeProto with the types stated in the model."""
+    return tuple(Value(name, scope.types.get(name)) for name in node.output)
+
+
+def attributes_of(node: Any, scope: Scope) -> dict[str, Any]:
+    """Return AttributeProtos by name, with references to the function's attributes resolved.
+
+    A reference to an attribute that the call omits is left out, as ONNX specifies.
+    """
+    found = {}
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            found[attribute.name] = attribute
+        elif attribute.ref_attr_name in scope.attributes:
+            given = type(attribute)()
+            given.CopyFrom(scope.attributes[attribute.ref_attr_name])
+            given.name = attribute.name
+            found[attribute.name] = given
+    return found
+
+
+def attribute_values(node: Any, scope: Scope, external: ExternalData) -> dict[str, Attribute]:
+    """Return the attributes of a NodeProto by name, as in program text, without the body of a Scan."""
+    title = node_title(node)
+    return {
+        name: attribute_value(attribute, title, external)
+        for name, attribute in attributes_of(node, scope).items()
+        if node.op_type != "Scan" or name != "body"
+    }
 
 
 def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attribute:

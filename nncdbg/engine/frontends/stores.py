@@ -1,8 +1,9 @@
-"""Stores: lazy sources of referenced data, as arrays by key."""
+"""Stores: lazy sources of referenced data, as arrays by key; their files are in the folder of the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol
 
 from nncdbg.engine.graph import Array, TensorType
@@ -20,3 +21,16 @@ class Store(Protocol):
     def type(self, key: str) -> TensorType: ...
 
     def read(self, key: str) -> Array: ...
+
+
+def path_inside(location: str, folder: Path) -> Path | None:
+    """Return the resolved path of the file that a model in `folder` names; None if it is not below `folder`.
+
+    Raises OSError, ValueError or RuntimeError for an invalid path.
+    """
+    # Both flavours, since a model made on one system may be read on the other.
+    flavours = (PurePosixPath(location), PureWindowsPath(location))
+    if any(flavour.anchor or ".." in flavour.parts for flavour in flavours):
+        return None
+    path = (folder / location).resolve()
+    return path if path.is_relative_to(folder.resolve()) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Container
 
 BARE = r"[A-Za-z0-9_/.$]+"
 WORD = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -136,3 +137,11 @@ def nearest(word: str, words: object, sigil: str = "") -> str | None:
     names = [str(name) for name in words]  # type: ignore[attr-defined]
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {sigil}{name_text(near[0]) if sigil else near[0]}?" if near else None
+
+
+def fresh_name(name: str, used: Container[str], *, first: int = 1, mark: str = ".") -> str:
+    """Return the name if it is unused, else the name with the lowest unused number from `first`."""
+    free, number = name, first
+    while free in used:
+        free, number = f"{name}{mark}{number}", number + 1
+    return free

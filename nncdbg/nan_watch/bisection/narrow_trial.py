@@ -117,8 +117,8 @@ class Trial:
 
     def _linker(self) -> Linker:
         debugger, backend = self.debugger, self.debugger.backend
-        fallback = Fallback(backend) if self.configuration.fallback else None
-        return Linker(backend, Allocation(), debugger.loaded.linker.generator, fallback)
+        covers = [Fallback(backend).cover] if self.configuration.fallback else []
+        return Linker(backend, Allocation(), debugger.loaded.linker.generator, covers)
 
     def _factor(self, pair: tuple[Any, Any]) -> float:
         return measure(NOWHERE, NOWHERE, "name", pair, self.tolerance).excess.factor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -188,30 +188,6 @@ def every_node(nodes: Iterable[Node]) -> Iterator[Node]:
         yield node
         for graph in node.subgraphs:
             stack.extend(graph.nodes)
-
-
-def free_names(node: Node) -> set[str]:
-    """Return the outer names that a statement reads, including reads in its blocks."""
-    found = {operand for operand in node.inputs if isinstance(operand, str)}
-    stack = [(graph, frozenset[str]()) for graph in node.subgraphs]
-    while stack:
-        graph, outer = stack.pop()
-        own = {value.name for value in graph.inputs} | {each.value.name for each in graph.constants}
-        own |= {value.name for inner in graph.nodes for value in inner.outputs} | outer
-        read = {value.name for value in graph.outputs}
-        read |= {name for inner in graph.nodes for name in inner.inputs if isinstance(name, str)}
-        found |= read - own
-        stack.extend((block, frozenset(own)) for inner in graph.nodes for block in inner.subgraphs)
-    return found - {""}
-
-
-def free_name(name: str, taken: Collection[str]) -> str:
-    """Return the name if it is free, else the name with the first free number appended."""
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}.{number}"
-    return found
 
 
 def bytes_of(content: Any) -> int:

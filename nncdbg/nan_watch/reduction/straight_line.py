@@ -11,8 +11,10 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Array, Graph, Node, Type
-from nncdbg.nan_watch.reduction.case import Case, called_graphs, free_name, free_names, stored_blocks, unsized
+from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.nan_watch.reduction.case import Case, called_graphs, stored_blocks, unsized
 from nncdbg.nan_watch.reduction.tracing import Executed, Trace
 
 
@@ -40,7 +42,7 @@ class Line:
         found, waiting = {last: 0}, deque([last])
         while waiting:
             at = waiting.popleft()
-            for name in free_names(self.nodes[at]):
+            for name in reads(self.nodes[at]):
                 before = maker.get(name)
                 if before is not None and before not in found:
                     found[before] = found[at] + 1
@@ -73,7 +75,7 @@ class Line:
         for at in sorted({*kept, last}, reverse=True):
             if at == last or any(value.name in needed for value in self.nodes[at].outputs):
                 chosen.append(at)
-                needed.update(dict.fromkeys(sorted(free_names(self.nodes[at]))))
+                needed.update(dict.fromkeys(sorted(reads(self.nodes[at]))))
         return chosen[::-1], list(needed)
 
 
@@ -127,7 +129,7 @@ class _Naming:
         for index, value in enumerate(one.node.outputs):
             name = value.name
             if name and not last and not self.own:
-                name = free_name(name, self.taken)
+                name = fresh_name(name, self.taken, first=2)
                 self.taken.add(name)
             if name and index < len(one.results):
                 self.names[id(one.results[index])] = name
@@ -144,7 +146,7 @@ class _Naming:
         if known is not None:
             return known
         name = self.given.get(id(content), name)
-        found = name if self.own else free_name(name, self.taken)
+        found = name if self.own else fresh_name(name, self.taken, first=2)
         self.taken.add(found)
         self.names[id(content)] = found
         if id(content) in self.parameters:

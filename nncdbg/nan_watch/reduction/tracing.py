@@ -18,9 +18,10 @@ from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Node
 from nncdbg.engine.values.values import copied
-from nncdbg.nan_watch.reduction.case import bytes_of, free_names
+from nncdbg.nan_watch.reduction.case import bytes_of
 
 LONGEST = 20_000
 """Most executed statements in a trace; results of earlier ones become inputs."""
@@ -163,7 +164,7 @@ def _reading(frame: Frame, pc: int) -> dict[str, Any]:
             for name, slot in zip(node.inputs, slots, strict=True)
             if isinstance(name, str)
         }
-    return {name: frame.slots[code.slot_of[name]] for name in free_names(node)}
+    return {name: frame.slots[code.slot_of[name]] for name in reads(node)}
 
 
 def _executed(frame: Frame, pc: int, read: Mapping[str, Any]) -> Executed:

@@ -1,4 +1,4 @@
-"""Births as a run would report them: an op's own kernel over operands, and what it made of them."""
+"""Births as a run reports them, from an op's kernel over given operands."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nncdbg.engine.ops.schema import complete, newest_opset, split
 
 
 def tensor(data: Any, dtype: str = "f32") -> Any:
-    """An array of a short element type; what does not fit becomes infinite, without a warning."""
+    """An array of an element type by its short name; overflow gives Inf without a warning."""
     with np.errstate(all="ignore"):
         return np.asarray(np.array(data, None if dtype == "str" else np.float64).astype(NUMPY[dtype]))
 
 
 def results(op: str, opset: int, attributes: Mapping[str, Any], operands: Sequence[Any], outputs: int) -> Any:
-    """What the op's kernel gives, as a tuple."""
+    """Run the op's kernel and return its results as a tuple."""
     declared = lookup(op, opset)
     assert declared is not None
     arguments = dict(attributes)
@@ -45,7 +45,7 @@ def births(
     outputs: int,
     names: Sequence[str],
 ) -> Iterator[Birth]:
-    """Every birth in the results of one statement."""
+    """The births in the results of one statement."""
     known = complete(op, opset, attributes)
     for index, result in enumerate(results(op, opset, known, operands, outputs)):
         for kind in ("nan", "inf"):
@@ -55,7 +55,7 @@ def births(
 
 
 def born(op: str, *operands: Any, opset: int | None = None, outputs: int = 1, **attributes: Any) -> Birth:
-    """The one birth, or the first, of a statement whose operands are named %a, %b, %c ..."""
+    """The first birth of a statement with operands named %a, %b, %c, ..."""
     version = opset or (1 if split(op)[0] else newest_opset())
     names = ["" if value is None else "abcdefgh"[number] for number, value in enumerate(operands)]
     return next(births(op, operands, attributes, version, outputs, names))

@@ -1,4 +1,4 @@
-"""Each cause, told from the operands: its name, and the numbers in its evidence."""
+"""The name and the evidence of each cause, found from the operands."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ ROW = tensor([[-INF, -INF], [0, 1], [-INF, -INF]])
 CASES = [
     line for line in (Path(__file__).parent / "causes.txt").read_text().splitlines() if line[:1] not in "#"
 ]
-WORDS = {"INF": INF, "LARGE": 3e38, "ONES": ONES, "ROW": ROW, "ONNX": ONNX, "np": np}
-"""What the table of cases may use, next to the names of element types."""
+NAMESPACE = {"INF": INF, "LARGE": 3e38, "ONES": ONES, "ROW": ROW, "ONNX": ONNX, "np": np}
+"""Names that the table of cases may use, besides those of element types."""
 
 
 def statement(text: str) -> Birth:
-    """The birth that a line such as ``Log(f32([0]))`` gives."""
+    """The birth of a line such as ``Log(f32([0]))``."""
     op, _, operands = text.partition("(")
     types = {dtype: partial(tensor, dtype=dtype) for dtype in NUMPY}
-    birth: Birth = eval(f"born({op!r}, {operands}", {**WORDS, **types, "born": born})
+    birth: Birth = eval(f"born({op!r}, {operands}", {**NAMESPACE, **types, "born": born})
     return birth
 
 
@@ -53,7 +53,7 @@ MASK = np.array([[True, True], [False, False]])
 
 @pytest.mark.parametrize("mask", [MASK, tensor([[0, 0], [-INF, -INF]])], ids=["bool", "float"])
 def test_a_masked_query_of_attention(mask: Any) -> None:
-    """A kernel that does not guard such a row gives NaN there; `onnx.reference` gives 0."""
+    """A kernel without a check for fully masked rows gives NaN there; `onnx.reference` gives 0."""
     operands = [np.ones((1, 1, 2, 4), np.float32)] * 3
     output = np.ones((1, 1, 2, 4), np.float32)
     output[0, 0, 1] = np.nan
@@ -81,7 +81,7 @@ def test_a_masked_query_of_attention(mask: Any) -> None:
         ("Softmax", [tensor([1, 1])], [np.nan, 0.5], "NumPy computes 0.5"),
     ],
 )
-def test_a_kernel_is_suspect_where_plain_numpy_is_finite(
+def test_the_kernel_is_the_cause_if_numpy_is_finite(
     op: str, operands: list[Any], output: Any, evidence: str
 ) -> None:
     result = tensor(output)
@@ -92,42 +92,42 @@ def test_a_kernel_is_suspect_where_plain_numpy_is_finite(
     assert evidence in cause.evidence
 
 
-def test_a_result_that_holds_no_such_thing_is_unknown() -> None:
+def test_a_finite_result_has_an_unknown_cause() -> None:
     birth = Birth("nan", "Log", 13, {}, ["a"], [tensor([1])], tensor([0]))
     assert cause_of(birth).name == "unknown"
     assert explained(birth) is None
 
 
-def test_an_op_that_nobody_knows_is_unknown_with_the_facts() -> None:
+def test_an_unknown_op_has_an_unknown_cause_with_counts() -> None:
     birth = Birth("nan", "my.Op", 1, {}, ["a"], [tensor([1])], tensor([1, np.nan, np.nan]))
     cause = cause_of(birth)
     assert (cause.name, cause.evidence) == ("unknown", "2 of 3 elements of the result of my.Op are NaN")
 
 
-def test_a_kernel_of_the_users_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_kernel_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernel(xp: Any, x: Any) -> Any:
-        raise AssertionError("it was run")
+        raise AssertionError("the kernel was run")
 
     monkeypatch.setitem(declaration._DECLARED, "my.Log", [declaration.Op("my.Log", kernel)])
     birth = Birth("nan", "my.Log", 1, {}, ["a"], [tensor([1e38])], tensor([np.nan]))
     assert cause_of(birth).name == "unknown"
 
 
-def test_names_are_spelled_as_in_the_text_and_literals_by_their_position() -> None:
+def test_names_are_quoted_as_in_the_text_and_literals_named_by_position() -> None:
     birth = born("Div", tensor([1]), tensor([0]))
     assert "elements of" not in cause_of(replace(birth, names=["a", "/odd name"])).evidence
     assert '%"/odd name" is 0' in cause_of(replace(birth, names=["a", "/odd name"])).evidence
     assert "operand 2 is 0" in cause_of(replace(birth, names=["a", ""])).evidence
 
 
-def test_an_element_that_came_as_a_scalar_is_a_tensor_of_no_axes() -> None:
+def test_a_numpy_scalar_is_treated_as_a_tensor_of_rank_0() -> None:
     result: Any = np.float32(-INF)
     birth = Birth("inf", "Log", 13, {}, ["a"], [np.float32(0)], result)
     assert cause_of(birth).evidence == "%a is 0"
 
 
 def masked_scores(**attributes: int) -> Birth:
-    """The fourth result of an Attention: the scores after the mask."""
+    """A birth in the fourth result of Attention, the scores after the mask."""
     return Birth("inf", "Attention", 23, attributes, ["q", "k", "v"], [ONES] * 3, tensor([-INF, 0]), 3)
 
 
@@ -198,7 +198,7 @@ def test_sixteen_million_elements_take_well_under_a_second(op: str, dtype: str, 
     assert peak < 4 * x.size
 
 
-def test_complex_numbers_are_told_with_the_facts_alone() -> None:
+def test_complex_numbers_have_an_unknown_cause_with_counts() -> None:
     x = np.array([1 + 2j, complex(np.nan, 0)], np.complex64)
     cause = cause_of(Birth("nan", "Mul", 14, {}, ["a", "b"], [x[:1], x[:1]], x))
     assert (cause.name, cause.evidence) == ("unknown", "1 of 2 elements of the result of Mul are NaN")

@@ -1,4 +1,4 @@
-"""Every op of the table, over operands of all kinds: a birth always has a cause, told in bounded time."""
+"""Every op over operands of all kinds: each birth has a cause, found in bounded time."""
 
 from __future__ import annotations
 
@@ -45,33 +45,33 @@ INTEGRAL = frozenset(
         *("Size", "Xor", "SequenceEmpty", "Bernoulli", "EyeLike", "nncdbg.NoGradientRule"),
     }
 )
-"""Ops whose results are no floats, or 0 and 1."""
+"""Ops with results that are not floats, or are only 0 and 1."""
 
 COMPUTED_AGAIN = frozenset(
     {"GridSample", "Range", "Resize", "Scatter", "ScatterElements", "ScatterND", "Upsample"}
 )
-"""Ops without a rule of their own: sums of products, told by computing them again."""
+"""Ops without a rule, such as sums of products: their cause is found by computing them again."""
 
 WITHOUT_A_RULE = {
     "com.microsoft.CropAndResize",
     "com.microsoft.DynamicQuantizeLSTM",
     "com.microsoft.Inverse",
 }
-"""Kernels of onnxruntime's ops; a NaN that they make has the cause `unknown`."""
+"""Ops of onnxruntime for which a NaN has the cause `unknown`."""
 
 
-def test_no_op_of_the_table_is_forgotten() -> None:
+def test_every_op_has_a_rule_or_is_listed() -> None:
     known = INTEGRAL | COMPUTED_AGAIN
-    # Other tests have declared ops of their own in this process.
+    # Other tests declare foreign ops in this process.
     own = {name for name in names() if not all(op.foreign for op in declared(name))}
-    # What runs its formula has the causes of the statements in it.
+    # An op that runs its formula has the causes of the formula's statements.
     composites = {name for name in own if all(op.kernel is None and op.formula for op in declared(name))}
     explained = {name for name in own if all(map(is_explained, declared(name)))}
     assert own - known - composites - explained == WITHOUT_A_RULE
 
 
 def is_explained(op: Op) -> bool:
-    """Whether an op has a rule, or is one whose operands are narrowed to an element or hold the NaN."""
+    """Whether an op has a rule, or its operands can be reduced to one element or already contain the NaN."""
     return op.cause is not None or op.pointwise or op.content in (Content.MOVED, Content.BOUNDED)
 
 
@@ -85,7 +85,7 @@ def test_each_declared_rule_exists(field: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A statement that works: its op, attributes, and operands to put other numbers into."""
+    """A valid statement: op, attributes, and operands to fill with other numbers."""
 
     op: str
     opset: int
@@ -97,7 +97,7 @@ class Template:
 
 @cache
 def templates() -> tuple[Template, ...]:
-    """ONNX's own cases of one node, two for each op at most."""
+    """ONNX's single-node cases, at most two per op."""
     found: dict[str, list[Template]] = {}
     for case in cases("node"):
         try:
@@ -114,20 +114,20 @@ def templates() -> tuple[Template, ...]:
         if len(made) == 2 or node.subgraphs or op is None:
             continue
         if op.kernel is None and op.ufunc is None:
-            continue  # It runs by its formula: births happen at the statements inside.
+            continue  # It runs by its formula, so births are at the statements inside.
         by_name = {value.name: array for value, array in zip(graph.inputs, case.sets[0][0], strict=True)}
         operands = [None if name is None else by_name.get(str(name)) for name in node.inputs]
         small = sum(value.size for value in flat(operands) if isinstance(value, np.ndarray)) < 3000
         if small and any(is_float(value) for value in flat(operands)):
             attributes = complete(node.op, opset, node.attributes)
             if node.op in ("Resize", "Upsample"):
-                continue  # Their scales are floats, and would make results of gigabytes.
+                continue  # Their scales are floats and could give results of gigabytes.
             given = [str(name or "") for name in node.inputs]
             made.append(Template(node.op, opset, attributes, operands, given, len(node.outputs)))
     return tuple(each for made in found.values() for each in made)
 
 
-def test_what_the_cases_of_onnx_give_birth_to_is_legal() -> None:
+def test_births_in_the_cases_of_onnx_are_legal() -> None:
     for template in templates():
         for birth in all_births(template, template.operands):
             assert legal(birth, [None] * len(birth.inputs)), birth
@@ -160,7 +160,7 @@ numbers = st.lists(st.sampled_from(INFINITE), min_size=1, max_size=12) | st.list
 
 
 def filled(value: Any, numbers: Sequence[float], dtype: str | None) -> Any:
-    """A float operand with other numbers, over and over; in another element type, if one is given."""
+    """A float operand filled with these numbers repeatedly, in `dtype` unless it is None."""
     if isinstance(value, list):
         return [filled(item, numbers, dtype) for item in value]
     if not is_float(value):
@@ -168,7 +168,7 @@ def filled(value: Any, numbers: Sequence[float], dtype: str | None) -> Any:
     target = NUMPY[dtype] if dtype and value.dtype == np.float32 else value.dtype
     with np.errstate(all="ignore"):
         made = np.resize(np.array(numbers), value.shape).astype(target)
-    # Some small types round what they cannot hold to NaN.
+    # Some narrow types convert numbers out of range to NaN.
     return np.where(made == made, made, made.dtype.type(1)) if made.size else made
 
 
@@ -182,12 +182,12 @@ def check(birth: Birth) -> None:
     assert cause_of(birth) == cause
     if legal(birth, [None] * len(birth.inputs)):
         return
-    # The kernel is our own, so that it is never the one to blame.
+    # The kernel is nncdbg's own, so it must not be the cause.
     assert cause.name not in ("unknown", "kernel"), (birth, cause)
 
 
 def all_births(template: Template, operands: Sequence[Any]) -> list[Birth]:
-    """What a statement gives birth to; nothing where it refuses such operands."""
+    """The births of a statement; none if it refuses these operands."""
     try:
         return list(
             births(
@@ -195,12 +195,12 @@ def all_births(template: Template, operands: Sequence[Any]) -> list[Birth]:
             )
         )
     except (NncdbgError, ValueError, TypeError, RuntimeError, LookupError, ArithmeticError):
-        return []  # `onnx.reference` raises whatever it likes over numbers and types it does not expect.
+        return []  # `onnx.reference` raises various errors for unexpected numbers and types.
 
 
 @pytest.mark.parametrize("dtype", [None, "f16", "bf16", "f64"])
 def test_each_op_over_each_special_number(dtype: str | None) -> None:
-    """One number everywhere, and each pair in turns."""
+    """Operands filled with one number, and with pairs of numbers in turn."""
     seen: set[str] = set()
     rows = [(number,) for number in INFINITE] + [
         (a, b) for a, b in zip(INFINITE, INFINITE[5:] + INFINITE[:5], strict=True)

@@ -1,4 +1,4 @@
-"""Hints that depend on what made an operand, and evidence that shows the offending value."""
+"""Hints that depend on the producer of an operand, and evidence with the offending value."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def watched(statements: str, x: object, type_: str = "f32[1,3]") -> Report:
         ("%v = Sub(%x, 1.0); %y = Sqrt(%v)", [[0, 1, 2]], "find why %v is negative"),
     ],
 )
-def test_the_hint_fits_the_formula(statements: str, x: object, hint: str) -> None:
+def test_the_hint_depends_on_the_formula(statements: str, x: object, hint: str) -> None:
     (first,) = [finding for finding in watched(statements, x).findings if finding.first]
     assert hint in first.hint
     assert "epsilon" not in first.hint

@@ -1,4 +1,4 @@
-"""Composite ops without a row of their own: the marks of their formulas agree with an experiment."""
+"""Composite ops without an influence row: marks of their formulas agree with an experiment."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ OWN = (
     Row("com.microsoft.NhwcConv", (f(1, 4, 4, 2), f(3, 3, 3, 2), f(3)), {"pads": [1, 1, 1, 1]}),
     Row("com.microsoft.NhwcFusedConv", (f(1, 4, 4, 2), f(3, 2, 3, 3), f(3)), {"activation": "Relu"}),
 )
-"""Samples of ops that onnxruntime's CPU provider does not run."""
+"""Samples of ops that onnxruntime's CPU provider cannot run."""
 
 
 def rows() -> dict[str, list[Row]]:
-    """The sample statements of each composite op."""
+    """The sample statements by composite op."""
     found: dict[str, list[Row]] = {row.op: [row] for row in OWN}
     for row in OF_ONNXRUNTIME:
         found.setdefault(row.op, []).append(row)
@@ -71,7 +71,7 @@ def test_marks_agree_with_many_experiments(op: str) -> None:
 
 
 def disagreements(row: Row, places: int) -> Iterator[str]:
-    """Elements of operands whose NaN changes results that are not marked."""
+    """Operand elements for which a NaN changes result elements without marks."""
     program, given = program_of(row), fed(row)
     run = followed(program, given)
     assert run is not None
@@ -88,7 +88,7 @@ def disagreements(row: Row, places: int) -> Iterator[str]:
                 continue
             after, marked = run
             if [each.shape for each in after] != [each.shape for each in before]:
-                continue  # Its elements have no counterpart to compare with.
+                continue  # The elements of a different shape cannot be compared.
             for result, old, marks in zip(after, before, marked, strict=True):
                 moved = ~((result == old) | ((result != result) & (old != old)))
                 if wrong := int((moved & ~marks).sum()):
@@ -96,7 +96,7 @@ def disagreements(row: Row, places: int) -> Iterator[str]:
 
 
 def followed(program: nncdbg.Program, inputs: Mapping[str, Any]) -> tuple[list[Any], list[Any]] | None:
-    """The outputs, and which of their elements depend on a bad value; None where the op refuses it."""
+    """The outputs, and masks of the elements that depend on a bad value; None if the op refuses it."""
     debugger = nncdbg.Debugger(program, inputs, allocator=LeanAllocation(), statistics=False)
     debugger.uncatch()
     trail = debugger.observers.follow(debugger.control, debugger.diagnosis)

@@ -1,4 +1,4 @@
-"""Integer faults: which statements have one, what the report says of it, and where it stops a program."""
+"""Integer faults: the statements that have them, their reports, and `catch integer`."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def cases() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("statements", "expected"), cases())
-def test_faults_of_a_statement(statements: str, expected: str) -> None:
+def test_integer_faults_of_a_statement(statements: str, expected: str) -> None:
     *operands, statement = statements.split("; ")
     found = faults(*operands, f"%y = {statement}")
     cause, _, evidence = expected.partition(": ")
     assert [each.cause for each in found] == ([] if cause == "-" else [cause])
     if found:
         assert found[0].site.value == "y"
-        if "nan" not in statements:  # else that NaN is the origin
+        if "nan" not in statements:  # otherwise the NaN is the origin
             assert (found[0].role, found[0].trips) == ("birth", True)
         assert found[0].hint
         assert evidence in found[0].evidence
 
 
-def test_division_of_opset_6_puts_the_divisor_under_an_axis() -> None:
+def test_division_of_opset_6_aligns_the_divisor_with_an_axis() -> None:
     (found,) = faults(
         "%a: i32[2,3] = [[1, 2, 3], [4, 5, 6]]",
         "%n: i32[2] = [0, 2]",
@@ -107,16 +107,16 @@ def test_catch_integer_stops_forward_and_backward(allocator: str) -> None:
     assert debugger.run().reason == "end"
 
 
-def test_a_nan_found_before_is_the_origin_and_a_cast_of_it_is_reported_after_it() -> None:
+def test_an_earlier_nan_is_the_origin_and_its_cast_to_an_integer_is_propagated() -> None:
     statements = ("%z: f32[2] = [0.0, 1.0]", "%n = Div(%z, %z)", "%i = Cast(%n, to=6)", "%y = Add(%n, 1.0)")
     report = nncdbg.watch(program(*statements))
-    told = [(each.kind, each.role, each.site.value) for each in report.findings]
-    assert told[0] == ("nan", "birth", "n")
-    assert ("integer", "propagated", "i") in told
+    roles = [(each.kind, each.role, each.site.value) for each in report.findings]
+    assert roles[0] == ("nan", "birth", "n")
+    assert ("integer", "propagated", "i") in roles
     assert [each.kind for each in report.tripping] == ["nan"]
     mixed = nncdbg.watch(program(*statements, "%w = Where([true, false], %n, 3e9)", "%k = Cast(%w, to=6)"))
-    told = [(each.kind, each.role, each.site.value) for each in mixed.findings]
-    assert ("integer", "masked", "k") in told
+    roles = [(each.kind, each.role, each.site.value) for each in mixed.findings]
+    assert ("integer", "masked", "k") in roles
 
 
 def test_iterations_and_counts_of_a_fault() -> None:
@@ -125,7 +125,7 @@ def test_iterations_and_counts_of_a_fault() -> None:
     assert (found.iteration, found.count, found.site.value) == ((1,), 1, "d.1")
 
 
-def test_a_kernel_that_refuses_to_divide_by_zero_has_its_reason_reported() -> None:
+def test_a_division_by_zero_that_the_backend_refuses_is_reported() -> None:
     pytest.importorskip("onnxruntime")
     divided = program("%y = Div(6, %n)", inputs="%n: i32[1]")
     report = nncdbg.watch(divided, {"n": np.zeros(1, np.int32)}, backend="onnxruntime")
@@ -134,8 +134,8 @@ def test_a_kernel_that_refuses_to_divide_by_zero_has_its_reason_reported() -> No
     assert (found.cause, found.first, found.trips, found.stats) == (DIVISION, True, True, None)
 
 
-def test_observing_integers_changes_no_result() -> None:
-    """The checks read operands; a run with them gives the same bits."""
+def test_checking_integers_changes_no_result() -> None:
+    """The checks only read operands; a run with them gives the same bits."""
     source = program("%i = Cast(%x, to=2)", "%d = Div(%i, %i)", "%y = Cast(%d, to=1)", inputs="%x: f32[64]")
     x = np.random.default_rng(0).normal(0, 300, 64).astype(np.float32)
     plain = nncdbg.Debugger(source, inputs={"x": x})
@@ -149,7 +149,7 @@ def test_observing_integers_changes_no_result() -> None:
     assert plain.outputs["y"].tobytes() == caught.outputs["y"].tobytes()
 
 
-def test_the_prompt_offers_the_kind() -> None:
+def test_the_hint_for_an_unknown_kind_lists_integer() -> None:
     debugger = nncdbg.Debugger(program("%y = Identity(1)"))
     with pytest.raises(nncdbg.NncdbgError) as refused:
         debugger.catch("integers")

@@ -1,4 +1,4 @@
-"""A NaN that a backend's kernel makes on its own is a finding about the kernel; one by definition is not."""
+"""A NaN from a bug in a backend's kernel has the cause `kernel`; a NaN by definition does not."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ graph @main(%x: f32[4]) -> (%y) {
 
 
 class Foreign(Planted):
-    """NumPy's kernels under another name, one of them with a bug."""
+    """NumPy's kernels under another name, one with a planted bug."""
 
     name = "planted"
 
 
-def spoilt(array: Any) -> Any:
+def with_nan(array: Any) -> Any:
     changed = np.array(array)
     changed[2] = np.nan
     return changed
@@ -41,11 +41,11 @@ def first(statement: str, backend: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("statement", ["Sqrt(%r)", "Softmax(%r)", "Mul(%r, %r)", "Gelu(%r)"])
-def test_a_nan_of_the_kernel_alone(statement: str) -> None:
+def test_a_nan_from_a_kernel_bug_has_the_cause_kernel(statement: str) -> None:
     op = statement.partition("(")[0]
     program_opset = TEXT.replace("opset 18", "opset 20").replace("OP", statement)
     report = nncdbg.watch(
-        nncdbg.parse(program_opset), {"x": np.ones(4, np.float32)}, backend=Foreign(op, spoilt)
+        nncdbg.parse(program_opset), {"x": np.ones(4, np.float32)}, backend=Foreign(op, with_nan)
     )
     found = next(finding for finding in report.findings if finding.first)
     assert (found.cause, found.site.op) == ("kernel", op)
@@ -60,7 +60,7 @@ def test_a_nan_of_the_kernel_alone(statement: str) -> None:
         ("Exp(%x)", [1, 100, 0, 0], "overflow of the exponential"),
     ],
 )
-def test_a_nan_by_definition_is_not_the_kernels(statement: str, x: Any, cause: str) -> None:
+def test_a_nan_by_definition_has_its_mathematical_cause(statement: str, x: Any, cause: str) -> None:
     pytest.importorskip("onnxruntime")
     found = first(statement, "onnxruntime", x)
     assert found.cause == cause

@@ -28,7 +28,7 @@ def softmax(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("op", "attributes", "operands", "result", "words"),
+    ("op", "attributes", "operands", "result", "message"),
     [
         ("Softmax", {"axis": 0}, [SQUARE], softmax(SQUARE, 0), "normalizes over axis 0 of 2, not the last"),
         ("LogSoftmax", {"axis": -2}, [SQUARE], np.log(softmax(SQUARE, 0)), "last axis are 0.1423 to 2.858"),
@@ -50,11 +50,11 @@ def softmax(array: np.ndarray, axis: int) -> np.ndarray:
     ],
 )
 def test_suspicion(
-    op: str, attributes: dict[str, Any], operands: list[Any], result: np.ndarray, words: str
+    op: str, attributes: dict[str, Any], operands: list[Any], result: np.ndarray, message: str
 ) -> None:
     found = suspicion(op_of(op), attributes, operands, result)
-    assert words in found
-    assert bool(found) is bool(words)
+    assert message in found
+    assert bool(found) is bool(message)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Who is told to have begun it, who handed it on, and where it ended: table of small programs.
+"""Roles of findings (origin, propagated, masked, healed) in a table of small programs.
 
-Every line of what is expected is `role kind op value`, with `*` behind what reaches an output.
+Each expected line is `role kind op value`, with `*` if the finding reaches an output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.engine.programs import runnable
 HEAD = "#nncdbg 1\nopset 18\n\n"
 
 CASES: dict[str, tuple[str, list[str]]] = {
-    "a birth is handed on": (
+    "a NaN is propagated": (
         """graph @main() -> (%y: f32[2]) {
   %x: f32[2] = [-1.0, 4.0]
   %r: f32[2] = Sqrt(%x)
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 }""",
         ["birth inf Exp e*", "birth nan Sub y*"],
     ),
-    "a NaN that Where leaves behind": (
+    "a NaN that Where removes": (
         """graph @main() -> (%y: f32[2]) {
   %x: f32[2] = [-1.0, 4.0]
   %r: f32[2] = Sqrt(%x)
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 }""",
         ["birth nan Sqrt r", "healed nan Where y"],
     ),
-    "a NaN that nobody reads": (
+    "a NaN that is not read": (
         """graph @main() -> (%y: f32[2]) {
   %x: f32[2] = [-1.0, 4.0]
   %r: f32[2] = Sqrt(%x)
@@ -160,7 +160,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 }""",
         ["propagated nan - w*", "propagated nan Reshape t*", "propagated nan Mul y*"],
     ),
-    "it is carried by a loop, and collected": (
+    "a NaN is carried by a loop and collected": (
         """graph @main() -> (%last: f32[], %all: f32[3]) {
   %x: f32[] = 2.0
   while @shrink (%s: f32[] = %x) times 3 {
@@ -172,7 +172,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 }""",
         ["birth nan Log t*", "propagated nan Sub less*", "propagated nan Log t*"],
     ),
-    "it goes through a call and a branch": (
+    "a NaN passes through a call and a branch": (
         """graph @main() -> (%y: f32[2]) {
   %x: f32[2] = [-1.0, 4.0]
   %h: f32[2] = @layer(%x)
@@ -192,7 +192,7 @@ graph @layer(%a: f32[2]) -> (%b: f32[2]) {
 }""",
         ["birth nan Log b*", "propagated nan Neg p*"],
     ),
-    "nobody wrote it": (
+    "uninitialized memory": (
         """graph @main() -> (%y: f32[2]) {
   %e: f32[2] = nncdbg.Empty(shape=[2], dtype="f32")
   %y: f32[2] = Add(%e, 1.0)
@@ -203,7 +203,7 @@ graph @layer(%a: f32[2]) -> (%b: f32[2]) {
 }
 
 
-def told(sighting: Sighting) -> str:
+def summary(sighting: Sighting) -> str:
     statement = sighting.statement
     op = "-" if statement.pc == ENTRANCE else statement.code.nodes[statement.pc].op
     mark = "*" if sighting.reaches_output else ""
@@ -221,35 +221,35 @@ def followed(text: str, memory: Allocation | str, inputs: Mapping[str, Any] | No
 
 @pytest.mark.parametrize("memory", ["debug", "plain", "lean"])
 @pytest.mark.parametrize("name", CASES)
-def test_each_has_its_role(name: str, memory: str) -> None:
+def test_roles_of_findings(name: str, memory: str) -> None:
     text, expected = CASES[name]
-    if memory == "plain" and "wrote" in name:
+    if memory == "plain" and "uninitialized" in name:
         pytest.skip("plain does not check memory")
     chosen = LeanAllocation() if memory == "lean" else memory
-    assert [*map(told, followed(HEAD + text, chosen))] == expected
+    assert [*map(summary, followed(HEAD + text, chosen))] == expected
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(runnable())
-def test_each_way_of_looking_tells_of_the_same_births(text: str) -> None:
-    """And of the same inputs, as far as they matter: one that is bad and only moved is not looked at."""
+def test_each_allocator_reports_the_same_births(text: str) -> None:
+    """Also the same bad inputs that reach an output; a bad value that is only moved is not checked."""
     inputs = {
         "x": np.array([-2.0, 0.0, 1e30], np.float32),
         "z": np.array([np.inf, -1e38, 3.0], np.float32),
     }
-    ways: list[Allocation] = [DebugAllocation(), LeanAllocation(), Allocation()]
+    allocators: list[Allocation] = [DebugAllocation(), LeanAllocation(), Allocation()]
     births = [
         [
-            (told(each), each.iteration, each.count)
-            for each in followed(text, way, inputs)
+            (summary(each), each.iteration, each.count)
+            for each in followed(text, allocator, inputs)
             if each.role == "birth" or (each.born and each.reaches_output)
         ]
-        for way in ways
+        for allocator in allocators
     ]
     assert births[0] == births[1] == births[2]
 
 
-def test_where_it_began_in_a_loop() -> None:
-    text, _ = CASES["it is carried by a loop, and collected"]
+def test_the_iteration_of_a_birth_in_a_loop() -> None:
+    text, _ = CASES["a NaN is carried by a loop and collected"]
     birth = followed(HEAD + text, "debug")[0]
     assert (birth.kind, birth.iteration) == ("nan", (1,))

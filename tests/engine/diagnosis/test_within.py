@@ -1,4 +1,4 @@
-"""The statement of a micro program in which a NaN or an Inf began."""
+"""The statement of a micro program at which a NaN or Inf originates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INF = np.inf
 
 
 def loaded_with(call: str, operands: list[Any], opset: int, outputs: int = 1) -> tuple[Code, Loaded]:
-    """The code of a program whose first statement is `call`, over inputs %a, %b, %c ..."""
+    """The code of a program with `call` as its first statement and inputs %a, %b, %c, ..."""
     given = {name: value for name, value in zip("abcdef", operands, strict=False) if value is not None}
     inputs = ", ".join(f"%{name}: {type_of(value)}" for name, value in given.items())
     results = ", ".join(f"%y{number}" for number in range(outputs))
@@ -39,7 +39,7 @@ def code_of(text: str, inputs: list[Any]) -> tuple[Code, Loaded]:
 
 
 def diagnosed(call: str, *operands: Any, opset: int = 24, outputs: int = 1, kind: str | None = None) -> Any:
-    """The birth of the statement, and what is found."""
+    """Return the birth of the statement, its cause, and the statement within the micro program."""
     code, loaded = loaded_with(call, list(operands), opset, outputs)
     node = code.nodes[0]
     names = [name if isinstance(name, str) else "" for name in node.inputs]
@@ -98,7 +98,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("call", "operands", "name", "op"), CASES, ids=[f"{i}-{c[0][:24]}" for i, c in enumerate(CASES)]
 )
-def test_the_statement_inside(call: str, operands: list[Any], name: str, op: str) -> None:
+def test_the_statement_within_a_micro_program(call: str, operands: list[Any], name: str, op: str) -> None:
     birth, cause, within = diagnosed(call, *operands)
     assert cause.name == name, cause
     assert isinstance(within, Within)
@@ -108,15 +108,15 @@ def test_the_statement_inside(call: str, operands: list[Any], name: str, op: str
     assert within.birth.op == op
 
 
-def test_an_infinity_that_leads_to_the_nan_is_where_it_began() -> None:
+def test_an_infinity_that_causes_the_nan_is_the_origin() -> None:
     birth, cause, within = diagnosed("Gemm(%a, %b, alpha=0.0)", tensor([[1e30]]), tensor([[1e30]]))
     assert birth.kind == "nan"
     assert (within.birth.kind, within.birth.op) == ("inf", "Mul")
     assert cause.name == "overflow"
 
 
-def test_an_infinity_that_ends_in_a_number_is_not_to_blame() -> None:
-    """Inside of Sigmoid exp(100) is infinite, and 1 / (1 + inf) is 0: only the other element is bad."""
+def test_an_infinity_that_becomes_finite_is_not_the_origin() -> None:
+    """Within Sigmoid exp(100) is infinite, but 1 / (1 + inf) is 0: only the other element is bad."""
     x = tensor([-100, 1])
     code, loaded = loaded_with("Sigmoid(%a)", [x], 13)
     bad = Birth("nan", "Sigmoid", 13, {}, ["a"], [x], tensor([0, np.nan]))
@@ -126,7 +126,7 @@ def test_an_infinity_that_ends_in_a_number_is_not_to_blame() -> None:
     assert "the kernel of Sigmoid computed nan at [1], and its micro program 0.7311" in cause.evidence
 
 
-def test_a_kernel_is_suspect_where_the_micro_program_is_finite() -> None:
+def test_the_kernel_is_the_cause_if_the_micro_program_is_finite() -> None:
     birth, *_ = diagnosed("Softmax(%a)", tensor([-INF, -INF]))
     code, loaded = loaded_with("Softmax(%a)", [tensor([1, 1])], 22)
     cause, within = diagnose(replace(birth, inputs=[tensor([1, 1])]), code, 0, loaded)
@@ -134,7 +134,7 @@ def test_a_kernel_is_suspect_where_the_micro_program_is_finite() -> None:
     assert "its micro program 0.5" in cause.evidence
 
 
-def test_a_primitive_has_no_inside() -> None:
+def test_a_primitive_has_no_micro_program() -> None:
     _, cause, within = diagnosed("Log(%a)", tensor([0]))
     assert (cause.name, within) == ("log of zero", None)
 
@@ -144,7 +144,7 @@ def test_random_ops_are_not_run_again() -> None:
     assert (cause.name, within) == ("zero times infinity", None)
 
 
-def test_of_many_elements_the_first_bad_one_is_looked_at() -> None:
+def test_only_the_first_bad_element_is_diagnosed() -> None:
     x = np.ones(1 << 23, np.float32)
     x[12345] = -INF
     _, cause, within = diagnosed("Gelu(%a)", x)
@@ -153,14 +153,14 @@ def test_of_many_elements_the_first_bad_one_is_looked_at() -> None:
     assert "%a at [12345] is -inf" in cause.evidence
 
 
-def test_a_product_too_large_to_be_run_again_is_told_by_its_rule_alone() -> None:
+def test_a_product_too_large_to_rerun_is_explained_by_its_rule() -> None:
     a = np.full((256, 512), 1e20, np.float32)
     _, cause, within = diagnosed("MatMul(%a, %b)", a, a.T)
     assert within is None
     assert cause.evidence.startswith("the product of %a[0, :] and %b[:, 0] (512 terms) is 5.12e42")
 
 
-def test_nothing_of_the_program_is_touched() -> None:
+def test_a_diagnosis_does_not_change_the_program() -> None:
     x = tensor([[1, INF]])
     code, loaded = loaded_with("LogSoftmax(%a)", [x], 13)
     before, blocks = [*code.instructions], len(loaded.linker.codes)
@@ -172,14 +172,14 @@ def test_nothing_of_the_program_is_touched() -> None:
 
 
 def test_a_statement_inside_a_loop_of_a_micro_program() -> None:
-    """A recurrent layer whose state grows: the product of its first iterations overflows."""
+    """The state of a recurrent layer grows until a product overflows in the first iterations."""
     operands = [tensor(np.ones((3, 1, 1))), tensor([[[1]]]), tensor([[[3e38]]])]
     _, cause, within = diagnosed('RNN(%a, %b, %c, hidden_size=1, activations=["Relu"])', *operands)
     assert cause.name == "overflow"
     assert (within.birth.kind, within.birth.op) == ("inf", "Mul")
 
 
-def test_the_cast_that_ends_a_micro_program_is_told_as_an_overflow() -> None:
+def test_a_final_cast_that_overflows_is_reported_as_an_overflow() -> None:
     weights = [tensor([[[0], [4], [1]]], "f16"), tensor([[[0], [0], [30]]], "f16")]
     call = 'GRU(%a, %b, %c, activations=["Sigmoid", "Relu"], hidden_size=1)'
     _, cause, within = diagnosed(call, tensor(np.ones((6, 1, 1)), "f16"), *weights)

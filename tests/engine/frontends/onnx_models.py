@@ -13,7 +13,7 @@ def info(name, shape=(2, 3), kind=F32):
 
 
 def model(nodes, inputs=("x",), outputs=("y",), *, opset=18, functions=(), domains=(), **graph):
-    """A checked-in-shape ModelProto; names without a type become f32[2,3]."""
+    """A ModelProto of these nodes; inputs and outputs without a type become f32[2,3]."""
 
     def infos(names):
         return [info(name) if isinstance(name, str) else name for name in names]

@@ -1,4 +1,4 @@
-"""Random ONNX models that run: elementwise, reduce and shape nodes, `If`, `Loop` and `Scan`, over f64[3]."""
+"""Random executable ONNX models over f64[3]: elementwise, reduce and shape nodes, `If`, `Loop`, `Scan`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def typed(name, shape=(3,), kind=F64):
 
 
 class Writer:
-    """Writes the nodes of one graph after the other; names are unique in the whole model."""
+    """Generates the nodes of a model graph by graph, with names that are unique in the model."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -36,7 +36,7 @@ class Writer:
         return self.draw(st.sampled_from(visible))
 
     def add(self, op, inputs, outputs=1, **attributes):
-        """One more node, in some module; its outputs, the first of them if there is one."""
+        """Add a node in a random scope, and return the name of its output, or of all if there are several."""
         names = [self.fresh() for _ in range(outputs)]
         scope = self.draw(st.sampled_from(SCOPES))
         name = f"{scope}/{op}_{self.count}"
@@ -49,7 +49,7 @@ class Writer:
         return self.add("Constant", [], value=numpy_helper.from_array(array))
 
     def block(self, visible, size):
-        """Nodes over the values that are visible, all f64[3]; those with the new ones."""
+        """Add `size` nodes over the visible values, all f64[3]; return the old and new values."""
         visible = list(visible)
         for _ in range(size):
             kind = self.draw(st.sampled_from(KINDS))
@@ -59,7 +59,7 @@ class Writer:
         return visible
 
     def inner(self, visible, size, inputs, outputs):
-        """A graph of its own; `outputs` makes the names of its outputs, with their types, after its nodes."""
+        """A subgraph; `outputs` returns the typed outputs from the values that are visible at its end."""
         nodes, self.nodes = self.nodes, []
         self.depth += 1
         results = outputs(self.block(visible, size))
@@ -102,7 +102,7 @@ class Writer:
         return self.add("Where", [self.add("Less", [v, w]), w, v])
 
     def below(self, value, number):
-        """Whether the largest element of a value is below a number that no exact result meets."""
+        """Add a test whether the largest element is below a number that no exact result equals."""
         peak = self.add("ReduceMax", [value], keepdims=0)
         return self.add("Less", [peak, self.constant(number, kind=np.float64, shape=())])
 
@@ -115,7 +115,7 @@ class Writer:
         return self.add("If", [condition], then_branch=arm(), else_branch=arm())
 
     def loop(self, visible):
-        """Two carried values, the second the old first, and one that is collected."""
+        """Add a loop with two carried values, the second the previous first, and a collected one."""
         number, going, first, second = (self.fresh() for _ in range(4))
         bounded = self.draw(st.booleans())
 
@@ -136,7 +136,7 @@ class Writer:
         return self.add("Add", [self.add("Add", [last, old]), collected])
 
     def scan(self, visible):
-        """A running value over the rows of two values."""
+        """Add a scan with one state over the rows of two values."""
         state, row = self.fresh(), self.fresh()
 
         def outputs(seen):
@@ -193,7 +193,7 @@ OTHER_OPS = (
 
 
 def graphs_of(graph):
-    """A graph and all inside it."""
+    """The graph and all its subgraphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -202,7 +202,7 @@ def graphs_of(graph):
 
 
 def damage(model, rng):
-    """Change one thing somewhere in a model, so that it is most likely none any more."""
+    """Make one random change in a model, which usually makes it invalid."""
     graph = rng.choice(list(graphs_of(model.graph)))
     if not graph.node or rng.random() < 0.1:
         _damage_signature(graph, rng)

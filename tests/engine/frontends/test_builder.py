@@ -1,4 +1,4 @@
-"""Programs that Python builds: the same records as parsed text, typed, with locations."""
+"""Programs built in Python: equal to parsed text, typed, with locations."""
 
 from __future__ import annotations
 
@@ -144,14 +144,14 @@ def built(build: Callable[[nncdbg.Builder], None], *, locations: bool = False) -
 
 
 @pytest.mark.parametrize("build", TEXTS)
-def test_the_records_are_those_of_the_text(build: Callable[[nncdbg.Builder], None]) -> None:
+def test_a_built_program_equals_the_parsed_text(build: Callable[[nncdbg.Builder], None]) -> None:
     program = built(build)
     assert program == nncdbg.parse("opset 18\n" + TEXTS[build])
     assert list(program.graphs) == list(nncdbg.parse(TEXTS[build]).graphs)
 
 
 @pytest.mark.parametrize("build", TEXTS)
-def test_the_text_of_a_program_gives_it_back_with_its_locations(
+def test_text_round_trip_keeps_locations(
     build: Callable[[nncdbg.Builder], None],
 ) -> None:
     program = built(build, locations=True)
@@ -170,7 +170,7 @@ def test_a_loop_runs() -> None:
     np.testing.assert_array_equal(outputs["ys"][:, 0], [4, 2, 1])
 
 
-def test_a_breakpoint_at_the_python_line_stops_there() -> None:
+def test_a_breakpoint_at_a_python_line() -> None:
     program = built(straight, locations=True)
     assert program.graph.nodes[1].location is not None
     line = program.graph.nodes[1].location.line
@@ -290,7 +290,7 @@ def test_a_program_needs_one_entry() -> None:
     assert list(b.program("b").graphs) == ["b", "a"]
 
 
-def test_every_statement_of_a_built_program_is_a_line_of_its_own() -> None:
+def test_repeated_ops_have_numbered_result_names() -> None:
     b = nncdbg.Builder()
     with b.graph("main"):
         h = b.input("x", "f32[2]")

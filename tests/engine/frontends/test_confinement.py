@@ -1,4 +1,4 @@
-"""Stores that a text names: below its folder, or where the user allows them."""
+"""Stores of a text must be below its folder or in a folder that the user allows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ graph @main(%x: f32[64]) -> (%y: f32[64]) {{
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A model with a weight in a folder of its own; beside it the folder `texts` for texts."""
+    """The path of a model with a weight in the folder `models`, next to an empty folder `texts`."""
     node = helper.make_node("Add", ["x", "w"], ["y"])
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64]) for name in ("x", "y")]
     stored = numpy_helper.from_array(np.arange(64, dtype=np.float32), "w")
@@ -40,7 +40,7 @@ def weights(tmp_path: Path) -> Path:
     return path
 
 
-def written(weights: Path, store: str) -> Path:
+def write_text_file(weights: Path, store: str) -> Path:
     path = weights.parents[1] / "texts" / "net.nnc"
     path.write_text(TEXT.format(store=store), encoding="utf-8")
     return path
@@ -52,18 +52,18 @@ def test_a_store_below_the_text_is_read(weights: Path) -> None:
     assert nncdbg.load(path).readers[0].read("w")[3] == 3
 
 
-@pytest.mark.parametrize("how", ["relative", "absolute", "link", "round about"])
-def test_a_store_outside_is_refused(how: str, weights: Path) -> None:
+@pytest.mark.parametrize("kind", ["relative", "absolute", "link", "indirect"])
+def test_a_store_outside_is_refused(kind: str, weights: Path) -> None:
     link = weights.parents[1] / "texts" / "link.onnx"
     link.symlink_to(weights)
     names = {
         "relative": "../models/net.onnx",
         "absolute": str(weights),
         "link": "link.onnx",
-        "round about": "../texts/../models/net.onnx",
+        "indirect": "../texts/../models/net.onnx",
     }
     with pytest.raises(LoadError, match="is outside the folder of the text") as caught:
-        nncdbg.load(written(weights, names[how]))
+        nncdbg.load(write_text_file(weights, names[kind]))
     assert f"--allow-store {weights.parent}" in str(caught.value)
     assert "allowStores" in str(caught.value)
 
@@ -71,13 +71,13 @@ def test_a_store_outside_is_refused(how: str, weights: Path) -> None:
 @pytest.mark.parametrize("store", ["a\\0b.onnx", "x" * 5000 + ".onnx", ""])
 def test_a_store_with_a_bad_name_is_an_error(store: str, weights: Path) -> None:
     with pytest.raises(LoadError):
-        nncdbg.load(written(weights, store))
+        nncdbg.load(write_text_file(weights, store))
 
 
 @pytest.mark.parametrize("store", ["../models/net.onnx", "link.onnx"])
 def test_the_user_may_allow_a_folder(store: str, weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (weights.parents[1] / "texts" / "link.onnx").symlink_to(weights)
-    path = written(weights, store)
+    path = write_text_file(weights, store)
     for allowed in (weights.parent, weights.parents[1]):
         assert nncdbg.load(path, stores=[allowed]).readers[0].read("w")[3] == 3
     with pytest.raises(LoadError, match="is outside"):
@@ -87,7 +87,7 @@ def test_the_user_may_allow_a_folder(store: str, weights: Path, capsys: pytest.C
     assert "--allow-store" in capsys.readouterr().err
 
 
-def test_a_parsed_text_is_confined_to_the_folder_it_is_given(weights: Path) -> None:
+def test_a_parsed_text_is_confined_to_the_given_folder(weights: Path) -> None:
     program = nncdbg.parse(TEXT.format(store="net.onnx"))
     assert attach_stores(program, weights.parent).readers[0].read("w")[3] == 3
     with pytest.raises(LoadError, match="is outside"):

@@ -1,4 +1,4 @@
-"""Stale shapes in `value_info` and in outputs: reported, replaced, and the model runs as in onnxruntime."""
+"""Stale shapes in `value_info` and outputs are reported and replaced; results agree with onnxruntime."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_stale_shape_is_reported_and_the_model_runs(name, flat):
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_right_declarations_are_kept_without_a_note():
+def test_correct_declarations_are_kept_without_a_note():
     program = nncdbg.load(two_layers(h=(2, 5), r=(2, 5)))
     assert program.notes == ()
     assert "%h: f32[2,5]" in str(program)
@@ -151,7 +151,7 @@ def test_a_wrong_element_type_is_still_an_error():
         nncdbg.Debugger(program)
 
 
-def test_a_model_that_is_wrong_anyway_keeps_its_declared_shapes():
+def test_a_model_with_another_error_keeps_its_declared_shapes():
     nodes = [
         helper.make_node("Reshape", ["x", "s"], ["h"]),
         helper.make_node("MatMul", ["w", "w"], ["y"]),

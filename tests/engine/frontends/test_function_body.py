@@ -1,4 +1,4 @@
-"""ONNX's own function bodies become programs of one graph, for every operator that has one."""
+"""Conversion of ONNX's function bodies to programs of one graph, for every op with a body."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from onnx.defs import get_all_schemas_with_history
 from onnx.reference import ReferenceEvaluator
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.frontends.function_body import formula
+from nncdbg.engine.frontends.formula import function_body
 from nncdbg.engine.frontends.order import free_names
 from nncdbg.engine.graph import Inline, TensorType
 from nncdbg.textual_repr.parser import parse
 from tests.engine.frontends.onnx_models import info, model
 
 REQUIRED = {"kv_num_heads": 2, "q_num_heads": 4, "num_groups": 2, "blocksize": 2}
-TAKES_A_GRAPH = {"SequenceMap"}
+WITH_SUBGRAPH = {"SequenceMap"}
 
 
-def spelled(schema):
+def qualified_name(schema):
     return f"{schema.domain}.{schema.name}" if schema.domain else schema.name
 
 
 BODIES = [
     schema
     for schema in get_all_schemas_with_history()
-    if (schema.has_function or schema.has_context_dependent_function) and schema.name not in TAKES_A_GRAPH
+    if (schema.has_function or schema.has_context_dependent_function) and schema.name not in WITH_SUBGRAPH
 ]
 
 
@@ -45,7 +45,9 @@ def some_type(schema, parameter):
 
 
 @pytest.mark.parametrize("every", [False, True], ids=["required inputs", "all inputs"])
-@pytest.mark.parametrize("schema", BODIES, ids=lambda schema: f"{spelled(schema)}-{schema.since_version}")
+@pytest.mark.parametrize(
+    "schema", BODIES, ids=lambda schema: f"{qualified_name(schema)}-{schema.since_version}"
+)
 def test_every_function_body_is_a_well_formed_program(schema, every):
     attributes = {name: REQUIRED[name] for name, known in schema.attributes.items() if known.required}
     types = [
@@ -53,8 +55,8 @@ def test_every_function_body_is_a_well_formed_program(schema, every):
         for parameter in schema.inputs
     ]
     if every and schema.name == "Attention":
-        types[4:] = [None] * len(types[4:])  # A past needs shapes that fit each other.
-    program = formula(spelled(schema), schema.since_version, attributes, types)
+        types[4:] = [None] * len(types[4:])  # The past inputs need matching shapes.
+    program = function_body(qualified_name(schema), schema.since_version, attributes, types)
     assert list(program.graphs) == [program.entry]
     graph = program.graphs[program.entry]
     assert len(graph.inputs) == sum(type_ is not None for type_ in types)
@@ -67,12 +69,12 @@ def test_every_function_body_is_a_well_formed_program(schema, every):
 
 @pytest.mark.parametrize("op", ["Conv", "Relu6", "SequenceMap", "com.microsoft.Gelu"])
 def test_ops_without_a_function_body(op):
-    assert formula(op, 21, {}, [TensorType("f32", (2, 3))]) is None
+    assert function_body(op, 21, {}, [TensorType("f32", (2, 3))]) is None
 
 
 def test_attributes_are_resolved_and_defaults_filled_in():
-    default = formula("LeakyRelu", 16, {}, [TensorType("f32", (2,))])
-    given = formula("LeakyRelu", 16, {"alpha": 0.5}, [TensorType("f32", (2,))])
+    default = function_body("LeakyRelu", 16, {}, [TensorType("f32", (2,))])
+    given = function_body("LeakyRelu", 16, {"alpha": 0.5}, [TensorType("f32", (2,))])
     assert values(default) == {float(np.float32(0.01)), 0.0}
     assert values(given) == {0.5, 0.0}
 
@@ -81,16 +83,16 @@ def values(program):
     return {float(c.data.array.item()) for c in program.graphs[program.entry].constants}
 
 
-def test_an_attribute_that_the_op_does_not_have():
+def test_an_unknown_attribute_is_a_usage_error():
     with pytest.raises(UsageError, match='LeakyRelu has no attribute "beta"') as raised:
-        formula("LeakyRelu", 16, {"beta": 0.5}, [TensorType("f32", (2,))])
+        function_body("LeakyRelu", 16, {"beta": 0.5}, [TensorType("f32", (2,))])
     assert "alpha" in str(raised.value.hint)
 
 
 def test_the_formula_computes_the_op():
-    """The converted body, run by onnx.reference, gives what the op itself gives there."""
+    """The converted body and the op give the same results in onnx.reference."""
     x = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -1.0]], np.float32)
-    program = formula("Softmax", 13, {"axis": 1}, [TensorType("f32", (2, 3))])
+    program = function_body("Softmax", 13, {"axis": 1}, [TensorType("f32", (2, 3))])
     graph = program.graphs[program.entry]
     nodes = [
         helper.make_node(

@@ -1,4 +1,4 @@
-"""Module scopes become graphs that are called; inlined again they are what they were."""
+"""Module scopes become called graphs; inlining them restores the flat graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.engine.frontends.onnx_models import model
 
 
 def chain(*names, **options):
-    """Relu after Relu, named by `names`; values are v0, v1, ..."""
+    """Load a chain of Relu nodes with these names; the values are v0, v1, ..."""
     nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=name) for i, name in enumerate(names)]
     return load(model(nodes, ["v0"], [f"v{len(names)}"]), **options)
 
@@ -52,7 +52,7 @@ def test_a_layer_never_takes_the_name_of_another_graph():
 
 
 @pytest.mark.parametrize("names", [["/a/x"], ["/a/x", "/b/x"], ["/net/x", "/net/y"], ["x", "y"], ["", ""]])
-def test_too_small_or_all_there_is_or_no_module(names):
+def test_single_node_scopes_whole_graph_scopes_and_missing_scopes_are_not_layers(names):
     assert list(chain(*names).graphs) == ["main"]
 
 
@@ -93,7 +93,7 @@ def test_constants_move_into_the_one_layer_that_reads_them():
 
 
 def inlined(graph, graphs):
-    """Nodes and constants with every call replaced by what it calls: parameters have the callers' names."""
+    """Nodes and constants with every call replaced by its callee, after checking the parameter names."""
     nodes, constants = [], list(graph.constants)
     for node in graph.nodes:
         if node.op.startswith("@"):
@@ -110,7 +110,7 @@ def inlined(graph, graphs):
 
 @st.composite
 def scoped_graphs(draw):
-    """A graph of random edges, and a random module scope for each node."""
+    """A graph with random edges, and a random module scope per node."""
     count = draw(st.integers(1, 12))
     known = ["x", "c0", "c1"]
     nodes, scopes = [], []

@@ -1,4 +1,4 @@
-"""A listing of a model is opened as that model, a text whose data is elsewhere by an allowed folder."""
+"""Loading a listing of a model loads that model; stores in other folders need permission."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def test_a_listing_is_opened_as_its_model(made, tmp_path, flat):
     assert debugger.loaded.listing.lines == tuple(file.read_text().splitlines()[:-1])
 
 
-def test_the_listing_of_a_model_that_has_changed_shows_the_new_one(made, tmp_path):
+def test_an_edited_listing_loads_the_unedited_model(made, tmp_path):
     file, _ = write_listing(made, nncdbg.Debugger(nncdbg.load(made)).loaded.listing, tmp_path)
     file.write_text(file.read_text().replace("Relu", "Neg"))
     assert "Relu" in str(nncdbg.load(file))
 
 
-def test_a_model_that_is_gone_is_named(made, tmp_path):
+def test_a_missing_model_of_a_listing_is_named(made, tmp_path):
     file, _ = write_listing(made, nncdbg.Debugger(nncdbg.load(made)).loaded.listing, tmp_path)
     made.unlink()
     with pytest.raises(LoadError, match=r"is the listing of models/m\.onnx, but"):
         nncdbg.load(file)
 
 
-def test_a_listing_does_not_lead_out_of_its_workspace_unasked(made, tmp_path):
+def test_a_listing_of_a_model_outside_its_workspace_needs_permission(made, tmp_path):
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     file, _ = write_listing(made, nncdbg.Debugger(nncdbg.load(made)).loaded.listing, workspace)
@@ -60,7 +60,7 @@ def test_a_listing_does_not_lead_out_of_its_workspace_unasked(made, tmp_path):
     assert nncdbg.load(file, stores=[made.parent]) == nncdbg.load(made)
 
 
-def test_a_text_elsewhere_may_end_like_a_listing(made, tmp_path):
+def test_a_copied_listing_is_loaded_as_text(made, tmp_path):
     file, _ = write_listing(made, nncdbg.Debugger(nncdbg.load(made)).loaded.listing, tmp_path)
     copy = made.with_name("copy.nnc")
     copy.write_text(file.read_text())

@@ -1,4 +1,4 @@
-"""Files that are no models, external data in its place and out of it, stores and sources."""
+"""Files that are not models, external data inside and outside the model's folder, stores, sources."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("content", "says"), BAD.values(), ids=BAD)
-def test_files_that_are_no_models(tmp_path, content, says):
+@pytest.mark.parametrize(("content", "message"), BAD.values(), ids=BAD)
+def test_files_that_are_not_models(tmp_path, content, message):
     path = tmp_path / "bad.onnx"
     path.write_bytes(content if isinstance(content, bytes) else content.SerializeToString())
     with pytest.raises(LoadError) as raised:
         load(path)
-    assert says in raised.value.message
+    assert message in raised.value.message
     assert str(path) in raised.value.message
     assert raised.value.hint
 
 
-def test_paths_that_are_no_files(tmp_path):
+def test_paths_that_are_not_files(tmp_path):
     save(weighted(), tmp_path / "net.onnx")
     with pytest.raises(LoadError, match="does not exist") as raised:
         load(tmp_path / "nett.onnx")
@@ -92,15 +92,15 @@ def test_paths_that_are_no_files(tmp_path):
 def test_a_file_too_large_to_be_a_message(tmp_path):
     path = tmp_path / "huge.onnx"
     with path.open("wb") as file:
-        file.truncate(2**31)  # A hole: it takes no space.
+        file.truncate(2**31)  # A sparse file: it takes no disk space.
     with pytest.raises(LoadError, match="has 2147483648 bytes") as raised:
         load(path)
     assert "external data" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_damage_is_always_one_explained_error(tmp_path, seed):
-    """Bytes of a model changed, cut or repeated: it loads, or it says why not."""
+def test_a_damaged_file_loads_or_is_an_nncdbg_error(tmp_path, seed):
+    """Load a model with changed or truncated bytes."""
     rng = random.Random(seed)
     content = bytearray(GOOD)
     for _ in range(rng.randrange(1, 6)):
@@ -109,16 +109,16 @@ def test_damage_is_always_one_explained_error(tmp_path, seed):
         del content[rng.randrange(len(content)) :]
     path = tmp_path / "damaged.onnx"
     path.write_bytes(content)
-    # Anything else, a UnicodeDecodeError from inside say, fails the test.
+    # Any other exception, such as a UnicodeDecodeError, fails the test.
     with contextlib.suppress(NncdbgError):
         program = load(path)
         for reader in program.readers:
-            for key in reader.keys():  # noqa: SIM118  # A store is no mapping.
+            for key in reader.keys():  # noqa: SIM118  # A store is not a mapping.
                 reader.read(key)
 
 
 def external(folder, *, data=None, **entries):
-    """A model whose weight lies in another file, with the given external_data entries."""
+    """Save a model with its weight in another file and these external_data entries; return its path."""
     made = weighted()
     tensor = made.graph.initializer[0]
     content = tensor.raw_data if data is None else data
@@ -172,8 +172,8 @@ MISPLACED = {
 }
 
 
-@pytest.mark.parametrize(("entries", "says"), MISPLACED.values(), ids=MISPLACED)
-def test_external_data_that_is_not_there_or_outside(tmp_path, entries, says):
+@pytest.mark.parametrize(("entries", "message"), MISPLACED.values(), ids=MISPLACED)
+def test_invalid_external_data_is_a_load_error(tmp_path, entries, message):
     outside = tmp_path / "outside"
     inside = tmp_path / "inside"
     outside.mkdir()
@@ -183,11 +183,11 @@ def test_external_data_that_is_not_there_or_outside(tmp_path, entries, says):
     (inside / "way").symlink_to(outside)
     with pytest.raises(LoadError) as raised:
         load(external(inside, **entries))
-    assert says in raised.value.message
+    assert message in raised.value.message
     assert '"w"' in raised.value.message
 
 
-def test_a_link_that_stays_in_the_folder_is_fine(tmp_path):
+def test_a_link_within_the_folder_is_followed(tmp_path):
     path = external(tmp_path, location="link.bin")
     (tmp_path / "link.bin").symlink_to("net.bin")
     assert np.array_equal(load(path).readers[0].read("w"), WEIGHT)
@@ -211,14 +211,14 @@ def test_a_model_in_memory_has_no_external_data(tmp_path):
     ],
     ids=["more", "negative", "type", "strings", "nothing", "segment"],
 )
-def test_tensors_that_contradict_themselves(tmp_path, change):
+def test_inconsistent_tensors_are_load_errors(tmp_path, change):
     made = weighted()
     change(made.graph.initializer[0])
     with pytest.raises(LoadError, match='"w"'):
         load(save(made, tmp_path / "m.onnx")).readers[0].read("w")
 
 
-def test_a_store_says_which_key_it_lacks(tmp_path):
+def test_a_missing_tensor_of_a_store_is_named(tmp_path):
     (store,) = open_stores(["m.onnx"], save(weighted(), tmp_path / "m.onnx").parent)
     assert list(store.keys()) == ["w"]
     with pytest.raises(LoadError, match='has no tensor "v"'):
@@ -245,7 +245,7 @@ def test_safetensors(tmp_path):
         open_stores(["no.safetensors"], tmp_path)
 
 
-def test_text_finds_the_same_tensors_again(tmp_path):
+def test_the_text_of_a_model_reads_the_same_tensors(tmp_path):
     program = load(save(weighted(), tmp_path / "net.onnx"))
     (tmp_path / "net.nnc").write_text(str(program), encoding="utf-8")
     again = load(tmp_path / "net.nnc")
@@ -263,7 +263,7 @@ def test_text_without_its_store(tmp_path):
     assert attach_stores(program, tmp_path).readers[0].type("w").shape == (8, 5)
 
 
-def test_text_that_is_no_text(tmp_path):
+def test_text_files_that_are_binary_or_missing(tmp_path):
     (tmp_path / "bad.nnc").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(LoadError, match="is not UTF-8 text"):
         load(tmp_path / "bad.nnc")

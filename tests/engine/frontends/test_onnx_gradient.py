@@ -1,4 +1,4 @@
-"""ONNX models that hold a Gradient."""
+"""ONNX models that contain a Gradient node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gradient(inputs, outputs, y, xs, zs=()):
 
 
 def load(nodes, outputs, inputs=("x", "w"), **options):
-    """The program, which reads back from its text."""
+    """Load the model, print the program, and return the parsed text, which must be equal."""
     options = {"domains": [DOMAIN], "opset": 12} | options
     program = nncdbg.load(model(nodes, inputs, outputs, **options))
     again = parse(str(program))
@@ -71,7 +71,7 @@ def test_the_text_and_the_locations():
     np.testing.assert_allclose(got["dw"], np.sin(X), rtol=1e-6)
 
 
-def test_next_goes_over_it_and_step_goes_into_it():
+def test_stepping_over_and_into_a_gradient():
     program = load([*PRODUCT, gradient(["x", "w"], ["dx", "dw"], "y", ["x", "w"])], ["dx", "dw"])
     debugger = nncdbg.Debugger(program, {"x": X, "w": W})
     for _ in range(2):
@@ -89,13 +89,13 @@ def test_next_goes_over_it_and_step_goes_into_it():
     assert over.frame.pc == 3
 
 
-def test_outputs_that_are_left_out():
+def test_omitted_outputs():
     program = load([*PRODUCT, gradient(["x", "w"], ["", "dw"], "y", ["x", "w"])], ["dw"])
     assert [each.op for each in program.graphs["gradient"].nodes] == ["nncdbg.FullLike", "Mul"]
     np.testing.assert_allclose(run(program)["dw"], np.sin(X), rtol=1e-6)
 
 
-def test_what_is_held_and_what_is_between():
+def test_gradients_by_intermediate_values_and_with_constants():
     nodes = [*PRODUCT, node("Add", ["y", "x"], ["z"])]
     by_h = run(load([*nodes, gradient(["h", "x"], ["dh", "dx"], "z", ["h", "x"])], ["dh", "dx"]))
     np.testing.assert_allclose(by_h["dh"], W)
@@ -104,9 +104,9 @@ def test_what_is_held_and_what_is_between():
     np.testing.assert_allclose(held["dx"], np.ones_like(X))
 
 
-def test_at_another_point():
-    """The operands say where: what depends on them is computed anew, with other sizes too."""
-    there = np.array([[3.0, 0.5]], np.float32)
+def test_gradient_at_another_point():
+    """The operands set the point: values that depend on them are computed again, also for other sizes."""
+    point = np.array([[3.0, 0.5]], np.float32)
     nodes = [*PRODUCT, node("Mul", ["y", "y"], ["z"])]
     nodes.append(gradient(["p", "w"], ["dx", "dw"], "z", ["x", "w"]))
     got = run(load(nodes, ["dx", "dw"], ["x", "w", "p"]), p=W)
@@ -117,13 +117,13 @@ def test_at_another_point():
         nodes, [info("dh", (1, 2)), info("dw", (1, 2))], ["x", "w", info("p", (1, 2)), info("q", (1, 2))]
     )
     assert "Sin" not in [each.op for each in program.graphs["gradient"].nodes]
-    got = run(program, p=there, q=there + 1)
-    np.testing.assert_allclose(got["dh"], 2 * there * (there + 1) ** 2, rtol=1e-5)
-    np.testing.assert_allclose(got["dw"], 2 * there**2 * (there + 1), rtol=1e-5)
+    got = run(program, p=point, q=point + 1)
+    np.testing.assert_allclose(got["dh"], 2 * point * (point + 1) ** 2, rtol=1e-5)
+    np.testing.assert_allclose(got["dw"], 2 * point**2 * (point + 1), rtol=1e-5)
 
 
-def test_at_another_point_beyond_an_unknown_op():
-    """What is repeated is taken as it is; only running it fails."""
+def test_gradient_at_another_point_through_an_unknown_op():
+    """Repeating an unknown op loads; only running it fails."""
     nodes = [helper.make_node("Mystery", ["x"], ["h"], domain="lab"), node("Mul", ["h", "x"], ["y"])]
     nodes.append(gradient(["w"], ["dx"], "y", ["x"]))
     program = load(nodes, ["dx"], domains=[DOMAIN, "lab"])
@@ -146,7 +146,7 @@ def test_gradient_of_a_gradient():
         np.testing.assert_allclose(got["dddx"], np.full_like(X, 6), rtol=1e-6)
 
 
-def test_through_layers_and_functions():
+def test_gradient_through_layers_and_functions():
     square = helper.make_function(
         "local", "Square", ["a"], ["b"], [node("Mul", ["a", "a"], ["b"])], [helper.make_opsetid("", 12)]
     )
@@ -164,7 +164,7 @@ def test_through_layers_and_functions():
     np.testing.assert_allclose(run(program)["dx"], y * W * np.cos(X**2) * 2 * X, rtol=1e-4)
 
 
-def test_inside_a_loop():
+def test_gradient_inside_a_loop():
     body = helper.make_graph(
         [
             node("Mul", ["v", "v"], ["s"]),
@@ -180,7 +180,7 @@ def test_inside_a_loop():
     np.testing.assert_allclose(run(load(nodes, ["y"], initializer=[three]))["y"], 8 * X)
 
 
-def test_an_op_without_a_rule_stops_the_run_only():
+def test_an_op_without_a_gradient_rule_fails_only_at_run_time():
     nodes = [
         node("Sin", ["x"], ["h"]),
         node("Hardmax", ["h"], ["y"]),
@@ -198,7 +198,7 @@ def test_an_op_without_a_rule_stops_the_run_only():
     assert run(load(held, ["dx"]))["dx"].tolist() == np.zeros_like(X).tolist()
 
 
-def test_a_value_of_the_graph_around_is_out_of_reach():
+def test_the_gradient_of_a_value_of_the_outer_graph_is_unsupported():
     inside = [gradient(["x"], ["dx"], "y", ["x"])]
     then = helper.make_graph(inside, "then", [], [info("dx")])
     otherwise = helper.make_graph([node("Neg", ["y"], ["n"])], "otherwise", [], [info("n")])
@@ -219,12 +219,12 @@ def test_a_value_of_the_graph_around_is_out_of_reach():
         (helper.make_node("Gradient", ["x"], ["dx"], domain=DOMAIN, xs=["x"]), "must have one value in y"),
     ],
 )
-def test_gradients_that_are_wrong(made, message):
+def test_invalid_gradient_nodes(made, message):
     with pytest.raises(GraphError, match=message):
         load([*PRODUCT, made], ["dx"])
 
 
-def test_a_gradient_in_a_loop_body_reads_values_from_around_it() -> None:
+def test_a_gradient_in_a_loop_body_reads_outer_values() -> None:
     training = "ai.onnx.preview.training"
     body = helper.make_graph(
         [

@@ -1,4 +1,4 @@
-"""ONNX models become programs: names, types, constants, control flow, functions, order."""
+"""Conversion of ONNX models to programs: names, types, constants, control flow, functions, order."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_sizes():
     ) == (None, 0, None, None, "N", 7)
 
 
-def test_unknown_rank_and_types_that_are_no_tensors():
+def test_unknown_rank_and_sequence_types():
     made = model([helper.make_node("SequenceAt", ["s", "i"], ["y"])], ["s", info("i", None, I64)])
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(F32, [2]))
     made.graph.input[0].type.CopyFrom(sequence)
@@ -134,7 +134,7 @@ def test_constant_nodes_become_constants(attributes, expected):
     assert constant.value.type.shape == expected.shape
 
 
-def test_initializers_are_inline_if_small_and_references_if_not(tmp_path):
+def test_small_initializers_are_inline_and_large_ones_references(tmp_path):
     small, large = np.arange(16, dtype=np.float32), np.arange(17, dtype=np.float32)
     made = model(
         [helper.make_node("Sum", ["x", "small", "large"], ["y"])],
@@ -178,14 +178,14 @@ def branching(**options):
     return model([node], [info("c", [], BOOL)], [info("y", [20])])
 
 
-def test_if_has_its_branches_and_names_that_recur_have_keys_of_their_own():
+def test_if_has_its_branches_and_repeated_constant_names_have_distinct_keys():
     program = load(branching(name="choose"))
     (node,) = program.graphs["main"].nodes
     then, otherwise = node.subgraphs
     assert (node.op, node.inputs, node.location) == ("if", ("c",), Location(name="choose"))
     assert (then.name, otherwise.name) == ("then_branch", "cold")
     assert then.outputs == (Value("w"),)
-    # Attributes are in alphabetic order in the file: else_branch comes first.
+    # The file lists attributes in alphabetical order, so else_branch is first.
     stored = [c.data for g in node.subgraphs for c in g.constants]
     assert {data.key for data in stored if isinstance(data, Reference)} == {"w", "y.then_branch:w"}
     for graph, value in ((then, 1), (otherwise, 2)):
@@ -195,7 +195,7 @@ def test_if_has_its_branches_and_names_that_recur_have_keys_of_their_own():
 
 
 @pytest.mark.parametrize("change", ["missing", "outputs"])
-def test_an_if_that_does_not_fit(change):
+def test_an_invalid_if_is_a_graph_error(change):
     made = branching()
     node = made.graph.node[0]
     if change == "missing":
@@ -234,7 +234,7 @@ def loop_of(**options):
         {"next_condition": "true"},
         {"body": [helper.make_node("Identity", ["go"], ["go.1"])], "next_condition": "true"},
     ],
-    ids=["passed on", "constant", "constant next", "identity"],
+    ids=["unchanged", "constant", "constant next", "identity"],
 )
 def test_a_counting_loop_has_no_break(options):
     node, body = loop_of(**options)
@@ -244,7 +244,7 @@ def test_a_counting_loop_has_no_break(options):
     assert node.outputs[-1].name == "y"
 
 
-def test_a_counting_loop_carries_no_condition_that_nobody_reads():
+def test_a_counting_loop_does_not_carry_an_unused_condition():
     node, body = loop_of()
     assert node.inputs == ("n", "x")
     assert [value.name for value in body.inputs] == ["i", "h"]
@@ -252,7 +252,7 @@ def test_a_counting_loop_carries_no_condition_that_nobody_reads():
     assert [value.name for value in node.outputs] == ["y"]
 
 
-def test_a_counting_loop_whose_body_reads_the_condition_carries_it():
+def test_a_counting_loop_carries_a_condition_that_its_body_reads():
     reader = helper.make_node("Identity", ["go"], ["go.1"])
     node, body = loop_of(body=[reader], next_condition="go.1")
     assert node.inputs == ("n", Literal(True), "x")
@@ -273,14 +273,14 @@ def test_a_loop_with_a_condition_breaks_before_anything_else(count):
     assert [value.name for value in node.outputs] == ["", "y", "all"]
 
 
-def test_a_loop_that_computes_its_condition_breaks_even_if_it_was_given_none():
+def test_a_loop_that_computes_its_condition_breaks_even_without_an_initial_one():
     test = helper.make_node("Less", ["i", "n"], ["more"])
     node, body = loop_of(body=[test], next_condition="more")
     assert node.inputs == ("n", Literal(True), "x")
     assert body.nodes[0].op == "break"
 
 
-def test_a_loop_whose_body_does_not_fit():
+def test_a_loop_with_an_incompatible_body_is_a_graph_error():
     made = loop()
     made.graph.node[0].input.append("x")
     with pytest.raises(GraphError, match="carries 2 values, but its body has 3 inputs"):
@@ -342,7 +342,7 @@ def test_a_scan_backward_and_along_other_axes():
     assert graph.nodes[-1].outputs[0].name == "all"
 
 
-def test_a_scan_that_does_not_fit():
+def test_an_invalid_scan_is_an_error():
     with pytest.raises(GraphError, match="needs 2 scan_input_axes"):
         load(scan(scan_input_axes=[0]))
     made = scan()
@@ -360,7 +360,7 @@ def test_a_scan_that_does_not_fit():
         load(made)
 
 
-def test_a_graph_in_another_op_is_its_text():
+def test_a_graph_attribute_of_another_op_is_text():
     body = helper.make_graph([helper.make_node("Relu", ["e"], ["r"])], "step", [info("e")], [info("r")])
     node = helper.make_node("Map", ["x"], ["y"], domain="my", body=body)
     (made,) = entry(model([node], domains=["my"])).nodes
@@ -380,7 +380,7 @@ def test_a_sequence_map_is_a_loop():
     assert any("c" in statement.inputs for statement in inside)
 
 
-def test_a_sequence_map_of_a_tensor_is_wrong():
+def test_a_sequence_map_of_a_tensor_is_a_graph_error():
     body = helper.make_graph([helper.make_node("Relu", ["e"], ["r"])], "step", [info("e")], [info("r")])
     with pytest.raises(GraphError, match="cannot expand"):
         load(model([helper.make_node("SequenceMap", ["x"], ["y"], body=body)]))
@@ -459,7 +459,7 @@ def reference(node, name, to, kind):
     return node
 
 
-def test_functions_are_called_and_inputs_not_given_are_left_out():
+def test_functions_are_called_and_omitted_inputs_are_dropped():
     clip = function([helper.make_node("Clip", ["a", "b", "c"], ["r"])], ["a", "b", "c"])
     nodes = [
         helper.make_node("F", ["x", "", "hi"], ["u"], domain="my", name="first"),
@@ -474,7 +474,7 @@ def test_functions_are_called_and_inputs_not_given_are_left_out():
     assert program.graphs["my.F#2"].nodes[0].inputs == ("a",)
 
 
-def test_functions_have_a_copy_for_each_set_of_attributes():
+def test_functions_have_a_copy_per_set_of_attributes():
     leaky = reference(
         helper.make_node("LeakyRelu", ["a"], ["l"]), "alpha", "slope", onnx.AttributeProto.FLOAT
     )
@@ -495,10 +495,10 @@ def test_functions_have_a_copy_for_each_set_of_attributes():
     assert [node.op for node in program.graphs["main"].nodes] == ["@my.F", "@my.F#2", "@my.F#2"]
     assert program.graphs["my.F"].nodes[0].attributes == {"alpha": 0.25}
     assert program.graphs["my.F#2"].nodes[0].attributes == {"alpha": 0.5}
-    assert isinstance(program.graphs["my.F"].constants[0].data, Inline), "the data came with the call"
+    assert isinstance(program.graphs["my.F"].constants[0].data, Inline), "the data is in the call"
 
 
-def test_a_reference_to_an_attribute_that_is_not_given_is_left_out():
+def test_a_reference_to_a_missing_attribute_is_dropped():
     leaky = reference(
         helper.make_node("LeakyRelu", ["a"], ["r"]), "alpha", "slope", onnx.AttributeProto.FLOAT
     )
@@ -509,7 +509,7 @@ def test_a_reference_to_an_attribute_that_is_not_given_is_left_out():
     assert program.graphs["my.F"].nodes[0].attributes == {}
 
 
-def test_functions_call_functions_and_never_themselves():
+def test_functions_call_functions_and_recursion_is_an_error():
     inner = function([helper.make_node("Relu", ["a"], ["r"])], ["a"], name="G")
     outer = function([helper.make_node("G", ["a"], ["r"], domain="my")], ["a"])
     call = helper.make_node("F", ["x"], ["y"], domain="my")
@@ -539,7 +539,7 @@ def test_nodes_out_of_order_are_sorted_stably():
     assert [node.op for node in graph.nodes] == ["Exp", "Neg", "Relu", "Add"]
 
 
-def test_what_a_branch_reads_orders_the_node_that_has_it():
+def test_an_if_is_ordered_after_the_values_its_branches_read():
     made = branching()
     inner = made.graph.node[0].attribute[0].g
     inner.node.append(helper.make_node("Relu", ["late"], ["z"]))
@@ -576,15 +576,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("nodes", "says"), WRONG.values(), ids=WRONG)
-def test_wrong_graphs(nodes, says):
+@pytest.mark.parametrize(("nodes", "messages"), WRONG.values(), ids=WRONG)
+def test_invalid_graphs(nodes, messages):
     with pytest.raises(GraphError) as raised:
         load(model(nodes))
-    for part in says:
+    for part in messages:
         assert part in str(raised.value)
 
 
-def test_names_given_twice_to_inputs_and_constants():
+def test_duplicate_names_of_inputs_and_constants():
     ones = numpy_helper.from_array(np.ones(2, np.float32), "w")
     relu = helper.make_node("Relu", ["x"], ["y"])
     with pytest.raises(GraphError, match="%w is defined twice"):
@@ -593,7 +593,7 @@ def test_names_given_twice_to_inputs_and_constants():
         load(model([relu], ["x", "x"]))
 
 
-def test_where_a_node_comes_from():
+def test_node_locations_from_stack_traces():
     trace = 'File "/a/train.py", line 9, in main\n  net(x)\nFile "/a/net.py", line 12, in forward\n  x\n'
     new = helper.make_node("Relu", ["x"], ["a"], name="r")
     new.metadata_props.add(key="pkg.torch.onnx.stack_trace", value=trace)

@@ -1,4 +1,4 @@
-"""Laws over random ONNX models with control flow: they are what ONNX Runtime, as a whole, takes them for."""
+"""Properties of random ONNX models with control flow, with ONNX Runtime as oracle."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ X = {"x": np.array([0.5, -1.0, 2.0]), "z": np.array([1.0, 0.0, -0.5])}
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def in_runtime(model):
-    """What a session of the whole model gives, its optimisations off."""
+def outputs_of_runtime(model):
+    """Run the whole model in ONNX Runtime without optimizations and return its output."""
     runtime = pytest.importorskip("onnxruntime")
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -32,10 +32,10 @@ def in_runtime(model):
 
 @FEW
 @given(models())
-def test_a_model_is_what_onnx_runtime_takes_it_for(model):
-    """In f64, where the last digits in which kernels differ cannot grow into what is compared."""
+def test_outputs_agree_with_onnxruntime(model):
+    """Run in f64, so that rounding differences between kernels stay below the tolerance."""
     onnx.checker.check_model(model)
-    wanted = in_runtime(model)
+    wanted = outputs_of_runtime(model)
     for flat in (False, True):
         debugger = nncdbg.Debugger(nncdbg.load(model, flat=flat), X)
         assume(largest(debugger) < 1e4)
@@ -47,7 +47,7 @@ def test_a_model_is_what_onnx_runtime_takes_it_for(model):
 
 @FEW
 @given(models())
-def test_layers_text_steps_and_memory_change_no_bit(model):
+def test_outputs_are_the_same_bits_with_layers_text_steps_and_allocators(model):
     program = nncdbg.load(model)
     whole = nncdbg.Debugger(program, X)
     assert whole.run().reason == "end", whole.stop.error
@@ -72,8 +72,8 @@ def test_layers_text_steps_and_memory_change_no_bit(model):
 
 @settings(FEW, max_examples=200)
 @given(models(), st.integers(1, 3), st.integers(0, 2**32))
-def test_a_damaged_model_is_shown_as_it_is_or_explained(model, count, seed):
-    """Any error is one of ours; what loads can be printed and read again, whether it runs or not."""
+def test_a_damaged_model_is_printable_or_an_nncdbg_error(model, count, seed):
+    """Any error is an `NncdbgError`; a model that loads can be printed and parsed, even if it cannot run."""
     damaged = onnx.ModelProto.FromString(model.SerializeToString())
     rng = random.Random(seed)
     for _ in range(count):

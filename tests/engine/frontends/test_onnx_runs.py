@@ -1,4 +1,4 @@
-"""Loops, scans, branches and functions, once converted, compute what onnxruntime computes."""
+"""Converted loops, scans, branches and functions agree with onnxruntime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def normal(*shape):
 
 
 def assert_same(source, inputs, *, rtol=0.0, flat=False):
-    """Run `source` (ModelProto or path) here and in onnxruntime."""
+    """Run `source` (ModelProto or path) in nncdbg and in onnxruntime, and compare the outputs."""
     serial = source.SerializeToString() if hasattr(source, "SerializeToString") else str(source)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -71,7 +71,7 @@ def test_scans(attributes):
     assert_same(scan(**attributes), {"z": normal(3), "x": normal(*shape), "w": normal(*shape)[::-1].copy()})
 
 
-def test_functions_whose_inputs_are_not_given():
+def test_functions_with_omitted_inputs():
     clip = function([helper.make_node("Clip", ["a", "b", "c"], ["r"])], ["a", "b", "c"])
     nodes = [
         helper.make_node("F", ["x", "", "hi"], ["u"], domain="my"),

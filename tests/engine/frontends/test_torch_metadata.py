@@ -1,4 +1,4 @@
-"""What torch's exporter says of each node (`pkg.torch.onnx.*`): layers, and lines of the user's model."""
+"""Node metadata of torch's exporter (`pkg.torch.onnx.*`): layers, and lines of the user's model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def exported(op, inputs, output, name, modules, target, trace, **attributes):
 
 
 def network(**change):
-    """Two blocks of Linear and ReLU in a Sequential, and a residual sum of the root's own."""
+    """Two blocks of Linear and ReLU in a Sequential, and a residual sum in the root module."""
     root = ("", "__main__.Net")
     nodes, value = [], "x"
     for block in range(2):
@@ -87,7 +87,7 @@ def ops(program, name):
     return [node.op for node in program.graphs[name].nodes]
 
 
-def test_modules_become_layers_that_say_their_class():
+def test_modules_become_layers_with_their_class_as_comment():
     program = load(network())
     assert list(program.graphs) == ["main_graph", "blocks", "blocks.0", "blocks.1"]
     assert ops(program, "main_graph") == ["@blocks", "Add"]
@@ -103,7 +103,7 @@ def test_modules_become_layers_that_say_their_class():
     assert list(load(network(), flat=True).graphs) == ["main_graph"]
 
 
-def test_names_and_results_stay():
+def test_layers_keep_names_and_results():
     x = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
     outputs, names = [], []
     for flat in (False, True):
@@ -117,7 +117,7 @@ def test_names_and_results_stay():
     assert names[0] == names[1]
 
 
-def test_a_node_comes_from_the_users_line_not_from_torch_itself():
+def test_a_location_is_the_users_line_not_a_line_of_torch():
     program = load(network())
     gemm, relu = program.graphs["blocks.1"].nodes
     assert gemm.location == Location("net.py", 12, "node_linear_1", ((CONTAINER, 250), ("net.py", 31)))
@@ -125,7 +125,7 @@ def test_a_node_comes_from_the_users_line_not_from_torch_itself():
     assert program.graphs["main_graph"].nodes[1].location == Location("net.py", 32, "node_add")
 
 
-def test_where_only_torch_is_named_that_is_the_line():
+def test_a_trace_with_only_torch_files_gives_the_torch_line():
     made = network()
     trace = f'File "{LINEAR}", line 134, in forward\n    return F.linear(...)\n'
     for entry in made.graph.node[0].metadata_props:
@@ -141,7 +141,7 @@ def test_where_only_torch_is_named_that_is_the_line():
 
 
 def between(made, *places):
-    """A Cast of the exporter's own, of which nothing is said, after the nodes at `places`."""
+    """Insert a Cast without metadata after the nodes at `places`."""
     nodes = []
     for index, node in enumerate(made.graph.node):
         nodes.append(node)
@@ -164,7 +164,9 @@ def between(made, *places):
         ([3], ["@blocks", "Cast", "Add"], ["@blocks.0", "@blocks.1"], ["Gemm", "Relu"]),
     ],
 )
-def test_a_node_of_which_nothing_is_said_belongs_where_both_neighbours_are(places, main_graph, blocks, block):
+def test_a_node_without_metadata_is_in_the_innermost_common_layer_of_its_neighbors(
+    places, main_graph, blocks, block
+):
     program = load(between(network(), *places))
     assert ops(program, "main_graph") == main_graph
     assert ops(program, "blocks") == blocks
@@ -172,8 +174,8 @@ def test_a_node_of_which_nothing_is_said_belongs_where_both_neighbours_are(place
 
 
 @pytest.mark.parametrize("key", ["pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.name_scopes"])
-def test_half_of_the_metadata_is_enough(key):
-    """Without name scopes the namespace says the modules; without classes they have no comment."""
+def test_partial_metadata_is_enough(key):
+    """Without name scopes the modules come from the namespace; without classes they have no comment."""
     made = network()
     for node in made.graph.node:
         kept = [entry for entry in node.metadata_props if entry.key != key]
@@ -188,7 +190,7 @@ def test_half_of_the_metadata_is_enough(key):
 @pytest.mark.parametrize(
     "scopes", ["[not a list", "'blocks'", "{'a': 1}", "[", "()", "[" * 5000, "", "[1, None, 'x']"]
 )
-def test_metadata_that_is_no_list_of_names_is_harmless(scopes):
+def test_malformed_metadata_is_ignored(scopes):
     made = network()
     for node in made.graph.node:
         for entry in node.metadata_props:

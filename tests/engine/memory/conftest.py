@@ -1,4 +1,4 @@
-"""Ops with a bug in their kernel, declared for one test and taken back after it."""
+"""Ops with a buggy kernel, declared for one test and removed after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _numbers = count()
 
 @pytest.fixture
 def declare_op() -> Iterator[Callable[..., str]]:
-    """Declares a kernel as an op of this test, and gives the op's name."""
+    """A function that declares a kernel as an op of this test and returns the op's name."""
     names = []
 
     def declare(kernel: Callable[..., Any], **fields: Any) -> str:
@@ -36,7 +36,7 @@ def declare_op() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def bad_op(declare_op: Callable[..., str]) -> Callable[..., str]:
-    """Declares `writes(out, x)`, or `writes(out, x, rng)`, as the kernel of an op of one input."""
+    """A function that declares `writes(out, x)` or `writes(out, x, rng)` as the kernel of a one-input op."""
 
     def declare(writes: Writes, *, random: bool = False) -> str:
         def kernel(xp: Any, x: Any, *, out: Any = None) -> Any:
@@ -55,7 +55,7 @@ def bad_op(declare_op: Callable[..., str]) -> Callable[..., str]:
 
 
 def write_beside(out: Any, element: int) -> None:
-    """Write one element at index `element` of a buffer, wherever that is."""
+    """Write one element at index `element` of a buffer, even outside it."""
     memory = np.asarray(out.base)
     start = address_of(out) - address_of(memory) + element * out.itemsize
     memory[start : start + out.itemsize].view(out.dtype)[0] = 1

@@ -1,4 +1,4 @@
-"""The first statement at which a run in an arena parts from one in memory that is never used again."""
+"""The first statement at which a run in an arena differs from a run without memory reuse."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from nncdbg.engine.values.values import copied
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first statement at which an arena misleads a program.
+    """The first statement that reads or writes wrong data because of an arena.
 
-    `value` is what it wrote otherwise than it should (`expected`, `actual`), None where it wrote
-    the same, or nothing, and only its reading is wrong.  `finding` is what the arena's records say.
+    `value` is the name of a wrong result (`expected`, `actual`), None if only an operand is wrong.
+    `finding` is the finding from the arena's own records, if any.
     """
 
     statement: Statement
@@ -45,24 +45,24 @@ def first_difference(
     poison: bool = False,
     seed: int = 0,
 ) -> Difference | None:
-    """The first difference between `debug` and an arena that follows `plan`; None if there is none.
+    """Return the first difference between `debug` and an arena with this plan, or None.
 
-    Raises RunError if the program fails without an arena, and what `Debugger` raises.
+    Raises RunError if the program fails without an arena, and the errors of `Debugger`.
     """
 
     def start(allocator: str | Allocation) -> Debugger:
         return Debugger(program, inputs, seed=seed, allocator=allocator, statistics=False)
 
-    right, tried = start("debug"), start(ArenaAllocation(plan, poison=poison))
-    expected = Player(right).run()
+    reference, in_arena = start("debug"), start(ArenaAllocation(plan, poison=poison))
+    expected = Player(reference).run()
     if expected.failed is not None:
         error = expected.failed[1]
         raise RunError(f"the program fails with any memory: {error}") from error
-    played = Player(tried, expected).run()
-    return _first(played, right, tried)
+    played = Player(in_arena, expected).run()
+    return _first(played, reference, in_arena)
 
 
-def _first(played: Played, right: Debugger, tried: Debugger) -> Difference | None:
+def _first(played: Played, reference: Debugger, in_arena: Debugger) -> Difference | None:
     differs, changed = played.differs, played.changed
     ticks = [each.tick for each in (differs and differs.moment, changed and changed.reader) if each]
     finding = None
@@ -71,8 +71,10 @@ def _first(played: Played, right: Debugger, tried: Debugger) -> Difference | Non
         statement, detail = finding.binding, finding.detail
     elif differs is not None and (changed is None or differs.moment.tick <= changed.reader.tick):
         moment, statement = differs.moment, differs.moment.statement
-        words = f"%{differs.name} differs, but no operand does: it depends on memory that it does not own"
-        detail = f"{differs.detail} in the arena" if differs.detail else words
+        unexplained = (
+            f"%{differs.name} differs, but no operand does: it depends on memory that it does not own"
+        )
+        detail = f"{differs.detail} in the arena" if differs.detail else unexplained
         if changed is not None and changed.reader.tick == moment.tick:
             detail = f"%{differs.name} differs: its operand %{changed.name} changed after it was written"
     elif changed is not None:
@@ -85,9 +87,9 @@ def _first(played: Played, right: Debugger, tried: Debugger) -> Difference | Non
     value = want = got = None
     if differs is not None and differs.slot is not None and differs.moment.tick == moment.tick:
         value, got = differs.name, differs.actual
-        right.go_to(moment.tick + 1)
-        want = copied(right.control.machine.frames[-1].slots[differs.slot])
+        reference.go_to(moment.tick + 1)
+        want = copied(reference.control.machine.frames[-1].slots[differs.slot])
     iteration = moment.iteration[-1] if moment.iteration else 0
     return Difference(
-        statement, op, tried.loaded.line(code, pc), iteration, value, want, got, detail, finding
+        statement, op, in_arena.loaded.line(code, pc), iteration, value, want, got, detail, finding
     )

@@ -1,4 +1,4 @@
-"""Running in reused memory: the same results, old values gone, and time travel by replay."""
+"""Runs in reused memory: equal results, freed values are not readable, time travel by replay."""
 
 from __future__ import annotations
 
@@ -46,13 +46,15 @@ def finished(text: str, allocator: Any) -> nncdbg.Debugger:
 
 
 def entry_values(debugger: nncdbg.Debugger) -> int:
-    """How many slots of the entry frame may hold a block at the end."""
+    """The number of entry-frame slots that may hold a block at the end."""
     return len(set(debugger.control.machine.frames[0].code.operands[-1]))
 
 
 @FEW
 @given(runnable(), st.integers(0, 60), st.booleans())
-def test_an_arena_gives_the_bits_of_debug_however_one_gets_there(text: str, ticks: int, micro: bool) -> None:
+def test_an_arena_gives_the_same_bits_as_debug_by_running_replaying_and_stepping(
+    text: str, ticks: int, micro: bool
+) -> None:
     whole = results(finished(text, "debug"))
     assert results(finished(text, "plain")) == whole
     for allocator in ARENAS:
@@ -68,13 +70,13 @@ def test_an_arena_gives_the_bits_of_debug_however_one_gets_there(text: str, tick
             assert stop.reason in ("step", "end"), stop
         if not micro:
             assert results(debugger) == whole
-        # Whatever left its frame was held by somebody, and everything else was freed.
+        # Only values that the entry frame returns are live; everything else was freed.
         assert debugger.loaded.allocation.live_bytes() <= 128 * entry_values(debugger)
 
 
 @FEW
 @given(runnable())
-def test_stepping_back_passes_through_the_states_of_debug(text: str) -> None:
+def test_stepping_back_restores_the_same_states_as_debug(text: str) -> None:
     debug, arena = started(text, "debug"), started(text, "arena")
     while not debug.control.machine.ended:
         debug.step_into()
@@ -104,7 +106,7 @@ def peak_bytes(debugger: nncdbg.Debugger) -> int:
     return debugger.loaded.allocation.heap.peak_bytes
 
 
-def test_memory_is_used_again() -> None:
+def test_memory_is_reused() -> None:
     debugger = started(CHAIN, "arena")
     addresses = []
     while not debugger.control.machine.ended:
@@ -119,7 +121,7 @@ def test_memory_is_used_again() -> None:
 
 
 @pytest.mark.parametrize("allocator", ARENAS)
-def test_a_value_whose_memory_is_gone_is_not_shown(allocator: str) -> None:
+def test_a_freed_value_is_not_shown(allocator: str) -> None:
     debugger = started(CHAIN, allocator)
     debugger.step_over()
     np.testing.assert_array_equal(debugger.value("a"), [1.5, -1.0, 1.5])
@@ -136,7 +138,7 @@ def test_a_value_whose_memory_is_gone_is_not_shown(allocator: str) -> None:
     np.testing.assert_array_equal(debugger.value("a"), [1.5, -1.0, 1.5])
 
 
-def test_what_was_shown_stays_as_it_was() -> None:
+def test_a_returned_value_is_a_copy() -> None:
     debugger = started(CHAIN, "arena")
     debugger.step_over()
     shown = debugger.value("a")
@@ -149,7 +151,7 @@ def test_what_was_shown_stays_as_it_was() -> None:
     assert result["y"].tobytes() == results(finished(CHAIN, "debug"))[0]
 
 
-def test_another_moment_is_looked_at_in_memory_of_its_own() -> None:
+def test_another_moment_is_replayed_in_separate_memory() -> None:
     debugger = started(CHAIN, "poison")
     for _ in range(3):
         debugger.step_over()
@@ -166,7 +168,7 @@ def test_another_moment_is_looked_at_in_memory_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("allocator", ARENAS)
-def test_an_edit_holds_and_both_branches_can_be_visited(allocator: str) -> None:
+def test_an_edit_persists_and_both_branches_can_be_visited(allocator: str) -> None:
     debugger, debug = started(CHAIN, allocator), started(CHAIN, "debug")
     for each in (debugger, debug):
         each.step_over()
@@ -185,7 +187,7 @@ def test_an_edit_holds_and_both_branches_can_be_visited(allocator: str) -> None:
         assert results(debugger) == results(debug)
 
 
-def test_an_edit_that_needs_a_value_that_is_gone_says_so() -> None:
+def test_an_edit_that_depends_on_a_freed_value_is_an_error() -> None:
     text = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
   %a = Neg(%z)
   %b = Add(%x, %a)
@@ -218,7 +220,7 @@ def test_sequences_own_their_tensors(declare_op: Callable[..., str]) -> None:
         assert results(finished(text, allocator)) == results(finished(text, "debug"))
 
 
-def test_what_a_loop_collects_stands_until_it_is_stacked() -> None:
+def test_values_collected_by_a_loop_are_live_until_stacked() -> None:
     text = """graph @main(%x: f32[3], %z: f32[3]) -> (%ys: f32[5,3], %y: f32[3]) {
   while @w (%s: f32[3] = %x) times 5 {
     %t = Add(%s, %z)
@@ -230,7 +232,7 @@ def test_what_a_loop_collects_stands_until_it_is_stacked() -> None:
     for allocator in ARENAS:
         debugger = finished(text, allocator)
         assert results(debugger) == results(finished(text, "debug"))
-        # The stacked result is an array of its own; of blocks only %y is left.
+        # The stacked result is a separate array; %y is the only live block.
         assert debugger.loaded.allocation.live_bytes() == 128
 
 
@@ -247,7 +249,7 @@ def test_a_failed_statement_keeps_no_memory() -> None:
     assert debugger.loaded.allocation.live_bytes() == 128
 
 
-def test_unwritten_memory_holds_old_data_in_the_arena_and_nan_when_poisoned() -> None:
+def test_uninitialized_memory_contains_old_data_in_the_arena_and_nan_when_poisoned() -> None:
     text = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
   %a = Add(%x, %z)
   %b = Neg(%a)
@@ -266,7 +268,7 @@ def test_unwritten_memory_holds_old_data_in_the_arena_and_nan_when_poisoned() ->
     assert np.isnan(seen["poison"]).all()
 
 
-def test_a_loop_runs_in_the_memory_of_two_iterations() -> None:
+def test_a_loop_needs_the_memory_of_two_iterations() -> None:
     text = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
   while @w (%s: f32[3] = %x) times 500 {
     %t = Add(%s, %z)
@@ -280,7 +282,7 @@ def test_a_loop_runs_in_the_memory_of_two_iterations() -> None:
         assert peak_bytes(debugger) <= 3 * 128
 
 
-def test_the_allocation_can_be_given() -> None:
+def test_an_allocation_object_can_be_passed() -> None:
     given = ArenaAllocation(poison=True)
     debugger = started(CHAIN, given)
     assert debugger.loaded.allocation is given
@@ -290,7 +292,7 @@ def test_the_allocation_can_be_given() -> None:
 
 
 @pytest.mark.parametrize("allocator", ["debug", *ARENAS])
-def test_going_back_finds_where_a_nan_was_born(allocator: str) -> None:
+def test_reverse_continue_stops_where_a_nan_originates(allocator: str) -> None:
     text = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
   %a = Neg(%z)
   %b = Sqrt(%x)
@@ -308,7 +310,7 @@ def test_going_back_finds_where_a_nan_was_born(allocator: str) -> None:
 
 
 @pytest.mark.parametrize("allocator", ["debug", *ARENAS])
-def test_breakpoints_and_conditions_hold_in_an_arena(allocator: str) -> None:
+def test_breakpoints_and_conditions_work_in_an_arena(allocator: str) -> None:
     text = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
   while @w (%s: f32[3] = %x) times 6 {
     %t = Add(%s, %z)

@@ -1,4 +1,4 @@
-"""The allocator `debug`: no address twice, bounded memory, and a seam for one's own."""
+"""The allocator `debug`: no address used twice, bounded memory, custom allocators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOP = """graph @main(%x: f32[16]) -> (%y: f32[16]) {{
 
 
 class Recording(DebugAllocation):
-    """Remembers every request and keeps every buffer's place."""
+    """Records every request with its address and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Recording(DebugAllocation):
         return buffer, address
 
 
-def test_no_address_is_handed_out_twice_in_a_run() -> None:
+def test_no_address_is_allocated_twice_in_a_run() -> None:
     recording = Recording()
     debugger = nncdbg.Debugger(
         nncdbg.parse(LOOP.format(count=3000)), {"x": "ones"}, allocator=recording, history=0
@@ -55,7 +55,7 @@ def test_no_address_is_handed_out_twice_in_a_run() -> None:
         assert start + size + GUARD <= after
 
 
-def test_a_run_that_starts_anew_stands_in_the_pages_of_the_one_before() -> None:
+def test_a_restarted_run_reuses_the_pages_of_the_previous_run() -> None:
     recording = Recording()
     text = LOOP.format(count=40).replace("f32[16]", "f32[40000]")
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "ones"}, allocator=recording)
@@ -71,13 +71,13 @@ def test_a_run_that_starts_anew_stands_in_the_pages_of_the_one_before() -> None:
     assert len(first) == len(second) == len(third) == 80
     assert len(second & first) > 70
     assert len(third & second) > 70
-    # What somebody still holds is left alone.
+    # Pages of a value with a reference are not reused.
     assert address_of(kept) in first - second
     np.testing.assert_array_equal(kept, np.full(40000, 2, np.float32))
 
 
-def test_data_of_an_earlier_run_does_not_pass_for_written(bad_op: Callable[..., str]) -> None:
-    """The kernel writes in full two times; then its pages hold what it wrote before."""
+def test_data_of_an_earlier_run_counts_as_uninitialized(bad_op: Callable[..., str]) -> None:
+    """The kernel writes all elements twice; the third run reuses pages that contain the earlier data."""
     calls = itertools.count()
 
     def writes(out: Any, x: Any) -> None:
@@ -101,22 +101,22 @@ def test_data_of_an_earlier_run_does_not_pass_for_written(bad_op: Callable[..., 
     assert "left 10000 of 40000 elements of %y uninitialized" in stop.finding.detail
 
 
-def test_pages_that_the_next_run_does_not_ask_for_go_back() -> None:
+def test_pages_that_the_next_run_does_not_request_are_released() -> None:
     region = Region()
-    held = [region.segment(1 << 20) for _ in range(3)]
-    addresses = [address_of(segment) for segment in held]
+    segments = [region.segment(1 << 20) for _ in range(3)]
+    addresses = [address_of(segment) for segment in segments]
     assert region.live_bytes == 3 << 20
     region.begin_run()
-    held.clear()
+    segments.clear()
     assert region.live_bytes == 0
-    # Nothing of this size is spare: it comes at a new address, in place of two of the old.
+    # No free segment has this size: it is at a new address, and two of the old segments are released.
     large = region.segment(2 << 20)
     assert address_of(large) > max(addresses)
     assert address_of(region.segment(1 << 20)) == addresses[0]
     assert address_of(region.segment(1 << 20)) > address_of(large)
 
 
-def test_sizes_that_an_operand_holds_are_measured() -> None:
+def test_a_data_dependent_output_is_allocated_with_its_actual_size() -> None:
     text = """graph @main(%n: i64[2]) -> (%y: f32[?,?]) {
   %y = ConstantOfShape(%n)
   return %y
@@ -125,7 +125,7 @@ def test_sizes_that_an_operand_holds_are_measured() -> None:
     program = nncdbg.parse(text)
     debugger = nncdbg.Debugger(program, {"n": np.array([2, 3])}, allocator=recording)
     assert debugger.run().reason == "end"
-    # One request of the right size, and the kernel wrote there: nothing was copied.
+    # One request with the actual size, and the kernel wrote into it without a copy.
     assert [request[0] for request in recording.requests] == [(2, 3)]
     assert address_of(debugger.value("y")) == recording.requests[0][2]
     np.testing.assert_array_equal(debugger.value("y"), np.zeros((2, 3), np.float32))
@@ -133,7 +133,7 @@ def test_sizes_that_an_operand_holds_are_measured() -> None:
     assert (stop.reason, stop.line) == ("exception", 2)
 
 
-def test_a_given_allocator_sees_every_request() -> None:
+def test_a_custom_allocator_receives_every_request() -> None:
     text = """graph @main(%x: f32[2,3]) -> (%p: f32[2,2], %q: f32[2,1]) {
   %a = MatMul(%x, [[1.0], [2.0], [3.0]])
   %n = Cast(%a, to=7)
@@ -154,7 +154,7 @@ def test_a_given_allocator_sees_every_request() -> None:
     ]
 
 
-def test_an_allocation_of_another_kind_can_be_given() -> None:
+def test_an_allocation_of_another_class_can_be_passed() -> None:
     class Counting(Allocation):
         """Leaves memory to NumPy and counts statements by op."""
 
@@ -178,7 +178,7 @@ def test_an_allocation_of_another_kind_can_be_given() -> None:
     assert counting.ran == ["Mul", "Add"] * 2
 
 
-def test_memory_of_a_long_loop_is_bounded_with_history_on() -> None:
+def test_memory_of_a_long_loop_is_bounded_with_history() -> None:
     text = LOOP.format(count=20_000)
     budget = 8 << 20
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "ones"}, history=budget)
@@ -192,7 +192,7 @@ def test_memory_of_a_long_loop_is_bounded_with_history_on() -> None:
 
     debugger.timeline.live_bytes = watched
     assert debugger.run().reason == "end"
-    # 40,000 buffers of 128 bytes are 5 MB; the journal holds those of 2,048 iterations.
+    # 40,000 buffers of 128 bytes are 5 MB; the journal keeps those of 2,048 iterations.
     assert highest < 3 << 20
     assert len(debugger.control.machine.journal) <= 2048
     debugger.step_back()
@@ -214,7 +214,7 @@ def test_resident_memory_does_not_grow_with_the_iterations() -> None:
         return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
     short, long = peak(1000), peak(4000)
-    # 6,000 more buffers of 64 KiB would be 384 MiB more.
+    # The 6,000 additional buffers of 64 KiB would be 384 MiB.
     assert long - short < 32 * 1024
 
 

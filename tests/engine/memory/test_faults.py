@@ -1,4 +1,4 @@
-"""Kernels with a bug, under the allocator that is there to find it."""
+"""Buggy kernels under the allocators that check memory."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def data(type_: str = "f32", shape: tuple[int, ...] = (4, 5)) -> Any:
     return (np.arange(np.prod(shape)).reshape(shape) % 2).astype(NUMPY[type_])
 
 
-@pytest.fixture(params=["as it comes", "not compiled"])
+@pytest.fixture(params=["default", "not compiled"])
 def inspection(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of looking at a result."""
+    """The inspection of results, by default and without compiled code."""
     if request.param == "not compiled":
         monkeypatch.setattr(inspected, "inspector", lambda name: None)
 
@@ -46,11 +46,11 @@ def stopped(program: nncdbg.Program, x: Any, allocator: str = "debug") -> tuple[
 
 
 def assert_runs_on(debugger: nncdbg.Debugger) -> None:
-    """What is left of the program runs; readers of a bad tensor may be reported too."""
+    """Check that the rest of the program runs; readers of a bad tensor may be reported, too."""
     for _ in range(10):
         if debugger.run().reason == "end":
             return
-    raise AssertionError("it does not come to its end")
+    raise AssertionError("the run does not end")
 
 
 def one_element(out: Any, x: Any) -> None:
@@ -75,7 +75,7 @@ def nothing(out: Any, x: Any) -> None:
     [(one_element, 1, [2, 3]), (one_row, 5, [2, 0]), (nothing, 20, [0, 0])],
     ids=["element", "row", "all"],
 )
-def test_what_a_kernel_leaves_out_is_reported_at_its_statement(
+def test_elements_that_a_kernel_does_not_write_are_reported_at_its_statement(
     bad_op: Declare, writes: Any, left: int, first: list[int], type_: str, allocator: str
 ) -> None:
     op = bad_op(writes)
@@ -92,7 +92,7 @@ def test_what_a_kernel_leaves_out_is_reported_at_its_statement(
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 @pytest.mark.parametrize("type_", ["f32", "f16", "i8", "bool", "f64"])
 @pytest.mark.parametrize(("element", "side"), [(7, "past the end"), (-1, "before the start")])
-def test_an_element_written_outside_is_reported_with_tensor_and_offset(
+def test_an_out_of_bounds_write_is_reported_with_tensor_and_offset(
     bad_op: Declare, element: int, side: str, type_: str, allocator: str
 ) -> None:
     def writes(out: Any, x: Any) -> None:
@@ -104,14 +104,16 @@ def test_an_element_written_outside_is_reported_with_tensor_and_offset(
     assert (stop.reason, stop.line, stop.finding and stop.finding.kind) == ("exception", 3, "guard")
     where = "at element 7 of 7" if element > 0 else "at element -1"
     assert stop.detail == f"{op} wrote outside %b's buffer: {side}, {where}"
-    # The guards are healed, so nobody else is blamed for the damage.
+    # The guards are restored, so later statements are not reported for the damage.
     assert debugger.run().reason == "end"
     np.testing.assert_array_equal(debugger.value("y"), data(type_, (7,)))
 
 
 @pytest.mark.usefixtures("inspection")
 @pytest.mark.parametrize("type_", ["f32", "f16", "f64"])
-def test_a_kernel_that_adds_to_what_its_output_held_is_reported(bad_op: Declare, type_: str) -> None:
+def test_a_kernel_that_accumulates_into_its_uninitialized_output_is_reported(
+    bad_op: Declare, type_: str
+) -> None:
     def writes(out: Any, x: Any) -> None:
         out += x
 
@@ -121,7 +123,7 @@ def test_a_kernel_that_adds_to_what_its_output_held_is_reported(bad_op: Declare,
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_reports_can_be_switched_off_and_on(bad_op: Declare, allocator: str) -> None:
+def test_reports_can_be_disabled_and_enabled(bad_op: Declare, allocator: str) -> None:
     def writes(out: Any, x: Any) -> None:
         out[1:] = x[1:]
         write_beside(out, out.size)
@@ -141,16 +143,16 @@ def test_reports_can_be_switched_off_and_on(bad_op: Declare, allocator: str) -> 
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_a_random_kernel_is_proved_over_the_same_stream(bad_op: Declare, allocator: str) -> None:
+def test_a_random_kernel_is_rerun_with_the_same_random_stream(bad_op: Declare, allocator: str) -> None:
     drawn = []
 
-    def all_of_it(out: Any, x: Any, rng: Any) -> None:
+    def all_elements(out: Any, x: Any, rng: Any) -> None:
         out[...] = rng.standard_normal(out.shape)
-        # The pattern's own bits as data, so that there is a suspicion.
+        # Write the fill pattern as data, so that the element looks uninitialized.
         out.view(np.uint32)[0, 0] = 0x7FFF7FFF
         drawn.append(out.copy())
 
-    debugger, stop = stopped(program(bad_op(all_of_it, random=True)), data(), allocator)
+    debugger, stop = stopped(program(bad_op(all_elements, random=True)), data(), allocator)
     assert stop.reason == "end"
     assert len(drawn) == 2
     np.testing.assert_array_equal(drawn[0], drawn[1])
@@ -163,7 +165,7 @@ def test_a_random_kernel_is_proved_over_the_same_stream(bad_op: Declare, allocat
     assert "left 5 of 20 elements of %b uninitialized" in stop.detail
 
 
-# -- data that only looks like fresh memory ---------------------------------------------------
+# -- data that only looks like uninitialized memory -------------------------------------------
 
 
 @pytest.mark.usefixtures("inspection")
@@ -200,16 +202,16 @@ def test_data_with_the_bits_of_the_pattern_is_not_reported(type_: str, bits: int
     np.testing.assert_array_equal(debugger.value("y").view(np.uint8), x.view(np.uint8))
 
 
-def test_nan_in_the_data_is_no_fault() -> None:
+def test_nan_in_the_data_is_not_reported() -> None:
     debugger, stop = stopped(program("Relu"), np.full((4, 5), np.nan, np.float32))
     assert stop.reason == "end"
     assert np.isnan(debugger.value("y")).all()
 
 
-# -- tensors that nobody wrote ----------------------------------------------------------------
+# -- uninitialized tensors ----------------------------------------------------------------------
 
 
-def laundering(init: str, dtype: str = "f32") -> nncdbg.Program:
+def reads_of_empty(init: str, dtype: str = "f32") -> nncdbg.Program:
     return nncdbg.parse(
         f"""graph @main(%x: f32[3]) -> (%s: {dtype}[]) {{
   %e = nncdbg.Empty(shape=[3], dtype="{dtype}", init="{init}")
@@ -223,10 +225,8 @@ def laundering(init: str, dtype: str = "f32") -> nncdbg.Program:
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 @pytest.mark.parametrize("dtype", ["f32", "i32", "i8", "f16"])
 @pytest.mark.parametrize("init", ["nan", "none"])
-def test_a_tensor_that_nobody_wrote_is_reported_where_it_is_read(
-    init: str, dtype: str, allocator: str
-) -> None:
-    debugger, stop = stopped(laundering(init, dtype), np.ones(3, np.float32), allocator)
+def test_an_uninitialized_tensor_is_reported_where_it_is_read(init: str, dtype: str, allocator: str) -> None:
+    debugger, stop = stopped(reads_of_empty(init, dtype), np.ones(3, np.float32), allocator)
     assert (stop.reason, stop.line) == ("exception", 3)
     assert stop.finding is not None
     assert stop.finding.kind == "uninitialized"
@@ -235,7 +235,7 @@ def test_a_tensor_that_nobody_wrote_is_reported_where_it_is_read(
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_a_condition_that_nobody_wrote_is_reported(allocator: str) -> None:
+def test_an_uninitialized_condition_is_reported(allocator: str) -> None:
     text = """graph @main(%x: f32[3]) -> (%y: f32[3]) {
   %e = nncdbg.Empty(shape=[], dtype="bool")
   if %e @then {
@@ -261,14 +261,14 @@ def test_a_condition_that_nobody_wrote_is_reported(allocator: str) -> None:
 
 @pytest.mark.parametrize("allocator", [*ALLOCATORS, "plain"])
 @pytest.mark.parametrize(("init", "total"), [("zeros", 0.0), ("ones", 3.0)])
-def test_zeros_and_ones_are_written(init: str, total: float, allocator: str) -> None:
-    debugger, stop = stopped(laundering(init), np.ones(3, np.float32), allocator)
+def test_zeros_and_ones_are_initialized(init: str, total: float, allocator: str) -> None:
+    debugger, stop = stopped(reads_of_empty(init), np.ones(3, np.float32), allocator)
     assert stop.reason == "end"
     assert debugger.value("s") == total
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_the_gradient_of_a_slice_needs_its_zeros(allocator: str) -> None:
+def test_the_gradient_of_a_slice_needs_initialized_zeros(allocator: str) -> None:
     text = """graph @main(%x: f32[2]) -> (%g: f32[4]) {{
   %z = nncdbg.Empty(shape=[4]{init})
   %at: i64[2] = Add([0, 1], 1)
@@ -280,11 +280,11 @@ def test_the_gradient_of_a_slice_needs_its_zeros(allocator: str) -> None:
     assert stop.reason == "end"
     np.testing.assert_array_equal(debugger.value("g"), [0, 5, 7, 0])
     _, stop = stopped(nncdbg.parse(text.format(init="")), x, allocator)
-    # It is read by whoever gets the result: that of `ScatterElements` might be filled by another one.
+    # Only the reader of the result is reported, as another scatter could fill the missing elements.
     assert (stop.line, stop.finding and stop.finding.kind) == (5, "uninitialized")
 
 
-def test_marks_of_unwritten_tensors_go_with_the_tensors() -> None:
+def test_records_of_uninitialized_tensors_are_removed_with_the_tensors() -> None:
     model = nncdbg.parse(
         """graph @main(%x: f32[3]) -> (%y: f32[3]) {
   while @w (%s: f32[3] = %x) times 200 {

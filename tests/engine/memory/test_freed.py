@@ -1,4 +1,4 @@
-"""What NumPy frees stays with the process, unless the user or the platform says otherwise."""
+"""Memory that NumPy frees stays with the process, unless the user or the platform decides otherwise."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_pages_are_not_faulted_in_again() -> None:
 
 
 @pytest.mark.parametrize("given", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
-def test_what_the_user_has_set_stands(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malloc_settings_of_the_user_are_kept(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: Any) -> None:
         raise AssertionError("the thresholds of malloc were changed")
 
@@ -54,10 +54,10 @@ def test_what_the_user_has_set_stands(given: str, monkeypatch: pytest.MonkeyPatc
     freed.keep_freed.__wrapped__()
 
 
-def test_another_libc_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_libc_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_"))]:
         monkeypatch.delenv(name)
-    asked = []
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: asked.append(name))
+    opened = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: opened.append(name))
     freed.keep_freed.__wrapped__()
-    assert asked == [None]
+    assert opened == [None]

@@ -1,4 +1,4 @@
-"""Kernels of users that allocate through `xp`: what they leave unwritten is found, and nothing else."""
+"""User kernels that allocate through `xp`: uninitialized elements are reported, without false positives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nncdbg.engine.ops import declaration
 from nncdbg.engine.ops.declaration import declared_together
 
 
-def whole(xp: Any, x: Any) -> Any:
+def writes_all(xp: Any, x: Any) -> Any:
     out = xp.empty_like(x)
     out[...] = x * 2
     return out
@@ -41,7 +41,7 @@ def sum_over_scratch(xp: Any, x: Any) -> Any:
     return xp.asarray(scratch.sum())
 
 
-def scratch_that_is_read_where_it_was_written(xp: Any, x: Any) -> Any:
+def scratch_read_only_where_written(xp: Any, x: Any) -> Any:
     scratch = xp.empty((2 * x.size,), x.dtype)
     scratch[: x.size] = x.reshape(-1)
     return scratch[: x.size].reshape(x.shape) + 1
@@ -59,7 +59,7 @@ def decision_by_scratch(xp: Any, x: Any) -> Any:
     return xp.where(flags, x, 0.0).astype(x.dtype)
 
 
-def laundered(xp: Any, x: Any) -> Any:
+def nan_to_num_of_scratch(xp: Any, x: Any) -> Any:
     out = xp.empty_like(x)
     out[:-1] = x[:-1]
     return xp.nan_to_num(out)
@@ -86,14 +86,14 @@ def read_only_buffer(xp: Any, x: Any) -> Any:
 READ = "read uninitialized memory from xp.empty"
 
 CASES: list[tuple[Any, str | None]] = [
-    (whole, None),
+    (writes_all, None),
     (without_the_tail, "left 1 of 4 elements of %y uninitialized, the first at [3]"),
     (without_the_tail_scaled, f"{READ}: 1 of 4 elements of %y are wrong, the first at [3]"),
     (sum_over_scratch, f"{READ}: 1 of 1 elements"),
-    (scratch_that_is_read_where_it_was_written, None),
+    (scratch_read_only_where_written, None),
     (integers_without_the_tail, "left 1 of 4 elements of %y uninitialized, the first at [3]"),
     (decision_by_scratch, READ),
-    (laundered, f"{READ}: 1 of 4 elements of %y are wrong"),
+    (nan_to_num_of_scratch, f"{READ}: 1 of 4 elements of %y are wrong"),
     (fails_over_another_fill, f"{READ}: 4 of 4 elements"),
     (different_each_time, None),
     (read_only_buffer, None),
@@ -120,7 +120,9 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 @pytest.mark.parametrize("kernel", CASES, indirect=True, ids=lambda case: case[0].__name__)
 @pytest.mark.parametrize("allocator", [None, "debug", "arena"])
-def test_a_watch_finds_what_a_kernel_leaves_unwritten(kernel: str | None, allocator: str | None) -> None:
+def test_a_watch_reports_elements_that_a_kernel_leaves_uninitialized(
+    kernel: str | None, allocator: str | None
+) -> None:
     report = nncdbg.watch(nncdbg.parse(TEXT), {"x": X}, allocator=allocator)
     assert report.error is None
     found = [each for each in report.tripping if each.kind == "uninitialized"]
@@ -129,12 +131,12 @@ def test_a_watch_finds_what_a_kernel_leaves_unwritten(kernel: str | None, alloca
         return
     assert found[0].first
     assert found[0].evidence.startswith(f"mine.Kernel {kernel}")
-    # Its NaN is explained by that, and is no finding of its own.
+    # The NaN that follows is not a separate finding.
     assert {each.kind for each in report.findings} == {"uninitialized"}
 
 
 @pytest.mark.parametrize("allocator", ["debug", "poison"])
-def test_scratch_of_a_kernel_that_writes_into_a_buffer_given_to_it(allocator: str) -> None:
+def test_uninitialized_scratch_of_a_kernel_with_an_output_buffer(allocator: str) -> None:
     def scaled(xp: Any, x: Any, *, out: Any) -> Any:
         scratch = xp.empty_like(x)
         scratch[1:] = x[1:]
@@ -157,7 +159,7 @@ def test_the_debugger_stops_at_the_kernel(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", CASES[:1], indirect=True)
-def test_without_a_watch_over_memory_a_kernel_gets_the_module_itself(kernel: None) -> None:
+def test_a_kernel_gets_the_numpy_module_without_memory_checks(kernel: None) -> None:
     seen: list[Any] = []
     declaration._DECLARED.pop("mine.Kernel")
 
@@ -173,7 +175,7 @@ def test_without_a_watch_over_memory_a_kernel_gets_the_module_itself(kernel: Non
     assert isinstance(seen[-1], KernelNamespace)
 
 
-def test_the_namespace_is_numpy_in_all_else() -> None:
+def test_the_kernel_namespace_otherwise_behaves_like_numpy() -> None:
     made: list[Any] = []
 
     def fresh(array: Any) -> Any:
@@ -203,4 +205,4 @@ def test_the_namespace_is_numpy_in_all_else() -> None:
         assert made.pop(0) is array
     assert pickle.loads(pickle.dumps(xp.empty((2,), np.int8))).shape == (2,)
     with pytest.raises(AttributeError):
-        xp.nothing_of_this_name  # noqa: B018  the attribute is what is tried
+        xp.nothing_of_this_name  # noqa: B018  the attribute access is the test

@@ -1,4 +1,4 @@
-"""Planted bugs of the plan, each found at its statement with both sites."""
+"""Bugs planted in a memory plan are reported at their statement, with both sites."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ graph @layer(%i: f32[3]) -> (%o: f32[3]) {
 
 
 def shortened(name: str) -> Plan:
-    """Frees one value a statement too early."""
+    """A plan that frees one value a statement too early."""
 
     def plan(code: Code, pc: int) -> Sequence[int]:
         slot = code.slot_of.get(name)
@@ -71,7 +71,7 @@ def shortened(name: str) -> Plan:
 
 
 def twice(name: str) -> Plan:
-    """Frees one value again after the statement after its last use."""
+    """A plan that frees one value again one statement after its last use."""
 
     def plan(code: Code, pc: int) -> Sequence[int]:
         slot = code.slot_of.get(name)
@@ -108,24 +108,24 @@ EARLY = [
 ]
 
 
-@pytest.mark.parametrize(("name", "victim", "line", "fate"), EARLY, ids=[case[0] for case in EARLY])
-def test_a_lifetime_too_short_by_one_is_found_at_the_reader(
-    name: str, victim: str, line: int, fate: str
+@pytest.mark.parametrize(("name", "reader", "line", "freeing"), EARLY, ids=[case[0] for case in EARLY])
+def test_a_lifetime_shortened_by_one_statement_is_reported_at_the_reader(
+    name: str, reader: str, line: int, freeing: str
 ) -> None:
     difference = found(BLOCKS, shortened(name))
     assert difference.line == line
-    assert difference.detail.startswith(f"{victim} reads %")
-    assert fate in difference.detail
+    assert difference.detail.startswith(f"{reader} reads %")
+    assert freeing in difference.detail
     assert difference.finding is not None
     assert difference.finding.other is not None
-    # Without a second run to compare with, the arena stops at the same statement.
+    # Without a reference run, the arena stops at the same statement.
     stop = stopped(BLOCKS, shortened(name))
     assert (stop.reason, stop.line, stop.detail) == ("exception", line, difference.detail)
     assert stop.finding is not None
     assert stop.finding.kind == "guard"
 
 
-def test_the_new_owner_is_named_and_the_values_shown() -> None:
+def test_a_difference_has_the_new_owner_and_both_values() -> None:
     text = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
   %h = Add(%x, %z)
   %a = Neg(%z)
@@ -149,7 +149,7 @@ def test_the_new_owner_is_named_and_the_values_shown() -> None:
     )
 
 
-def test_a_loop_names_the_iteration() -> None:
+def test_a_difference_in_a_loop_has_the_iteration() -> None:
     visits = 0
 
     def early_in_the_third(code: Code, pc: int) -> Sequence[int]:
@@ -163,7 +163,7 @@ def test_a_loop_names_the_iteration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "words"),
+    ("name", "line", "detail"),
     [
         ("h", 6, "%h's memory is freed twice: after %c = Mul (line 5) and after %go = Greater (line 6)"),
         ("q", 12, "%q's memory is freed twice: after %r = Sub (line 11) and after yield (line 12)"),
@@ -171,14 +171,14 @@ def test_a_loop_names_the_iteration() -> None:
         ("j", 31, "%j's memory is freed twice: after %o = Mul (line 30) and after return (line 31)"),
     ],
 )
-def test_a_double_free_is_found_with_both_sites(name: str, line: int, words: str) -> None:
+def test_a_double_free_is_reported_with_both_sites(name: str, line: int, detail: str) -> None:
     difference = found(BLOCKS, twice(name))
-    assert (difference.line, difference.detail) == (line, words)
+    assert (difference.line, difference.detail) == (line, detail)
     stop = stopped(BLOCKS, twice(name))
-    assert (stop.reason, stop.line, stop.detail) == ("exception", line, words)
+    assert (stop.reason, stop.line, stop.detail) == ("exception", line, detail)
 
 
-def test_the_run_goes_on_after_a_finding() -> None:
+def test_a_run_continues_after_a_finding() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(BLOCKS), INPUTS, allocator=ArenaAllocation(twice("h")))
     assert debugger.run().reason == "exception"
     assert debugger.run().reason == "end"
@@ -189,13 +189,15 @@ def test_the_run_goes_on_after_a_finding() -> None:
 
 @FEW
 @given(runnable(), st.booleans())
-def test_a_sound_plan_shows_no_difference(text: str, poison: bool) -> None:
+def test_a_correct_plan_has_no_difference(text: str, poison: bool) -> None:
     assert first_difference(nncdbg.parse(text), INPUTS, poison=poison) is None
 
 
 @FEW
 @given(runnable(), st.data())
-def test_any_lifetime_of_the_entry_graph_shortened_is_found_at_its_last_reader(text: str, data: Any) -> None:
+def test_any_shortened_lifetime_of_the_entry_graph_is_reported_at_its_last_reader(
+    text: str, data: Any
+) -> None:
     program = nncdbg.parse(text)
     code = nncdbg.Debugger(program, INPUTS).control.machine.frames[0].code
     names = _shortenable(code)
@@ -209,9 +211,9 @@ def test_any_lifetime_of_the_entry_graph_shortened_is_found_at_its_last_reader(t
 
 
 def _shortenable(code: Code) -> list[str]:
-    """Values made by an op, last read by the entry graph itself, and never handed to a block or call."""
+    """Names of op results that the entry graph itself reads last and never passes to a block or call."""
     last = last_uses(code)
-    handed = {
+    passed = {
         slot
         for pc, node in enumerate(code.nodes)
         if node.op in CONTROL or node.op.startswith("@")
@@ -220,17 +222,19 @@ def _shortenable(code: Code) -> list[str]:
     return [
         name
         for name, slot in code.slot_of.items()
-        if slot not in handed
+        if slot not in passed
         and 0 <= code.definition[slot] < last[slot]
         and code.nodes[code.definition[slot]].op not in CONTROL
         and not code.nodes[code.definition[slot]].op.startswith("@")
     ]
 
 
-# -- bugs that are not the plan's ---------------------------------------------------------------
+# -- bugs outside the plan ------------------------------------------------------------------------
 
 
-def test_a_kernel_that_writes_far_away_is_found_at_the_victim(declare_op: Callable[..., str]) -> None:
+def test_a_kernel_that_writes_into_another_value_is_reported_at_the_reader_of_that_value(
+    declare_op: Callable[..., str],
+) -> None:
     target: list[Any] = []
 
     def remember(xp: Any, x: Any, *, out: Any = None) -> Any:
@@ -255,14 +259,16 @@ def test_a_kernel_that_writes_far_away_is_found_at_the_victim(declare_op: Callab
   %y = Add(%h, %b)
   return %y
 }}"""
-    # Both runs give the same, as the kernel spoils its own run in each.
+    # The results of both runs are equal, as the kernel corrupts memory in each.
     difference = found(text, by_liveness)
     assert (difference.line, difference.value) == (4, None)
     assert difference.finding is None
     assert difference.detail == "its operand %h changed after it was written"
 
 
-def test_a_kernel_that_reads_old_memory_is_found_at_itself(declare_op: Callable[..., str]) -> None:
+def test_a_kernel_that_reads_reused_memory_is_reported_at_its_statement(
+    declare_op: Callable[..., str],
+) -> None:
     def accumulate(xp: Any, x: Any, *, out: Any = None) -> Any:
         out = np.zeros_like(x) if out is None else out
         out += x
@@ -304,7 +310,7 @@ def test_a_program_that_fails_with_any_memory_is_an_error() -> None:
         (None, np.int8(0), False),
     ],
 )
-def test_a_digest_tells_all_bits_apart_but_not_nan_from_nan(one: Any, other: Any, same: bool) -> None:
+def test_a_digest_depends_on_all_bits_except_nan_payloads(one: Any, other: Any, same: bool) -> None:
     assert (digest(one) == digest(other)) is same
 
 

@@ -1,4 +1,4 @@
-"""Plans of offsets as files: what is read, and what is refused in which words."""
+"""Memory plans as files: valid plans, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_values_are_found_by_graph_block_and_name() -> None:
     assert parse_plan(plan_text(plan), MODEL).places == plan.places
 
 
-def test_a_plan_without_values_is_one() -> None:
+def test_an_empty_plan_is_valid() -> None:
     plan = parse_plan(document(), MODEL)
     assert (dict(plan.places), plan.extent) == ({}, 0)
     assert parse_plan(plan_text(plan), MODEL).places == {}
@@ -72,10 +72,10 @@ def test_a_plan_without_values_is_one() -> None:
 
 AT = {"offset": 0, "size": 12}
 WRONG = {
-    "no JSON": ("{", "is not a memory plan", "write JSON"),
-    "no object": ("[]", "is not a memory plan", "write JSON"),
+    "invalid JSON": ("{", "is not a memory plan", "write JSON"),
+    "not an object": ("[]", "is not a memory plan", "write JSON"),
     "no graphs": ('{"nncdbg_plan": 1}', "missing required field `graphs`", "write JSON"),
-    "a field too many": (
+    "an unknown field": (
         '{"nncdbg_plan": 1, "graphs": {}, "offsets": []}',
         "unknown field `offsets`",
         "write JSON",
@@ -97,12 +97,12 @@ WRONG = {
         "did you mean main/3/",
     ),
     "an unknown value": (document(main={"hh": AT}), "%hh does not exist in main", "did you mean %h?"),
-    "a value of two blocks": (
+    "a name of two blocks": (
         document(main={"r": AT}),
         "occurs in several blocks of",
         "main/3/0, main/3/1",
     ),
-    "two places": (
+    "a value twice": (
         document(main={"p": AT}, **{"main/3/0": {"p": AT}}),
         "places %p of main/3/0 twice",
         None,
@@ -113,7 +113,7 @@ WRONG = {
         "offset cannot be -4",
         "0 or more",
     ),
-    "a size beyond all memory": (
+    "a size out of range": (
         document(main={"h": {"offset": 0, "size": 1 << 60}}),
         "size cannot be",
         "number of bytes",
@@ -123,17 +123,17 @@ WRONG = {
         "%h of main: Expected `int",
         "write an object such as",
     ),
-    "a field of a value too many": (
+    "an unknown field of a value": (
         document(main={"h": AT | {"at": 1}}),
         "unknown field `at`",
         "write an object such as",
     ),
-    "an alias of nothing": (
+    "an alias of a missing value": (
         document(main={"h": {"alias": "q"}}),
         "is an alias of %q, which is not in the plan",
         "add the value",
     ),
-    "aliases in a ring": (
+    "a cycle of aliases": (
         document(main={"h": {"alias": "m"}, "m": {"alias": "h"}}),
         "is an alias of %",
         "set `offset` and `size`",
@@ -142,7 +142,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "message", "hint"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_plan_is_a_wrong_use(text: str, message: str, hint: str | None, tmp_path: Path) -> None:
+def test_an_invalid_plan_is_a_usage_error(text: str, message: str, hint: str | None, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(text)
     with pytest.raises(nncdbg.UsageError) as raised:
@@ -154,12 +154,12 @@ def test_a_wrong_plan_is_a_wrong_use(text: str, message: str, hint: str | None, 
 
 
 @pytest.mark.parametrize("name", ["missing.json", "folder", "nul\0"])
-def test_a_file_that_cannot_be_read_is_a_wrong_use(name: str, tmp_path: Path) -> None:
+def test_an_unreadable_plan_file_is_a_usage_error(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(nncdbg.UsageError, match="cannot read the plan"):
         read_plan(f"{tmp_path}/{name}", MODEL)
 
 
-def test_bytes_that_are_no_text_are_a_wrong_use() -> None:
+def test_a_plan_that_is_not_utf8_is_a_usage_error() -> None:
     with pytest.raises(nncdbg.UsageError, match="is not a memory plan"):
         parse_plan(b"\xff\xfe{}", MODEL)

@@ -1,4 +1,4 @@
-"""Our own offsets: who shares bytes with whom, and an arena that follows them."""
+"""The packing of values into offsets, and an arena with such a plan."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_views_share_and_elementwise_ops_write_in_place() -> None:
     rows = packed(CHAIN)
     assert rows["h"][0] == rows["e"][0] == rows["v"][0]
     assert (rows["e"][2], rows["v"][2]) == ("e", "e")
-    # Another op, and another size, get bytes of their own.
+    # Softmax does not write in place, and Cast changes the size, so both have their own bytes.
     assert rows["s"][0] != rows["v"][0]
     assert rows["b"][1] == 24
     assert all(offset % 64 == 0 for offset, _, _ in rows.values())
 
 
-def test_without_reuse_no_byte_is_given_twice() -> None:
+def test_without_reuse_no_bytes_are_shared() -> None:
     rows = sorted(packed(CHAIN, reuse=False).values())
     assert all(
         offset + size <= following
@@ -61,7 +61,7 @@ def test_without_reuse_no_byte_is_given_twice() -> None:
     )
 
 
-def test_a_graph_that_calls_itself_gets_no_bytes() -> None:
+def test_values_of_recursive_graphs_are_not_placed() -> None:
     program = nncdbg.parse("""opset 18
 graph @main(%x: f32[3]) -> (%y: f32[3]) {
   %y: f32[3] = @deep(%x)
@@ -91,7 +91,7 @@ def placed(allocation: PlacedAllocation) -> nncdbg.Debugger:
     return debugger
 
 
-def test_results_stand_where_the_plan_says() -> None:
+def test_results_are_at_their_planned_offsets() -> None:
     plan = plan_of(CHAIN)
     allocation = PlacedAllocation(plan)
     debugger = placed(allocation)
@@ -113,7 +113,7 @@ def test_results_stand_where_the_plan_says() -> None:
 
 
 @pytest.mark.parametrize("poison", [False, True])
-def test_going_back_is_a_replay_in_a_new_arena(poison: bool) -> None:
+def test_going_back_replays_in_a_new_arena(poison: bool) -> None:
     debugger = placed(PlacedAllocation(plan_of(CHAIN), poison=poison))
     debugger.run()
     outputs = debugger.outputs
@@ -127,7 +127,7 @@ def test_going_back_is_a_replay_in_a_new_arena(poison: bool) -> None:
     np.testing.assert_array_equal(debugger.outputs["y"], first)
 
 
-def test_a_debugger_stops_where_a_plan_misleads_a_statement() -> None:
+def test_the_debugger_stops_where_a_plan_overwrites_an_operand() -> None:
     rows = {name: {"offset": 0, "size": 12} for name in ("h", "e", "v", "s")}
     rows["b"], rows["y"] = {"offset": 64, "size": 24}, {"offset": 128, "size": 12}
     text = """graph @main(%x: f32[3]) -> (%y: f32[3]) {
@@ -145,7 +145,7 @@ def test_a_debugger_stops_where_a_plan_misleads_a_statement() -> None:
     assert stop.detail == "Add reads %h, but its memory was reused by %e (Exp, line 3)"
 
 
-def test_an_input_may_have_a_place_which_a_result_may_take() -> None:
+def test_a_result_placed_over_an_input_is_reported() -> None:
     program = nncdbg.parse(
         "graph @main(%x: f32[3]) -> (%y: f32[3]) {\n  %h = Neg(%x)\n  %y = Add(%h, %x)\n  return %y\n}"
     )

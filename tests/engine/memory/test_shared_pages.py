@@ -1,4 +1,4 @@
-"""Edits of large tensors: a copy shares the pages in which nothing was changed."""
+"""Edits of large tensors: the copy shares its unchanged pages with the original."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nncdbg.engine.memory.segment import Segment
 from nncdbg.stats import summarize
 
 COUNT = 1 << 18
-"""Elements, a MiB of them: more than `LEAST` is here."""
+"""Number of f32 elements, 1 MiB: above the `LEAST` of these tests."""
 
 TEXT = f"""graph @main(%x: f32[{COUNT}]) -> (%y: f32[]) {{
   %h = Neg(%x)
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the sys
 
 
 @pytest.fixture(autouse=True)
-def small_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Buffers of 128 KiB are in memory files, and none is left behind."""
+def lower_threshold(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lower `LEAST` to 128 KiB, and check that the test leaves no memory file."""
     gc.collect()
     before = _memory_files()
     monkeypatch.setattr(shared_pages, "LEAST", 1 << 17)
@@ -58,7 +58,7 @@ def started(**options: Any) -> tuple[nncdbg.Debugger, np.ndarray[Any, Any]]:
 
 
 def _private_bytes(array: Any) -> int:
-    """Bytes of an array's mapping that this process has for itself."""
+    """The private (anonymous) bytes of an array's mapping."""
     address = array.__array_interface__["data"][0]
     inside, found = False, 0
     with open("/proc/self/smaps", encoding="ascii") as lines:
@@ -104,7 +104,7 @@ def test_an_edit_copies_only_the_pages_that_it_touches() -> None:
     ],
     ids=str,
 )
-def test_edits_of_parts_one_after_the_other(index: Any, value: Any) -> None:
+def test_consecutive_edits_of_parts(index: Any, value: Any) -> None:
     debugger, plain = started()
     debugger.set_value("h", 1.0, (7,))
     debugger.set_value("h", value, index)
@@ -128,7 +128,7 @@ def test_an_edit_outlives_the_original_and_a_restart() -> None:
 
 
 @pytest.mark.parametrize("allocator", ["plain", "arena"])
-def test_memory_of_numpy_is_copied_once_and_shared_from_then_on(allocator: str) -> None:
+def test_memory_of_numpy_is_copied_once_and_then_shared(allocator: str) -> None:
     debugger, plain = started(allocator=allocator)
     debugger.set_value("x", 1.0, (0,))
     debugger.set_value("x", 2.0, (1,))
@@ -164,12 +164,12 @@ def test_without_memory_files_the_tensor_is_copied(monkeypatch: pytest.MonkeyPat
     np.testing.assert_array_equal(value, plain)
 
 
-def test_a_forked_process_and_its_parent_do_not_see_each_others_runs() -> None:
+def test_runs_of_a_forked_process_and_its_parent_are_independent() -> None:
     debugger, plain = started()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        # The parent releases and reuses its memory meanwhile.
+        # Meanwhile the parent releases and reuses its memory.
         os.read(reader, 1)
         same = np.array_equal(debugger.value("h"), plain)
         debugger.set_value("h", 9.0, (0,))

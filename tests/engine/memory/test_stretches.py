@@ -1,4 +1,4 @@
-"""Statements that take the places of an earlier run leave the arena as a search for places does."""
+"""A run that reuses the block layout of an earlier run leaves the arena in the same state as the first."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def started(allocator: str) -> nncdbg.Debugger:
 
 
 def state(debugger: nncdbg.Debugger) -> list[Any]:
-    """Of each value its block: where it is, who holds it, who freed it and who got its bytes."""
+    """The block of each value: location, holders, the statement that freed it, the next owner."""
     allocation: Any = debugger.loaded.allocation
     frame = debugger.control.machine.frames[0]
-    told: list[Any] = [allocation.live_bytes(), allocation.heap.peak_bytes, allocation.heap.layout]
+    rows: list[Any] = [allocation.live_bytes(), allocation.heap.peak_bytes, allocation.heap.layout]
     for name in NAMES:
         block = allocation.block_of(frame.slots[frame.code.slot_of[name]])
         if block is not None:
             freed, after = block.freed, block.successor
-            told.append((name, block.number, block.start, block.span, block.size, block.holders))
-            told.append((freed and freed.pc, after and (after.value, after.statement.pc), block.taken))
-    return told
+            rows.append((name, block.number, block.start, block.span, block.size, block.holders))
+            rows.append((freed and freed.pc, after and (after.value, after.statement.pc), block.taken))
+    return rows
 
 
 def bytes_of(debugger: nncdbg.Debugger) -> bytes:
@@ -65,15 +65,15 @@ def test_a_run_leaves_the_arena_as_the_first_one_did(allocator: str) -> None:
 
 
 @pytest.mark.parametrize("allocator", ["arena", "poison"])
-def test_a_look_in_the_middle_changes_nothing(allocator: str) -> None:
+def test_reading_the_state_between_steps_changes_nothing(allocator: str) -> None:
     debugger = started(allocator)
     debugger.run()
     first, memory = state(debugger), bytes_of(debugger)
-    looks: list[list[Any]] = []
+    states: list[list[Any]] = []
     for _ in range(3):
         debugger.restart()
-        looks.append([])
+        states.append([])
         while debugger.step_over().reason != "end":
-            looks[-1].append(state(debugger))
+            states[-1].append(state(debugger))
         assert (state(debugger), bytes_of(debugger)) == (first, memory)
-    assert looks[0] == looks[1] == looks[2]
+    assert states[0] == states[1] == states[2]

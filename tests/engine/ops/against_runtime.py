@@ -1,4 +1,4 @@
-"""One node of any domain: what onnxruntime gives, what nncdbg gives on NumPy, and what its type rule says."""
+"""One node of any domain, evaluated by onnxruntime, by nncdbg on NumPy, and by its type rule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ML = "ai.onnx.ml"
 
 @dataclass(frozen=True)
 class Row:
-    """A statement: an op, its operands (None: not given), its attributes, the results that it names."""
+    """A statement: an op, its operands (None: omitted), its attributes, its named results."""
 
     op: str
     inputs: Sequence[Any]
@@ -35,7 +35,7 @@ class Row:
     atol: float = 1e-5
     title: str = ""
     constants: frozenset[int] = frozenset()
-    """Operands that onnxruntime wants as initializers."""
+    """Indices of the operands that onnxruntime requires as initializers."""
 
     def __str__(self) -> str:
         words = [f"{key}={value}" for key, value in self.attributes.items()]
@@ -47,10 +47,10 @@ class Row:
 
 
 def model_of(row: Row) -> onnx.ModelProto:
-    """The model of one node."""
+    """The ONNX model with the row's node."""
     domain, local = split(row.op)
     names = [f"i{index}" if array is not None else "" for index, array in enumerate(row.inputs)]
-    results = [f"o{index}" if there else "" for index, there in enumerate(row.named)]
+    results = [f"o{index}" if is_named else "" for index, is_named in enumerate(row.named)]
     node = onnx.helper.make_node(local, names, results, domain=domain, **row.attributes)
     given = {name: array for name, array in zip(names, row.inputs, strict=True) if name}
     values = [
@@ -68,7 +68,7 @@ def model_of(row: Row) -> onnx.ModelProto:
 
 
 def fed(row: Row) -> dict[str, Any]:
-    """The operands that are inputs of the model."""
+    """The operands that are inputs of the model, by name."""
     return {
         f"i{index}": array
         for index, array in enumerate(row.inputs)
@@ -77,7 +77,7 @@ def fed(row: Row) -> dict[str, Any]:
 
 
 def by_runtime(row: Row) -> list[Any]:
-    """What onnxruntime gives, on one thread and without optimisations."""
+    """Run onnxruntime on one thread without optimizations and return its results."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -94,7 +94,7 @@ def program_of(row: Row) -> Program:
 
 
 def by_nncdbg(program: Program, row: Row, *, allocator: str = "debug") -> list[Any]:
-    """What the statement gives on NumPy."""
+    """Run the statement on NumPy and return its results."""
     debugger = nncdbg.Debugger(program, fed(row), allocator=allocator, statistics=False)
     stop = debugger.run()
     assert stop.reason == "end", stop.detail
@@ -103,7 +103,7 @@ def by_nncdbg(program: Program, row: Row, *, allocator: str = "debug") -> list[A
 
 
 def check(row: Row) -> None:
-    """nncdbg and onnxruntime agree; the type rule holds for the results; the program is its text."""
+    """Check nncdbg against onnxruntime, the type rule against the results, and that the text parses back."""
     program = program_of(row)
     assert nncdbg.parse(str(program)).graphs.keys() == program.graphs.keys()
     results = by_nncdbg(program, row)
@@ -116,13 +116,13 @@ def check(row: Row) -> None:
     if op.outputs_count:
         attributes["outputs_count"] = len(row.named)
     types = op.infer(attributes, [type_of(array) for array in row.inputs])
-    named = [known for known, there in zip(types, row.named, strict=False) if there]
+    named = [known for known, is_named in zip(types, row.named, strict=False) if is_named]
     for known, result in zip(named, results, strict=True):
         assert_agrees(known, result)
 
 
 def compare(results: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> None:
-    """Equal types and shapes; NaN at the same places; integers equal, floats within the tolerance."""
+    """Check for equal types, shapes and integers, NaN in the same elements, floats within the tolerance."""
     for got, wanted in zip(results, expected, strict=True):
         assert got.dtype == wanted.dtype
         assert got.shape == wanted.shape

@@ -1,4 +1,4 @@
-"""Checks of one declared op against what its kernel does, by a sample statement."""
+"""Checks of an op's declaration against its kernel, on a sample statement."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.engine.ops.one_node import assert_same, by_formula, by_kernel
 from tests.engine.ops.samples import Sample
 
 OFFSET = 0.0137
-"""Moves the operands of a sample away from 0 and 1, where slopes of activations jump."""
+"""Moves operands away from 0 and 1, where derivatives of activations are discontinuous."""
 
 SPECIAL = (0.0, -1.0, 1e-30, 6e4, 3e38, np.inf, -np.inf)
-"""Numbers that make ops give NaN or Inf."""
+"""Numbers for which ops produce NaN or Inf."""
 
 
 def is_float(value: Any) -> bool:
@@ -31,7 +31,7 @@ def is_float(value: Any) -> bool:
 
 
 def check_formula(sample: Sample) -> None:
-    """The formula gives what the kernel gives."""
+    """Check that the formula and the kernel agree."""
     given = {key: value for key, value in sample.attributes.items() if value is not None}
     wanted = by_kernel(sample.op.name, sample.operands, given, count=sample.outputs, version=sample.version)
     found = by_formula(sample.op.name, sample.operands, given, version=sample.version)
@@ -40,12 +40,12 @@ def check_formula(sample: Sample) -> None:
 
 
 def check_gradient(sample: Sample) -> None:
-    """The gradient by the float operands is that of finite differences in f64."""
+    """Check the gradient by the float operands against finite differences in f64."""
     operands = {
         f"x{number}": value.astype(np.float64) + OFFSET if is_float(value) else value
         for number, value in enumerate(sample.operands)
     }
-    node = Node(sample.op.name, tuple(operands), (Value("y"),), _written(sample))
+    node = Node(sample.op.name, tuple(operands), (Value("y"),), _literals(sample))
     floats = [name for name, value in operands.items() if is_float(value)]
     loss = "%loss = ReduceSum(%y, keepdims=0)"
     check(
@@ -56,16 +56,16 @@ def check_gradient(sample: Sample) -> None:
     )
 
 
-def _written(sample: Sample) -> dict[str, Any]:
+def _literals(sample: Sample) -> dict[str, Any]:
     given = {key: value for key, value in sample.attributes.items() if value is not None}
     return {key: Inline(value) if isinstance(value, np.ndarray) else value for key, value in given.items()}
 
 
 def check_causes(sample: Sample) -> None:
-    """Each NaN or Inf that special numbers lead to has a cause."""
+    """Check that each NaN or Inf produced from a special number has a cause."""
     op = sample.op
     for number in SPECIAL:
-        operands = [_with(value, number) for value in sample.operands]
+        operands = [_with_first_element(value, number) for value in sample.operands]
         try:
             found = [
                 *births(op.name, operands, sample.attributes, sample.version, sample.outputs, "abcdefgh")
@@ -80,7 +80,7 @@ def check_causes(sample: Sample) -> None:
             )
 
 
-def _with(value: Any, number: float) -> Any:
+def _with_first_element(value: Any, number: float) -> Any:
     if not is_float(value) or not value.size:
         return value
     changed = value.copy()
@@ -90,14 +90,14 @@ def _with(value: Any, number: float) -> Any:
 
 
 def check_facts(sample: Sample) -> None:
-    """The results are what the fields of the declaration say."""
+    """Check the results against the fields of the declaration."""
     op, operands = sample.op, sample.operands
     results = sample.run(operands)
     floats = [each for each in flat(results) if is_float(each)]
     if op.content is Content.MOVED:
-        held = [value for value in flat(operands) if isinstance(value, np.ndarray)]
-        kinds = {value.dtype for value in held}
-        elements = {item for value in held for item in value.reshape(-1).tolist()} | {0}
+        arrays = [value for value in flat(operands) if isinstance(value, np.ndarray)]
+        kinds = {value.dtype for value in arrays}
+        elements = {item for value in arrays for item in value.reshape(-1).tolist()} | {0}
         moved = [each for each in flat(results) if each.dtype in kinds]
         assert all(item in elements for each in moved for item in each.reshape(-1).tolist())
     if op.content is Content.SIZES:
@@ -111,7 +111,10 @@ def check_facts(sample: Sample) -> None:
         rest = tuple(range(axis % results[0].ndim, results[0].ndim)) if op.since < 13 else axis
         np.testing.assert_allclose(op.shares(results[0]).sum(axis=rest), 1, rtol=1e-5)
     if op.rectifies:
-        below = [_with(value, -100.0) if number == 0 else value for number, value in enumerate(operands)]
+        below = [
+            _with_first_element(value, -100.0) if number == 0 else value
+            for number, value in enumerate(operands)
+        ]
         least = sample.attributes.get("min", operands[1] if len(operands) > 1 else 0)
         assert sample.run(below)[0].flat[0] in (0, -100 + sample.attributes.get("bias", 0), np.min(least))
     if op.training_operand is not None and len(operands) <= op.training_operand:

@@ -1,4 +1,4 @@
-"""One op, four readings: its kernel, its formula in the machine, its inference, and ONNX Runtime."""
+"""One op evaluated in four ways: kernel, formula run by the machine, type inference, ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arrays = Sequence[Any]
 
 
 def declared(name: str, version: int = OPSET) -> Op:
-    """The op in an opset; it must be declared."""
+    """The declared op of an opset."""
     found = lookup(name, version)
     assert found is not None
     return found
@@ -32,7 +32,7 @@ def declared(name: str, version: int = OPSET) -> Op:
 def by_kernel(
     name: str, inputs: Arrays, attributes: dict[str, Any], *, count: int = 1, version: int = OPSET
 ) -> tuple[Any, ...]:
-    """What the kernel gives."""
+    """Run the kernel and return its results."""
     results = execute(declared(name, version), version, attributes, inputs, count)
     return tuple(map(np.asarray, results))
 
@@ -40,7 +40,7 @@ def by_kernel(
 def by_formula(
     name: str, inputs: Arrays, attributes: dict[str, Any], *, version: int = OPSET
 ) -> tuple[Any, ...]:
-    """What the formula gives, run by the machine statement by statement."""
+    """Run the formula statement by statement on the machine and return its results."""
     op = declared(name, version)
     assert op.formula is not None
     types = [type_of(array) for array in inputs]
@@ -57,7 +57,7 @@ def by_formula(
 def by_runtime(
     name: str, inputs: Arrays, attributes: dict[str, Any], *, count: int = 1, version: int = OPSET
 ) -> tuple[Any, ...]:
-    """What ONNX Runtime gives, on one thread and without optimisations."""
+    """Run ONNX Runtime on one thread without optimizations and return its results."""
     import onnxruntime
 
     names = [f"i{index}" if array is not None else "" for index, array in enumerate(inputs)]
@@ -79,7 +79,7 @@ def by_runtime(
 
 
 def assert_same(actual: Arrays, expected: Arrays, rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    """Equal dtypes and shapes; NaN and infinities at the same places; values within the tolerance."""
+    """Check for equal dtypes and shapes, NaN and Inf in the same elements, values within the tolerance."""
     for got, wanted in zip(actual, expected, strict=True):
         assert got.dtype == wanted.dtype
         assert got.shape == wanted.shape
@@ -90,7 +90,7 @@ def assert_same(actual: Arrays, expected: Arrays, rtol: float = 1e-4, atol: floa
 def check_kernel(
     name: str, inputs: Arrays, attributes: dict[str, Any], *, count: int = 1, version: int = OPSET
 ) -> tuple[Any, ...]:
-    """The kernel's outputs, once inference, the buffer given and the inputs' bytes are checked."""
+    """Return the kernel's outputs after checking type inference, the `out` buffer and unchanged inputs."""
     op = declared(name, version)
     before = [None if array is None else array.tobytes() for array in inputs]
     results = by_kernel(name, inputs, attributes, count=count, version=version)
@@ -99,7 +99,7 @@ def check_kernel(
     types = op.infer(complete(name, version, attributes), [type_of(array) for array in inputs])
     for inferred, result in zip(types, results, strict=False):
         assert_agrees(inferred, result)
-    # The machine gives a buffer only to statements of one output.
+    # The machine passes a buffer only to statements with one output.
     if op.accepts_out and count == 1 and types[0] is not None and types[0].concrete:
         assert_same([execute_into(op, version, attributes, inputs, types[0])], results[:1])
     assert before == [None if array is None else array.tobytes() for array in inputs]
@@ -116,7 +116,7 @@ def check_all(
     rtol: float = 1e-4,
     atol: float = 1e-5,
 ) -> None:
-    """Kernel, formula (where there is one) and ONNX Runtime agree."""
+    """Check that the kernel, the formula if any, and ONNX Runtime agree."""
     results = check_kernel(name, inputs, attributes, count=count, version=version)
     expected = by_runtime(name, inputs, attributes, count=count, version=version)
     assert_same(results, expected, rtol, atol)

@@ -1,7 +1,7 @@
-"""ONNX's own node cases as a harness: every single-node case of an op against kernel and inference.
+"""Harness for ONNX's own single-node cases: check the kernel and the type inference of an op.
 
-A test module calls `cases_of(names)` for the table and `check(case)` for each; `uncovered(names)`
-says which ops have no case, and so need tests of their own.
+A test module calls `cases_of(names)` for the cases and `check(case)` for each; `uncovered(names)`
+returns the ops without a case, which need tests of their own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _attribute(proto: onnx.AttributeProto) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """An array as a store would give it: a TensorProto read, strings as objects; None if no tensor."""
+    """A value as the array that a store returns, with strings as objects; None if it is not a tensor."""
     if isinstance(value, onnx.TensorProto):
         value = onnx.numpy_helper.to_array(value)
     if not isinstance(value, (np.ndarray, np.generic)):
@@ -75,7 +75,7 @@ def _node_case(case: Any) -> NodeCase | None:
     results = list(map(_array, expected))
     if any(array is None for array in (*arrays.values(), *results)):
         return None
-    # An output without a name is asked of the op, and expected by nobody.
+    # An output without a name is computed but not compared.
     outputs = tuple(results.pop(0) if name else None for name in node.output)
     version = next(entry.version for entry in model.opset_import if entry.domain == node.domain)
     return NodeCase(
@@ -125,7 +125,7 @@ def type_of(array: Any) -> TensorType | None:
 
 
 def assert_agrees(inferred: TensorType | None, array: Any) -> None:
-    """What inference says of an output must hold for the array: dtype, rank and every known size."""
+    """Check the inferred type of an output against the array: dtype, rank and every known size."""
     assert inferred is not None
     assert inferred.dtype == name_of(array.dtype)
     if inferred.shape is None:
@@ -136,7 +136,7 @@ def assert_agrees(inferred: TensorType | None, array: Any) -> None:
 
 
 def assert_close(actual: Any, expected: Any, rtol: float, atol: float) -> None:
-    """Same dtype, shape, NaN at the same places, and values within the case's tolerance."""
+    """Check for equal dtypes and shapes, NaN in the same elements, values within the case's tolerance."""
     actual = np.asarray(actual)
     assert actual.shape == expected.shape
     assert name_of(actual.dtype) == name_of(expected.dtype)
@@ -149,7 +149,7 @@ def assert_close(actual: Any, expected: Any, rtol: float, atol: float) -> None:
 
 
 def _resolution(dtype: Any) -> float:
-    """One step of a narrow float; 0 for f32 and wider, where the case's own tolerance holds."""
+    """The machine epsilon of a narrow float; 0 for f32 and wider, where the case's tolerance applies."""
     if dtype.kind == "c" or dtype.itemsize >= 4:
         return 0.0
     import ml_dtypes
@@ -160,7 +160,7 @@ def _resolution(dtype: Any) -> float:
 def execute(
     op: Op, version: int, attributes: dict[str, Any], inputs: Sequence[Any], output_count: int = 1
 ) -> tuple[Any, ...]:
-    """Run the kernel as the machine does; the outputs are always a tuple."""
+    """Run the kernel as the machine does, and return its outputs as a tuple."""
     arguments = complete(op.name, version, attributes)
     if op.opset_version:
         arguments["opset"] = version
@@ -174,7 +174,7 @@ def execute(
 
 
 def sizes_of(concrete: TensorType) -> tuple[int, ...]:
-    """The sizes of a type that has no symbols."""
+    """The shape of a concrete type."""
     assert concrete.shape is not None
     return tuple(size for size in concrete.shape if isinstance(size, int))
 
@@ -194,7 +194,7 @@ def execute_into(
 
 
 def check(case: NodeCase) -> None:
-    """Kernel, kernel into a buffer, and inference of one case; inputs must come out untouched."""
+    """Check the kernel, the kernel with a buffer, and type inference on one case, and unchanged inputs."""
     op = lookup(case.op, case.version)
     assert op is not None, f"{case.op} is not declared for opset {case.version}"
     before = [None if array is None else array.copy() for array in case.inputs]

@@ -15,12 +15,12 @@ from nncdbg.engine.ops.schema import complete
 from tests.engine.ops.onnx_cases import all_cases
 
 MOST_ELEMENTS = 600
-"""Elements of the operands of a sample; larger cases tell nothing more."""
+"""Maximum number of elements in the operands of a sample; larger cases cover nothing more."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A statement that runs: its op, the version, attributes with the schema's defaults, operands."""
+    """An executable statement: op, opset version, attributes with the schema's defaults, operands."""
 
     op: Op
     version: int
@@ -33,12 +33,12 @@ class Sample:
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """What the kernel takes beside its operands."""
+        """The keyword arguments of the kernel."""
         extra = dict(self.op.arguments(self.attributes, self.version, self.outputs))
         return {**extra, "rng": np.random.default_rng(0)} if self.op.random else extra
 
     def run(self, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """The results of the op's kernel over other operands."""
+        """Run the op's kernel on other operands and return its results."""
         with np.errstate(all="ignore"):
             found = self.op.bind(np, self.arguments)(*operands)
         results = found if isinstance(found, tuple) else (found,)
@@ -46,7 +46,7 @@ class Sample:
 
 
 def f(*shape: int, low: float = -2.0, high: float = 2.0) -> Any:
-    """Numbers that all differ."""
+    """Distinct random f32 numbers."""
     return np.random.default_rng(len(shape)).uniform(low, high, shape).astype(np.float32)
 
 
@@ -120,7 +120,7 @@ STATEMENTS: list[tuple[Any, ...]] = [
     ("nncdbg.SumLike", 1, {}, (X, f(1, 4))),
     ("nncdbg.Windows", 1, {"kernel_shape": (2,), "dilations": (1,), "strides": (1,)}, (f(1, 2, 4),)),
 ]  # fmt: skip
-"""(op, version, attributes, operands, outputs): versions that ONNX has no case for, and ops of our own."""
+"""(op, version, attributes, operands, outputs) of versions without an ONNX case and of nncdbg's own ops."""
 
 
 def _has_kernel(op: Op) -> bool:
@@ -142,7 +142,7 @@ def _own() -> Iterator[Sample]:
 
 @cache
 def samples() -> tuple[Sample, ...]:
-    """Statements by op; those of ONNX with few elements first."""
+    """The samples of `STATEMENTS`, then ONNX's cases with at most `MOST_ELEMENTS` elements."""
     found = [*_own()]
     for case in all_cases():
         op = lookup(case.op, case.version)
@@ -155,7 +155,7 @@ def samples() -> tuple[Sample, ...]:
 
 
 def by_entry(most: int) -> dict[tuple[str, int], list[Sample]]:
-    """At most so many samples of each declaration."""
+    """Up to `most` samples per declaration, by (op, version)."""
     found: dict[tuple[str, int], list[Sample]] = {}
     for sample in samples():
         same = found.setdefault((sample.op.name, sample.op.since), [])
@@ -165,15 +165,15 @@ def by_entry(most: int) -> dict[tuple[str, int], list[Sample]]:
 
 
 def entries() -> list[tuple[str, int]]:
-    """Every declaration with a kernel, and a row that says more than "everything".
+    """The declarations with a kernel and an influence row more precise than `EVERYTHING`.
 
-    Tests of op libraries declare others in this process.
+    Foreign ops are left out: tests of op libraries declare some in this process.
     """
     own = [op for name in names() for op in declared(name) if not op.foreign]
     return [(op.name, op.since) for op in own if _has_kernel(op) and op.influence is not EVERYTHING]
 
 
 def composed() -> list[str]:
-    """Every op that has a formula instead of a kernel."""
+    """The names of ops with a formula instead of a kernel."""
     own = [op for name in names() for op in declared(name) if not op.foreign]
     return sorted({op.name for op in own if not _has_kernel(op)})

@@ -66,7 +66,7 @@ def test_agrees_with_runtime_and_formula(name: str, attributes: dict[str, Any]) 
 
 
 @versioned
-def test_nan_stays(name: str, attributes: dict[str, Any]) -> None:
+def test_nan_propagates(name: str, attributes: dict[str, Any]) -> None:
     x = normal(1, 8)
     x[3] = np.nan
     for read in (by_kernel, by_formula) if name != "Shrink" else (by_kernel,):
@@ -76,7 +76,7 @@ def test_nan_stays(name: str, attributes: dict[str, Any]) -> None:
 
 @versioned
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
-def test_other_floats_round_once(name: str, attributes: dict[str, Any], dtype: str) -> None:
+def test_other_floats_are_rounded_once(name: str, attributes: dict[str, Any], dtype: str) -> None:
     x = 3 * normal(2, 200, dtype="f64")
     x = x.astype(normal(0, 0, dtype=dtype).dtype)
     (result,) = check_kernel(name, [x], attributes, version=version_for(name))
@@ -186,13 +186,13 @@ def test_softmax_family_of_other_floats(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_softmax_of_nothing(name: str) -> None:
+def test_softmax_of_an_empty_tensor(name: str) -> None:
     for version in (11, 21):
         assert check_kernel(name, [normal(1, 0, 4)], {}, version=version)[0].shape == (0, 4)
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_softmax_types(name: str) -> None:
+def test_softmax_type_inference(name: str) -> None:
     given_type = TensorType("f16", ("N", None, 4))
     infer = declared(name).infer
     assert infer is not None

@@ -66,7 +66,7 @@ def test_conv_agrees_with_runtime_and_formula(
 
 
 @pytest.mark.parametrize("group", [1, 2])
-def test_conv_by_many_strips_is_conv_by_one(monkeypatch: pytest.MonkeyPatch, group: int) -> None:
+def test_conv_in_many_strips_equals_conv_in_one(monkeypatch: pytest.MonkeyPatch, group: int) -> None:
     inputs = conv_inputs((2, 4, 11, 9), (4, 4 // group, 3, 3), True)
     attributes = {"pads": [1, 1, 1, 1], "group": group}
     whole = by_kernel("Conv", inputs, attributes)
@@ -90,7 +90,7 @@ def test_conv_formula_of_many_products(
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
 @pytest.mark.parametrize("weight", [(4, 2, 3, 3), (4, 2, 1, 1), (4, 1, 3, 3)])
-def test_conv_rounds_once(dtype: str, weight: tuple[int, ...]) -> None:
+def test_conv_is_rounded_once(dtype: str, weight: tuple[int, ...]) -> None:
     group = 4 // weight[1] if weight[1] > 1 else 4
     inputs = conv_inputs((2, 4, 6, 6), weight, True, dtype)
     (result,) = check_kernel("Conv", inputs, {"group": group})
@@ -102,7 +102,7 @@ def test_conv_rounds_once(dtype: str, weight: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("weight", [(3, 3, 3, 3), (3, 3, 1, 1), (3, 1, 3, 3)])
-def test_conv_keeps_nan(weight: tuple[int, ...]) -> None:
+def test_conv_propagates_nan_to_its_windows(weight: tuple[int, ...]) -> None:
     x = normal(1, 1, 3, 6, 6)
     x[0, 1, 2, 2] = np.nan
     group = 3 if weight[1] == 1 else 1
@@ -177,7 +177,7 @@ def inferred(
         ((1, 3, 5, 5), (4, 3, "K", None), {"kernel_shape": [3, 3]}, (1, 4, 3, 3)),
     ],
 )
-def test_conv_types(x: Any, weight: Any, attributes: dict[str, Any], expected: Any) -> None:
+def test_conv_type_inference(x: Any, weight: Any, attributes: dict[str, Any], expected: Any) -> None:
     assert inferred("Conv", [x, weight], attributes) == TensorType("f32", expected)
 
 
@@ -212,12 +212,14 @@ def test_conv_types(x: Any, weight: Any, attributes: dict[str, Any], expected: A
         ),
     ],
 )
-def test_conv_refuses(x: Any, weight: Any, bias: Any, attributes: dict[str, Any], fact: str) -> None:
+def test_conv_refuses_incompatible_types(
+    x: Any, weight: Any, bias: Any, attributes: dict[str, Any], fact: str
+) -> None:
     with pytest.raises(GraphError, match=fact):
         inferred("Conv", [x, weight, bias], attributes)
 
 
-def test_conv_transpose_types_flow() -> None:
+def test_conv_transpose_type_inference() -> None:
     attributes = {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}
     found = inferred("ConvTranspose", [("N", 8, "H", 7), (8, 4, 3, 3)], attributes)
     assert found == TensorType("f32", ("N", 4, None, 14))
@@ -225,7 +227,7 @@ def test_conv_transpose_types_flow() -> None:
         inferred("ConvTranspose", [(1, 3, 5, 5), (8, 4, 3, 3)], {})
 
 
-def test_runtime_harness_tells_a_wrong_result() -> None:
+def test_runtime_harness_detects_a_wrong_result() -> None:
     inputs = conv_inputs((1, 3, 5, 5), (4, 3, 3, 3), False)
     (right,) = by_runtime("Conv", inputs, {})
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Each declaration of an op against its kernel, from one row of the table of samples."""
+"""Each op declaration against its kernel, on one sample."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def has_formula(sample: Sample) -> bool:
 
 
 def is_differentiable(sample: Sample) -> bool:
-    """Whether the newest version of an op has a gradient rule, one result, and only operands of floats."""
+    """Whether a sample of an op's newest version has a gradient rule, one result and only float operands."""
     op = sample.op
     floats = bool(sample.operands) and all(map(is_float, sample.operands)) and op.content is not Content.CAST
     newest = op in declared(op.name)[-1:]
@@ -42,17 +42,17 @@ def is_differentiable(sample: Sample) -> bool:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
-def test_results_are_what_the_declaration_says(sample: Sample) -> None:
+def test_results_agree_with_the_declaration(sample: Sample) -> None:
     check_facts(sample)
 
 
 @pytest.mark.parametrize("sample", [*filter(has_formula, SAMPLES)], ids=str)
-def test_formula_gives_what_the_kernel_gives(sample: Sample) -> None:
+def test_formula_agrees_with_the_kernel(sample: Sample) -> None:
     check_formula(sample)
 
 
 @pytest.mark.parametrize("sample", [*filter(is_differentiable, SAMPLES)], ids=str)
-def test_gradient_is_that_of_finite_differences(sample: Sample) -> None:
+def test_gradient_agrees_with_finite_differences(sample: Sample) -> None:
     check_gradient(sample)
 
 
@@ -62,7 +62,7 @@ def test_each_nan_and_inf_has_a_cause(sample: Sample) -> None:
 
 
 class Undo(Exception):
-    """Takes back the declarations of the page."""
+    """Leaves `declared_together` and so reverts the declarations of the page."""
 
 
 def test_an_op_is_added_by_following_the_page() -> None:

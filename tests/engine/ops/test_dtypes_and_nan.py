@@ -1,4 +1,4 @@
-"""Element types and NaN: what goes in comes out, and no op turns NaN into a number."""
+"""Ops keep element types, and NaN propagates."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REDUCTIONS = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSum
 
 
 def both(name: str, inputs: list[Any], version: int = 18, **attributes: Any) -> Any:
-    """The result of the kernel; of the buffered kernel too, which must be the same to the bit."""
+    """Return the kernel's result, after checking that the kernel with a buffer gives the same bytes."""
     op = lookup(name, version)
     assert op is not None
     assert op.infer is not None
@@ -129,7 +129,7 @@ def test_integer_arithmetic(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i8", "i16", "i32", "i64"])
-def test_signed_division_truncates_and_zero_divides_without_a_crash(dtype: str) -> None:
+def test_signed_division_truncates_and_division_by_zero_does_not_crash(dtype: str) -> None:
     least = np.iinfo(NUMPY[dtype]).min
     a = np.array([-7, 7, -7, -6, 5, -5, least], NUMPY[dtype])
     b = np.array([2, -2, -2, 3, 0, 0, 1], NUMPY[dtype])
@@ -207,7 +207,7 @@ def test_log_sum_exp_neither_overflows_nor_loses_infinities() -> None:
     np.testing.assert_allclose(y, [1000 + np.log(2), -np.inf, np.inf, np.nan], rtol=1e-6)
 
 
-def test_nan_is_the_greatest() -> None:
+def test_nan_sorts_as_the_greatest_value() -> None:
     x = np.array([1.0, np.nan, 3.0], np.float32)
     values, indices = execute(lookup("TopK", 11), 11, {}, [x, np.array([2])], 2)
     np.testing.assert_array_equal(values, [np.nan, 3])
@@ -283,7 +283,7 @@ def test_cast_to_e8m0_rounds_to_powers_of_two(round_mode: str, expected: list[in
     assert free.view(np.uint8).tolist() == [255, 255, 255, 255]
 
 
-def test_strings_that_are_no_numbers() -> None:
+def test_cast_of_a_string_that_is_not_a_number() -> None:
     with pytest.raises(RunError, match="'pear' is not a number"):
         both("Cast", [np.array(["pear"], object)], to=ONNX["f32"])
 
@@ -295,7 +295,7 @@ def test_comparisons_with_nan_are_false_and_strings_compare() -> None:
     assert both("Equal", [np.array(["a", "b"], object), np.array("b", object)], 19).tolist() == [False, True]
 
 
-def test_exclusive_running_sum_keeps_infinity_apart() -> None:
+def test_exclusive_running_sum_excludes_a_later_infinity() -> None:
     x = np.array([1.0, np.inf, 2.0], np.float32)
     np.testing.assert_array_equal(both("CumSum", [x, np.array(0)], exclusive=1), [0, 1, np.inf])
 
@@ -308,7 +308,7 @@ def test_bit_shifts_past_the_width() -> None:
     np.testing.assert_array_equal(both("BitShift", [u, v], direction="RIGHT"), [0, 100])
 
 
-def test_topk_of_more_than_there_is() -> None:
+def test_topk_beyond_the_axis_size() -> None:
     with pytest.raises(RunError, match="needs 5 elements, but the axis has 2"):
         execute(lookup("TopK", 11), 11, {}, [np.zeros(2), np.array([5])], 2)
 
@@ -324,6 +324,6 @@ def test_scalars_give_arrays(name: str, dtype: str) -> None:
     assert y.shape == ()
 
 
-def test_split_that_does_not_sum_up() -> None:
+def test_split_sizes_must_add_up() -> None:
     with pytest.raises(GraphError, match="do not add up to 5"):
         execute(lookup("Split", 13), 13, {}, [np.zeros(5), np.array([2, 2])], 2)

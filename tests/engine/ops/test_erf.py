@@ -1,4 +1,4 @@
-"""The error function against `math.erf`, which is exact to the last bit or so in f64."""
+"""The error function against `math.erf`, which is accurate to about one bit in f64."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def points(dtype: str) -> np.ndarray:
     return spread.astype(NUMPY[dtype])
 
 
-def truth(x: np.ndarray) -> np.ndarray:
+def exact(x: np.ndarray) -> np.ndarray:
     return np.array([math.erf(float(value)) for value in x])
 
 
-def test_f32_compiled_and_plain_are_within_one_step_of_the_rounded_truth() -> None:
+def test_f32_compiled_and_plain_are_within_one_ulp_of_the_rounded_result() -> None:
     x = points("f32")
     (compiled,) = execute(ERF, 13, {}, [x])
     plain = erf_plain(np, x, np.empty_like(x))
     for y in (plain, compiled):
-        # Neighbouring floats of one sign have neighbouring bit patterns.
-        steps = y.view(np.int32).astype(np.int64) - truth(x).astype(np.float32).view(np.int32)
+        # Adjacent floats of one sign have adjacent bit patterns.
+        steps = y.view(np.int32).astype(np.int64) - exact(x).astype(np.float32).view(np.int32)
         assert np.abs(steps).max() <= 1
 
 
 def test_f64_is_within_1e_15() -> None:
     x = points("f64")
     (y,) = execute(ERF, 13, {}, [x])
-    np.testing.assert_allclose(y, truth(x), rtol=1e-15, atol=0)
+    np.testing.assert_allclose(y, exact(x), rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
@@ -48,9 +48,9 @@ def test_narrow_floats_are_rounded_once(dtype: str) -> None:
     x = points(dtype)
     (y,) = execute(ERF, 13, {}, [x])
     assert y.dtype == NUMPY[dtype]
-    error = np.abs(y.astype(np.float64) - truth(x))
+    error = np.abs(y.astype(np.float64) - exact(x))
     step = {"f16": 2.0**-11, "bf16": 2.0**-8}[dtype]
-    assert (error <= 1.01 * step * np.abs(truth(x)) + 1e-7).all()
+    assert (error <= 1.01 * step * np.abs(exact(x)) + 1e-7).all()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

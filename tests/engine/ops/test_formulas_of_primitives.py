@@ -45,7 +45,7 @@ def test_formula_of_other_types(name: str, dtype: str) -> None:
     x = np.array([[-3, 0, 1], [4, 5, 7]]).astype(NUMPY[dtype])
     inputs = (x, np.array([1])) if name == "ReduceMean" else (x, x[:1], x)
     if dtype == "i32" and name != "ReduceMean":
-        pytest.skip("ONNX has it for floats only")
+        pytest.skip("ONNX defines it for floats only")
     assert_same(by_formula(name, inputs, {}), by_kernel(name, inputs, {}))
 
 

@@ -20,7 +20,7 @@ GENERATOR = np.random.default_rng(7)
 
 
 def r(*shape: int) -> Any:
-    """Standard normal, but at least 0.1 away from 0, where slopes jump."""
+    """Standard normal, but at least 0.1 away from 0, where some derivatives are discontinuous."""
     x = GENERATOR.standard_normal(shape)
     return x + np.copysign(0.1, x)
 
@@ -165,7 +165,7 @@ ROWS: list[Row] = [
 
 
 def loss_of(line: str) -> list[str]:
-    """The sum of y y + y over the elements of the result, so that each has another cotangent."""
+    """Statements that add the sum of y*y + y over the result's elements, which differ in their cotangents."""
     return [
         *line.splitlines(),
         "%square = Mul(%y, %y)",
@@ -178,7 +178,7 @@ def loss_of(line: str) -> list[str]:
 @pytest.mark.parametrize(("line", "inputs", "opset"), ROWS, ids=[f"{r[0]} {r[2]}" for r in ROWS])
 def test_rule(line: str, inputs: dict[str, Any], opset: int, typed: bool) -> None:
     if not typed and ("MatMul" in line or "LayerNormalization" in line):
-        pytest.skip("it needs more than element types before the run")
+        pytest.skip("the rule needs more than element types before the run")
     xs = [name for name in inputs if not ("SumLike" in line and name == "b")]
     check(loss_of(line), inputs, xs, opset=opset, typed=typed)
 
@@ -186,12 +186,12 @@ def test_rule(line: str, inputs: dict[str, Any], opset: int, typed: bool) -> Non
 RULED = {line.split("(")[0].rpartition(" ")[2] for lines, _, _ in ROWS for line in lines.splitlines()}
 CONSTANT = {"Shape", "Size", "Sign", "Ceil", "Round", "EyeLike", "RandomNormalLike", "RandomUniformLike"}
 CONSTANT |= {"nncdbg.FullLike"}
-"""Nothing goes back through them."""
+"""Ops that propagate no gradient."""
 
 
 def test_every_rule_is_in_the_table() -> None:
     with_rule = {name for name in names() if any(op.vjp is not None for op in declared(name))}
-    assert with_rule - RULED - CONSTANT == {"CastLike"}  # Which the formula of Mean brings.
+    assert with_rule - RULED - CONSTANT == {"CastLike"}  # Covered by the formula of Mean.
 
 
 SIDES = st.integers(1, 3)
@@ -199,7 +199,7 @@ SIDES = st.integers(1, 3)
 
 @st.composite
 def broadcast_pairs(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Two shapes that broadcast: axes left out in front, or of size 1."""
+    """Two shapes that broadcast: leading axes omitted, or axes of size 1."""
     whole = draw(st.lists(SIDES, max_size=3))
     shapes = []
     for _ in range(2):
@@ -272,7 +272,7 @@ def test_gradients_have_the_type_of_their_values(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Max", "Min"])
-def test_equal_operands_share(name: str) -> None:
+def test_equal_operands_share_the_gradient(name: str) -> None:
     x = np.array([1.0, 2.0])
     inputs = {"a": x, "b": x}
     lines = [f"%y = {name}(%a, %b)", "%loss = ReduceSum(%y, keepdims=0)"]
@@ -289,14 +289,14 @@ def test_equal_operands_share(name: str) -> None:
         ("%loss = Pow(%x, %e)", -2.0, 3.0, [12.0, np.nan]),
     ],
 )
-def test_power_at_its_edges(line: str, x: float, e: float, wanted: list[float]) -> None:
+def test_power_at_edge_values(line: str, x: float, e: float, wanted: list[float]) -> None:
     inputs = {"x": np.array(x), "e": np.array(e)}
     got = gradients(program_of([line], inputs), ["x", "e"], inputs)
     np.testing.assert_array_equal(np.array(got), wanted)
 
 
 @pytest.mark.parametrize(("training", "mask"), [(True, True), (False, True), (True, False)])
-def test_dropout_gives_back_what_it_kept(training: bool, mask: bool) -> None:
+def test_dropout_gradient_is_masked_like_its_output(training: bool, mask: bool) -> None:
     x = np.ones(64)
     lines = [
         f"%t: bool[] = {str(training).lower()}",
@@ -348,8 +348,8 @@ def test_sum_like(shape: tuple[int, ...], like: tuple[int, ...], dtype: str) -> 
 
 
 @pytest.mark.parametrize("name", [*UNARY, "ReduceLogSumExp", "Softmax", "LogSoftmax", "ReduceMax"])
-def test_no_nan_is_born_far_from_zero(name: str) -> None:
-    """An infinity only where the op itself has one."""
+def test_gradients_far_from_zero_have_no_nan(name: str) -> None:
+    """Inf occurs only where the op itself gives Inf."""
     for far in (-1e4, 1e4):
         x = np.array([far], np.float32)
         lines = [f"%y = {name}(%x)", "%loss = ReduceSum(%y, keepdims=0)"]

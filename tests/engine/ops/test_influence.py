@@ -1,7 +1,7 @@
-"""Every op's row of influence against an experiment: change an operand element, see which results change.
+"""The influence row of every op against an experiment: change an operand element, compare the results.
 
-A result element that changes although the row does not name it is an error for every op.  A row that claims
-to be exact must also name no element that never changes, for elements of floats.
+A changed result element that the row does not list is an error for every op.  A row marked exact must also
+list no float element that never changes.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ class Place:
 
 
 def disagreements(sample: Sample, places: int) -> Iterator[str]:
-    """What the row of an op says wrongly of a sample; nothing of a check, which is exempt."""
+    """The errors in an op's influence row that a sample shows; none for checks, which are exempt."""
     if sample.op.influence is CHECK:
         return
     for place in _places(sample, places):
         changed_ever: list[Any] | None = None
         named_ever: list[Any] | None = None
         for probe, baselines in _probes(sample, place):
-            operands = _with(sample, place, probe)
-            results = _try(sample, operands)
+            operands = _with_element(sample, place, probe)
+            results = _results_or_none(sample, operands)
             if results is None:
                 continue
             named = _named(sample, place, operands, results)
             for baseline in baselines:
-                other = _try(sample, _with(sample, place, baseline))
+                other = _results_or_none(sample, _with_element(sample, place, baseline))
                 if other is None:
                     continue
                 changed = [_changed(a, b) for a, b in zip(results, other, strict=True)]
                 if any((c & ~n).any() for c, n in zip(changed, named, strict=True)):
-                    yield f"{sample}, {place}: {baseline} to {probe} changes what the row does not name"
+                    yield f"{sample}, {place}: {baseline} to {probe} changes elements that the row omits"
                 changed_ever = _joined(changed_ever, changed)
                 named_ever = _joined(named_ever, named)
         floats = name_of(_array(sample, place).dtype) in FLOATS
         if sample.op.influence.exact and floats and changed_ever is not None and named_ever is not None:
             pairs = zip(named_ever, changed_ever, strict=True)
             if any((n & ~c).any() for n, c in pairs):
-                yield f"{sample}, {place}: the row claims to be exact, and names what never changes"
+                yield f"{sample}, {place}: the row is marked exact but lists an element that never changes"
 
 
 def _places(sample: Sample, most: int) -> Iterator[Place]:
@@ -97,7 +97,7 @@ def _array(sample: Sample, place: Place) -> Any:
 
 
 def _probes(sample: Sample, place: Place) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Values for the element, each with values to compare with."""
+    """(new value of the element, values to compare it with)."""
     array = _array(sample, place)
     own = array[place.index]
     if array.dtype == np.bool_:
@@ -112,7 +112,7 @@ def _probes(sample: Sample, place: Place) -> Iterator[tuple[Any, Sequence[Any]]]
         largest = _largest(array.dtype)
         others = [own, own * 0.5 + 0.375, -own - 0.625]
         yield np.nan, others
-        # An infinity that loses may take the place of a number that loses, and of no other.
+        # Inf in a losing element changes nothing only if the number it replaces loses, too.
         loses = LOSING in sample.op.influence.discards
         yield np.inf, [largest] if loses else others
         yield -np.inf, [-largest] if loses else others
@@ -124,7 +124,7 @@ def _largest(dtype: Any) -> float:
     return float(ml_dtypes.finfo(dtype).max)
 
 
-def _with(sample: Sample, place: Place, value: Any) -> list[Any]:
+def _with_element(sample: Sample, place: Place, value: Any) -> list[Any]:
     operands = [list(each) if isinstance(each, list) else each for each in sample.operands]
     changed = _array(sample, place).copy()
     with np.errstate(all="ignore"):
@@ -136,8 +136,8 @@ def _with(sample: Sample, place: Place, value: Any) -> list[Any]:
     return operands
 
 
-def _try(sample: Sample, operands: Sequence[Any]) -> Sequence[Any] | None:
-    """The results; None where the op refuses these operands, such as an index out of range."""
+def _results_or_none(sample: Sample, operands: Sequence[Any]) -> Sequence[Any] | None:
+    """The results; None if the op refuses these operands, such as an index out of range."""
     try:
         return sample.run(operands)
     except (NncdbgError, IndexError, ValueError, OverflowError, MemoryError, ZeroDivisionError):
@@ -145,7 +145,7 @@ def _try(sample: Sample, operands: Sequence[Any]) -> Sequence[Any] | None:
 
 
 def _named(sample: Sample, place: Place, operands: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """The elements of the results that the row names for a marked element."""
+    """Masks of the result elements that the row lists for a marked element."""
     marked: list[Any] = [None] * len(operands)
     mask = np.zeros(_array(sample, place).shape, bool)
     mask[place.index] = True
@@ -186,7 +186,7 @@ def _changed(a: Any, b: Any) -> Any:
 
 
 def _joined(before: list[Any] | None, now: Sequence[Any]) -> list[Any] | None:
-    """The union; None where the shape of the results depends on the element."""
+    """The union of the masks; the earlier ones if the shape of the results depends on the element."""
     if before is None:
         return [*now]
     if [each.shape for each in before] != [each.shape for each in now]:
@@ -194,7 +194,7 @@ def _joined(before: list[Any] | None, now: Sequence[Any]) -> list[Any] | None:
     return [a | b for a, b in zip(before, now, strict=True)]
 
 
-def test_a_check_hands_nothing_on() -> None:
-    """`IsNaN` and `IsInf` change with the element, and are exempt: a check handles what it tests for."""
+def test_only_isnan_and_isinf_are_checks() -> None:
+    """`IsNaN` and `IsInf` change with the element but are exempt: a check handles what it tests for."""
     checks = {entry for entry in entries() if by_entry(1)[entry][0].op.influence is CHECK}
     assert {name for name, _ in checks} == {"IsNaN", "IsInf"}

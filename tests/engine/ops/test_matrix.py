@@ -76,7 +76,7 @@ def test_matmul_of_integers(dtype: Any) -> None:
 
 @pytest.mark.parametrize("name", ["MatMul", "Gemm"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
-def test_products_of_other_floats_are_summed_wide(name: str, dtype: str) -> None:
+def test_products_of_other_floats_accumulate_in_a_wider_type(name: str, dtype: str) -> None:
     inputs = [normal(1, 3, 300, dtype=dtype), normal(2, 300, 4, dtype=dtype)]
     (result,) = check_kernel(name, inputs, {})
     exact = inputs[0].astype(np.float64) @ inputs[1].astype(np.float64)
@@ -110,7 +110,7 @@ def test_gemm_6_broadcasts_on_request() -> None:
 
 
 @pytest.mark.parametrize("name", ["MatMul", "Gemm"])
-def test_a_nan_spoils_its_row_only(name: str) -> None:
+def test_nan_propagates_to_its_row_only(name: str) -> None:
     a = normal(1, 3, 4)
     a[1, 2] = np.nan
     for read in (by_kernel, by_formula):
@@ -142,7 +142,7 @@ def test_matmul_integer_agrees(zeros: Any) -> None:
     rng = np.random.default_rng(2)
     inputs = [rng.integers(0, 256, s).astype(np.uint8) for s in ((3, 4), (4, 5))]
     if zeros == ("a", "b"):
-        # ONNX Runtime has no zero point for each row, so the oracle is plain arithmetic.
+        # ONNX Runtime does not support a zero point per row, so the oracle is plain arithmetic.
         rows, columns = np.arange(3, dtype=np.uint8), np.arange(5, dtype=np.uint8)
         (result,) = check_kernel("MatMulInteger", [*inputs, rows, columns], {})
         wide = [array.astype(np.int64) for array in (*inputs, rows, columns)]
@@ -180,7 +180,7 @@ def inferred(name: str, shapes: list[Any], attributes: dict[str, Any]) -> Tensor
         ("Det", [("N", 3, "K")], {}, ("N",)),
     ],
 )
-def test_types_flow(name: str, shapes: list[Any], attributes: dict[str, Any], expected: Any) -> None:
+def test_type_inference(name: str, shapes: list[Any], attributes: dict[str, Any], expected: Any) -> None:
     found = inferred(name, shapes, attributes)
     assert found == (None if expected is None else TensorType("f32", expected))
 
@@ -202,6 +202,8 @@ def test_types_flow(name: str, shapes: list[Any], attributes: dict[str, Any], ex
         ("Det", [(2, 3)], {}, "2 rows and 3 columns"),
     ],
 )
-def test_types_refuse(name: str, shapes: list[Any], attributes: dict[str, Any], fact: str) -> None:
+def test_incompatible_types_are_refused(
+    name: str, shapes: list[Any], attributes: dict[str, Any], fact: str
+) -> None:
     with pytest.raises(GraphError, match=fact):
         inferred(name, shapes, attributes)

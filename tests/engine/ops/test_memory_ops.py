@@ -1,4 +1,4 @@
-"""`nncdbg.Empty`: what memory that nobody wrote looks like, per element type."""
+"""`nncdbg.Empty`: the initial contents of uninitialized memory, per element type."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_dtype_and_init(dtype: str, init: str) -> None:
         assert set(x.tobytes()) == {0x7F}
 
 
-def test_the_signature_is_read_off_the_kernel() -> None:
+def test_the_signature_is_derived_from_the_kernel() -> None:
     found = schema("nncdbg.Empty", 1)
     assert found is not None
     assert set(found.attributes) == {"shape", "dtype", "init"}

@@ -228,7 +228,7 @@ def test_op_agrees_with_onnxruntime(row: Row) -> None:
 
 
 def test_packed_operands_equal_separate_ones() -> None:
-    """onnxruntime has these layouts on other devices only."""
+    """onnxruntime supports these layouts on other devices only."""
     q, k, v = (f(B, S, N, D) for _ in range(3))
     flat = [each.reshape(B, S, H) for each in (q, k, v)]
     (wanted,) = by_nncdbg_row(row("MultiHeadAttention", *flat, num_heads=N))

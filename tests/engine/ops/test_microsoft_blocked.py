@@ -1,4 +1,4 @@
-"""Ops over channels in blocks against onnxruntime, as its layout optimization makes them on this machine."""
+"""Ops on blocked channels, in the layout that onnxruntime chooses on this machine, against onnxruntime."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def row(
     extra: dict[int, Any] | None = None,
     **attributes: Any,
 ) -> Row:
-    """A call of `length` new places after `past`, in a cache of `buffer` places."""
+    """A call with `length` new positions after `past`, in a cache of `buffer` positions."""
     total = length + past
     batch = len(ends) if ends else B
     query = f(batch, length, N * D, dtype=dtype)
@@ -90,7 +90,7 @@ def test_op_agrees_with_onnxruntime(row: Row) -> None:
 
 
 def test_norms_of_heads_apply_before_the_rotation() -> None:
-    """onnxruntime has these norms on other devices only."""
+    """Compare with norms by hand: onnxruntime implements them on other devices only."""
     plain = row("plain", 6, do_rotary=1)
     query, key, *rest = plain.inputs
     weights = f(D), f(D)

@@ -1,4 +1,4 @@
-"""What holds for all ops of onnxruntime: rows, formulas, schemas; and those without a CPU kernel there."""
+"""Checks over all ops of onnxruntime: test rows, formulas, schemas; ops without a CPU kernel there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WITHOUT_CPU_KERNEL = {
     "com.microsoft.NhwcFusedConv",
     "com.microsoft.QLinearReduceMean",
 }
-"""Ops that onnxruntime's CPU provider cannot run, or not in f32: tested against their parts below."""
+"""Ops that onnxruntime's CPU provider cannot run in f32; compared with equivalent ops below."""
 
 
 def of_onnxruntime(name: str) -> bool:
@@ -70,7 +70,7 @@ def test_every_op_has_a_schema_and_a_doc(name: str) -> None:
 
 @pytest.mark.parametrize("row", ROWS[::7], ids=str)
 def test_a_formula_is_straight_line_code(row: Row) -> None:
-    """The kernel of a composite runs it without frames."""
+    """The kernel of a composite op runs its formula without frames."""
     program = program_of(row)
     node = program.graphs[program.entry].nodes[0]
     op = lookup(row.op, row.version if not split(row.op)[0] else 1)
@@ -124,7 +124,7 @@ def test_a_wrong_attribute_is_refused() -> None:
         nncdbg.Debugger(nncdbg.parse(text), {"x": [1.0, 2.0]}).run()
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
+def test_incompatible_sizes_are_refused() -> None:
     op = lookup("com.microsoft.BiasSplitGelu", 1)
     assert op is not None
     assert op.infer is not None
@@ -151,7 +151,7 @@ IMAGE = LAST.transpose(0, 3, 1, 2).copy()
 
 
 def conv_last(weight: Any) -> Any:
-    """Conv of the image, with the channels of the result in the last axis."""
+    """Conv of the image, with the channels of the result moved to the last axis."""
     return result("Conv", IMAGE, weight, f(3)).transpose(0, 2, 3, 1)
 
 
@@ -189,7 +189,7 @@ def test_an_op_without_a_cpu_kernel_equals_its_parts(given: Any, expected: Any) 
     np.testing.assert_allclose(given(), expected(), rtol=1e-5, atol=1e-5)
 
 
-def test_the_page_of_ops_names_what_runs_and_what_does_not() -> None:
+def test_the_ops_page_lists_ops_with_and_without_a_kernel() -> None:
     page = (Path(__file__).parents[3] / "docs" / "OPS.md").read_text()
     running, rest = page.split("### Ops without a kernel")
     left_out = rest.split("## ai.onnx.ml")[0]
@@ -205,4 +205,4 @@ def test_the_page_of_ops_names_what_runs_and_what_does_not() -> None:
 
 
 ONNX_TOO = {"ThresholdedRelu", "MeanVarianceNormalization"}
-"""Ops of ONNX of which onnxruntime has an older version, too."""
+"""ONNX ops that onnxruntime also defines in an older version."""

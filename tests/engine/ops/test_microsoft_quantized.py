@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime")
 
 GENERATOR = np.random.default_rng(17)
 SCALES = [(0.0173, 3, 0.0311, 0, 0.0402, 5), (0.05, 7, 0.025, 9, 0.1, 1), (0.5, 0, 0.25, 2, 0.125, 3)]
-"""Scale and zero point of the first operand, the second and the result; the later two make many ties."""
+"""Scale and zero point of the first operand, the second and the result; rows 2 and 3 cause many ties."""
 
 
 def whole(dtype: Any, *shape: int) -> Any:

@@ -118,7 +118,7 @@ for mode in ("bilinear", "nearest"):
 
 
 def lstm_row(kind: Any, *, direction: str = "forward", per_row: bool = False, lengths: Any = None) -> Row:
-    """A sweep of 5 times; an error of one level of h grows with the times after it."""
+    """An LSTM over 5 times; a quantization error of h grows with each later time."""
     directions, hidden, features, batch = (2 if direction == "bidirectional" else 1), 6, 4, 1
     shape = (directions, 4 * hidden) if per_row else (directions,)
     zero = np.full(shape, 3 if not per_row else 0, kind)

@@ -1,4 +1,4 @@
-"""Ops of the domain ai.onnx.ml run through `onnx.reference`, and say so."""
+"""Ops of the domain ai.onnx.ml run through `onnx.reference` and are marked as such."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_batch_normalization_agrees(shape: tuple[int, ...], version: int) -> Non
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (4, 3, 4, 5)])
-def test_batch_normalization_trains(shape: tuple[int, ...]) -> None:
+def test_batch_normalization_in_training_mode(shape: tuple[int, ...]) -> None:
     inputs = batch_inputs(*shape)
     attributes = {"training_mode": 1, "momentum": 0.7}
     results = check_kernel("BatchNormalization", inputs, attributes, count=3)
@@ -76,7 +76,7 @@ def test_batch_normalization_trains(shape: tuple[int, ...]) -> None:
     assert len(check_kernel("BatchNormalization", inputs, attributes)) == 1
 
 
-def test_old_batch_normalization_trains_when_asked_for_more_outputs() -> None:
+def test_old_batch_normalization_with_extra_outputs_is_in_training_mode() -> None:
     inputs = batch_inputs(4, 3, 5)
     results = check_kernel("BatchNormalization", inputs, {}, count=5, version=9)
     fresh = by_kernel("BatchNormalization", inputs, {"training_mode": 1}, count=3)
@@ -88,7 +88,7 @@ def test_old_batch_normalization_trains_when_asked_for_more_outputs() -> None:
     assert_same([tested], by_kernel("BatchNormalization", inputs, {}))
 
 
-def test_batch_normalization_7_keeps_statistics_for_each_place() -> None:
+def test_batch_normalization_7_has_statistics_per_element() -> None:
     x, parameters = normal(1, 2, 3, 4), [np.abs(normal(seed, 3, 4)) for seed in (2, 3, 4, 5)]
     (result,) = check_kernel("BatchNormalization", [x, *parameters], {"spatial": 0}, version=7)
     scale, bias, mean, var = parameters
@@ -152,7 +152,7 @@ CALLS: list[tuple[str, list[Any], dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("name", "shapes", "attributes", "version"), CALLS)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
-def test_other_floats_round_once(
+def test_other_floats_are_rounded_once(
     name: str, shapes: list[Any], attributes: dict[str, Any], version: int, dtype: str
 ) -> None:
     inputs = [np.abs(normal(seed, *shape, dtype=dtype)) for seed, shape in enumerate(shapes)]
@@ -167,7 +167,7 @@ def test_other_floats_round_once(
 
 
 @pytest.mark.parametrize(("name", "shapes", "attributes", "version"), CALLS)
-def test_nan_reaches_what_it_is_normalized_with(
+def test_nan_propagates_within_its_normalization_group(
     name: str, shapes: list[Any], attributes: dict[str, Any], version: int
 ) -> None:
     inputs = [np.abs(normal(seed, *shape)) for seed, shape in enumerate(shapes)]
@@ -187,7 +187,7 @@ def inferred(name: str, shapes: list[Any], attributes: dict[str, Any]) -> list[T
     return list(infer(complete(name, OPSET, attributes), types))
 
 
-def test_types_flow() -> None:
+def test_type_inference() -> None:
     found = inferred("LayerNormalization", [("N", "T", 8), (8,)], {})
     kept = TensorType("f32", ("N", "T", 1))
     assert found == [TensorType("f16", ("N", "T", 8)), kept, kept]
@@ -212,6 +212,8 @@ def test_types_flow() -> None:
         ("LpNormalization", [(2, 3)], {"axis": -3}, "axis -3 is out of range for 2 axes"),
     ],
 )
-def test_types_refuse(name: str, shapes: list[Any], attributes: dict[str, Any], fact: str) -> None:
+def test_incompatible_types_are_refused(
+    name: str, shapes: list[Any], attributes: dict[str, Any], fact: str
+) -> None:
     with pytest.raises(GraphError, match=fact):
         inferred(name, shapes, attributes)

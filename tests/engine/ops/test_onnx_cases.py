@@ -1,4 +1,4 @@
-"""Every op that computes without weights, against ONNX's own node cases."""
+"""Every op of these modules against ONNX's own node cases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODULES = frozenset(
     ]
 )
 OWN_TESTS = {
-    # Each name here has a test of its own in the module named.
+    # Ops tested in the named module instead.
     "Bernoulli": "test_random_ops",
     "Dropout": "test_random_ops",
     "Multinomial": "test_random_ops",
@@ -42,20 +42,20 @@ OWN_TESTS = {
 }
 
 
-def of_this_family(name: str) -> bool:
-    """False for onnxruntime's ops too: see `test_microsoft_ops`."""
+def in_these_modules(name: str) -> bool:
+    """Whether an op is defined in `MODULES`; onnxruntime's ops are covered by `test_microsoft_ops`."""
     functions = [version.kernel or version.formula for version in declared(name)]
     modules = [function.__module__.rpartition(".") for function in functions if function is not None]
     return all(name in MODULES and not room.endswith(".microsoft") for room, _, name in modules)
 
 
-OPS = [name for name in names() if of_this_family(name)]
+OPS = [name for name in names() if in_these_modules(name)]
 
 
 @pytest.mark.parametrize("name", [name for name in OPS if name not in OWN_TESTS or name == "Dropout"])
 def test_kernel_and_inference_agree_with_onnx(name: str) -> None:
     cases = cases_of([name])
-    assert cases, f"ONNX has no node case for {name}: name its own test in OWN_TESTS"
+    assert cases, f"ONNX has no node case for {name}: add its test module to OWN_TESTS"
     for case in cases:
         try:
             check(case)
@@ -69,6 +69,6 @@ def test_every_op_is_tested() -> None:
     assert RANDOM & set(OPS) <= set(OWN_TESTS)
 
 
-def test_the_family_is_whole() -> None:
-    """The count can only grow; a module that is no longer imported would shrink it."""
+def test_no_module_is_missing() -> None:
+    """The number of ops can only grow; a module that is no longer imported would reduce it."""
     assert len(OPS) >= 109

@@ -1,4 +1,4 @@
-"""The forms that ops had in older opsets, against ONNX Runtime; opsets below 7 by hand."""
+"""Forms of ops in older opsets against ONNX Runtime; opsets below 7 against NumPy."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_reshape_of_an_empty_batch() -> None:
         assert y.shape == expected
 
 
-def test_forms_of_opset_1() -> None:
+def test_attribute_forms_of_opset_1() -> None:
     x = f(2, 3)
     forms: list[tuple[str, dict[str, Any], Any]] = [
         ("Reshape", {"shape": (3, 2)}, x.reshape(3, 2)),

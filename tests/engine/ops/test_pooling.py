@@ -131,7 +131,7 @@ def test_a_window_with_nan_is_nan(name: str) -> None:
     assert (np.isnan(result) == expected).all()
 
 
-def test_max_pool_indices_never_name_padding() -> None:
+def test_max_pool_indices_never_point_to_padding() -> None:
     x = np.full((1, 1, 2, 2), -np.inf, np.float32)
     x[0, 0, 1, 1] = np.nan
     attributes = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1]}
@@ -149,7 +149,7 @@ def test_max_pool_indices_never_name_padding() -> None:
         ((1, 2, None, 8), {"strides": [2, 2], "ceil_mode": 1}, (1, 2, None, 4)),
     ],
 )
-def test_pool_types(shape: Any, attributes: dict[str, Any], expected: Any) -> None:
+def test_pool_type_inference(shape: Any, attributes: dict[str, Any], expected: Any) -> None:
     op = declared("MaxPool")
     assert op.infer is not None
     found = op.infer(
@@ -167,7 +167,7 @@ def test_pool_types(shape: Any, attributes: dict[str, Any], expected: Any) -> No
         ((1, 2, 5, 5), {"kernel_shape": (3, 3), "auto_pad": "SAME"}, "auto_pad cannot be 'SAME'"),
     ],
 )
-def test_pool_refuses(shape: Any, attributes: dict[str, Any], fact: str) -> None:
+def test_pool_refuses_incompatible_types(shape: Any, attributes: dict[str, Any], fact: str) -> None:
     op = declared("AveragePool")
     assert op.infer is not None
     with pytest.raises(GraphError, match=fact):

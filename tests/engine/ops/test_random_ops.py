@@ -1,4 +1,4 @@
-"""Random ops: exact replay from the generator, and the distribution that ONNX names."""
+"""Random ops: exact replay from the generator, and the distribution that ONNX specifies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 20_000
 
 
 def run(name: str, version: int, inputs: tuple[Any, ...] = (), outputs: int = 1, **attributes: Any) -> Any:
-    """One output or a tuple; checked against inference and against a second run."""
+    """Return one output or a tuple, after checking it against type inference and a second run."""
     op = lookup(name, version)
     assert op is not None
     assert op.infer is not None
@@ -47,7 +47,7 @@ def test_normal_has_mean_and_scale(dtype: str, like: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("like", [False, True])
-def test_uniform_fills_its_range(dtype: str, like: bool) -> None:
+def test_uniform_covers_its_range(dtype: str, like: bool) -> None:
     settings: dict[str, Any] = {"low": -2.0, "high": 6.0}
     if like:
         x = run("RandomUniformLike", 1, (np.zeros(COUNT, NUMPY[dtype]),), **settings)
@@ -99,7 +99,7 @@ def test_dropout_in_training_drops_and_scales(version: int) -> None:
     ("version", "attributes", "mask_dtype"),
     [(6, {"is_test": 1}, np.float32), (7, {}, np.float32), (10, {}, np.bool_), (13, {}, np.bool_)],
 )
-def test_dropout_out_of_training_is_identity(
+def test_dropout_outside_training_is_the_identity(
     version: int, attributes: dict[str, Any], mask_dtype: type
 ) -> None:
     x = np.array([1.0, np.nan, -np.inf], np.float32)
@@ -109,7 +109,7 @@ def test_dropout_out_of_training_is_identity(
     assert mask.all()
 
 
-def test_scalars_stay_arrays() -> None:
+def test_results_of_scalars_are_arrays() -> None:
     x = np.array(0.5, np.float32)
     assert run("Dropout", 13, (x, np.array(0.5, np.float32), np.array(True))).shape == ()
     assert run("Bernoulli", 22, (x,)).shape == ()
@@ -117,6 +117,6 @@ def test_scalars_stay_arrays() -> None:
     assert run("RandomUniform", 22, shape=()).shape == ()
 
 
-def test_dropout_does_not_launder_nan() -> None:
+def test_dropout_propagates_nan() -> None:
     x = np.full(COUNT, np.nan, np.float32)
     assert np.isnan(run("Dropout", 13, (x, np.array(0.5, np.float32), np.array(True)))).all()

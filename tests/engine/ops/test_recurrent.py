@@ -1,4 +1,4 @@
-"""RNN, GRU, LSTM: ONNX's cases, ONNX Runtime and the formula over a table of configurations, types."""
+"""RNN, GRU, LSTM: ONNX's cases, a table of configurations against ONNX Runtime and the formula, types."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_activations_are_named_in_any_case() -> None:
 
 
 @pytest.mark.parametrize("name", ["GRU", "LSTM"])
-def test_activations_of_both_directions_take_their_numbers_in_order(name: str) -> None:
+def test_activations_of_both_directions_take_their_parameters_in_order(name: str) -> None:
     names = ["HardSigmoid", "LeakyRelu", "Tanh"][: ACTIVATIONS[name]]
     attributes = {
         "hidden_size": HIDDEN,
@@ -169,7 +169,7 @@ def test_activations_of_both_directions_take_their_numbers_in_order(name: str) -
 
 @every
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-def test_batch_first_is_the_same_transposed(name: str, direction: str) -> None:
+def test_batch_first_equals_the_transposed_default_layout(name: str, direction: str) -> None:
     directions = 2 if direction == "bidirectional" else 1
     attributes = {"hidden_size": HIDDEN, "direction": direction}
     given: dict[str, Any] = {"directions": directions, "initial": True, "lengths": [5, 2, 4]}
@@ -196,7 +196,7 @@ def test_other_floats(name: str, dtype: str) -> None:
 
 
 @every
-def test_nan_reaches_what_comes_after_it(name: str) -> None:
+def test_nan_propagates_to_later_times(name: str) -> None:
     inputs = inputs_of(name)
     inputs[0][2, 1, 0] = np.nan
     whole, last = by_kernel(name, inputs, {"hidden_size": HIDDEN}, count=2)
@@ -205,7 +205,7 @@ def test_nan_reaches_what_comes_after_it(name: str) -> None:
 
 
 @every
-def test_types_flow(name: str) -> None:
+def test_type_inference(name: str) -> None:
     infer = declared(name).infer
     assert infer is not None
     rows = GATES[name] * 8
@@ -220,7 +220,7 @@ def test_types_flow(name: str) -> None:
 
 @every
 @pytest.mark.parametrize(
-    ("x", "weight", "again", "fact"),
+    ("x", "weight", "recurrent", "fact"),
     [
         ((5, 3), None, None, "X has 2 axes, expected 3"),
         ((5, 3, 4), (1, "rows", 7), (1, "rows", 8), "W needs 7 features, but X has 4"),
@@ -229,12 +229,13 @@ def test_types_flow(name: str) -> None:
         ((5, 3, 4), (1, "rows", 4), (1, "rows", 9), "hidden_size is 8, R has 9"),
     ],
 )
-def test_types_refuse(name: str, x: Any, weight: Any, again: Any, fact: str) -> None:
+def test_incompatible_types_are_refused(name: str, x: Any, weight: Any, recurrent: Any, fact: str) -> None:
     infer = declared(name).infer
     assert infer is not None
     rows = GATES[name] * 8
     shapes = [
-        shape and tuple(rows if size == "rows" else size for size in shape) for shape in (x, weight, again)
+        shape and tuple(rows if size == "rows" else size for size in shape)
+        for shape in (x, weight, recurrent)
     ]
     types = [shape and TensorType("f32", shape) for shape in shapes]
     with pytest.raises(GraphError, match=fact):

@@ -1,4 +1,4 @@
-"""Pads that an op refuses, and results of `onnx.reference` in the type that ONNX infers."""
+"""Invalid pads, and results of `onnx.reference` in the type that ONNX infers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import nncdbg
         (1, (0, 0), True),
     ],
 )
-def test_pad_reflects_at_most_all_but_one_element(size: int, pads: tuple[int, int], fits: bool) -> None:
+def test_reflect_padding_is_at_most_the_size_minus_one(size: int, pads: tuple[int, int], fits: bool) -> None:
     text = f"""#nncdbg 1
 opset 18
 

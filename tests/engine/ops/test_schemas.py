@@ -1,4 +1,4 @@
-"""Providers of signatures: ONNX and onnxruntime are two; a made-up domain is a third."""
+"""Schema providers: a fictitious domain beside those of ONNX and onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences and optionals in programs: values, types, inputs, and what is refused."""
+"""Sequences and optionals in programs: values, types, inputs, errors."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_inputs_and_outputs() -> None:
         ([None], "NoneType"),
     ],
 )
-def test_inputs_that_do_not_fit(given: Any, message: str) -> None:
+def test_incompatible_inputs_are_refused(given: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         run("%s: seq(f32[?,2])", "%y = SequenceLength(%s)", s=given)
 
 
-def test_a_sequence_is_not_made_up() -> None:
+def test_a_sequence_input_cannot_be_generated() -> None:
     with pytest.raises(UsageError, match="is a sequence, which cannot be generated"):
         run("%s: seq(f32[2])", "%y = SequenceLength(%s)")
 
@@ -85,7 +85,7 @@ def test_a_sequence_is_not_made_up() -> None:
         ("%o = Optional(type=type(f32[2]))\n  %y = OptionalGetElement(%o)", "absent"),
     ],
 )
-def test_faults_of_the_run(line: str, message: str) -> None:
+def test_errors_during_the_run(line: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         run("%x: f32[3,2]", "%s = SplitToSequence(%x, axis=0)", line, x=X)
 
@@ -98,7 +98,7 @@ def test_faults_of_the_run(line: str, message: str) -> None:
         ("%b: bool[] = true\n  %y = SequenceInsert(%s, %b)", "cannot mix"),
     ],
 )
-def test_types_that_do_not_fit(line: str, message: str) -> None:
+def test_incompatible_types_are_refused(line: str, message: str) -> None:
     with pytest.raises(GraphError, match=message):
         run("%x: f32[3,2]", "%s = SplitToSequence(%x, axis=0)", line, x=X)
 
@@ -116,7 +116,7 @@ def test_a_loop_collects_into_a_sequence() -> None:
     assert [part.tolist() for part in got] == X.tolist()
 
 
-def test_reference_ops_say_so() -> None:
+def test_reference_ops_are_marked() -> None:
     found = lookup("MelWeightMatrix", 17)
     assert found is not None
     assert found.reference
@@ -127,7 +127,7 @@ def test_reference_ops_say_so() -> None:
     assert lookup("ai.onnx.preview.training.Gradient", 1) is None
 
 
-def test_a_reference_op_has_types() -> None:
+def test_a_reference_op_has_type_inference() -> None:
     got = run(
         "%t: f32[2,2,3]", "%y: f32[2,4,5,2] = AffineGrid(%t, [2, 3, 4, 5])", t=np.zeros((2, 2, 3), np.float32)
     )

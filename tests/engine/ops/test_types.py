@@ -1,4 +1,4 @@
-"""Inference on symbols and unknowns, where the concrete runs of the other tests cannot look."""
+"""Type inference with symbolic and unknown sizes, which the runs of the other tests do not cover."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nncdbg.engine.ops.types import broadcast_shapes, normal_axes, product, tota
 
 
 def read(text: str | None) -> TensorType | None:
-    """`f32[N,3,?]` as a type; None stays None."""
+    """Parse `f32[N,3,?]`; None is returned unchanged."""
     if text is None:
         return None
     found = re.fullmatch(r"(\w+)\[(.*)\]", text)
@@ -115,7 +115,7 @@ ROWS: list[tuple[str, int, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "version", "attributes", "inputs", "expected"), ROWS)
-def test_symbols_flow_through(
+def test_symbolic_sizes_propagate(
     name: str, version: int, attributes: dict[str, Any], inputs: str, expected: str
 ) -> None:
     assert inferred(name, version, attributes, inputs) == expected
@@ -138,7 +138,9 @@ def test_symbols_flow_through(
         ("BitCast", 26, {"to": 7}, "f32[2]", "different bit widths"),
     ],
 )
-def test_types_that_cannot_fit(name: str, version: int, attributes: Any, inputs: str, fact: str) -> None:
+def test_incompatible_types_are_refused(
+    name: str, version: int, attributes: Any, inputs: str, fact: str
+) -> None:
     with pytest.raises(GraphError, match=re.escape(fact)):
         inferred(name, version, attributes, inputs)
 
@@ -159,7 +161,7 @@ def test_every_version_has_kernel_inference_and_doc(name: str) -> None:
         assert op.doc
 
 
-def test_a_split_by_one_number_does_not_fit() -> None:
+def test_split_refuses_a_scalar_split() -> None:
     split = lookup("Split", 18)
     assert split is not None
     assert split.infer is not None
@@ -167,7 +169,7 @@ def test_a_split_by_one_number_does_not_fit() -> None:
         split.infer(complete("Split", 18, {}), [TensorType("f32", (3,)), TensorType("i64", ())])
 
 
-def test_what_onnx_itself_refuses_is_told() -> None:
+def test_errors_of_onnx_inference_are_reported() -> None:
     text = "graph @main(%x: f64[3]) -> (%y) {\n  %y = StringNormalizer(%x)\n  return %y\n}\n"
     with pytest.raises(GraphError, match="the operands of StringNormalizer are invalid"):
         nncdbg.Debugger(nncdbg.parse(text))

@@ -1,4 +1,4 @@
-"""Window arithmetic against counting, nncdbg.Windows against NumPy's sliding windows, scratch memory."""
+"""Window counts against enumeration, `nncdbg.Windows` against NumPy's sliding windows, scratch memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.engine.ops.one_node import check_kernel, normal
 
 
 @given(st.integers(1, 20), *[st.integers(1, 4)] * 3, st.integers(0, 3), st.integers(0, 3), st.booleans())
-def test_windows_are_counted(
+def test_window_count_matches_enumeration(
     size: int, kernel: int, stride: int, dilation: int, begin: int, end: int, ceil: bool
 ) -> None:
     axis = Axis(kernel, stride, dilation, begin, end, ceil=ceil)
-    # A window of padding alone is nobody's; ONNX asks for less padding than that.
+    # ONNX requires padding smaller than a window, so no window contains padding alone.
     assume(end < axis.extent)
     starts = range(0, size + begin + end, stride)
     whole = [start for start in starts if start + axis.extent <= size + begin + end]
@@ -33,7 +33,7 @@ def test_windows_are_counted(
             axis.count(size)
         return
     if ceil:
-        # One more that hangs over the end, if it starts in the input or the padding before it.
+        # One more window may extend past the end if it starts in the input or in the padding before it.
         cut = whole[-1] + axis.extent < size + begin + end
         whole = [start for start in [*whole, *([whole[-1] + stride] if cut else [])] if start < size + begin]
     assert axis.count(size) == len(whole)
@@ -57,11 +57,11 @@ def test_same_padding_covers_the_input(size: int, kernel: int, stride: int, dila
     ("kernel", "strides", "dilations"),
     [([3, 2], None, None), ([2, 2], [2, 1], None), ([2, 3], [1, 2], [2, 1]), ([3], None, None)],
 )
-def test_windows_are_numpy_windows(kernel: list[int], strides: Any, dilations: Any) -> None:
+def test_windows_match_numpy_sliding_windows(kernel: list[int], strides: Any, dilations: Any) -> None:
     x = normal(1, 2, 3, 7, 8)
     attributes = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
-    given_ones = {key: value for key, value in attributes.items() if value is not None}
-    (result,) = check_kernel("nncdbg.Windows", [x], given_ones, version=1)
+    set_attributes = {key: value for key, value in attributes.items() if value is not None}
+    (result,) = check_kernel("nncdbg.Windows", [x], set_attributes, version=1)
     axes = list(range(4 - len(kernel), 4))
     spread: list[int] = [(k - 1) * d + 1 for k, d in zip(kernel, dilations or [1] * len(kernel), strict=True)]
     expected = np.lib.stride_tricks.sliding_window_view(x, tuple(spread), axis=tuple(axes))
@@ -87,14 +87,14 @@ def test_windows_has_a_schema_and_types() -> None:
         op.infer({"kernel_shape": (3, 1)}, [TensorType("f32", (3,))])
 
 
-def test_padding_may_cut() -> None:
+def test_negative_padding_crops() -> None:
     x = np.arange(12.0).reshape(3, 4)
     result = padded(np, x, [(1, -1), (-2, 1)], 7)
     assert result.tolist() == [[7, 7, 7], [2, 3, 7], [6, 7, 7]]
     assert padded(np, x, [(0, 0), (0, 0)], 7) is x
 
 
-def test_scratch_is_kept_for_each_purpose_and_thread() -> None:
+def test_scratch_memory_is_kept_per_purpose_and_thread() -> None:
     first = scratch(np, "test", (10, 10), np.float64)
     assert np.shares_memory(first, scratch(np, "test", (20,), np.float32))
     assert not np.shares_memory(first, scratch(np, "other test", (10, 10), np.float64))

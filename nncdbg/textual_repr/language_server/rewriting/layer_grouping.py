@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lsprotocol import types
 
 from nncdbg.engine.graph import Node, Type, Value
-from nncdbg.engine.text.lexemes import PREFIX_END, name_text
+from nncdbg.engine.text.lexemes import PREFIX_END, fresh_name, name_text
 from nncdbg.engine.text.types import value_text
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
@@ -141,8 +141,4 @@ def _outputs(analysis: Analysis, selection: Selection) -> list[Value]:
 def _free_name(analysis: Analysis) -> str:
     """Return ``layer``, or ``layer`` with a number."""
     labels = {block.name for chunk in analysis.chunks for block in chunk.reading.opened}
-    count, name = 0, "layer"
-    while name in labels:
-        count += 1
-        name = f"layer_{count}"
-    return name
+    return fresh_name("layer", labels, mark="_")

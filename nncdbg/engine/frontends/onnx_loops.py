@@ -1,32 +1,122 @@
-"""ONNX ``Scan`` as ``while``: each iteration gathers its slices; the outputs are collected."""
+"""ONNX ``Loop`` and ``Scan`` as ``while``.
+
+ONNX tests the condition of a Loop before each iteration, so ``break`` is the first statement of the body.
+If no condition is given and the body returns a constant, the loop runs by its count alone.
+As in onnxruntime and onnx.reference, a condition that the body computes ends the loop even if
+the node has no condition input.
+
+Each iteration of a Scan gathers its slices; the outputs are collected.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, UnsupportedOp
-from nncdbg.engine.frontends.onnx_node import need_names, node_title
-from nncdbg.engine.graph import Attribute, Graph, Literal, Node, Operand, TensorType, Value, tensor_only
+from nncdbg.engine.frontends.onnx_node import node_title
+from nncdbg.engine.frontends.order import reads
+from nncdbg.engine.graph import (
+    Attribute,
+    Graph,
+    Inline,
+    Literal,
+    Node,
+    Operand,
+    TensorType,
+    Value,
+    tensor_only,
+)
+from nncdbg.engine.text.lexemes import fresh_name
 
 _INDEX = TensorType("i64", ())
+
+
+def loop_node(
+    node: Any,
+    body: Graph | None,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Value],
+    true: Collection[str],
+) -> Node:
+    """Return the ``while`` of a Loop NodeProto (ONNX Loop-1 to 25).
+
+    `inputs` are (count, condition, *initial) of the node; `body.inputs` (counter, condition,
+    *carried); `body.outputs` (condition, *next, *collected); `true` the outer values known to be true.
+    Raises GraphError for counts that do not match, or a carried value without a name.
+    """
+    title = node_title(node)
+    if body is None:
+        raise GraphError(f"{title} has no body")
+    times, condition, *initial = [*inputs, None, None][: max(2, len(inputs))]
+    carried = len(initial)
+    if len(body.inputs) != carried + 2 or len(body.outputs) < carried + 1:
+        raise GraphError(
+            f"{title} carries {carried} values, but its body has {len(body.inputs)} inputs"
+            f" and {len(body.outputs)} outputs",
+            hint="pass the counter, condition and carried values to the body; return all but the counter",
+        )
+    if len(outputs) > len(body.outputs) - 1:
+        raise GraphError(f"{title} has {len(outputs)} outputs, but its body returns {len(body.outputs) - 1}")
+    results = (*outputs, *(Value(""),) * (len(body.outputs) - 1 - len(outputs)))
+    start: Operand = Literal(True) if condition is None else condition
+    tested = not (_known_true(condition, true) and _stays_true(body, true))
+    if tested:
+        body = replace(body, nodes=(Node("break", (body.inputs[1].name,)), *body.nodes))
+    elif not _reads(body, body.inputs[1].name):
+        body = replace(body, inputs=(body.inputs[0], *body.inputs[2:]), outputs=body.outputs[1:])
+        _need_names(title, body.inputs[1:])
+        return Node("while", (times, *initial), results, subgraphs=(body,))
+    _need_names(title, body.inputs[1:])
+    return Node("while", (times, start, *initial), (Value(""), *results), subgraphs=(body,))
+
+
+def _known_true(condition: Operand, true: Collection[str]) -> bool:
+    return condition is None or condition in true
+
+
+def _stays_true(body: Graph, true: Collection[str]) -> bool:
+    """Return whether the body's condition output is a true constant, or its condition input."""
+    name = body.outputs[0].name
+    identities = (node for node in body.nodes if node.op == "Identity" and node.inputs and node.outputs)
+    copies = {node.outputs[0].name: node.inputs[0] for node in identities}
+    while name in copies:
+        name = str(copies[name])
+    constants = {constant.value.name: constant.data for constant in body.constants}
+    if name in constants:
+        data = constants[name]
+        return isinstance(data, Inline) and data.array.size == 1 and bool(data.array.all())
+    own = {value.name for node in body.nodes for value in node.outputs} | {v.name for v in body.inputs}
+    return name == body.inputs[1].name or (name in true and name not in own)
+
+
+def _reads(body: Graph, name: str) -> bool:
+    """Return whether a statement reads the value, or it is a result besides the condition itself."""
+    used = any(name in reads(node) for node in body.nodes)
+    return used or any(value.name == name for value in body.outputs[1:])
+
+
+def _need_names(title: str, carried: Iterable[Value]) -> None:
+    """Raise GraphError for a loop's carried value without a name, as ONNX and graph text require one."""
+    if not all(value.name for value in carried):
+        raise GraphError(
+            f"{title} carries a value that has no name in its body", hint="name the inputs of the body"
+        )
 
 
 class _Names:
     """Generates unused names for the values that ONNX leaves implicit."""
 
-    def __init__(self, stem: str, taken: frozenset[str]) -> None:
-        self._stem = stem
-        self._taken = set(taken)
+    def __init__(self, outputs: Sequence[Value], body: Graph, taken: frozenset[str]) -> None:
+        self._stem = next((value.name for value in outputs if value.name), "Scan")
+        self._taken = taken | _inside(body)
 
     def fresh(self, what: str) -> str:
-        name = f"{self._stem}.{what}"
-        while name in self._taken:
-            name += "'"
-        self._taken.add(name)
+        name = fresh_name(f"{self._stem}.{what}", self._taken)
+        self._taken |= {name}
         return name
 
 
@@ -55,12 +145,12 @@ def scan_nodes(
             f" its body has {len(body.inputs)} inputs and {len(body.outputs)} outputs"
         )
     stacked = len(body.outputs) - carried
-    names = _Names(next((value.name for value in outputs if value.name), "Scan"), taken | _inside(body))
+    names = _Names(outputs, body, taken)
     in_axes = _numbers(attributes, "scan_input_axes", count, title)
     backward = _numbers(attributes, "scan_input_directions", count, title)
     sequences = inputs[carried:]
     before, times = _length(sequences[0], in_axes[0], names)
-    need_names(title, body.inputs[:carried])
+    _need_names(title, body.inputs[:carried])
     gathered, counter = _slices(body.inputs[carried:], sequences, in_axes, backward, times, names)
     body = replace(body, inputs=(counter, *body.inputs[:carried]), nodes=(*gathered, *body.nodes))
     results = [*outputs, *(Value(""),) * (len(body.outputs) - len(outputs))]
@@ -96,7 +186,7 @@ def batched_scan_nodes(
             f"{title} uses sequence_lens, which nncdbg does not support",
             hint="convert the model to opset 9 or later: onnx.version_converter",
         )
-    names = _Names(next((value.name for value in outputs if value.name), "Scan"), taken | _inside(body))
+    names = _Names(outputs, body, taken)
     before, times = _length(inputs[1], 0, names)
     counter = Value(names.fresh("batch"), _INDEX)
     parts = [Value(names.fresh("part")) for _ in inputs[1:]]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.dap_server.presentation.answers import Answers
+from nncdbg.dap_server.variables.answers import Answers
 from nncdbg.engine import dtypes
 from nncdbg.engine.execution.statistics_log import COLUMNS
 from nncdbg.engine.graph import TensorType

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.dap_server.breakpoints.exception_filters import LABELS
-from nncdbg.dap_server.presentation.glance import Glance, is_tensor, plain_text, statistics_text, type_text
 from nncdbg.dap_server.protocol.record import Record
+from nncdbg.dap_server.variables.value_text import Glance, is_tensor, plain_text, statistics_text, type_text
 from nncdbg.engine.expression import spelled
 from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client
-    from nncdbg.dap_server.presentation.glance import Shown
     from nncdbg.dap_server.protocol.types import Source
     from nncdbg.dap_server.sources.shown import Sources
+    from nncdbg.dap_server.variables.value_text import Shown
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.stats import Summary
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.presentation.glance import is_tensor
+from nncdbg.dap_server.variables.value_text import is_tensor
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:

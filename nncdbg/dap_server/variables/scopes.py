@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.dap_server.presentation.children import Children, View
-from nncdbg.dap_server.presentation.places import (
+from nncdbg.dap_server.variables.children import Children, View
+from nncdbg.dap_server.variables.encoded import Sent
+from nncdbg.dap_server.variables.places import (
     ContentPlace,
     FramePlace,
     ScopePlace,
@@ -18,15 +19,14 @@ from nncdbg.dap_server.presentation.places import (
     standing,
     value_title,
 )
-from nncdbg.dap_server.presentation.sent import Sent
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.presentation.elements import type_of
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.types import Variable
+    from nncdbg.dap_server.variables.encoded import Listed
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.frame import Frame
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from nncdbg.dap_server.presentation.glance import Glance, is_tensor
+from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.values.slicing import Slicing
 from nncdbg.presentation.slices import followed, slice_lines, statement_line

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from nncdbg.dap_server.presentation.glance import UNKNOWN, is_tensor
-from nncdbg.dap_server.presentation.memory_references import number_in
+from nncdbg.dap_server.variables.memory_references import number_in
+from nncdbg.dap_server.variables.value_text import UNKNOWN, is_tensor
 from nncdbg.engine.compilation.code import UNSET
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.presentation.children import View
-    from nncdbg.dap_server.presentation.places import FramePlace
     from nncdbg.dap_server.protocol.types import Variable
+    from nncdbg.dap_server.variables.children import View
+    from nncdbg.dap_server.variables.places import FramePlace
     from nncdbg.engine.execution.frame import Frame
 
 Listed: TypeAlias = "Variable | msgspec.Raw"

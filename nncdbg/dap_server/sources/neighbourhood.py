@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.presentation.places import standing
+from nncdbg.dap_server.variables.places import standing
 
 if TYPE_CHECKING:
     from collections.abc import Container

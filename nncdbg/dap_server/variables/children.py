@@ -10,17 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.dap_server.presentation.definitions import definition_reference, model_reference
-from nncdbg.dap_server.presentation.glance import (
-    GLANCE,
-    UNKNOWN,
-    Glance,
-    is_tensor,
-    statistics_text,
-    type_text,
-)
-from nncdbg.dap_server.presentation.memory_references import memory_reference
-from nncdbg.dap_server.presentation.places import (
+from nncdbg.dap_server.protocol.types import Variable, VariablePresentationHint
+from nncdbg.dap_server.sources.definitions import definition_reference, model_reference
+from nncdbg.dap_server.variables.memory_references import memory_reference
+from nncdbg.dap_server.variables.places import (
     AskedPlace,
     Container,
     ContentPlace,
@@ -29,7 +22,14 @@ from nncdbg.dap_server.presentation.places import (
     depth_of,
     evaluate_name,
 )
-from nncdbg.dap_server.protocol.types import Variable, VariablePresentationHint
+from nncdbg.dap_server.variables.value_text import (
+    GLANCE,
+    UNKNOWN,
+    Glance,
+    is_tensor,
+    statistics_text,
+    type_text,
+)
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
@@ -37,9 +37,9 @@ from nncdbg.engine.time.timeline import EVICTED
 from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.types import ValueFormat
     from nncdbg.dap_server.session import Session
+    from nncdbg.dap_server.variables.encoded import Listed
     from nncdbg.engine.execution.frame import Frame
 
 Make: TypeAlias = "Callable[[int, int], Iterator[Listed]]"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.dap_server.presentation.glance import Glance, type_text
+from nncdbg.dap_server.variables.value_text import Glance, type_text
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.inputs.data_specs import Plain, read_spec

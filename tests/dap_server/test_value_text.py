@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.dap_server.presentation.glance import Glance, Shown, type_text
+from nncdbg.dap_server.variables.value_text import Glance, Shown, type_text
 from nncdbg.engine.backends import cupy
 from tests.engine.backends.stand_in import StandIn
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.dap_server.presentation.children import View
-from nncdbg.dap_server.presentation.glance import type_text
-from nncdbg.dap_server.presentation.memory_references import memory_reference
-from nncdbg.dap_server.presentation.places import ContentPlace, computed, frame_place
 from nncdbg.dap_server.protocol.types import VariablePresentationHint
+from nncdbg.dap_server.variables.children import View
+from nncdbg.dap_server.variables.memory_references import memory_reference
+from nncdbg.dap_server.variables.places import ContentPlace, computed, frame_place
+from nncdbg.dap_server.variables.value_text import type_text
 from nncdbg.engine.expression import evaluate
 from nncdbg.engine.expression.nodes import Name
 

@@ -1,1 +1,0 @@
-"""Presentation of values to a client: scopes, children, statistics, and reference numbers."""
