@@ -171,7 +171,7 @@ def _memory(session: CommandSession, text: str) -> None:
     timeline = debugger.timeline
     session.screen.put(f"allocator {debugger.loaded.allocation.name}")
     session.screen.put(f"buffers in use {_size(debugger.loaded.allocation.live_bytes())}")
-    session.screen.put(f"history budget {_size(timeline.budget)}")
+    session.screen.put(f"history budget {_size(timeline.checkpoints.budget)}")
 
 
 def _convenience(session: CommandSession, text: str) -> None:

@@ -128,7 +128,7 @@ class Debugger(RichOutput):
                 program, self.backend, allocation, seed, fallback, statistics, black_box
             )
             if check is not None:
-                compiled.observers.check(check, program, compiled.listing, lambda: self.timeline.replaying)
+                compiled.observers.check(check, lambda: self.timeline.replaying)
             if black_box is not None:
                 self.notes = [*map(Note, black_box.begin(program, self.backend)), *self.notes]
         self.loaded = compiled
@@ -409,7 +409,7 @@ class Debugger(RichOutput):
         """Finds causes of NaN, Inf and zeros."""
         from nncdbg.engine.diagnosis.diagnosing import Diagnosing
 
-        return Diagnosing(self.loaded, self.backend.to_host, self.backend.name)
+        return Diagnosing(self.loaded)
 
     def mark(self, name: str) -> Mark:
         """Name this moment, for `go_to`."""

@@ -36,6 +36,7 @@ class CompiledProgram(Loaded):
         statistics: bool,
         black_box: BlackBox | None = None,
     ) -> None:
+        self.allocation = allocation
         self.running = Running()
         self.supplied = SuppliedResults(backend.to_device)
         self._fallback = Fallback(backend) if fallback else None
@@ -51,16 +52,11 @@ class CompiledProgram(Loaded):
         super().__init__(program, program.as_listing(), linker)
         self.found: Report = _ignore
         """Called with each finding of the run."""
-        self.observers = Instrumentation(linker, lambda finding: self.found(finding), statistics)
+        self.observers = Instrumentation(self, lambda finding: self.found(finding), statistics)
         self.names = frozenset(candidates(program, "value") | constant_names(program))
         """The names of all values and constants."""
         self._entry: Code | None = None
         self._types: list[Type | None] = []
-
-    @property
-    def allocation(self) -> Allocation:
-        """The allocation of the program's results."""
-        return self.linker.allocation
 
     @property
     def fallbacks(self) -> list[tuple[int | None, str]]:

@@ -55,7 +55,7 @@ def watch_run(
     """
     debugger.uncatch()
     move = run or debugger.run
-    trail = debugger.observers.follow(debugger.control, debugger.diagnosis)
+    trail = debugger.observers.follow(debugger.control)
     started = time.perf_counter()
     stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started

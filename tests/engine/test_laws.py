@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from tests.engine.programs import largest, runnable
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
@@ -169,7 +169,7 @@ def test_a_step_over_undone_is_where_it_began(text: str) -> None:
 def test_without_memory_for_history_going_back_gives_the_same(text: str) -> None:
     rich, poor = started(text), started(text, history=0)
     assert rich.run().reason == poor.run().reason == "end"
-    poor.timeline.enforce()
+    poor.timeline.checkpoints.enforce()
     last = rich.control.machine.tick
     for tick in range(last - 1, -1, -1):
         rich.go_to(tick)
@@ -184,7 +184,7 @@ def test_without_memory_for_history_going_back_gives_the_same(text: str) -> None
                 continue
             np.testing.assert_array_equal(poor.value(name), wanted)
         if tick % 3 == 0:
-            poor.timeline.enforce()
+            poor.timeline.checkpoints.enforce()
     assert poor.run().reason == "end"
     assert rich.run().reason == "end"
     assert results(poor) == results(rich)

@@ -11,7 +11,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.time.timeline import SPACING
+from nncdbg.engine.time.checkpoints import SPACING
 
 LOOP = """\
 graph @main(%x: f32[4], %n: i64[]) -> (%y: f32[4]) {
@@ -47,7 +47,7 @@ def test_a_replay_goes_through_the_micro_programs_that_were_stepped_into() -> No
         seen.append((debugger.stop.line, len(debugger.frames)))
         debugger.step_into()
     for place in reversed(seen):
-        debugger.timeline.enforce()
+        debugger.timeline.checkpoints.enforce()
         debugger.step_back_into()
         assert (debugger.stop.line, len(debugger.frames)) == place
     assert debugger.control.machine.tick == 1
@@ -96,8 +96,8 @@ def test_a_dropped_value_of_a_layer_is_that_of_this_visit() -> None:
         debugger.run()
         debugger.step_over()
         debugger.step_over()
-    poor.timeline.budget = 0
-    poor.timeline.enforce()
+    poor.timeline.checkpoints.budget = 0
+    poor.timeline.checkpoints.enforce()
     np.testing.assert_array_equal(poor.value("q"), rich.value("q"))
 
 
@@ -105,16 +105,16 @@ def test_a_dropped_value_that_was_edited_comes_back_as_edited() -> None:
     debugger = started()
     debugger.run()
     debugger.set_value("z", 3.0)
-    debugger.timeline.budget = 0
-    debugger.timeline.enforce()
+    debugger.timeline.checkpoints.budget = 0
+    debugger.timeline.checkpoints.enforce()
     np.testing.assert_array_equal(debugger.value("z"), [3.0] * 4)
 
 
 def test_an_edit_reaches_what_depends_on_it_through_dropped_values() -> None:
     debugger = started()
     debugger.run()
-    debugger.timeline.budget = 0
-    debugger.timeline.enforce()
+    debugger.timeline.checkpoints.budget = 0
+    debugger.timeline.checkpoints.enforce()
     debugger.set_value("x", 0.0)
     assert debugger.outputs is not None
     np.testing.assert_allclose(debugger.outputs["y"], [0.25] * 4)
@@ -124,7 +124,7 @@ def test_checkpoints_stay_at_distances_that_double() -> None:
     debugger = started(inputs={"x": X, "n": 6_000}, allocator="plain")
     debugger.run()
     last = debugger.control.machine.tick
-    ticks = [state.tick for state in debugger.timeline._checkpoints]
+    ticks = [state.tick for state in debugger.timeline.checkpoints.states]
     for older, newer in zip(ticks, ticks[1:], strict=False):
         assert newer - older <= max(2 * SPACING, last - newer + 2 * SPACING)
     assert len(ticks) < 20
@@ -328,9 +328,9 @@ def test_going_back_finds_a_nan_in_a_value_that_was_dropped() -> None:
     text = "graph @main(%x: f32[2]) -> (%b) {\n  %a = Log(%x)\n  %b = Neg(%x)\n  return %b\n}\n"
     debugger = started(text, {"x": [-1.0, 1.0]})
     debugger.run()
-    debugger.timeline.budget = 0
-    debugger.timeline.enforce()
-    debugger.timeline.budget = 1 << 30
+    debugger.timeline.checkpoints.budget = 0
+    debugger.timeline.checkpoints.enforce()
+    debugger.timeline.checkpoints.budget = 1 << 30
     debugger.catch("nan")
     assert debugger.reverse_continue().reason == "exception"
     assert debugger.control.machine.tick == 1

@@ -86,7 +86,7 @@ class LineRequest:
         program, path = session.program, self.path
         text = program.sources.of_program
         assert path is not None
-        if not program.debugger.breakpoints.origin(path):
+        if not program.debugger.breakpoints.placement.origin(path):
             name = os.path.basename(path)
             raise UsageError(
                 f"no statement in the program comes from {name}",

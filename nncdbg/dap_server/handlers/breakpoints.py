@@ -133,7 +133,7 @@ def breakpoint_locations(
             for line in lines
         ]
     else:
-        origin = session.program.debugger.breakpoints.origin(path_in(arguments.source.path or ""))
+        origin = session.program.debugger.breakpoints.placement.origin(path_in(arguments.source.path or ""))
         lines = sorted(line for line in origin if first <= line <= last)
         found = [BreakpointLocation(line=session.client.outgoing_line(line)) for line in lines]
     return BreakpointLocationsBody(breakpoints=found)

@@ -13,7 +13,7 @@ from nncdbg.dap_server.variables.places import computed
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.values.current import results_of
 from nncdbg.presentation.elements import is_text
 

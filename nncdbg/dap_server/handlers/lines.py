@@ -18,7 +18,7 @@ from nncdbg.dap_server.variables.places import (
     value_title,
 )
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

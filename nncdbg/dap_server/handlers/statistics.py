@@ -17,7 +17,7 @@ from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import is_text
 from nncdbg.presentation.frame_titles import frame_title
 
@@ -193,7 +193,7 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
 def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[list[Any]]]:
     """The slots of the latest completed visits of these frames' blocks, oldest first."""
     past: dict[Code, list[list[Any]]] = {_code(session, depth): [] for depth in depths}
-    for each in session.program.debugger.timeline.finished():
+    for each in session.program.debugger.control.machine.finished():
         visits = past.get(each.code)
         if visits is not None and len(visits) < MOST_VISITS - 1:
             visits.append(each.slots)

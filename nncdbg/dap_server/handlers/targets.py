@@ -14,6 +14,7 @@ from nncdbg.dap_server.registry import STILL, STOPPED, request
 from nncdbg.dap_server.sources.instructions import address_of, reference_of
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.time.visits import last_visit
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import (
@@ -153,7 +154,7 @@ def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
     In a loop both are possible: the statement ran in the last iteration, and runs again in this one.
     """
     debugger = session.program.debugger
-    last = debugger.timeline.last_visit(lambda code: _is_of(session, code, listing, site), site.pc)
+    last = last_visit(debugger.control.machine, lambda code: _is_of(session, code, listing, site), site.pc)
     within = [frame for frame in debugger.control.stack if _is_of(session, frame.code, listing, site)]
     # A micro program is entered only by stepping into it, so one that is not open is never reached by
     # running.
@@ -182,7 +183,7 @@ def goto(session: Session, arguments: GotoArguments) -> None:
         move_to = debugger.control.move_to
         session.program.move(session, lambda: debugger.move(move_to, there, place.site.pc))
         return
-    tick = debugger.timeline.last_visit(there, place.site.pc)
+    tick = last_visit(debugger.control.machine, there, place.site.pc)
     if tick is None:
         raise UsageError("this statement has not run yet", hint="request gotoTargets again")
     session.program.move(session, lambda: _went(debugger.go_to(tick)))

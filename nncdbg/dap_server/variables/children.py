@@ -33,7 +33,7 @@ from nncdbg.dap_server.variables.value_text import (
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:

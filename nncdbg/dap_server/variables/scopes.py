@@ -208,7 +208,7 @@ def _memory(here: Here) -> Children:
         ("allocator", debugger.loaded.allocation.name),
         ("backend", debugger.backend.name),
         ("live", f"{debugger.loaded.allocation.live_bytes()} bytes in buffers"),
-        ("budget", f"{timeline.budget} bytes for old values"),
+        ("budget", f"{timeline.checkpoints.budget} bytes for old values"),
         (
             "undo",
             f"{timeline.undoable} of {timeline.tick} statements without a replay",

@@ -145,7 +145,7 @@ def _prepared(make: Make, way: Way) -> Debugger:
     if way.catches:
         debugger.catch(*(kind for kind in KINDS if kind not in debugger.observers.beyond()))
     if way.follows:
-        debugger.observers.follow(debugger.control, debugger.diagnosis)
+        debugger.observers.follow(debugger.control)
     return debugger
 
 

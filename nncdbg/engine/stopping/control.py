@@ -300,14 +300,14 @@ class Control:
 
     def check_budget(self) -> None:
         """Schedule housekeeping if history exceeds its budget; called after more memory is allocated."""
-        if self.timeline.over_budget:
+        if self.timeline.checkpoints.over_budget:
             self.between_statements()
 
     def keep_house(self) -> None:
         """Limit history to its budget and run pending actions, if due."""
         if self.service:
             self.service = False
-            self.timeline.enforce()
+            self.timeline.checkpoints.enforce()
             self.act()
 
     def between_statements(self, action: Callable[[], None] | None = None) -> None:

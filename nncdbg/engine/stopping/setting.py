@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Code, Path, walk
+from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.engine.ops.valid_integers import known_type
@@ -223,14 +222,6 @@ class Breakpoints(Sequence[Breakpoint]):
         if found is None:
             raise UsageError(f"no breakpoint {number}", hint="list the breakpoints with `info breakpoints`")
         return found
-
-    def together(self) -> AbstractContextManager[None]:
-        """Return a context manager that applies all changes of breakpoints together at its exit."""
-        return self.traps.together()
-
-    def origin(self, file: str) -> Mapping[int, Sequence[tuple[Path, int]]]:
-        """Return the statements of each line of a source file of the model; empty for other files."""
-        return self.placement.origin(file)
 
     def reach(self, code: Code) -> None:
         """Set the breakpoints' traps in a newly compiled block and the blocks inside it."""

@@ -19,7 +19,8 @@ from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, chec
 from nncdbg.engine.graph import Array
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, nearest_name
-from nncdbg.engine.time.timeline import EVICTED, Timeline
+from nncdbg.engine.time.checkpoints import EVICTED
+from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary

@@ -58,14 +58,14 @@ class Ranges:
                 f"the gate range:{text} uses no computed value",
                 hint="use a computed value, as in range:max(%h) > 1e4, or $out for every result",
             )
-        with self._debugger.breakpoints.together():
+        with self._debugger.breakpoints.traps.together():
             made.numbers += [self._debugger.watch_value(f"%{name}").number for name in written]
         return made
 
     def _watch_statements(self, made: _Range) -> None:
         """Stop after every statement whose results make an expression over `$out` true."""
         ops = {node.op for _, graph in blocks(self._debugger.program) for node in graph.nodes if node.outputs}
-        with self._debugger.breakpoints.together():
+        with self._debugger.breakpoints.traps.together():
             for op in sorted(op for op in ops if op not in CONTROL and not op.startswith("@")):
                 made.numbers.append(self._debugger.break_at(op=op, when=made.expression.text).number)
         made.asked = 1  # The breakpoints evaluate it, and stop only where it is true.

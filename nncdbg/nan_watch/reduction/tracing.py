@@ -79,7 +79,7 @@ class _Tracer:
         debugger.uncatch()
         self.debugger = debugger
         self.target = target
-        self.trail = debugger.observers.follow(debugger.control, debugger.diagnosis)
+        self.trail = debugger.observers.follow(debugger.control)
         self.flat: deque[Executed] = deque()
         self.outer: deque[Executed] = deque()
         self.contents: dict[int, Any] = {}
@@ -150,7 +150,9 @@ class _Tracer:
                 self.contents.setdefault(id(each), copied(each))
         if where is self.flat:
             self.bytes += sum(map(bytes_of, one.results))
-            while len(where) > LONGEST or (self.bytes > self.debugger.timeline.budget and len(where) > 1):
+            while len(where) > LONGEST or (
+                self.bytes > self.debugger.timeline.checkpoints.budget and len(where) > 1
+            ):
                 self.bytes -= sum(map(bytes_of, where.popleft().results))
 
 

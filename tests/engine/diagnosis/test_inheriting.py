@@ -99,7 +99,7 @@ def followed(program: nncdbg.Program, inputs: Mapping[str, Any]) -> tuple[list[A
     """The outputs, and masks of the elements that depend on a bad value; None if the op refuses it."""
     debugger = nncdbg.Debugger(program, inputs, allocator=LeanAllocation(), statistics=False)
     debugger.uncatch()
-    trail = debugger.observers.follow(debugger.control, debugger.diagnosis)
+    trail = debugger.observers.follow(debugger.control)
     stop = debugger.run()
     if stop.reason != "end":
         return None

@@ -190,7 +190,7 @@ def test_memory_of_a_long_loop_is_bounded_with_history() -> None:
         highest = max(highest, original())
         return original()
 
-    debugger.timeline.live_bytes = watched
+    debugger.timeline.checkpoints.live_bytes = watched
     assert debugger.run().reason == "end"
     # 40,000 buffers of 128 bytes are 5 MB; the journal keeps those of 2,048 iterations.
     assert highest < 3 << 20

@@ -98,7 +98,7 @@ def test_one_statement_by_its_block_and_one_of_a_micro_program(debugger: nncdbg.
 
 
 def test_many_at_once_take_effect_together(debugger: nncdbg.Debugger) -> None:
-    with debugger.breakpoints.together():
+    with debugger.breakpoints.traps.together():
         first = debugger.break_at(op="Softmax")
         debugger.break_at(op="Neg")
         debugger.delete(first.number)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.time.timeline import JOURNAL
+from nncdbg.engine.time.checkpoints import JOURNAL
 
 LOOP = """\
 graph @main(%x: f32[1000], %n: i64[]) -> (%y: f32[1000]) {
@@ -30,7 +30,7 @@ def test_a_long_loop_keeps_a_bounded_past() -> None:
     assert debugger.run().reason == "end"
     assert len(debugger.control.machine.journal) <= JOURNAL
     assert debugger.loaded.allocation.live_bytes() < 40e6
-    assert len(debugger.timeline._checkpoints) < 30
+    assert len(debugger.timeline.checkpoints.states) < 30
 
 
 def test_any_iteration_of_a_long_loop_can_be_gone_back_to() -> None:

@@ -11,6 +11,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.time import timeline
+from nncdbg.engine.time.visits import last_visit
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -43,7 +44,7 @@ def check(debugger: nncdbg.Debugger, moments: list[Moment]) -> None:
     now = debugger.control.machine.tick
     for path, pc in set(moments):
         last = max((tick for tick, moment in enumerate(moments[:now]) if moment == (path, pc)), default=None)
-        assert debugger.timeline.last_visit(on(path), pc) == last, (path, pc, now)
+        assert last_visit(debugger.control.machine, on(path), pc) == last, (path, pc, now)
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena"])
@@ -65,7 +66,7 @@ def test_past_the_journal_nothing_is_said_that_is_not_known(monkeypatch: pytest.
     assert floor > 0
     for path, pc in set(moments):
         last = max(tick for tick, moment in enumerate(moments[:-1]) if moment == (path, pc))
-        assert debugger.timeline.last_visit(on(path), pc) == (last if last >= floor else None)
+        assert last_visit(debugger.control.machine, on(path), pc) == (last if last >= floor else None)
 
 
 def test_back_into_the_micro_program_that_was_taken_and_no_other() -> None:
