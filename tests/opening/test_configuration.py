@@ -27,7 +27,7 @@ from nncdbg.terminal.one_shot import run, text
 from tools.launch_schema import MANIFEST, manifest
 
 NO_FLAG = {"program": "the positional argument", "folder": "the command line has the current folder"}
-OF_THE_CALLER = {"statistics", "black_box", "supervision"}
+OF_THE_CALLER = {"compiled", "statistics", "black_box", "supervision"}
 """Parameters of Debugger that a command decides, not the user of a command."""
 
 NAMES = [*settings()]
