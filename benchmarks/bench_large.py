@@ -1,8 +1,10 @@
 """Large programs: 100,000 nodes to the first stop, and a second `nncdbg.watch` of 5,000 nodes.
 
-Peers of the first stop and of its peak memory: processes in which onnxruntime creates a session of the same
-model, with its default optimizations and without any.  Peer of the second watch: a plain run of the same
-compiled program, with nothing inspected.  One thread; both begin without values of an earlier run.
+Two models are opened: residual blocks, which onnxruntime fuses at length, and a chain of elementwise ops, in
+which it finds nothing to fuse.  Peers of the first stop and of its peak memory: processes in which
+onnxruntime creates a session of the same model, with its default optimizations and without any.  Peer of the
+second watch: a plain run of the same compiled program, with nothing inspected.  One thread; both begin
+without values of an earlier run.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from apart import apart, main
 from timing import interleaved
@@ -35,11 +37,25 @@ PEERS = {"onnxruntime": "ORT_ENABLE_ALL", "onnxruntime without optimizations": "
 """The sessions that opening a model is compared with, and their optimization levels."""
 
 
+def write_chain(path: Path, count: int, channels: int, width: int) -> None:
+    """Write an ONNX model of `count` nodes, each of which reads the result of the one before."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    nodes, value = [], "input"
+    for number in range(count):
+        op = ("Tanh", "Add", "Sigmoid", "Mul")[number % 4]
+        result = "output" if number == count - 1 else f"/layers.{number}/{op}_output_0"
+        operands = [value, "scale"] if op in ("Add", "Mul") else [value]
+        nodes.append(helper.make_node(op, operands, [result], name=f"/layers.{number}/{op}"))
+        value = result
+    _save(path, nodes, [numpy_helper.from_array(np.full(width, 0.5, np.float32), "scale")], channels, width)
+
+
 def write_model(path: Path, count: int, channels: int, width: int) -> None:
     """Write an ONNX model of `count` nodes: residual blocks, named as PyTorch exports them."""
     import numpy as np
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper
 
     random = np.random.default_rng(0)
     nodes: list[Any] = []
@@ -73,6 +89,13 @@ def write_model(path: Path, count: int, channels: int, width: int) -> None:
     while len(nodes) < count - 1:
         value = add("Relu", f"/head/act{len(nodes)}/Relu", value)
     nodes.append(helper.make_node("Identity", [value], ["output"], name="/head/Identity"))
+    _save(path, nodes, weights, channels, width)
+
+
+def _save(path: Path, nodes: list[Any], weights: list[Any], channels: int, width: int) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", channels, width])
         for name in ("input", "output")
@@ -80,6 +103,12 @@ def write_model(path: Path, count: int, channels: int, width: int) -> None:
     graph = helper.make_graph(nodes, "main_graph", ends[:1], ends[1:], weights)
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+WriteModel: TypeAlias = Callable[[Path, int, int, int], None]
+
+MODELS: dict[WriteModel, str] = {write_model: "residual blocks", write_chain: "a chain"}
+"""Functions that write the opened models, and their titles."""
 
 
 def process(arguments: list[str]) -> tuple[float, float]:
@@ -96,11 +125,11 @@ def process(arguments: list[str]) -> tuple[float, float]:
     return perf_counter() - before, usage.ru_maxrss / 1024
 
 
-def opening(folder: Path, runs: int) -> Iterator[dict[str, Any]]:
+def opening(write: WriteModel, title: str, folder: Path, runs: int) -> Iterator[dict[str, Any]]:
     """Seconds to the first stop, and MiB, of processes that open the model in turn."""
     model = folder / "large.onnx"
     # In a process of its own: a child's peak begins with the memory of its parent.
-    writing = get_context("spawn").Process(target=write_model, args=(model, OPENED, 2, 8))
+    writing = get_context("spawn").Process(target=write, args=(model, OPENED, 2, 8))
     writing.start()
     writing.join()
     ours: list[tuple[float, float]] = []
@@ -111,7 +140,7 @@ def opening(folder: Path, runs: int) -> Iterator[dict[str, Any]]:
             peers[name].append(process(["-c", SESSION, str(model), level]))
     for name, others in peers.items():
         for index, (what, bar) in enumerate(
-            ((f"{OPENED:,} nodes to the first stop (s)", BAR_TIME), ("its peak memory (MiB)", BAR_MEMORY))
+            ((f"{title} to the first stop (s)", BAR_TIME), (f"{title}: peak memory (MiB)", BAR_MEMORY))
         ):
             mine, theirs = (statistics.median(one[index] for one in some) for some in (ours, others))
             figure = f"{what} / {name}"
@@ -158,7 +187,8 @@ def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory() as folder:
         if "open" in (chosen or ["open"]):
-            yield from opening(Path(folder), min(runs, 3))
+            for write, title in MODELS.items():
+                yield from opening(write, f"{OPENED:,} nodes, {title},", Path(folder), min(runs, 3))
         if "watch" in (chosen or ["watch"]):
             stats.prepare(wait=True)
             yield watching(Path(folder), runs)

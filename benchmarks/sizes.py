@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -13,15 +14,19 @@ def main() -> None:
     rooms: Counter[str] = Counter()
     files = []
     functions = []
-    for path in sorted([*ROOT.glob("nncdbg/**/*.py"), *ROOT.glob("tests/**/*.py")]):
-        text = path.read_text()
-        relative = path.relative_to(ROOT)
+    tracked = subprocess.run(
+        ["git", "ls-files", "nncdbg/*.py", "tests/*.py"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    for relative in map(Path, tracked.stdout.splitlines()):
+        text = (ROOT / relative).read_text()
         rooms["/".join(relative.parts[:3][:-1])] += text.count("\n")
         files.append((text.count("\n"), str(relative)))
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 functions.append((length, f"{relative}:{node.lineno} {node.name}"))
+    for top in ("nncdbg", "tests"):
+        print(f"{sum(lines for room, lines in rooms.items() if room.split('/')[0] == top):6} {top}, in total")
     for room, lines in sorted(rooms.items()):
         print(f"{lines:6} {room}")
     for title, rows in (("longest files", files), ("longest functions", functions)):

@@ -1,4 +1,4 @@
-"""What all tests share: `--update` for recorded outputs, and models that need not be there."""
+"""Options and fixtures of all tests: `--update` for recorded outputs, and optional trained models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 
-# A shell starts background jobs with SIGINT ignored, and processes that tests interrupt would inherit that.
+# A shell starts background jobs with SIGINT ignored; processes that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -21,7 +21,7 @@ settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update", action="store_true", help="rewrite recorded outputs from what is seen now")
+    parser.addoption("--update", action="store_true", help="rewrite recorded outputs from the current ones")
 
 
 @pytest.fixture(scope="session")
@@ -32,9 +32,9 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_models() -> Path:
-    """A folder of trained models, from NNCDBG_SHARED or beside the repository; skips without it."""
+    """A folder of trained models, from NNCDBG_SHARED or beside the repository; skip without it."""
     base = Path(os.environ.get("NNCDBG_SHARED") or ROOT.parent / "shared")
     models = base / "models"
     if not models.is_dir():
-        pytest.skip(f"there is no folder {models}; NNCDBG_SHARED names the one that has `models/`")
+        pytest.skip(f"there is no folder {models}; set NNCDBG_SHARED to the folder that contains `models/`")
     return models

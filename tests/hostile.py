@@ -1,4 +1,4 @@
-"""A model in which every name is an attack on whatever shows it."""
+"""A model in which every name attacks the terminal or page that shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 ATTACK = "\x1b]0;owned\x07\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\x7f\u202egnp.\u2066"
-"""A title, the clipboard, a cleared screen, a colour in C1, DEL, and writing that runs backwards."""
+"""Sets the title and clipboard, clears the screen, and has a C1 colour, DEL and right-to-left text."""
 
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -19,7 +19,7 @@ def hostile(word: str) -> str:
 
 
 def hostile_model(folder: Path) -> Path:
-    """An f32 graph with a function, a branch and a NaN; the names of all are hostile, the file's too."""
+    """Save an f32 graph with a function, a branch and a NaN; all names and the file name are hostile."""
     x, y, weight, bad = map(hostile, ("x", "y", "weight", "bad"))
     size, domain = hostile("N"), hostile("domain")
     branch = [

@@ -1,4 +1,4 @@
-"""The Python in the pages runs, the commands in the README exist, and links point to files."""
+"""The Python code in the pages runs, the commands in the README exist, and links point to files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from nncdbg.dap_server import registry
 from tests.terminal.transcripts import play, same_output
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,16 +23,18 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda p: p.name
 )
-def test_the_python_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    # A page may add a request.
+    monkeypatch.setattr(registry, "HANDLERS", {**registry.HANDLERS})
     names: dict[str, Any] = {}
     for block in BLOCK.findall(page.read_text()):
         exec(compile(block, str(page), "exec"), names)
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty working folder with the examples in it; the screen has 80 columns and no colour."""
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder that contains only the examples; the screen has 80 columns and no colour."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
@@ -46,12 +49,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [page for page in PAGES if page.parent.name != "command-line" and SESSION.search(page.read_text())],
     ids=lambda p: p.stem,
 )
-def test_sessions_of_a_page_look_the_same_again(
-    page: Path, desk: Path, request: pytest.FixtureRequest
+def test_sessions_of_a_page_print_what_the_page_shows(
+    page: Path, working_folder: Path, request: pytest.FixtureRequest
 ) -> None:
     text = page.read_text(encoding="utf-8")
     for shown in SESSION.findall(text):
-        seen = play(shown, desk)
+        seen = play(shown, working_folder)
         if not same_output(seen, shown):
             assert request.config.getoption("--update") or seen == shown
             page.write_text(text := text.replace(shown, seen), encoding="utf-8")
@@ -85,8 +88,8 @@ def test_the_targets_of_the_readme_exist() -> None:
         assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
 
 
-def test_the_page_of_the_protocol_names_every_request_and_key() -> None:
-    from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
+def test_the_protocol_page_lists_every_request_and_key() -> None:
+    from nncdbg.dap_server import handlers  # noqa: F401  registers the handlers
     from nncdbg.dap_server.attach.relay import AttachArguments
     from nncdbg.dap_server.launch_arguments import LaunchArguments
     from nncdbg.dap_server.registry import HANDLERS
@@ -105,7 +108,7 @@ def test_the_page_of_the_protocol_names_every_request_and_key() -> None:
                 assert default == f"`{json.dumps(value)}`", name
 
 
-def test_the_page_of_the_protocol_has_the_limits() -> None:
+def test_the_protocol_page_states_the_limits() -> None:
     from nncdbg.dap_server.handlers import (
         disassembly,
         evaluating,
@@ -133,14 +136,14 @@ def test_the_page_of_the_protocol_has_the_limits() -> None:
         f"| elements in the clipboard | {clipboard.MAX_ELEMENTS:,} |",
         f"| completions | {evaluating.MAX_COMPLETIONS} |",
         f"of `nncdbg/timeline` | {timeline.MOST_MOMENTS} / {timeline.MOST_BRANCHES} |",
-        f"(40, at most {statistics.MOST_VALUES})",
+        f"`count` is at most {statistics.MOST_VALUES}.",
         f"`nncdbg/nearby` | {statistics.MOST_VISITS}, for the {statistics.NEAR} newest values |",
-        f"collapse (at most {graph_map.MOST_TOGGLED} in total)",
+        f"to collapse (at most {graph_map.MOST_TOGGLED} in total)",
         f"| {neighbourhood.MOST_STATEMENTS} in the {neighbourhood.LEVELS} innermost blocks of the stack |",
         f"| queued requests | {backlog.MOST:,} requests and {backlog.MOST_BYTES >> 20} MiB;",
-        f"at most {tensors.MAX_ELEMENTS})",
-        f"at most {tensors.MAX_BINS})",
+        f"`maxElements` is at most {tensors.MAX_ELEMENTS}.",
+        f"`bins` is at most {tensors.MAX_BINS}.",
         f"selects more than {tensors.MAX_REDUCED:,} elements",
-        f"at most {lines.MAX_LINES} lines)",
+        f"at most {lines.MAX_LINES} lines.",
     ):
         assert words in page, words

@@ -1,4 +1,4 @@
-"""The public Python API: what programs can be given as, and how its objects print."""
+"""The public Python API: the forms of a program argument, and how objects print."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("suffix", ["nnc", "onnx"])
-def test_a_path_names_a_program_everywhere(use: str, suffix: str, files: dict[str, Path]) -> None:
+def test_every_function_accepts_a_path(use: str, suffix: str, files: dict[str, Path]) -> None:
     for source in (files[suffix], str(files[suffix])):
         assert USES[use](source) is not None
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_model_proto_is_a_program_everywhere(use: str) -> None:
+def test_every_function_accepts_a_model_proto(use: str) -> None:
     assert USES[use](onnx_model()) is not None
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_source_that_is_no_program_is_explained(use: str) -> None:
+def test_a_source_that_is_not_a_program_is_an_error(use: str) -> None:
     with pytest.raises(nncdbg.LoadError, match=r"nowhere\.onnx does not exist"):
         USES[use]("nowhere.onnx")
     with pytest.raises(nncdbg.UsageError, match="cannot load a program from an object of type int"):
@@ -74,7 +74,7 @@ def test_a_source_that_is_no_program_is_explained(use: str) -> None:
         USES[use](TEXT)
 
 
-def test_a_module_of_torch_is_to_be_exported() -> None:
+def test_a_torch_module_is_an_error_that_suggests_export() -> None:
     module = type("Net", (), {"__module__": "torch.nn.modules.linear"})()
     with pytest.raises(nncdbg.UsageError, match=r"torch\.onnx\.export"):
         nncdbg.load(module)
@@ -92,7 +92,7 @@ def test_run_raises_the_error_of_a_statement() -> None:
         nncdbg.run(nncdbg.parse(text))
 
 
-def test_run_ends_at_its_limit() -> None:
+def test_run_stops_at_its_limit() -> None:
     with pytest.raises(nncdbg.RunError, match="max-ops"):
         nncdbg.run(EXAMPLE, max_ops=3)
 
@@ -124,7 +124,7 @@ def test_a_comparison_prints_as_the_command_does(monkeypatch: pytest.MonkeyPatch
     assert repr(report) == str(report)
 
 
-def test_a_program_is_described_in_a_line() -> None:
+def test_a_program_is_described_in_one_line() -> None:
     program = nncdbg.parse(TEXT)
     signature = "@main(%x: f32[4]) -> (%y: f32[4]), 2 statements in 1 graph"
     assert repr(program) == f"<Program {signature}>"
@@ -132,7 +132,7 @@ def test_a_program_is_described_in_a_line() -> None:
     assert program.graph is program.graphs["main"]
 
 
-def test_a_program_with_many_inputs_lists_the_first() -> None:
+def test_the_description_of_a_program_lists_its_first_inputs() -> None:
     inputs = ", ".join(f"%x{number}: f32[]" for number in range(9))
     program = nncdbg.parse(
         f"graph @main({inputs}) -> (%y: f32[]) {{\n  %y = Add(%x0, %x8)\n  return %y\n}}\n"
@@ -140,7 +140,7 @@ def test_a_program_with_many_inputs_lists_the_first() -> None:
     assert "(%x0: f32[], %x1: f32[], %x2: f32[], %x3: f32[], 5 more)" in repr(program)
 
 
-def test_a_debugger_describes_where_it_is() -> None:
+def test_the_description_of_a_debugger_has_its_position() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT))
     assert repr(debugger).endswith("; stopped (entry) at line 4: Log>")
     assert repr(debugger.frames) == "[<Frame @main, next: Log>]"
@@ -154,7 +154,7 @@ def test_a_debugger_describes_where_it_is() -> None:
     assert repr(debugger).endswith("; ended after 3 statements>")
 
 
-def test_a_hostile_name_is_escaped_when_it_prints() -> None:
+def test_a_hostile_name_is_escaped_in_descriptions() -> None:
     program = nncdbg.parse(TEXT.replace("@main", '@"a\\u001b]0;b"'))
     for shown in (program, nncdbg.Debugger(program), nncdbg.Debugger(program).frames[0]):
         assert "\x1b" not in repr(shown)
@@ -179,10 +179,10 @@ def test_every_public_name_exists() -> None:
         assert getattr(nncdbg, name) is not None
     assert dir(nncdbg) == nncdbg.__all__
     with pytest.raises(AttributeError, match="wach"):
-        getattr(nncdbg, "wach")  # noqa: B009  as a user's typing error would
+        getattr(nncdbg, "wach")  # noqa: B009  a typing error of a user
 
 
-def test_inputs_are_arrays_numbers_lists_and_texts() -> None:
+def test_an_input_is_an_array_a_list_or_a_generator_name() -> None:
     given: list[Any] = [np.ones(4, np.float32), [1, 1, 1, 1], "ones"]
     for data in given:
         assert nncdbg.run(nncdbg.parse(TEXT), {"x": data})["y"].tolist() == [0.0] * 4
@@ -219,7 +219,7 @@ def test_reduce_writes_a_bundle_with_the_finding(tmp_path: Path) -> None:
         nncdbg.reduce(program, {"x": [1.0, 1.0, 2.0, 3.0]}, folder=tmp_path / "nothing")
 
 
-def test_bisect_names_the_statement_that_must_stay_wide() -> None:
+def test_bisect_reports_the_statements_that_must_keep_their_types() -> None:
     text = """graph @main(%x: f32[4]) -> (%y: f32[4]) {
   %h: f32[4] = Exp(%x)
   %y: f32[4] = Log(%h)
@@ -254,7 +254,7 @@ def test_a_ragged_list_is_an_input_error_with_the_type_of_the_input() -> None:
     ]
 
 
-def test_variables_of_the_statement_are_names_of_values() -> None:
+def test_variables_of_the_statement_name_its_values() -> None:
     debugger = nncdbg.Debugger(EXAMPLE, seed=1)
     debugger.run_to(line=11)
     assert debugger.stats("$in0").count == 8
@@ -272,7 +272,7 @@ def test_variables_of_the_statement_are_names_of_values() -> None:
         debugger.stats("$nothing")
 
 
-def test_an_argument_of_a_wrong_type_is_an_error_of_nncdbg() -> None:
+def test_an_argument_of_a_wrong_type_raises_an_nncdbg_error() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT))
     calls: list[tuple[Callable[..., Any], Any, str]] = [
         (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), [1.0], "a dict keyed by name, not list"),
@@ -288,7 +288,7 @@ def test_an_argument_of_a_wrong_type_is_an_error_of_nncdbg() -> None:
             call(argument)
 
 
-def test_a_finding_has_its_statement() -> None:
+def test_a_finding_contains_its_statement() -> None:
     report = nncdbg.watch(nncdbg.parse(TEXT), {"x": [-1.0, 1.0, 2.0, 3.0]})
     assert [each.statement for each in report.findings if each.first] == ["%h: f32[4] = Log(%x)"]
 

@@ -68,6 +68,13 @@ def influence() -> Pages:
     return {"docs/INFLUENCE.md": page()}
 
 
+def requests() -> Pages:
+    """The page of the debug adapter, with the tables of its requests."""
+    from tools.request_tables import page
+
+    return {"docs/DAP.md": page()}
+
+
 def launch_schema() -> Pages:
     """The extension's manifest, with the keys of a launch configuration."""
     from tools.launch_schema import manifest
@@ -94,6 +101,7 @@ SOURCES: dict[str, Callable[[], Pages]] = {
     "docs/commands/": command_pages,
     "docs/COMMAND_LINE.md": command_line,
     "docs/command-line/": command_line_pages,
+    "docs/DAP.md": requests,
     "docs/EXPRESSIONS.md": expressions,
     "docs/FAMILIAR.md": familiar,
     "docs/INFLUENCE.md": influence,

@@ -36,7 +36,10 @@ def _property(name: str, setting: Setting, hint: Any) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
     if schema["type"] == "array":
         schema["items"] = {"type": "string"}
-    if setting.values:
+    if setting.extensible:
+        # Editors suggest the words of the list, and accept others without a warning.
+        schema = {"anyOf": [{"enum": [*setting.values]}, schema]}
+    elif setting.values:
         schema["enum"] = [*setting.values]
     schema["description"] = setting.description or f"{setting.help[0].upper()}{setting.help[1:]}."
     default = _DEFAULTS.get(name, getattr(RunConfiguration(), name))

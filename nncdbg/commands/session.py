@@ -63,7 +63,7 @@ class CommandSession:
         """Recordings may run Python code without confirmation."""
         self.replaying = False
         """The current line comes from a recording, or from a breakpoint script of a recording."""
-        self.told: Stop | None = None
+        self.printed_stop: Stop | None = None
         """The latest stop that was printed."""
         self.displays: dict[int, str] = {}
         """Expressions to print at each stop, by number."""
@@ -279,12 +279,12 @@ class CommandSession:
     def moved_since(self, stop: Stop) -> None:
         """Print the latest stop if the program has moved since `stop` and the stop was not printed yet."""
         now = self.debugger.stop
-        if now is not stop and now is not self.told:
+        if now is not stop and now is not self.printed_stop:
             self.arrived(now)
 
     def arrived(self, stop: Stop, *, written: bool = False) -> None:
         """Print a stop and the `display` expressions; queue the commands of its breakpoints."""
-        self.told = stop
+        self.printed_stop = stop
         self.listed = None
         if self.make_due(stop):
             return

@@ -14,7 +14,7 @@ from nncdbg.commands import find
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
 from nncdbg.commands.recording import close_recording
 from nncdbg.commands.session import CommandSession as Terminal
-from nncdbg.dap_server.breakpoints.console import tell_breakpoints
+from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.variables.places import frame_depth
@@ -89,7 +89,7 @@ class Console(Terminal):
         finally:
             if timeline.branch != branch and not self._playing:
                 self.session.defer(lambda: report_change(self.session))
-            tell_breakpoints(self.session, numbers)
+            report_breakpoint_changes(self.session, numbers)
 
     def take(self) -> str:
         """Return the output since the last call, bounded."""
@@ -142,7 +142,7 @@ class Console(Terminal):
 
     def react(self, stop: Stop) -> None:
         """On the runner: print the `display` values at a client's stop, and run its `commands`."""
-        if stop is self.told or stop.reason == "end":
+        if stop is self.printed_stop or stop.reason == "end":
             return
         silent = self.make_due(stop)
         if not (self._due or self.displays):

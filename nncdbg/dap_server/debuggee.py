@@ -67,7 +67,7 @@ class Debuggee:
         self._terminating = False
         self._failed_at: tuple[int, int, str] | None = None
         """(statements run, branch, error) of the latest stop if it was a failure, else None."""
-        self._told = 0
+        self._reported_problems = 0
         """Number of engine remarks already sent to the client."""
         self._fallen: set[str] = set()
         self._findings: list[RunFinding] = []
@@ -224,9 +224,9 @@ class Debuggee:
                 session.client.say(
                     f"{op} has no kernel on {debugger.backend.name}, and runs on numpy (line {line})"
                 )
-        for problem in debugger.control.machine.problems[self._told :]:
+        for problem in debugger.control.machine.problems[self._reported_problems :]:
             session.client.say(problem, "important")
-        self._told = len(debugger.control.machine.problems)
+        self._reported_problems = len(debugger.control.machine.problems)
 
     # -- ending ------------------------------------------------------------------------------
 

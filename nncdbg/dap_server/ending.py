@@ -20,19 +20,19 @@ _OVER = 0
 
 
 @contextlib.contextmanager
-def told_to_end(end: Callable[[int], None]) -> Iterator[list[int]]:
+def ending_on_signals(end: Callable[[int], None]) -> Iterator[list[int]]:
     """Call `end` with the exit code on SIGINT or SIGTERM, even while an op blocks the main thread.
 
     Yields the list of received signals.  A process that has not ended within `GRACE` is ended.  A thread
     receives the first signal through the descriptor to which Python writes signals.
     """
     caught: list[int] = []
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
     over = threading.Event()
 
     def watch() -> None:
-        while (number := os.read(heard, 1)[0]) not in ends:
+        while (number := os.read(readable, 1)[0]) not in ends:
             pass
         if number == _OVER:
             return
@@ -46,7 +46,7 @@ def told_to_end(end: Callable[[int], None]) -> Iterator[list[int]]:
 
     ends = (_OVER, *_ENDING)
     before = {number: signal.signal(number, nothing) for number in _ENDING}
-    descriptor = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    descriptor = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     watcher = BackgroundThread(target=watch, name="nncdbg-dap-signals")
     watcher.start()
     try:
@@ -56,7 +56,7 @@ def told_to_end(end: Callable[[int], None]) -> Iterator[list[int]]:
         signal.set_wakeup_fd(descriptor)
         for number, handler in before.items():
             signal.signal(number, handler)
-        os.write(told, bytes([_OVER]))
+        os.write(writable, bytes([_OVER]))
         watcher.join()
-        os.close(heard)
-        os.close(told)
+        os.close(readable)
+        os.close(writable)

@@ -40,11 +40,11 @@ _FIRST = 3
 """Most errors of one text that are shown in a dialog."""
 
 
-def told(error: NncdbgError, *, show: bool = False) -> dict[str, Any]:
+def failure_fields(error: NncdbgError, *, show: bool = False) -> dict[str, Any]:
     """Return the fields of a failed response.  With `show` the client shows it in a dialog."""
     number = next((number for kind, number in _NUMBERS if isinstance(error, kind)), _OTHER)
     # `{...}` in a format is a variable, so the text itself is passed as one.
-    body = {"id": number, "format": "{text}", "variables": {"text": _words(error)}, "showUser": show}
+    body = {"id": number, "format": "{text}", "variables": {"text": _full_text(error)}, "showUser": show}
     return {"message": reason(error), "body": {"error": body}}
 
 
@@ -53,7 +53,7 @@ def reason(error: NncdbgError) -> str:
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
-def _words(error: NncdbgError) -> str:
+def _full_text(error: NncdbgError) -> str:
     """Only the first of many errors in a text: a dialog does not scroll, and editors mark all of them."""
     if not isinstance(error, ParseError) or len(error.errors) <= _FIRST:
         return str(error)

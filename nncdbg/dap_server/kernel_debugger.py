@@ -35,7 +35,7 @@ def kernel_at(debugger: Debugger) -> CodeType | None:
     frame = debugger.control.stack[-1]
     if debugger.ended or frame.pc == len(frame.code.nodes):
         return None
-    if debugger.backend.name not in _PYTHON or not frame.code.runs_kernel(frame.pc):
+    if not debugger.backend.runs_op_kernels or not frame.code.runs_kernel(frame.pc):
         return None
     name = frame.code.nodes[frame.pc].op
     op = lookup(name, version_of(name, frame.code.opsets))
@@ -44,10 +44,6 @@ def kernel_at(debugger: Debugger) -> CodeType | None:
     # Show the user's function, not its decorator.
     code = getattr(inspect.unwrap(op.kernel), "__code__", None)
     return code if isinstance(code, CodeType) else None
-
-
-_PYTHON = ("numpy", "cupy")
-"""Backends that run the ops' kernels, which are Python functions."""
 
 
 def imported_debugpy() -> Any:

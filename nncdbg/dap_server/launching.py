@@ -13,12 +13,14 @@ from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.shown import sources_of
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.inputs.data_specs import data_file
+from nncdbg.engine.process.collector import collector_paused
 from nncdbg.opening.configuration import RunConfiguration
 
 if TYPE_CHECKING:
     from nncdbg.engine.inputs.binding import Note
 
 
+@collector_paused()
 def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]) -> Debuggee:
     """Return the program, stopped on entry.  Raises LoadError, GraphError or UsageError.
 

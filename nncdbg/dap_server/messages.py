@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from nncdbg.dap_server.failures import SHOWN, told
+from nncdbg.dap_server.failures import SHOWN, failure_fields
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.escaping import printable_styled
 
@@ -69,7 +69,7 @@ def parse_message(body: bytes) -> Request | Answer:
     try:
         envelope = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MessageError(_words(error), *_identity(body)) from None
+        raise MessageError(_decoding_failure(error), *_identity(body)) from None
     if envelope.type == "response":
         return Answer(envelope.request_seq, envelope.success, envelope.message, envelope.body, envelope.seq)
     if envelope.type != "request":
@@ -95,7 +95,7 @@ def decode_arguments(request: Request, record: Any, required: bool) -> Any:
     try:
         return msgspec.json.decode(raw, type=record if record is not None else dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        words = _words(error)
+        words = _decoding_failure(error)
         words = words.replace("$", "arguments", 1) if "`$" in words else f"{words} - at `arguments`"
         raise MessageError(f"{request.command}: {words}", request.seq, request.command) from None
 
@@ -113,7 +113,7 @@ def quoted(word: str) -> str:
 _LONGEST = 60
 
 
-def _words(error: Exception) -> str:
+def _decoding_failure(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "the message is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
@@ -163,7 +163,7 @@ def response(request: Request, *, body: Any = None, error: NncdbgError | None = 
         "success": error is None,
     }
     if error is not None:
-        message |= told(error, show=request.command in SHOWN)
+        message |= failure_fields(error, show=request.command in SHOWN)
     elif body is not None:
         message["body"] = body
     return message

@@ -31,22 +31,6 @@ PATIENCE = 0.5
 PACE = 0.25
 """Seconds between two polls, and so the least time between two updates."""
 
-TITLES = {
-    "launch": "Loading the program",
-    "attach": "Attaching",
-    "restart": "Loading the program",
-    "evaluate": "Evaluating",
-    "variables": "Reading values",
-    "scopes": "Reading values",
-    "setVariable": "Recomputing the values that depend on it",
-    "setExpression": "Recomputing the values that depend on it",
-    "writeMemory": "Recomputing the values that depend on it",
-    "nncdbg/histogram": "Computing a histogram",
-    "nncdbg/stats": "Computing statistics",
-    "nncdbg/slice": "Reading values",
-}
-"""Titles of requests; others are titled by their command."""
-
 Look: TypeAlias = "Callable[[], tuple[str | None, float | None]]"
 """``look() -> (message, percentage)``, called by the reporting thread; None where unknown."""
 
@@ -61,7 +45,7 @@ class Work:
     request: int | None
     began: float
     number: str | None = None
-    told: tuple[str | None, float | None] = (None, None)
+    reported: tuple[str | None, float | None] = (None, None)
 
 
 def _nothing_known() -> tuple[str | None, float | None]:
@@ -138,17 +122,17 @@ class Progress:
         with self._lock:
             self._works.append(work)
             if self._thread is None and not self._over.is_set():
-                self._thread = BackgroundThread(target=self._tell, name="nncdbg-dap-progress")
+                self._thread = BackgroundThread(target=self._report_all, name="nncdbg-dap-progress")
                 self._thread.start()
             resting = self._resting
         if resting:
             self._awake.set()
 
-    def _tell(self) -> None:
+    def _report_all(self) -> None:
         while not self._over.wait(PACE):
             with self._lock:
                 for work in self._works:
-                    self._tell_of(work)
+                    self._report(work)
                 # Steps in quick succession find it awake, and so cost nothing here.
                 self._resting = not self._works
                 self._awake.clear()
@@ -157,12 +141,12 @@ class Progress:
                 self._awake.wait()
                 self._resting = False
 
-    def _tell_of(self, work: Work) -> None:
+    def _report(self, work: Work) -> None:
         if work.number is None:
             if time.monotonic() - work.began < PATIENCE:
                 return
             work.number = f"progress-{next(self._numbers)}"
-            work.told = message, percentage = work.look()
+            work.reported = message, percentage = work.look()
             start = ProgressStartEventBody(
                 progress_id=work.number,
                 title=work.title,
@@ -173,9 +157,9 @@ class Progress:
             )
             self._client.send_event("progressStart", start)
             return
-        told = message, percentage = work.look()
-        if told != work.told:
-            work.told = told
+        current = message, percentage = work.look()
+        if current != work.reported:
+            work.reported = current
             update = ProgressUpdateEventBody(progress_id=work.number, message=message, percentage=percentage)
             self._client.send_event("progressUpdate", update)
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 Handle: TypeAlias = Callable[[Any, Any], Any]
 """``handle(session, arguments) -> body``; the body is a record, a mapping, or None for none."""
+
+H = TypeVar("H", bound=Handle)
 
 Reads: TypeAlias = "bool | Callable[[bytes | None], bool]"
 
@@ -48,7 +50,7 @@ class Handler:
     moves, so it is served at once in every state.  `moves`: moves the program, and cancels waiting reads of
     the old place.  `reads`: this request only reads, or a function of its arguments, as JSON, that returns
     whether it does.  `values`: reads or sets values of the program; while the program runs it is served
-    between two statements, and refers to that moment.
+    between two statements, and refers to that moment.  `title` is that of its progress; "" for the command.
     """
 
     command: str
@@ -60,6 +62,7 @@ class Handler:
     moves: bool
     reads: Reads
     values: bool
+    title: str
 
     def is_read(self, arguments: bytes | None) -> bool:
         """Return whether a request with these arguments only reads."""
@@ -80,17 +83,18 @@ def request(
     moves: bool = False,
     reads: Reads = False,
     values: bool = False,
-) -> Callable[[Handle], Handle]:
+    title: str = "",
+) -> Callable[[H], H]:
     """Register the decorated function as the handler of `command`.
 
     `capability` is the name of a capability that it makes true, or a mapping of several to their values.
     """
     capabilities = {capability: True} if isinstance(capability, str) else dict(capability or {})
 
-    def enter(handle: Handle) -> Handle:
+    def enter(handle: H) -> H:
         assert command not in HANDLERS, f"{command} is handled twice"
         HANDLERS[command] = Handler(
-            command, handle, when, capabilities, arguments, anytime, moves, reads, values
+            command, handle, when, capabilities, arguments, anytime, moves, reads, values, title
         )
         return handle
 

@@ -28,7 +28,7 @@ from nncdbg.dap_server.messages import (
     quoted,
     response,
 )
-from nncdbg.dap_server.progress import TITLES, Progress
+from nncdbg.dap_server.progress import Progress
 from nncdbg.dap_server.protocol import REQUESTS
 from nncdbg.dap_server.registry import CONFIGURABLE, EACH_PROGRAM, HANDLERS, Handler, State
 from nncdbg.dap_server.request_queue import Cancelled, RequestQueue
@@ -275,7 +275,7 @@ class Session:
         def cancel() -> None:
             request.cancelled = True
 
-        title = TITLES.get(request.command, request.command)
+        title = handler.title or request.command
         number = request.seq if request.answered is None else None
         return self.progress.under_way(title, cancel=cancel, request=number)
 

@@ -65,8 +65,9 @@ class Debugger(RichOutput):
     * `inputs`: arrays, numbers, lists, or text such as ``"x.npy"`` and ``"zeros"``, by input name.  Inputs
       that are not given are drawn at random from `seed`; `notes` reports them.
     * `dims`: symbolic sizes by name.
-    * `backend`: the kernels to run: ``"numpy"``, ``"onnxruntime"``, ``"cupy"``, or a Backend.  An op
-      without a kernel fails, or runs on NumPy with `fallback` (see `loaded.fallbacks`).
+    * `backend`: the kernels to run: the name of a backend (`nncdbg.engine.extensions`), or a Backend.  An
+      op without a kernel fails, or runs on NumPy with `fallback` (see
+      `loaded.fallbacks`).
     * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
       on a device), or an Allocation.
     * `history`: the bytes that old values may use, a number or text such as ``"4GiB"``; default: a

@@ -88,12 +88,12 @@ class NanWatch:
 
         __tracebackhide__ = True
         try:
-            report, told = _watched(program, inputs, self._options | options)
+            report, text = _watched(program, inputs, self._options | options)
         except NncdbgError as error:
             # The error is in the call; the engine's traceback does not help the test's author.
             raise error.with_traceback(None) from None
         if not report.ok:
-            pytest.fail(told, pytrace=False)
+            pytest.fail(text, pytrace=False)
         return report
 
 
@@ -148,9 +148,9 @@ class ModelItem(pytest.Item):
     """One run of a model with inputs drawn from seed 0."""
 
     def runtest(self) -> None:
-        report, told = _watched(self.path, None, _options(self.config, {}), self.nodeid.partition("::")[0])
+        report, text = _watched(self.path, None, _options(self.config, {}), self.nodeid.partition("::")[0])
         if not report.ok:
-            raise TroubleInModel(told)
+            raise TroubleInModel(text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: Any) -> Any:
         from nncdbg.engine.errors import NncdbgError

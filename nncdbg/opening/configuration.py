@@ -38,6 +38,8 @@ class Setting(NamedTuple):
     """The key of a launch configuration; "" for the field's name."""
     description: str = ""
     values: tuple[str, ...] = ()
+    extensible: bool = False
+    """Installed packages may add values."""
     parameter: str = "Debugger"
 
 
@@ -82,6 +84,7 @@ class RunConfiguration:
         "--backend",
         description="The backend that runs the ops.",
         values=_BACKENDS,
+        extensible=True,
     )
     fallback: bool = _setting(False, "use NumPy for ops without a kernel in the backend", "--fallback")
     op_libraries: list[str] = _setting(

@@ -43,7 +43,7 @@ def grid(array: Array, index: Any = None, *, layout: Layout | None = None, rows:
     if shown.size == 0:
         lines.append("(empty)")
     elif shown.ndim == 0:
-        lines.append(_cell(shown[()], 0, view))
+        lines.append(_cell(shown[()], element(shown[()], view.precision), 0))
     elif shown.ndim == 1:
         lines.extend(_vector(shown, positions[0], view, rows))
     else:
@@ -102,15 +102,16 @@ def _item(item: Any) -> str:
     return f"{first}:{stop}" + (f":{item.step}" if item.step not in (None, 1) else "")
 
 
-def _cell(value: Any, width: int, layout: Layout) -> Text:
-    return text(padded(element(value, layout.precision), width), BAD if is_bad(value) else "")
+def _cell(value: Any, written: str, width: int) -> Text:
+    return text(padded(written, width), BAD if is_bad(value) else "")
 
 
 def _vector(vector: Array, positions: range, layout: Layout, rows: int) -> list[Text]:
     """Return `[0] 1 2 3` / `[3] 4 5 6`: lines filled with elements, labeled with the first position."""
-    ends = edges(vector.shape[0], rows * layout.width)
-    values = [vector[i] for i in ends if i is not None]
-    width = max(cells(element(value, layout.precision)) for value in values)
+    # An element takes two cells or more, so the lines show only elements of these ends.
+    ends = edges(vector.shape[0], rows * max(2, layout.width))
+    written = {i: element(vector[i], layout.precision) for i in ends if i is not None}
+    width = max(map(cells, written.values()))
     label = max(len(str(positions[0])), len(str(positions[-1]))) + 2
     fitting = max(1, (layout.width - label) // (width + 1))
     lines = []
@@ -120,8 +121,8 @@ def _vector(vector: Array, positions: range, layout: Layout, rows: int) -> list[
             continue
         start = row * fitting
         line = text(f"[{positions[start]}]".rjust(label), DIM)
-        for value in vector[start : start + fitting]:
-            line.append(" ").append_text(_cell(value, width, layout))
+        for i in range(start, min(start + fitting, vector.shape[0])):
+            line.append(" ").append_text(_cell(vector[i], written[i], width))
         lines.append(line)
     return lines
 
@@ -130,42 +131,41 @@ def _table(table: Array, positions: Sequence[range], layout: Layout, rows: int) 
     """Return a header of column positions, then rows; None in the chosen rows or columns is a gap."""
     chosen = edges(table.shape[0], rows)
     label = max(len(str(positions[0][row])) for row in chosen if row is not None) + 2
-    columns, widths = _fitting_columns(table, chosen, positions[1], layout.width - label, layout.precision)
+    columns = _fitting_columns(table, chosen, positions[1], layout.width - label, layout.precision)
     header = text(" " * label)
-    for column, width in zip(columns, widths, strict=True):
+    for column, _, width in columns:
         name = layout.ellipsis if column is None else str(positions[1][column])
         header.append(" ").append(name.rjust(width), DIM)
     lines = [header]
     for row in chosen:
         name = layout.ellipsis if row is None else f"[{positions[0][row]}]"
         line = text(name.rjust(label), DIM)
-        for column, width in zip(columns, widths, strict=True):
+        for column, written, width in columns:
             line.append(" ")
             if row is None or column is None:
                 line.append(layout.ellipsis.rjust(width), DIM)
             else:
-                line.append_text(_cell(table[row, column], width, layout))
+                line.append_text(_cell(table[row, column], written[row], width))
         lines.append(line)
     return lines
 
 
 def _fitting_columns(
     table: Array, chosen: Sequence[int | None], positions: range, room: int, digits: int
-) -> tuple[list[int | None], list[int]]:
-    """Return the most columns, from both ends, that fit `room` cells, and their widths."""
-    known: dict[int, int] = {}
+) -> list[tuple[int | None, dict[int, str], int]]:
+    """Return the most columns, from both ends, that fit `room` cells: position, elements by row, width."""
+    known: dict[int, tuple[dict[int, str], int]] = {}
 
-    def width_of(column: int | None) -> int:
+    def sized(column: int | None) -> tuple[int | None, dict[int, str], int]:
         if column is None:
-            return 1
+            return None, {}, 1
         if column not in known:
-            written = (element(table[row, column], digits) for row in chosen if row is not None)
-            known[column] = max(len(str(positions[column])), *map(cells, written))
-        return known[column]
+            written = {row: element(table[row, column], digits) for row in chosen if row is not None}
+            known[column] = written, max(len(str(positions[column])), *map(cells, written.values()))
+        return column, *known[column]
 
     for limit in range(min(table.shape[1], max(1, room // 2)), 0, -1):
-        columns = edges(table.shape[1], limit)
-        widths = [width_of(column) for column in columns]
-        if sum(widths) + len(widths) <= room:
+        columns = list(map(sized, edges(table.shape[1], limit)))
+        if sum(width + 1 for _, _, width in columns) <= room:
             break
-    return columns, widths
+    return columns

@@ -80,6 +80,8 @@ def element(value: Any, digits: int = 4) -> str:
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     kind = np.asarray(value).dtype
+    if kind.kind == "f":
+        return f"{float(value):.{digits}g}"
     if kind.kind == "c":
         number = complex(value)
         return f"{number.real:.{digits}g}{number.imag:+.{digits}g}j"

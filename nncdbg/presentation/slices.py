@@ -103,12 +103,12 @@ def followed(
 
 def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing) -> Iterator[Text]:
     """Yield a line per statement, and below it one per value of the statement in the slice."""
-    told: tuple[Visit, int] | None = None
+    previous: tuple[Visit, int] | None = None
     for origin in origins:
         here = (origin.visit, origin.pc)
-        if origin.pc >= 0 and here != told:
+        if origin.pc >= 0 and here != previous:
             yield statement_line(debugger, origin.visit, origin.pc, showing)
-        told = here if origin.pc >= 0 else None
+        previous = here if origin.pc >= 0 else None
         yield from (
             Text(_INDENT).append_text(part)
             for line in _value_lines(debugger, origin, showing)

@@ -165,14 +165,14 @@ def _reduced(
         total = _blockwise(np.add, piece, steps, dtype=np.float64)
         if not floats or np.isfinite(total).all():
             return total / _lengths(piece.shape, steps), None
-        finite, odd = _told_apart(piece)
+        finite, odd = _classified(piece)
         # A sum beyond f64 stays infinite: it is not an infinity among the elements.
         total = _blockwise(np.add, np.where(finite, piece, 0), steps, dtype=np.float64)
         return total / _blockwise(np.add, finite, steps, dtype=np.int64), odd
     low, high = (_blockwise(each, piece, steps) for each in (np.minimum, np.maximum))
     strange: npt.NDArray[np.uint8] | None = None
     if floats and not (np.isfinite(low).all() and np.isfinite(high).all()):
-        finite, strange = _told_apart(piece)
+        finite, strange = _classified(piece)
         if not finite.any():
             return _chosen(np.full_like(low, np.nan), np.full_like(high, np.nan), reduction), strange
         low = _blockwise(np.minimum, np.where(finite, piece, np.inf), steps)
@@ -192,7 +192,7 @@ def _chosen(low: npt.NDArray[Any], high: npt.NDArray[Any], reduction: Reduction)
     return np.where((low < 0) & ((high <= 0) | (-low.astype(np.float64) > high)), low, high)
 
 
-def _told_apart(piece: npt.NDArray[Any]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
+def _classified(piece: npt.NDArray[Any]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
     """Return which elements are finite, and the flags of each."""
     odd = np.isnan(piece).view(np.uint8) * np.uint8(NAN)
     odd |= (piece == np.inf).view(np.uint8) * np.uint8(POSITIVE_INFINITY)

@@ -56,10 +56,9 @@ class _Preparation:
         if self.thread is not None:
             self.thread.join()
 
-    def abandon(self) -> bool:
+    def abandon(self) -> None:
         self.stopping.set()
         atexit.unregister(self.stop)
-        return self.thread is not None and self.thread.is_alive()
 
     def _work(self) -> None:
         try:
@@ -102,9 +101,9 @@ def prepare(wait: bool = False) -> None:
         _preparation.finished.wait()
 
 
-def abandon() -> bool:
-    """Let the process exit during a compilation; return True if `os._exit` must end it."""
-    return _preparation.abandon()
+def abandon() -> None:
+    """Do not wait for a compilation at exit; `os._exit` must end the process."""
+    _preparation.abandon()
 
 
 def ready() -> bool:

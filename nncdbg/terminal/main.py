@@ -44,18 +44,16 @@ _PREPARATION = "nncdbg.stats.preparation"
 def run() -> int:
     """Run `main` as the whole process, and return its exit code.
 
-    The first sessions after an installation compile the statistics in a thread. Python cannot finalize
-    while that thread is inside LLVM, so the process then ends with `os._exit`, after all other exit
-    functions.
+    The process ends with `os._exit`, after all other exit functions: Python would first free each record of
+    the program, which takes seconds for a large one. Python also cannot finalize while a thread that
+    compiles the statistics is inside LLVM, as in the first sessions after an installation.
     """
     code = CRASHED
 
     def leave() -> None:
-        preparation = sys.modules.get(_PREPARATION)
-        if preparation is not None and preparation.abandon():
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
     atexit.register(leave)  # Exit functions run in reverse order: this one is last.
     code = main()

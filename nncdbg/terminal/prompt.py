@@ -43,7 +43,7 @@ def read_prompt(session: CommandSession) -> None:
         except EOFError:
             session.end_of_lines()
             return
-        completer.tell_failure()
+        completer.report_failure()
         for line in text.splitlines() or [""]:
             session.execute(line, typed=True)
 
@@ -64,7 +64,7 @@ class _Completer(Completer):
         for name in names:
             yield Completion(name, start_position=-len(word))
 
-    def tell_failure(self) -> None:
+    def report_failure(self) -> None:
         if self.failure:
             self.session.screen.complain(self.failure)
             self.failure = ""

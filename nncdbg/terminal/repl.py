@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nncdbg.commands.recording import close_recording, start_recording
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.process.collector import collector_paused
 from nncdbg.opening.command_line import configuration_of
 from nncdbg.opening.programs import open_program
 from nncdbg.presentation.breakpoint_syntax import parse_stop
@@ -33,6 +34,7 @@ def start(options: argparse.Namespace) -> int:
     return converse(session, options, lambda: _banner(session))
 
 
+@collector_paused(freeze=True)
 def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
     """Return a debugger on entry, or at the finding of a bundle.
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bugs [second]`: the figures over a corpus, and what is missed."""
+"""`python -m tests.bugs [second]`: print the missed aspects of a corpus and its figures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from tests.bugs.labels import ROOT, SECOND, corpus
 if __name__ == "__main__":
     programs = corpus(SECOND if sys.argv[1:] == ["second"] else ROOT)
     for bug in programs:
-        for aspect, words in complaints(bug).items():
-            print(f"{bug}: {aspect}: {words}")
+        for aspect, text in complaints(bug).items():
+            print(f"{bug}: {aspect}: {text}")
     print(figures(programs))

@@ -1,4 +1,4 @@
-"""A report of the watch beside the truth, and the figures over the whole corpus."""
+"""Compare reports of the watch with the labels, and compute the figures over a corpus."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from nncdbg.nan_watch.records import TRIPPED, Report, WatchFinding
 from tests.bugs.labels import NOTHING, ROOT, Bug, Label
 
 CONTROL_GATES = (*USUAL, "guard")
-"""What a control must not trip: the default, and `guard`."""
+"""Gates that a control must not trip: the default gates and `guard`."""
 
 ASPECTS = ("origin", "cause", "details", "alarm")
-"""What can be wrong of a report: where, why, the rest of the label; a finding where there is none to make."""
+"""The checked aspects of a report: place, cause, the rest of the label, and false alarms."""
 
 
 @cache
 def complaints(bug: Bug, allocator: str | None = None) -> Mapping[str, str]:
-    """Return per aspect what the watch gets wrong; empty if it is right throughout."""
+    """Return the wrong aspects of the watch's report with a reason; empty if all are right."""
     with bug.kernels():
         return _compared(bug.label, partial(nncdbg.watch, bug.program, bug.inputs(), allocator=allocator))
 
@@ -40,8 +40,8 @@ def _compared(label: Label, watch: Callable[..., Report]) -> dict[str, str]:
 def _false_alarm(report: Report) -> dict[str, str]:
     if report.error is not None:
         return {"alarm": f"the run failed: {report.error}"}
-    told = [f"{each.kind} at line {each.site.line}, {each.cause}" for each in report.tripping]
-    return {"alarm": "; ".join(told)} if told else {}
+    reported = [f"{each.kind} at line {each.site.line}, {each.cause}" for each in report.tripping]
+    return {"alarm": "; ".join(reported)} if reported else {}
 
 
 def _misses(label: Label, report: Report) -> dict[str, str]:
@@ -59,16 +59,16 @@ def _misses(label: Label, report: Report) -> dict[str, str]:
 
 
 def _where(label: Label, first: WatchFinding) -> str | None:
-    """The wrong place, in words; None if kind, statement and iteration are right."""
+    """Return a description of the wrong place; None if kind, statement and iteration are right."""
     kind = "inf" if first.kind == "overflow" else first.kind
-    # Where an input or a parameter enters, the iteration that reads it is no part of the place.
+    # The iteration that reads an input or a parameter is not part of its place.
     iteration = label.iteration if label.origin else first.iteration
     place = first.site.value if label.origin else first.site.line
     right = label.origin or label.lines["origin"][0]
     if (kind, iteration, place) == (label.expect, label.iteration, right):
         return None
-    told = f"{first.kind} at {place} {list(first.iteration)}"
-    return f"{told}, not {label.expect} at {right} {list(label.iteration)}"
+    reported = f"{first.kind} at {place} {list(first.iteration)}"
+    return f"{reported}, not {label.expect} at {right} {list(label.iteration)}"
 
 
 def _details(label: Label, first: WatchFinding, findings: Sequence[WatchFinding]) -> Iterator[str]:
@@ -76,24 +76,24 @@ def _details(label: Label, first: WatchFinding, findings: Sequence[WatchFinding]
     if first.role != role:
         yield f"its role is {first.role}, not {role}"
     if label.reaches != "unknown" and first.reaches_output != (label.reaches == "output"):
-        yield f"it is said to reach {'an output' if first.reaches_output else 'none'}"
+        yield f"it is reported to reach {'an output' if first.reaches_output else 'none'}"
     if label.within and (first.within is None or first.within.op not in label.within):
         yield f"within is {first.within and first.within.op}, not {' or '.join(label.within)}"
     if label.evidence not in first.evidence:
         yield f"{label.evidence!r} is not in the evidence: {first.evidence}"
     if label.absent and label.absent in first.evidence + first.hint:
-        yield f"{label.absent!r} is said, and is not so: {first.evidence}; {first.hint}"
+        yield f"{label.absent!r} is reported, but is wrong: {first.evidence}; {first.hint}"
     for mark, roles in (("birth", ("birth", "masked")), ("healed", ("healed",))):
         seen = {finding.site.line for finding in findings if finding.role in roles}
         if left := [line for line in label.lines[mark] if line not in seen]:
-            yield f"no {mark} is told at {left}"
+            yield f"no {mark} is reported at {left}"
     culprits = [first.other.line] if first.other is not None else []
     if label.lines["culprit"] and culprits != [*label.lines["culprit"]]:
         yield f"the culprit is at {culprits}, not at {[*label.lines['culprit']]}"
 
 
 def known(root: Path = ROOT) -> dict[str, dict[str, str]]:
-    """Return per program and aspect why it is known to be missed (`known.txt`)."""
+    """Return the reason of each known miss per program and aspect (`known.txt`)."""
     found: dict[str, dict[str, str]] = {}
     for line in (root / "known.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -105,7 +105,7 @@ def known(root: Path = ROOT) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Figures:
-    """How many bugs there are, and how many are told rightly; how many controls, and how many trip."""
+    """Counts of bugs and of right reports, and of controls and false alarms."""
 
     bugs: int
     origins: int
@@ -121,7 +121,7 @@ class Figures:
 
     @property
     def cause(self) -> float:
-        """Share of the bugs with a cause for which that is right."""
+        """Share of the bugs with a cause whose reported cause is right."""
         return self.causes / self.explained
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class Figures:
 
 
 def figures(programs: Sequence[Bug]) -> Figures:
-    """The figures over these programs, each of which is watched."""
+    """Watch these programs, and return the figures."""
     bugs = [bug for bug in programs if not bug.label.innocent]
     explained = [bug for bug in bugs if bug.label.cause is not None]
     controls = [bug for bug in programs if bug.label.innocent]
@@ -143,6 +143,6 @@ def figures(programs: Sequence[Bug]) -> Figures:
         len(explained),
         sum(not {"origin", "cause"} & {*complaints(bug)} for bug in explained),
         len(controls),
-        # What must not trip without --strict counts too.
+        # A masked bug that trips without --strict counts as a false alarm too.
         sum("alarm" in complaints(bug) for bug in programs),
     )

@@ -1,8 +1,8 @@
-"""What stands in a program of the corpus beside its statements: the truth about its bug.
+"""Labels in the programs of the corpus: the truth about each bug.
 
-Lines `## key: value` before the entry graph, and comments at the ends of statements: `# origin` where the
-trouble begins, `# birth` where more is born, `# healed` where it becomes a number again, `# culprit`
-at the other statement to blame.  README.md has the keys.
+A label consists of lines `## key: value` before the entry graph, and of comments at the ends of statements:
+`# origin` where the first finding originates, `# birth` where others originate, `# healed` where a value is
+finite again, and `# culprit` at the other statement that is responsible.  README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _MARKS = ("origin", "birth", "healed", "culprit")
 class Label:
     """The truth about one program.
 
-    `lines` has the lines with each mark; `origin` is the name of the input or parameter to blame, ""
-    where a statement is.  `within` are the micro-ops of which one is right; `evidence` is what the
-    evidence has, `absent` what neither it nor the hint may say.
+    `lines` maps a mark to its lines; `origin` is the name of the responsible input or parameter, or "" if a
+    statement is responsible.  `within` lists micro-ops, one of which is right; `evidence` is a text that the
+    evidence must contain, and `absent` a text that neither the evidence nor the hint may contain.
     """
 
     expect: str
@@ -83,7 +83,7 @@ class Bug:
 
     @contextmanager
     def kernels(self) -> Iterator[None]:
-        """Its op libraries are loaded; afterwards no other test meets their ops."""
+        """Load its op libraries; unload them at the end, so that no other test has their ops."""
         files = [(self.path.parent / name).resolve() for name in self.label.libraries]
         try:
             for file in files:
@@ -96,7 +96,7 @@ class Bug:
             schema.schema.cache_clear()
 
     def inputs(self) -> dict[str, Any]:
-        """The arrays that its `input` lines make, by name."""
+        """Return the arrays of its `input` lines by name."""
         lines = self.label.inputs
         if not lines:
             return {}
@@ -105,7 +105,7 @@ class Bug:
         text = f"graph @inputs() -> ({names}) {{\n{body}  return {names}\n}}\n"
         debugger = nncdbg.Debugger(nncdbg.parse(text), allocator="plain", statistics=False)
         debugger.run()
-        assert debugger.outputs is not None, f"the inputs of {self} cannot be made"
+        assert debugger.outputs is not None, f"the inputs of {self} cannot be computed"
         return dict(debugger.outputs)
 
 
@@ -115,7 +115,7 @@ def corpus(root: Path = ROOT) -> list[Bug]:
 
 
 def label_of(path: Path) -> Label:
-    """The label in a program.  Raises ValueError for what no label has: a typing error must not pass."""
+    """Return the label in a program.  Raises ValueError for an unknown key or mark, such as a typo."""
     found: dict[str, list[str]] = {key: [] for key in _KEYS}
     marks: dict[str, list[int]] = {mark: [] for mark in _MARKS}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -133,7 +133,7 @@ def label_of(path: Path) -> Label:
 def _checked(path: Path, found: Mapping[str, list[str]], lines: Mapping[str, tuple[int, ...]]) -> Label:
     for key, values in found.items():
         if len(values) > 1 and key not in ("input", "library"):
-            raise ValueError(f"{path.name}: {key} stands twice")
+            raise ValueError(f"{path.name}: {key} is given twice")
     one = {key: values[0] if values else "" for key, values in found.items()}
     label = Label(
         one["expect"],
@@ -160,13 +160,13 @@ def _faults(path: Path, label: Label) -> str | None:
     if label.expect not in _EXPECTED or label.reaches not in _REACHES:
         return f"it expects {label.expect!r}, and reaches {label.reaches!r}"
     if label.innocent != (path.parent.name == INNOCENT):
-        return f"controls, and nothing else, stand in {INNOCENT}/"
+        return f"controls, and only controls, are in {INNOCENT}/"
     origins = len(label.lines["origin"]) + bool(label.origin)
     if label.innocent:
-        told = bool(label.cause or origins)
-        return "a control has a reason, no cause and no origin" if told or not label.because else None
+        is_bug = bool(label.cause or origins)
+        return "a control has a reason, no cause and no origin" if is_bug or not label.because else None
     if origins != 1:
-        return f"{origins} origins; the first one counts, others are marked as births"
+        return f"{origins} origins; mark the first one as the origin, and the others as births"
     if label.cause is None and label.expect != "guard":
         return "it has no cause"
     if label.cause is not None and label.cause not in NAMES:

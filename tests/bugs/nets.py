@@ -1,11 +1,11 @@
-"""Random small nets for plans of memory: several shapes and element types, blocks, loops, calls."""
+"""Small random nets for memory plans: several shapes and element types, blocks, loops, calls."""
 
 from __future__ import annotations
 
 from random import Random
 
 TYPES = {"a": "f32[4,6]", "t": "f32[6,4]", "f": "f32[24]", "w": "f32[4,12]", "h": "f16[4,6]", "r": "f32[4,1]"}
-"""The kinds of values; most statements take and give an `a`."""
+"""The kinds of values; the operands and results of most statements are of kind `a`."""
 
 _UNARY = ("Tanh", "Neg", "Sigmoid", "Softmax", "Cos", "Identity")
 _BINARY = ("Add", "Sub", "Mul", "Max")
@@ -47,7 +47,7 @@ graph @stage(%i: f32[4,6], %m: f32[6,6]) -> (%o: f32[4,6], %g: f32[4,6]) {
 
 
 def random_net(random: Random, size: int) -> str:
-    """The text of a net of about `size` parts, of inputs %x and %y f32[4,6] and %m f32[6,6]."""
+    """Return the text of a net of about `size` parts with inputs %x and %y f32[4,6] and %m f32[6,6]."""
     return _Writer(random).program(size)
 
 
@@ -75,7 +75,7 @@ class _Writer:
         return f"%v{self.count}"
 
     def pick(self, values: list[str]) -> str:
-        """One of the values, a recent one more likely."""
+        """Return one of the values; recent values are more likely."""
         recent = self.random.random() < 0.5
         return self.random.choice(values[-3:] if recent else values)
 

@@ -1,9 +1,9 @@
-"""What goes wrong under a plan of offsets, told from the program and the offsets alone.
+"""The bug that a plan of offsets causes, computed from only the program and the offsets.
 
-A debugger runs the program in memory that is never used again, and each of its steps is written down:
-which copy of which value it reads, which it makes.  Over that story a plan is played on paper: the
-first read of a copy after somebody wrote to its bytes is the bug, the first who did so is to blame.
-Nothing of the arenas that are tested takes part.
+A debugger runs the program in memory that is never reused, and each step is recorded with the copies of
+values that it reads and makes.  A plan is then simulated over that history: the bug is the first read of
+a copy after a write to its bytes, and the culprit is the first such write.  The arenas under test are not
+used.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 
 At = tuple[Path, int]
-"""A statement: its block, and its number there."""
+"""A statement: its block, and its number in the block."""
 
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """A value as it was computed once.
+    """One computed instance of a value.
 
-    `of` is the copy that this one was taken from as it is: handed on by a block, a loop or a call
-    (`handed`), or shown by a view.
+    `of` is the copy with the same content that this one was made from: passed by a block, a loop or a call
+    (`passed`), or referenced by a view.
     """
 
     site: Site
     writer: At
     content: Any
     of: Copy | None = None
-    handed: bool = False
+    passed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A statement reads (name there, copy), then writes: all of it at once."""
+    """The reads (name in the block, copy) of a statement, and its writes; they happen at the same time."""
 
     at: At
     reads: Sequence[tuple[str, Copy]]
@@ -51,16 +51,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The first wrong read: `reader` reads `lost` as `name`, some of whose bytes `taker` was written to."""
+    """The first wrong read: `reader` reads `lost` as `name` after `overwriter` was written to its bytes."""
 
     reader: At
     name: str
     lost: Copy
-    taker: Copy
+    overwriter: Copy
 
 
-class Story:
-    """All steps of a run of a program."""
+class History:
+    """All steps of a run."""
 
     def __init__(self, program: nncdbg.Program, inputs: dict[str, Any]) -> None:
         self.debugger = nncdbg.Debugger(program, inputs, statistics=False)
@@ -80,7 +80,7 @@ class Story:
     def line(self, at: At) -> int:
         return self.debugger.loaded.listing.line(*at)
 
-    # -- writing it down -----------------------------------------------------------------------
+    # -- recording the steps -------------------------------------------------------------------
 
     def _take_step(self) -> None:
         machine = self.debugger.control.machine
@@ -99,13 +99,13 @@ class Story:
                 given = [here.get(slot) for slot in _carried(frame)]
                 reads += [(code.names[slot], here[slot]) for slot in _carried(frame) if slot in here]
             self._known.pop()
-            writes = self._handed(now, now.pc - 1, given)
+            writes = self._passed(now, now.pc - 1, given)
         elif pc == len(code.nodes) and frame.iteration > iteration:
             known = {slot: copy for slot, copy in here.items() if slot in code.kept}
             self._known[-1] = known
             writes = self._given(now, _carried(now), given, at)
         elif pc in code.bodies:
-            writes = self._handed(now, pc, given[1:] if code.nodes[pc].op == "while" else given)
+            writes = self._passed(now, pc, given[1:] if code.nodes[pc].op == "while" else given)
         else:
             writes = self._made(now, pc, given) if pc < len(code.nodes) else []
         self.steps.append(Step(at, reads, writes))
@@ -119,17 +119,17 @@ class Story:
         return self._given(frame, range(1, 1 + len(frame.code.graph.inputs)), given, at)
 
     def _given(self, frame: Frame, slots: Sequence[int], given: Sequence[Copy | None], at: At) -> list[Copy]:
-        """What a block is given, each value under the name that it has there."""
-        return [self._new(frame, slot, at, of, handed=True) for slot, of in zip(slots, given, strict=False)]
+        """Return the copies that a block receives, with their names in the block."""
+        return [self._new(frame, slot, at, of, passed=True) for slot, of in zip(slots, given, strict=False)]
 
-    def _handed(self, frame: Frame, pc: int, given: Sequence[Copy | None]) -> list[Copy]:
-        """The results of a block, a loop or a call; what a loop has collected is made anew."""
+    def _passed(self, frame: Frame, pc: int, given: Sequence[Copy | None]) -> list[Copy]:
+        """Return the results of a block, a loop or a call; collected values of a loop are new."""
         loop = frame.code.nodes[pc].op == "while"
         carried = len(frame.code.nodes[pc].inputs) - 1 if loop else len(given)
         made = []
         for index, slot in enumerate(_targets(frame.code, pc)):
             of = given[index] if index < min(carried, len(given)) else None
-            made.append(self._new(frame, slot, (frame.code.path, pc), of, handed=of is not None))
+            made.append(self._new(frame, slot, (frame.code.path, pc), of, passed=of is not None))
         return [copy for copy in made if copy is not None]
 
     def _made(self, frame: Frame, pc: int, given: Sequence[Copy | None]) -> list[Copy]:
@@ -139,41 +139,41 @@ class Story:
         at = (frame.code.path, pc)
         return [copy for slot in _targets(frame.code, pc) if (copy := self._new(frame, slot, at, of))]
 
-    def _new(self, frame: Frame, slot: int, at: At, of: Copy | None, handed: bool = False) -> Copy:
+    def _new(self, frame: Frame, slot: int, at: At, of: Copy | None, passed: bool = False) -> Copy:
         site, content = (frame.code.path, frame.code.names[slot]), frame.slots[slot]
-        copy = self._known[-1][slot] = Copy(site, at, content, of, handed)
+        copy = self._known[-1][slot] = Copy(site, at, content, of, passed)
         if isinstance(content, np.ndarray) and site[1] and not content.dtype.hasobject:
             self.sizes[site] = max(self.sizes.get(site, 0), content.nbytes)
         return copy
 
-    # -- playing a plan ----------------------------------------------------------------------------
+    # -- simulating a plan -------------------------------------------------------------------------
 
     def truth(self, plan: PlacedPlan) -> Truth | None:
-        """The first wrong read under a plan; None if there is none."""
+        """Return the first wrong read with a plan; None if there is none."""
         return next(self._wrong_reads(plan), None)
 
     def _wrong_reads(self, plan: PlacedPlan) -> Iterator[Truth]:
         memory = np.zeros(plan.extent + (1 << 20), np.uint8)
-        stands: dict[Copy, Copy] = {}
-        """A copy that was handed on without a place of its own is the one that it was taken from."""
+        stored_as: dict[Copy, Copy] = {}
+        """Maps a passed copy without its own place in the plan to the copy that it was made from."""
         ranges: dict[Copy, tuple[int, int]] = {}
         lost: dict[Copy, Copy] = {}
         for step in self.steps:
             for name, copy in step.reads:
-                real = stands.get(copy, copy)
+                real = stored_as.get(copy, copy)
                 if real in lost:
                     yield Truth(step.at, name, real, lost[real])
             for copy in step.writes:
-                of = None if copy.of is None else stands.get(copy.of, copy.of)
+                of = None if copy.of is None else stored_as.get(copy.of, copy.of)
                 place = plan.places.get(copy.site)
                 if place is None or not isinstance(copy.content, np.ndarray):
-                    stands[copy] = of if copy.handed and of is not None else copy
+                    stored_as[copy] = of if copy.passed and of is not None else copy
                     continue
                 start, end = place.offset, place.offset + copy.content.nbytes
                 data = np.ascontiguousarray(copy.content).reshape(-1).view(np.uint8)
                 unchanged = bool((memory[start:end] == data).all())
                 for other, (first, last) in ranges.items():
-                    # An empty tensor takes nothing, and has nothing to lose.
+                    # An empty tensor overwrites nothing and cannot be overwritten.
                     if max(first, start) < min(last, end) and other not in lost:
                         root = plan.places[other.site].root == place.root
                         if not (unchanged and (root or other is of)):

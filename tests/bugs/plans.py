@@ -1,8 +1,8 @@
-"""Bugs of memory plans, planted in plans that are right; the truth of each is known from the program.
+"""Bugs planted in correct memory plans; the truth of each is computed from the program.
 
-The patterns are those of bugs that were really made: a life that ends too early, by one reader, in one
-branch, at the end of an iteration, inside a block; an alias or a copy that was forgotten (also of a
-`Concat`); sizes of another element type, not rounded, or of another run; offsets exchanged.
+The patterns are those of real bugs: a live range that ends too early (by one reader, in one branch, at the
+end of an iteration, inside a block); a missing alias or copy (also of a `Concat`); sizes of another element
+type, not rounded up, or of another run; exchanged offsets.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.memory.live_ranges import LiveRange, Times
 from nncdbg.engine.memory.packing import pack
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site
-from tests.bugs.plan_truth import Copy, Story, Truth
+from tests.bugs.plan_truth import Copy, History, Truth
 
-_MEETINGS = 250
-"""Pairs of values of a program that are tried."""
+_MOST_OVERLAPS = 250
+"""The number of pairs of values that are tried per program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A plan with one bug; `pair` holds the two values that it lets share bytes, where it was made so."""
+    """A plan with one bug; `pair` is the two values that share bytes, for bugs planted by pair."""
 
     pattern: str
     plan: PlacedPlan
@@ -32,40 +32,44 @@ class Mutant:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """`taker` is written while the copy `lost` waits to be read: after `before` of its `reads` statements."""
+class Overlap:
+    """`overwriter` is written while the copy `lost` is live: after `before` of the `reads` statements."""
 
     lost: Copy
-    taker: Copy
+    overwriter: Copy
     reader: tuple[Any, int]
     before: int
     reads: int
 
 
-def plan_of(story: Story, *, reuse: bool = True, times: Callable[[Code], Times] = Times) -> PlacedPlan:
-    """A plan for the program of a story, right unless `times` is wrong."""
-    return pack(story.codes, story.sizes, story.debugger.loaded.line, reuse=reuse, times=times)
+def plan_of(history: History, *, reuse: bool = True, times: Callable[[Code], Times] = Times) -> PlacedPlan:
+    """Return a plan for the program of a history; it is correct unless `times` is wrong."""
+    return pack(history.codes, history.sizes, history.debugger.loaded.line, reuse=reuse, times=times)
 
 
-def mutants(story: Story, random: Random) -> Iterator[Mutant]:
-    """Bugs that can be planted in plans for a program, in a random order; not each changes a result."""
-    apart, packed = plan_of(story, reuse=False), plan_of(story)
-    meetings = list(_meetings(story, apart))
-    meetings = random.sample(meetings, min(_MEETINGS, len(meetings)))
-    made = [*_moved(story, apart, meetings), *_forgotten(packed, apart), *_resized(story, apart, meetings)]
-    made += [*_exchanged(packed, random), *_short_lived(story, random)]
+def mutants(history: History, random: Random) -> Iterator[Mutant]:
+    """Yield bugs in plans for a program, in a random order; not every bug changes a result."""
+    unshared, packed = plan_of(history, reuse=False), plan_of(history)
+    overlaps = list(_overlaps(history, unshared))
+    overlaps = random.sample(overlaps, min(_MOST_OVERLAPS, len(overlaps)))
+    made = [
+        *_moved(history, unshared, overlaps),
+        *_without_copy(packed, unshared),
+        *_resized(history, unshared, overlaps),
+    ]
+    made += [*_exchanged(packed, random), *_short_lived(history, random)]
     random.shuffle(made)
     yield from made
 
 
-# -- two values at one place ---------------------------------------------------------------------------
+# -- two values at one offset --------------------------------------------------------------------------
 
 
-def _meetings(story: Story, plan: PlacedPlan) -> Iterator[Meeting]:
-    """Who could take whose bytes, each pair of values once."""
+def _overlaps(history: History, plan: PlacedPlan) -> Iterator[Overlap]:
+    """Yield each pair of values of which one is written during the life of the other."""
     reads: dict[Copy, list[tuple[int, Any]]] = {}
     writes: list[tuple[int, Copy]] = []
-    for number, step in enumerate(story.steps):
+    for number, step in enumerate(history.steps):
         for _, copy in step.reads:
             reads.setdefault(copy, []).append((number, step.at))
         writes += [(number, copy) for copy in step.writes if copy.site in plan.places]
@@ -74,34 +78,34 @@ def _meetings(story: Story, plan: PlacedPlan) -> Iterator[Meeting]:
         times = reads.get(lost, [])
         if not times:
             continue
-        for number, taker in writes[index + 1 :]:
+        for number, overwriter in writes[index + 1 :]:
             if number >= times[-1][0]:
                 break
-            pair = (lost.site, taker.site)
-            if taker.site == lost.site or pair in seen or taker.of is lost:
+            pair = (lost.site, overwriter.site)
+            if overwriter.site == lost.site or pair in seen or overwriter.of is lost:
                 continue
             seen.add(pair)
             before = sum(made < time <= number for time, _ in times)
             reader = next(at for time, at in times if time > number)
-            yield Meeting(lost, taker, reader, before, len({time for time, _ in times}))
+            yield Overlap(lost, overwriter, reader, before, len({time for time, _ in times}))
 
 
-def _moved(story: Story, plan: PlacedPlan, meetings: list[Meeting]) -> Iterator[Mutant]:
-    """One value moved to the bytes of another that lives, in a plan in which all stand apart."""
-    for meeting in meetings:
-        lost, taker = meeting.lost.site, meeting.taker.site
+def _moved(history: History, plan: PlacedPlan, overlaps: list[Overlap]) -> Iterator[Mutant]:
+    """Move one value to the bytes of another live value, in a plan without reuse."""
+    for overlap in overlaps:
+        lost, overwriter = overlap.lost.site, overlap.overwriter.site
         there = plan.places[lost]
         places = dict(plan.places)
-        places[taker] = replace(places[taker], offset=there.offset, root=taker)
-        yield Mutant(_pattern(story, meeting), replace(plan, places=places), (lost, taker))
+        places[overwriter] = replace(places[overwriter], offset=there.offset, root=overwriter)
+        yield Mutant(_pattern(history, overlap), replace(plan, places=places), (lost, overwriter))
 
 
-def _pattern(story: Story, meeting: Meeting) -> str:
-    """What the planner would have had to overlook for this."""
-    lost, taker = meeting.lost, meeting.taker
-    here, there = lost.site[0], taker.site[0]
-    ops = {code.path: code for code in story.codes}
-    path, pc = meeting.reader
+def _pattern(history: History, overlap: Overlap) -> str:
+    """Return the planner's mistake that would cause this."""
+    lost, overwriter = overlap.lost, overlap.overwriter
+    here, there = lost.site[0], overwriter.site[0]
+    ops = {code.path: code for code in history.codes}
+    path, pc = overlap.reader
     reader = ops[path].nodes[pc].op if pc < len(ops[path].nodes) else "end"
     if here[0] != there[0]:
         return "freed before a call that it outlives"
@@ -116,28 +120,28 @@ def _pattern(story: Story, meeting: Meeting) -> str:
     if lost.of is not None:
         return (
             "alias missed: freed with what it shows"
-            if not lost.handed
+            if not lost.passed
             else "result of a block freed too early"
         )
-    if reader == "Concat" and meeting.before == meeting.reads - 1:
+    if reader == "Concat" and overlap.before == overlap.reads - 1:
         return "inputs of Concat at one place"
-    if taker.writer[1] < len(ops[taker.writer[0]].nodes) and any(
-        copy is lost for step in story.steps if step.at == taker.writer for _, copy in step.reads
+    if overwriter.writer[1] < len(ops[overwriter.writer[0]].nodes) and any(
+        copy is lost for step in history.steps if step.at == overwriter.writer for _, copy in step.reads
     ):
         return "written in place though it is read later"
-    if meeting.reads == 2 and meeting.before == 1:
+    if overlap.reads == 2 and overlap.before == 1:
         return "freed after the first of two readers"
-    if meeting.before == meeting.reads - 1 and meeting.reads > 1:
+    if overlap.before == overlap.reads - 1 and overlap.reads > 1:
         return "freed one reader too early"
     return "two lives at one offset"
 
 
-# -- copies and aliases that are forgotten ------------------------------------------------------------
+# -- missing copies and aliases -----------------------------------------------------------------------
 
 
-def _forgotten(packed: PlacedPlan, apart: PlacedPlan) -> Iterator[Mutant]:
-    """What a block, a loop or a call gives stays where it was made: the copy out, or in, is missing."""
-    for plan in (packed, apart):
+def _without_copy(packed: PlacedPlan, unshared: PlacedPlan) -> Iterator[Mutant]:
+    """Leave the result of a block, a loop or a call at its original place, without the copy."""
+    for plan in (packed, unshared):
         for site in plan.places:
             places = {each: place for each, place in plan.places.items() if each != site}
             if any(place.root == site for place in places.values()):
@@ -148,11 +152,11 @@ def _forgotten(packed: PlacedPlan, apart: PlacedPlan) -> Iterator[Mutant]:
 # -- sizes --------------------------------------------------------------------------------------------------
 
 
-def _resized(story: Story, plan: PlacedPlan, meetings: list[Meeting]) -> Iterator[Mutant]:
-    """A value's place is too small, so that its neighbour stands in its end."""
-    for meeting in meetings:
-        lost, taker = meeting.lost.site, meeting.taker.site
-        place, size = plan.places[lost], story.sizes[lost]
+def _resized(history: History, plan: PlacedPlan, overlaps: list[Overlap]) -> Iterator[Mutant]:
+    """Make a value's place too small, so that its neighbour overlaps its end."""
+    for overlap in overlaps:
+        lost, overwriter = overlap.lost.site, overlap.overwriter.site
+        place, size = plan.places[lost], history.sizes[lost]
         kinds = {
             "size of half the element type": size // 2,
             "size not rounded up": size - 4,
@@ -163,17 +167,17 @@ def _resized(story: Story, plan: PlacedPlan, meetings: list[Meeting]) -> Iterato
                 continue
             places = dict(plan.places)
             places[lost] = replace(place, size=shrunk)
-            places[taker] = replace(places[taker], offset=place.offset + shrunk, root=taker)
-            yield Mutant(pattern, replace(plan, places=places), (lost, taker))
+            places[overwriter] = replace(places[overwriter], offset=place.offset + shrunk, root=overwriter)
+            yield Mutant(pattern, replace(plan, places=places), (lost, overwriter))
     for share in (2, 3):
-        small = {site: max(1, size // share) for site, size in story.sizes.items()}
+        small = {site: max(1, size // share) for site, size in history.sizes.items()}
         yield Mutant(
-            "sizes of an earlier, smaller run", pack(story.codes, small, story.debugger.loaded.line), None
+            "sizes of an earlier, smaller run", pack(history.codes, small, history.debugger.loaded.line), None
         )
 
 
 def _exchanged(plan: PlacedPlan, random: Random) -> Iterator[Mutant]:
-    """Two offsets of a packed plan swapped."""
+    """Swap two offsets of a packed plan."""
     sites = [site for site, place in plan.places.items() if place.root == site]
     for _ in range(min(30, len(sites) * (len(sites) - 1) // 2)):
         one, other = random.sample(sites, 2)
@@ -183,11 +187,11 @@ def _exchanged(plan: PlacedPlan, random: Random) -> Iterator[Mutant]:
         yield Mutant("offsets exchanged", replace(plan, places=places))
 
 
-# -- planners that are wrong about lives -------------------------------------------------------------------
+# -- planners with wrong live ranges -----------------------------------------------------------------------
 
 
-class _ShortFor(Times):
-    """One value dies in the middle of its life."""
+class _OneShortRange(Times):
+    """End one live range in its middle."""
 
     site: Site
 
@@ -199,8 +203,8 @@ class _ShortFor(Times):
         return replace(live, intervals=((begin, (begin + end) // 2),))
 
 
-class _BlindToBlocks(Times):
-    """What a block reads of the values around it is overlooked."""
+class _WithoutCaptures(Times):
+    """Ignore the reads of captured values in blocks."""
 
     def range_of(self, code: Code, slot: int) -> LiveRange:
         live = super().range_of(code, slot)
@@ -212,7 +216,7 @@ class _BlindToBlocks(Times):
 
 
 class _OneIteration(Times):
-    """What a loop reads is freed after the reader in its body, as if there were one iteration only."""
+    """Free the captured values of a loop after their last reader in the body, as if it ran only once."""
 
     def range_of(self, code: Code, slot: int) -> LiveRange:
         live = super().range_of(code, slot)
@@ -227,8 +231,8 @@ class _OneIteration(Times):
         return live if last < 0 else replace(live, intervals=((begin, self.spans[body][last][0]),))
 
 
-class _CarriedDies(Times):
-    """What a loop carries is taken for dead after its first reader in the body."""
+class _CarriedFreedEarly(Times):
+    """Free the carried values of a loop after their first reader in the body."""
 
     def range_of(self, code: Code, slot: int) -> LiveRange:
         live = super().range_of(code, slot)
@@ -241,20 +245,20 @@ class _CarriedDies(Times):
         return replace(live, intervals=((begin, self.spans[code][first][0]), *others))
 
 
-def _short_lived(story: Story, random: Random) -> Iterator[Mutant]:
-    """Whole plans by planners with a bug."""
+def _short_lived(history: History, random: Random) -> Iterator[Mutant]:
+    """Return plans of planners with a bug."""
     wrong: dict[str, type[Times]] = {
-        "captures of blocks overlooked": _BlindToBlocks,
+        "captures of blocks overlooked": _WithoutCaptures,
         "one iteration assumed": _OneIteration,
-        "carried value dead after its first reader": _CarriedDies,
+        "carried value dead after its first reader": _CarriedFreedEarly,
     }
     for pattern, times in wrong.items():
-        yield Mutant(pattern, plan_of(story, times=times))
-    for site in random.sample(list(story.sizes), min(12, len(story.sizes))):
-        short = type("Short", (_ShortFor,), {"site": site})
-        yield Mutant("packed with one life too short", plan_of(story, times=short))
+        yield Mutant(pattern, plan_of(history, times=times))
+    for site in random.sample(list(history.sizes), min(12, len(history.sizes))):
+        short = type("Short", (_OneShortRange,), {"site": site})
+        yield Mutant("packed with one life too short", plan_of(history, times=short))
 
 
-def aimed_right(mutant: Mutant, truth: Truth) -> bool:
-    """Whether the bug is between the two values that it was planted between."""
-    return mutant.pair is None or {truth.lost.site, truth.taker.site} == set(mutant.pair)
+def affects_planted_pair(mutant: Mutant, truth: Truth) -> bool:
+    """Return whether the two values of the bug are those of the planted pair."""
+    return mutant.pair is None or {truth.lost.site, truth.overwriter.site} == set(mutant.pair)

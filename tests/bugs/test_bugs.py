@@ -1,4 +1,4 @@
-"""The watch finds the bugs of the corpus where they are, says why, and leaves the innocent alone."""
+"""The watch reports place and cause of the bugs of the corpus, and no false alarms on the controls."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ KNOWN = known()
 
 
 @pytest.mark.parametrize("bug", CORPUS, ids=str)
-def test_program(bug: Bug) -> None:
+def test_the_report_agrees_with_the_label(bug: Bug) -> None:
     found, excused = dict(complaints(bug)), KNOWN.get(bug.name, {})
-    assert {aspect: words for aspect, words in found.items() if aspect not in excused} == {}
-    assert [aspect for aspect in excused if aspect not in found] == [], "known.txt lists what is right now"
+    assert {aspect: message for aspect, message in found.items() if aspect not in excused} == {}
+    assert [aspect for aspect in excused if aspect not in found] == [], (
+        "known.txt lists an aspect that is right now"
+    )
 
 
-def test_figures() -> None:
+def test_the_figures_meet_the_bars() -> None:
     total = figures(CORPUS)
     print(total)
     assert total.origin >= 0.95, total
@@ -30,31 +32,31 @@ def test_figures() -> None:
     assert total.alarms == 0, total
 
 
-def test_corpus_is_wide() -> None:
+def test_the_corpus_covers_every_cause() -> None:
     assert sum(not bug.label.innocent for bug in CORPUS) >= 70
     assert sum(bug.label.innocent for bug in CORPUS) >= 30
     causes = Counter(bug.label.cause for bug in CORPUS)
     assert [name for name in NAMES if causes[name] < 3] == []
 
 
-def test_known_misses_are_of_programs_that_are_there() -> None:
+def test_known_misses_are_of_programs_that_exist() -> None:
     assert KNOWN.keys() <= {bug.name for bug in CORPUS}
     assert {aspect for excused in KNOWN.values() for aspect in excused} <= {*ASPECTS}
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("## expects: nan\n", "a label has no 'expects'"),
         ("## expect: nan\n## cause: log of nothing\n  %y = Log(%x) # origin\n", "there is no cause"),
         ("## expect: nan\n## cause: log of zero\n  %y = Log(%x) # here\n", "there is no mark 'here'"),
         ("## expect: nan\n## cause: log of zero\n  %y = Log(%x)\n", "0 origins"),
-        ("## expect: nan\n## expect: inf\n", "expect stands twice"),
-        ("## expect: nothing\n## because: so\n", "nothing else, stand in innocent/"),
+        ("## expect: nan\n## expect: inf\n", "expect is given twice"),
+        ("## expect: nothing\n## because: so\n", "only controls, are in innocent/"),
     ],
 )
-def test_a_wrong_label_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_label_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "program.nnc"
     file.write_text(text)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         label_of(file)

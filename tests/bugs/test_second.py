@@ -1,4 +1,4 @@
-"""The second corpus: its truth is confirmed by experiment, and the watch finds it."""
+"""The second corpus: an experiment confirms each label, and the watch reports it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ KNOWN = known(SECOND)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=str)
-def test_label_claims_the_effect_that_an_experiment_shows(bug: Bug) -> None:
+def test_an_experiment_confirms_the_effect_of_the_label(bug: Bug) -> None:
     assert outputs_differ(bug) == (bug.label.reaches != NOTHING)
 
 
 @pytest.mark.parametrize("bug", CORPUS, ids=str)
-def test_watch_reports_what_the_label_says(bug: Bug) -> None:
+def test_the_report_agrees_with_the_label(bug: Bug) -> None:
     found, excused = dict(complaints(bug)), KNOWN.get(bug.name, {})
-    assert {aspect: words for aspect, words in found.items() if aspect not in excused} == {}
-    assert [aspect for aspect in excused if aspect not in found] == [], "known.txt lists what is right now"
+    assert {aspect: reason for aspect, reason in found.items() if aspect not in excused} == {}
+    assert [aspect for aspect in excused if aspect not in found] == [], (
+        "known.txt lists an aspect that is right now"
+    )
 
 
 @pytest.mark.parametrize("bug", [bug for bug in CORPUS if not bug.label.libraries], ids=str)
-def test_memory_that_is_poisoned_when_freed_changes_no_report(bug: Bug) -> None:
+def test_poisoning_freed_memory_changes_no_report(bug: Bug) -> None:
     assert complaints(bug, "poison").keys() == complaints(bug).keys()
 
 
-def test_figures_meet_the_bars() -> None:
+def test_the_figures_meet_the_bars() -> None:
     total = figures(CORPUS)
     print(total)
     assert total.origin >= 0.97, total
@@ -45,7 +47,7 @@ def test_known_misses_are_of_programs_that_exist() -> None:
     assert {aspect for excused in KNOWN.values() for aspect in excused} <= {*ASPECTS}
 
 
-def test_corpus_is_wide() -> None:
+def test_the_corpus_is_large() -> None:
     families = Counter(bug.path.parent.name for bug in CORPUS)
     assert len(BUGS) >= 100
     assert families["innocent"] >= 60

@@ -1,4 +1,4 @@
-"""The cases of ONNX's own backend test: node cases made in memory, models and data of the `onnx` wheel."""
+"""The cases of ONNX's backend test: node cases in memory, and models with data of the `onnx` wheel."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WHEEL = Path(onnx.backend.test.loader.DATA_DIR)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model with tolerances; `sets` are pairs of inputs and expected outputs, in the model's order."""
+    """A model with tolerances; `sets` are pairs of inputs and expected outputs in the model's order."""
 
     name: str
     kind: str
     source: Any
     """An `onnx.ModelProto`, or the path of a model."""
     folder: Path | None
-    """Where ``test_data_set_*`` lie, None for a case in memory."""
+    """The folder with ``test_data_set_*``, or None for a case in memory."""
     in_memory: tuple[Any, ...]
     rtol: float
     atol: float
@@ -42,15 +42,17 @@ class Case:
             return [_read_set(folder, self.model) for folder in sorted(self.folder.glob("test_data_set_*"))]
         if self.kind == "light":
             return [_light_set(self.source, self.model)]
-        return [([*map(plain, given)], [*map(plain, wanted)]) for given, wanted in self.in_memory]
+        return [
+            ([*map(native_value, given)], [*map(native_value, wanted)]) for given, wanted in self.in_memory
+        ]
 
     @property
     def model(self) -> Any:
         return onnx.load(self.source) if isinstance(self.source, Path) else self.source
 
 
-def plain(value: Any) -> Any:
-    """A value as a debugger takes and gives it: an array, a list of them, or None."""
+def native_value(value: Any) -> Any:
+    """Return a value in the form of a debugger's inputs and outputs: an array, a list of arrays, or None."""
     if isinstance(value, onnx.TensorProto):
         value = numpy_helper.to_array(value)
     elif isinstance(value, onnx.SequenceProto):
@@ -58,7 +60,7 @@ def plain(value: Any) -> Any:
     elif isinstance(value, onnx.OptionalProto):
         value = numpy_helper.to_optional(value)
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [native_value(item) for item in value]
     if value is None:
         return None
     array = np.asarray(value)
@@ -77,13 +79,13 @@ def _proto(path: Path, type_: Any) -> Any:
 def _read_set(folder: Path, model: Any) -> tuple[list[Any], list[Any]]:
     def read(stem: str, infos: Sequence[Any]) -> list[Any]:
         count = len(list(folder.glob(f"{stem}_*.pb")))
-        return [plain(_proto(folder / f"{stem}_{i}.pb", infos[i].type)) for i in range(count)]
+        return [native_value(_proto(folder / f"{stem}_{i}.pb", infos[i].type)) for i in range(count)]
 
     return read("input", model.graph.input), read("output", model.graph.output)
 
 
 def _light_set(path: Path, model: Any) -> tuple[list[Any], list[Any]]:
-    """Inputs as onnx's own runner makes them: ascending numbers in [0, 1)."""
+    """Return the inputs of onnx's runner, ascending numbers in [0, 1), and the expected outputs."""
     inputs = []
     stored = {tensor.name for tensor in model.graph.initializer}
     for info in model.graph.input:
@@ -92,7 +94,7 @@ def _light_set(path: Path, model: Any) -> tuple[list[Any], list[Any]]:
             count = int(np.prod(shape))
             inputs.append((np.arange(count).reshape(shape) / count).astype(np.float32))
     outputs = [
-        plain(_proto(path.with_name(f"{path.stem}_output_{index}.pb"), info.type))
+        native_value(_proto(path.with_name(f"{path.stem}_output_{index}.pb"), info.type))
         for index, info in enumerate(model.graph.output)
     ]
     return inputs, outputs
@@ -100,7 +102,7 @@ def _light_set(path: Path, model: Any) -> tuple[list[Any], list[Any]]:
 
 @cache
 def cases(kind: str) -> tuple[Case, ...]:
-    """All cases of a kind, sorted by name; collected once per process."""
+    """Return all cases of a kind, sorted by name; they are collected once per process."""
     if kind == "node":
         return tuple(sorted(_node_cases(), key=str))
     if kind == "light":

@@ -1,6 +1,6 @@
-"""Every case of ONNX's backend test, run free, single-stepped, and from its printed text.
+"""Every case of ONNX's backend test: run to the end, single-stepped, and run from its printed text.
 
-The default run takes a sample of the node cases; `-m conformance` takes all, and the light models.
+The default run uses a sample of the node cases; `-m conformance` uses all of them and the light models.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from tests.conformance.ways import WAYS, watched_run
 
 CHUNKS = 40
 SAMPLE = 13
-"""One node case in so many stands in the default run."""
+"""The default run uses one node case of this many."""
 
 every_way = pytest.mark.parametrize("way", WAYS)
 
 
-def known() -> dict[str, str]:
-    """Case name to the reason why it is known to diverge."""
+def known_divergences() -> dict[str, str]:
+    """Return the known divergences: case name to reason."""
     lines = (Path(__file__).with_name("known.txt")).read_text(encoding="utf-8").splitlines()
     return dict(line.split(": ", 1) for line in lines if line and not line.startswith("#"))
 
 
-KNOWN = known()
+KNOWN = known_divergences()
 
 
 def judge(chosen: Iterable[Case], way: str) -> list[str]:
-    """What is wrong: cases that fail, and known divergences that do not."""
+    """Return the unexpected results: cases that fail, and known divergences that pass."""
     wrong = []
     for case in chosen:
         failure = _failure(case, way)
         if failure is None and case.name in KNOWN:
-            wrong.append(f"{case}: passes, yet known.txt says: {KNOWN[case.name]}")
+            wrong.append(f"{case}: passes, but known.txt lists it: {KNOWN[case.name]}")
         elif failure is not None and case.name not in KNOWN:
             wrong.append(f"{case}: {failure}")
     return wrong
@@ -55,32 +55,32 @@ def _failure(case: Case, way: str) -> str | None:
 
 
 @every_way
-def test_sample(way: str) -> None:
+def test_a_sample_of_node_cases_conforms(way: str) -> None:
     assert judge(cases("node")[::SAMPLE], way) == []
 
 
 @every_way
 @pytest.mark.parametrize("kind", ["simple", "pytorch-operator", "pytorch-converted"])
-def test_models(kind: str, way: str) -> None:
+def test_models_conform(kind: str, way: str) -> None:
     assert judge(cases(kind), way) == []
 
 
 @pytest.mark.conformance
 @every_way
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_every_case(chunk: int, way: str) -> None:
+def test_every_node_case_conforms(chunk: int, way: str) -> None:
     assert judge(cases("node")[chunk::CHUNKS], way) == []
 
 
 @pytest.mark.conformance
 @every_way
 @pytest.mark.parametrize("index", range(9))
-def test_light_models(index: int, way: str) -> None:
+def test_light_models_conform(index: int, way: str) -> None:
     assert judge(cases("light")[index : index + 1], way) == []
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "poison"])
-def test_legal_nan_and_inf_are_no_fault_of_memory(allocator: str) -> None:
+def test_valid_nan_and_inf_are_not_memory_findings(allocator: str) -> None:
     chosen = [case for case in cases("node") if not all(finite(wanted) for _, wanted in case.sets)]
     assert len(chosen) >= 100
     for case in chosen:
@@ -88,7 +88,7 @@ def test_legal_nan_and_inf_are_no_fault_of_memory(allocator: str) -> None:
 
 
 def finite(value: Any) -> bool:
-    """False if there is a NaN or an infinity in an expected output."""
+    """Return False if an expected output contains NaN or Inf."""
     if isinstance(value, list):
         return all(map(finite, value))
     if value is None or name_of(value.dtype) not in FLOATS:
@@ -96,8 +96,8 @@ def finite(value: Any) -> bool:
     return bool(np.isfinite(value.astype(np.float64)).all())
 
 
-def test_all_are_there() -> None:
-    """The numbers of onnx 1.23; a later wheel may have more."""
+def test_all_cases_of_onnx_are_collected() -> None:
+    """The minimum counts are those of onnx 1.23; a later wheel may have more cases."""
     least = {"node": 1884, "simple": 23, "pytorch-operator": 35, "pytorch-converted": 82, "light": 9}
     assert {kind: max(len(cases(kind)), least[kind]) for kind in KINDS} == {
         kind: len(cases(kind)) for kind in KINDS

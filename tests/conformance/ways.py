@@ -1,4 +1,4 @@
-"""Three ways to run a case, and what its outputs must be like."""
+"""Three ways to run a case, and the comparison of its outputs."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ from tests.conformance.cases import Case
 
 MEMORY = ("uninitialized", "guard")
 EVERY = 7
-"""At each statement of this number the stepping goes one back and forward again."""
+"""Stepping steps back and forward again after this many statements."""
 
 NARROW = {"bf16": 2.0**-6}
-"""Relative tolerances of onnx's own runner: two units in the last place."""
+"""Relative tolerances of onnx's runner: two units in the last place."""
 
 
 def free_run(case: Case) -> None:
-    """`run` to the end, nothing watched."""
+    """Run to the end without observers."""
     program = nncdbg.load(case.model)
     for inputs, wanted in case.sets:
         compare(_run(program, inputs, "plain"), wanted, case)
 
 
 def printed_run(case: Case) -> None:
-    """The program printed, read back, equal, and run."""
+    """Print the program, parse the text, compare both programs, and run the parsed one."""
     program = nncdbg.load(case.model)
     text = str(program)
     again = parse(text)
-    assert again == program, "the text does not read back to the same program"
+    assert again == program, "the parsed text is a different program"
     assert str(again) == text
     for inputs, wanted in case.sets:
         compare(_run(replace(again, readers=program.readers), inputs, "plain"), wanted, case)
 
 
 def stepped_run(case: Case) -> None:
-    """Every statement by itself, every seventh twice, in the debug allocator with everything on."""
+    """Step through every statement, every seventh twice, with the debug allocator and all observers."""
     program = nncdbg.load(case.model)
     for inputs, wanted in case.sets:
-        debugger = nncdbg.Debugger(program, named(program, inputs), allocator="debug", statistics=True)
+        debugger = nncdbg.Debugger(
+            program, inputs_by_name(program, inputs), allocator="debug", statistics=True
+        )
         debugger.catch(*MEMORY)
         _step_to_end(debugger)
         assert not debugger.control.machine.problems, debugger.control.machine.problems
@@ -52,10 +54,10 @@ def stepped_run(case: Case) -> None:
 
 
 def watched_run(case: Case, allocator: str) -> None:
-    """`run` to the end in an allocator, with findings about memory caught."""
+    """Run to the end with an allocator, and catch findings about memory."""
     program = nncdbg.load(case.model)
     for inputs, _ in case.sets:
-        debugger = nncdbg.Debugger(program, named(program, inputs), allocator=allocator)
+        debugger = nncdbg.Debugger(program, inputs_by_name(program, inputs), allocator=allocator)
         debugger.catch(*MEMORY)
         stop = debugger.run()
         assert stop.reason == "end", f"{stop.reason}: {stop.detail}"
@@ -67,26 +69,28 @@ WAYS: dict[str, Callable[[Case], None]] = {"free": free_run, "stepped": stepped_
 def _step_to_end(debugger: nncdbg.Debugger) -> None:
     count = 0
     while True:
-        before = _place(debugger)
+        before = _position(debugger)
         stop = debugger.step_into()
         if stop.reason == "end":
             return
         assert stop.reason == "step", f"{stop.reason}: {stop.detail}"
         count += 1
         if count % EVERY == 0:
-            after = _place(debugger)
+            after = _position(debugger)
             debugger.step_back_into()
-            assert _place(debugger) == before, "a step back does not lead to where the step began"
+            assert _position(debugger) == before, "a step back does not restore the position before the step"
             debugger.step_into()
-            assert _place(debugger) == after, "the step again leads to another place"
+            assert _position(debugger) == after, "the repeated step reaches a different position"
 
 
-def _place(debugger: nncdbg.Debugger) -> list[tuple[Any, ...]]:
+def _position(debugger: nncdbg.Debugger) -> list[tuple[Any, ...]]:
     return [(frame.code.path, frame.pc, frame.iteration) for frame in debugger.control.machine.frames]
 
 
 def _run(program: Program, inputs: Sequence[Any], allocator: str) -> list[Any]:
-    debugger = nncdbg.Debugger(program, named(program, inputs), allocator=allocator, statistics=False)
+    debugger = nncdbg.Debugger(
+        program, inputs_by_name(program, inputs), allocator=allocator, statistics=False
+    )
     stop = debugger.run()
     assert stop.reason == "end", f"{stop.reason}: {stop.detail}"
     return _outputs(debugger)
@@ -98,14 +102,14 @@ def _outputs(debugger: nncdbg.Debugger) -> list[Any]:
     return list(outputs.values())
 
 
-def named(program: Program, inputs: Sequence[Any]) -> dict[str, Any]:
-    """Input name to data; a case may leave out the last inputs, which have initializers."""
+def inputs_by_name(program: Program, inputs: Sequence[Any]) -> dict[str, Any]:
+    """Return input name to data; a case may omit the last inputs, which have initializers."""
     graph = program.graphs[program.entry]
     return {value.name: data for value, data in zip(graph.inputs, inputs, strict=False)}
 
 
 def compare(got: Any, wanted: Any, case: Case) -> None:
-    """AssertionError unless kinds, shapes, dtypes and, within the tolerance, values are the same."""
+    """Assert that kinds, shapes and dtypes are equal, and values are equal within the tolerance."""
     if isinstance(wanted, list):
         assert isinstance(got, (list, tuple)), f"a {type(got).__name__} instead of a sequence"
         assert len(got) == len(wanted), f"{len(got)} instead of {len(wanted)} values"

@@ -1,8 +1,8 @@
-"""A client of the Debug Adapter Protocol for tests: it drives the real server, and doubts all it says.
+"""A client of the Debug Adapter Protocol for tests: it drives the server and checks each message.
 
-Each message that comes in is validated against the protocol's schema where that is at hand, each
-request gets exactly one response, and numbers rise by one.  `expect_*` wait for what is due and
-fail with all that came instead.
+Each message is validated against the protocol's schema if that is available, each request gets exactly
+one response, and sequence numbers rise by one.  The `expect_*` methods wait for a message, and fail
+with the messages received so far.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from tests.dap_server import schema
 
 TIMEOUT = 30.0
-"""Seconds that a message is waited for; the machine may be busy."""
+"""Seconds to wait for a message, enough for a busy machine."""
 
 Message = dict[str, Any]
 
@@ -36,7 +36,7 @@ def until(reached: Callable[[], bool], what: str, timeout: float = TIMEOUT) -> N
 
 
 class Client:
-    """Speaks over two binary streams.  `messages` holds all that came, in order."""
+    """A client over two binary streams.  `messages` are the received messages, in order."""
 
     def __init__(self, reader: BinaryIO, writer: BinaryIO) -> None:
         self._reader = reader
@@ -45,7 +45,7 @@ class Client:
         self._incoming: queue.SimpleQueue[Message | Exception | None] = queue.SimpleQueue()
         self._unclaimed: list[Message] = []
         self._answered: set[int] = set()
-        self._asked: dict[int, str] = {}
+        self._requested: dict[int, str] = {}
         self._last_seq = 0
         self.messages: list[Message] = []
         self.closed = False
@@ -58,12 +58,12 @@ class Client:
         try:
             while (body := read_body(self._reader)) is not None:
                 self._incoming.put(json.loads(body))
-        except Exception as error:  # noqa: BLE001  told to the test that waits
+        except Exception as error:  # noqa: BLE001  raised in the waiting test
             self._incoming.put(error)
         self._incoming.put(None)
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes as they are, frame or not."""
+        """Send raw bytes, with or without a frame."""
         self._writer.write(data)
         self._writer.flush()
 
@@ -72,12 +72,12 @@ class Client:
         self.send_bytes(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
 
     def send(self, command: str, arguments: Any = None) -> int:
-        """Send a request; its number."""
+        """Send a request and return its number."""
         self._seq += 1
         message = {"seq": self._seq, "type": "request", "command": command}
         if arguments is not None:
             message["arguments"] = arguments
-        self._asked[self._seq] = command
+        self._requested[self._seq] = command
         self.send_message(message)
         return self._seq
 
@@ -89,7 +89,7 @@ class Client:
         self.send_message(response if body is None else {**response, "body": body})
 
     def forget(self, seq: int) -> None:
-        """The number of a request is to be used again; the next answer to it is no second one."""
+        """Allow another response to `seq`, for a test that uses the number again."""
         self._answered.discard(seq)
         self._seq = max(self._seq, seq)
 
@@ -99,9 +99,9 @@ class Client:
         try:
             message = self._incoming.get(timeout=timeout)
         except queue.Empty:
-            raise AssertionError(f"nothing came in {timeout:.0f} s; so far:\n{self.transcript()}") from None
+            raise AssertionError(f"no message within {timeout:.0f} s; so far:\n{self.transcript()}") from None
         if isinstance(message, Exception):
-            raise AssertionError(f"the server sent what is no message: {message}")
+            raise AssertionError(f"the server sent an invalid message: {message}")
         if message is None:
             self.closed = True
             return None
@@ -111,20 +111,20 @@ class Client:
 
     def _check(self, message: Message) -> None:
         if schema.available():
-            # An answer has the number that the request had, whether that was a right one or not.
+            # A response repeats the number of its request, valid or not.
             number = message.get("request_seq", 1)
-            odd = number in self._asked or not 1 <= number < 2**31
+            odd = number in self._requested or not 1 <= number < 2**31
             schema.validate({**message, "request_seq": 1} if "request_seq" in message and odd else message)
         assert message["seq"] == self._last_seq + 1, f"{message['seq']} follows {self._last_seq}"
         self._last_seq = message["seq"]
         if message["type"] == "response" and message["request_seq"]:
             seq = message["request_seq"]
-            assert seq not in self._answered, f"a second answer: {message}"
-            assert message["command"] == self._asked.get(seq, message["command"])
+            assert seq not in self._answered, f"a second response: {message}"
+            assert message["command"] == self._requested.get(seq, message["command"])
             self._answered.add(seq)
 
     def wait_for(self, wanted: Callable[[Message], bool], timeout: float = TIMEOUT) -> Message:
-        """The first message that nobody has waited for yet and that is `wanted`."""
+        """Return the first unclaimed message that is `wanted`."""
         for index, message in enumerate(self._unclaimed):
             if wanted(message):
                 return self._unclaimed.pop(index)
@@ -135,14 +135,16 @@ class Client:
             if wanted(found):
                 return found
             self._unclaimed.append(found)
-        raise AssertionError(f"much came in {timeout} s, but not that; so far:\n{self.transcript()}")
+        raise AssertionError(
+            f"the expected message did not arrive within {timeout} s; so far:\n{self.transcript()}"
+        )
 
     def discard(self, unwanted: Callable[[Message], bool]) -> None:
-        """Let nobody wait for the messages that have come and are `unwanted`."""
+        """Drop the received messages that are `unwanted`."""
         self._unclaimed = [message for message in self._unclaimed if not unwanted(message)]
 
     def expect_event(self, event: str, timeout: float = TIMEOUT, **fields: Any) -> Message:
-        """The body of the next event of a kind; `fields` must be in it."""
+        """Return the body of the next event of a kind; `fields` must be in it."""
         found = self.wait_for(lambda m: m["type"] == "event" and m["event"] == event, timeout)
         body: Message = found.get("body", {})
         for name, value in fields.items():
@@ -150,57 +152,57 @@ class Client:
         return body
 
     def expect_request(self, command: str, timeout: float = TIMEOUT) -> Message:
-        """The next reverse request."""
+        """Return the next reverse request."""
         return self.wait_for(lambda m: m["type"] == "request" and m["command"] == command, timeout)
 
     def expect_stop(self, reason: str, timeout: float = TIMEOUT) -> Message:
-        """The body of the next `stopped`."""
+        """Return the body of the next `stopped` event."""
         return self.expect_event("stopped", timeout, reason=reason)
 
     def expect_response(self, seq: int, timeout: float = TIMEOUT) -> Message:
-        """The response to the request `seq`, whether it succeeded or not."""
+        """Return the response to the request `seq`, successful or not."""
         return self.wait_for(lambda m: m["type"] == "response" and m["request_seq"] == seq, timeout)
 
     def expect_end(self, timeout: float = TIMEOUT) -> None:
-        """The server closes the connection."""
+        """Wait until the server closes the connection."""
         while self._next(timeout) is not None:
             pass
 
     def none_of(self, event: str) -> None:
-        """No event of the kind has come that nobody waited for."""
+        """Assert that there is no unclaimed event of the kind."""
         found = [m for m in self._unclaimed if m["type"] == "event" and m["event"] == event]
         assert not found, found
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     def request(self, command: str, arguments: Any = None, timeout: float = TIMEOUT) -> Message:
-        """The body of the successful response to a request."""
+        """Return the body of the successful response to a request."""
         response = self.expect_response(self.send(command, arguments), timeout)
         assert response["success"], f"{command} failed: {response}"
         body: Message = response.get("body", {})
         return body
 
     def refused(self, command: str, arguments: Any = None) -> str:
-        """The message of the failed response to a request."""
+        """Return the message of the failed response to a request."""
         response = self.expect_response(self.send(command, arguments))
         assert not response["success"], f"{command} succeeded: {response}"
         message: str = response["message"]
         return message
 
     def launch(self, program: str | Path, *, initialize: Message | None = None, **options: Any) -> None:
-        """Initialize and launch, up to where breakpoints can be set."""
+        """Initialize and launch, up to the `initialized` event."""
         self.request("initialize", {"adapterID": "nncdbg", "clientID": "test", **(initialize or {})})
         self.request("launch", {"program": str(program), **options})
         self.expect_event("initialized")
 
     def start(self, program: str | Path, **options: Any) -> Message:
-        """Launch and stop on entry; the body of that stop."""
+        """Launch, stop on entry, and return the body of that stop."""
         self.launch(program, stopOnEntry=True, **options)
         self.request("configurationDone")
         return self.expect_stop("entry")
 
     def move(self, command: str, reason: str = "step", **arguments: Any) -> Message:
-        """A request that moves the program, up to where it stands again."""
+        """Send a request that moves the program, and return the body of the next stop."""
         self.request(command, {"threadId": 1, **arguments})
         return self.expect_stop(reason)
 
@@ -209,7 +211,7 @@ class Client:
         return frame
 
     def variables(self, scope: str, frame: Message | None = None) -> dict[str, Message]:
-        """The variables of a scope of a frame (default: the innermost), by name."""
+        """Return the variables of a scope of a frame (default: the innermost), by name."""
         frame = frame or self.top_frame()
         scopes = self.request("scopes", {"frameId": frame["id"]})["scopes"]
         found = next((each for each in scopes if each["name"] == scope), None)
@@ -223,12 +225,12 @@ class Client:
         return result
 
     def transcript(self) -> str:
-        """What came, a line each."""
+        """Return the last 40 received messages, a line each."""
         return "\n".join(json.dumps(message)[:400] for message in self.messages[-40:])
 
 
 def read_body(reader: BinaryIO) -> bytes | None:
-    """The body of the next frame; None at the end."""
+    """Return the body of the next frame; None at the end."""
     length = None
     while (line := reader.readline()) not in (b"\r\n", b""):
         name, _, value = line.partition(b":")
@@ -245,7 +247,7 @@ def read_body(reader: BinaryIO) -> bytes | None:
 def stdio_client(
     *options: str, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> Iterator[Client]:
-    """A client of a server of its own over stdio, in the folder `cwd`; the server must end by itself."""
+    """A client of a new server over stdio, in the folder `cwd`; the server must end by itself."""
     command = [sys.executable, "-m", "nncdbg.terminal.main", "dap", *options]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=env
@@ -270,7 +272,7 @@ def stdio_client(
 
 @contextlib.contextmanager
 def socket_client(connected: socket.socket) -> Iterator[Client]:
-    """A client over a socket that is connected to a server."""
+    """A client over a connected socket."""
     with connected, connected.makefile("rb") as reader, connected.makefile("wb") as writer:
         client = Client(reader, writer)
         try:

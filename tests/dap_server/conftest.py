@@ -1,4 +1,4 @@
-"""What the tests of the server share: a client of a real server in a folder of its own."""
+"""Fixtures of the server tests: a client of a server process, and a check for leaks."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tests.dap_server.client import Client, stdio_client
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-LEAVING = 5.0
-"""Seconds in which what a test has begun must be gone."""
+RELEASE_TIMEOUT = 5.0
+"""Seconds in which the resources of a test must be released."""
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """No thread, descriptor or child process of this process outlives a test."""
-    before = _held()
+def no_leaks() -> Iterator[None]:
+    """Check that no thread, descriptor or child process outlives a test."""
+    before = _resources()
     yield
-    deadline = time.monotonic() + LEAVING
-    while (left := _held() - before) and time.monotonic() < deadline:
+    deadline = time.monotonic() + RELEASE_TIMEOUT
+    while (left := _resources() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not left, f"left behind: {sorted(left)}"
+    assert not left, f"leaked: {sorted(left)}"
 
 
-def _held() -> set[str]:
-    # The statistics are compiled once per process: on a busy machine longer than a test lasts.
+def _resources() -> set[str]:
+    # The statistics are compiled once per process; on a busy machine this outlasts a test.
     alive = [each for each in threading.enumerate() if each.name != "nncdbg-compilation"]
     threads = {f"thread {each.name} ({each.ident})" for each in alive}
     children = {f"process {each.pid}" for each in psutil.Process().children(recursive=True)}
@@ -45,10 +45,8 @@ def _descriptors() -> set[str]:
         try:
             path = os.readlink(f"/dev/fd/{number}")
         except OSError:
-            continue  # that of the listing itself
-        if (
-            "onnxruntime.db" not in path
-        ):  # onnxruntime opens it at its import, for as long as the process lives
+            continue  # the descriptor of the listing
+        if "onnxruntime.db" not in path:  # onnxruntime keeps it open until the process ends
             found.add(f"descriptor {number}: {path}")
     return found
 
@@ -71,11 +69,11 @@ SAMPLE = frozenset(
         "test_escaping.py",
     )
 )
-"""Files of the default run; the others take minutes, as each test starts processes."""
+"""Files of the default run; the others take minutes, because each test starts processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make adapter` runs and the default run does not."""
+    """Mark the tests that `make adapter` runs and the default run skips."""
     for item in items:
         markers = {mark.name for mark in item.iter_markers()}
         if item.path.parent == HERE and item.path.name not in SAMPLE and not markers & {"e2e", "fuzz"}:
@@ -84,6 +82,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """A client over stdio; at the end the server must have ended by itself, without a traceback."""
+    """A client over stdio; the server must end by itself, without a traceback."""
     with stdio_client(cwd=tmp_path) as connected:
         yield connected

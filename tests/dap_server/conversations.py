@@ -1,4 +1,4 @@
-"""Sessions in this process: to begin one takes milliseconds."""
+"""Sessions in this process, which start in milliseconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.dap_server.client import Client, socket_client
 
 @contextlib.contextmanager
 def conversation() -> Iterator[Client]:
-    """A client of a session in this process; when it leaves, all that served it must go."""
+    """A client of a session in this process; the session and its threads end with it."""
     ours, theirs = socket.socketpair()
     stream = theirs.makefile("rb")
 

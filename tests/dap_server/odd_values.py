@@ -1,4 +1,4 @@
-"""A program with a value of every odd kind, for tests that ask about values and change them."""
+"""A program with a value of every unusual kind, for tests that read and change values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Messages of the Debug Adapter Protocol held against its official JSON schema.
+"""Validation of messages of the Debug Adapter Protocol with its official JSON schema.
 
-The schema allows properties that it does not name. Here they are refused, so that a misspelt one is seen,
-unless they begin with `nncdbg`. Integers are held to the width that their `format` says.
+The schema allows unnamed properties.  Here they are refused, to find misspelt ones, unless they begin
+with `nncdbg`.  Integers are limited to the width of their `format`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 
 PATH = Path(os.environ.get("NNCDBG_SHARED") or ROOT.parent / "shared") / "dap" / "debugAdapterProtocol.json"
 OWN = "nncdbg"
-# What they carry besides is the adapter's own business; the schema says so in prose.
+# The schema allows these to have further properties, but says so only in prose.
 OPEN = {"LaunchRequestArguments", "AttachRequestArguments"}
 WIDTHS = {
     "int32": (-(2**31), 2**31 - 1),
@@ -41,21 +41,21 @@ needs_schema = pytest.mark.skipif(
 
 
 def validate(message: dict[str, Any]) -> None:
-    """Raises AssertionError with the JSON paths of all that is wrong with a message."""
+    """Raise AssertionError with the JSON path of each error in a message."""
     name = definition_of(message)
     wrong = [f"  {error.json_path}: {error.message}" for error in validator(name).iter_errors(message)]
     assert not wrong, "\n".join([f"not a {name}:", *wrong])
 
 
 def definition_of(message: dict[str, Any]) -> str:
-    """The definition that a message must satisfy. Own requests and events need only be well formed."""
+    """Return the name of the definition of a message; own requests and events have a general one."""
     kind = message.get("type")
-    assert kind in ("request", "response", "event"), f"$.type: {kind!r} is no type of message"
+    assert kind in ("request", "response", "event"), f"$.type: {kind!r} is not a type of message"
     if kind == "response" and message.get("success") is False:
         return "ErrorResponse"
     key = "event" if kind == "event" else "command"
     word = message.get(key)
-    assert isinstance(word, str), f"$.{key}: {word!r} is no name"
+    assert isinstance(word, str), f"$.{key}: {word!r} is not a name"
     if word.startswith(OWN):
         return str(kind).title()
     name = f"{word[:1].upper()}{word[1:]}{kind.title()}"
@@ -66,14 +66,14 @@ def definition_of(message: dict[str, Any]) -> str:
 
 @cache
 def definitions() -> dict[str, Schema]:
-    """The definitions as they are published."""
+    """Return the published definitions."""
     loaded: dict[str, Schema] = json.loads(PATH.read_text(encoding="utf-8"))["definitions"]
     return loaded
 
 
 @cache
 def closed_definitions() -> dict[str, Schema]:
-    """The definitions with every object closed."""
+    """Return the definitions without unnamed properties."""
     return {
         name: part if name in OPEN else closed(merged(part, definitions()))
         for name, part in definitions().items()
@@ -86,7 +86,7 @@ def validator(name: str) -> Draft4Validator:
 
 
 def merged(schema: Schema, definitions: dict[str, Schema]) -> Schema:
-    """One object in place of an `allOf`: closing its halves would have each refuse the other's properties."""
+    """Merge an `allOf` into one object, as its closed parts would refuse each other's properties."""
     if "$ref" in schema:
         return merged(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     if "allOf" not in schema:
@@ -101,7 +101,7 @@ def merged(schema: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def closed(schema: Any) -> Any:
-    """A schema, in depth, with named properties only and integers of their width."""
+    """Return a schema that allows only named properties, and integers of their width."""
     if isinstance(schema, list):
         return [closed(part) for part in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Servers on sockets, in processes of their own."""
+"""Servers on sockets, each in its own process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMAND = [sys.executable, "-m", "nncdbg.terminal.main", "dap"]
 
 
 class Server:
-    """A server that listens; `address` is what it has told."""
+    """A listening server; `address` is the one it reported."""
 
     def __init__(self, process: subprocess.Popen[bytes], address: str) -> None:
         self.process = process
@@ -28,7 +28,7 @@ class Server:
         self.watched = psutil.Process(process.pid)
 
     def connect(self) -> socket.socket:
-        """A new connection."""
+        """Return a new connection."""
         if self.address.startswith("unix:"):
             connected = socket.socket(socket.AF_UNIX)
             connected.settimeout(TIMEOUT)
@@ -39,12 +39,12 @@ class Server:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
-        """A client that leaves without a word if the test does not let it disconnect."""
+        """A client that closes the connection unless the test disconnects it."""
         with socket_client(self.connect()) as client:
             yield client
 
     def end(self, by: signal.Signals = signal.SIGTERM) -> str:
-        """End it by a signal; what it wrote to its standard error after the address."""
+        """End the server with a signal and return its standard error after the address."""
         self.process.send_signal(by)
         assert self.process.stderr is not None
         code = self.process.wait(TIMEOUT)
@@ -55,7 +55,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(*options: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """A server with these options (default: TCP on a free port); at the end it must go, and cleanly."""
+    """A server with these options (default: TCP on a free port); it must end cleanly."""
     command = [*COMMAND, *(options or ("--listen", "127.0.0.1:0"))]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=cwd, env={**os.environ, **(env or {})}
@@ -63,9 +63,9 @@ def serving(*options: str, cwd: Path | None = None, env: dict[str, str] | None =
         assert process.stderr is not None
         try:
             line = process.stderr.readline().decode()
-            told = re.fullmatch(r"nncdbg dap: listening on (\S+)\n", line)
-            assert told is not None, line + process.stderr.read().decode()
-            server = Server(process, told[1])
+            announced = re.fullmatch(r"nncdbg dap: listening on (\S+)\n", line)
+            assert announced is not None, line + process.stderr.read().decode()
+            server = Server(process, announced[1])
             yield server
             if process.poll() is None:
                 errors = server.end()
@@ -75,7 +75,7 @@ def serving(*options: str, cwd: Path | None = None, env: dict[str, str] | None =
 
 
 def refused_to_start(*options: str, env: dict[str, str] | None = None) -> str:
-    """The one error of a server that ends with exit code 2 at once."""
+    """Return the error of a server that refuses to start, with exit code 2."""
     done = subprocess.run(
         [*COMMAND, *options],
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Access to a listener: other users, silent clients, tokens made here, and processes short of resources."""
+"""Access to a listener: other users, silent clients, generated tokens, and limited resources."""
 
 from __future__ import annotations
 
@@ -85,20 +85,20 @@ sys.stdin.read()
 """
 
 
-def a_session(connection: Connection) -> Session:
+def new_session(connection: Connection) -> Session:
     return Session(connection, Runner())
 
 
 @contextlib.contextmanager
 def listening(address: Any = ("127.0.0.1", 0), **options: Any) -> Iterator[Listener]:
-    """A listener whose programs are moved by a thread of its own."""
+    """A listener that runs each program in a separate thread."""
     threads: list[threading.Thread] = []
 
     def begin(session: Session) -> None:
         threads.append(threading.Thread(target=session.runner.run))
         threads[-1].start()
 
-    with contextlib.closing(Listener(address, a_session, begin=begin, **options)) as listener:
+    with contextlib.closing(Listener(address, new_session, begin=begin, **options)) as listener:
         yield listener
     for thread in threads:
         thread.join(TIMEOUT)
@@ -106,7 +106,7 @@ def listening(address: Any = ("127.0.0.1", 0), **options: Any) -> Iterator[Liste
 
 @contextlib.contextmanager
 def stranger(listener: Listener, count: int, how: str = "speaks") -> Iterator[list[str]]:
-    """What another user has been sent over so many connections, which end with the context."""
+    """Open `count` connections as another user, and yield the data received on each."""
     arguments = json.dumps([listener.address, count, how])
     with subprocess.Popen(
         [sys.executable, "-c", STRANGER, arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -153,8 +153,8 @@ def client_of(listener: Listener) -> Iterator[Client]:
         yield client
 
 
-def is_served(listener: Listener) -> None:
-    """The owner launches a program and ends it, within the time of a test."""
+def assert_served(listener: Listener) -> None:
+    """Launch a program as the owner, and disconnect."""
     with client_of(listener) as client:
         client.launch(PROGRAM)
         client.request("threads")
@@ -171,15 +171,15 @@ def is_served(listener: Listener) -> None:
 def test_another_user_gets_a_refusal_and_nothing_else_over_tcp(how: str) -> None:
     with listening() as listener:
         with stranger(listener, 200 if how == "speaks" else 20, how) as answers:
-            is_served(listener)
-        told = [message for answer in answers for message in messages(answer)]
+            assert_served(listener)
+        received = [message for answer in answers for message in messages(answer)]
     assert len(answers) == (200 if how == "speaks" else 20)
-    assert not [message for message in told if not is_refusal(message)]
-    assert len(told) >= len(answers) / 2, "most refusals must arrive"
+    assert not [message for message in received if not is_refusal(message)]
+    assert len(received) >= len(answers) / 2, "most refusals must arrive"
 
 
 @needs_root
-def test_another_user_is_refused_even_where_the_mode_of_the_socket_lets_it_in() -> None:
+def test_another_user_is_refused_even_if_the_socket_mode_allows_it() -> None:
     if not hasattr(socket, "SO_PEERCRED"):
         pytest.skip("no SO_PEERCRED")
     # Not `tmp_path`: pytest keeps other users out of the folders around it.
@@ -189,24 +189,24 @@ def test_another_user_is_refused_even_where_the_mode_of_the_socket_lets_it_in() 
         with listening(str(path)) as listener:
             path.chmod(0o666)
             with stranger(listener, 20) as answers:
-                is_served(listener)
-    told = [message for answer in answers for message in messages(answer)]
-    assert told
-    assert all(map(is_refusal, told))
+                assert_served(listener)
+    received = [message for answer in answers for message in messages(answer)]
+    assert received
+    assert all(map(is_refusal, received))
 
 
 @needs_root
 @names_peers
-def test_silent_connections_of_another_user_do_not_keep_the_owner_out() -> None:
+def test_silent_connections_of_another_user_do_not_block_the_owner() -> None:
     with listening() as listener, stranger(listener, 100, "silent"):
         began = time.monotonic()
-        is_served(listener)
+        assert_served(listener)
         assert time.monotonic() - began < 10
 
 
 @needs_root
 @names_peers
-def test_a_stranger_that_has_closed_its_end_is_not_taken_for_root() -> None:
+def test_a_closed_connection_of_another_user_is_not_attributed_to_root() -> None:
     """The kernel reports a socket without a process as root's, and these tests run as root."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(TIMEOUT)
@@ -218,28 +218,28 @@ def test_a_stranger_that_has_closed_its_end_is_not_taken_for_root() -> None:
                     assert peer_user(connected) is None
 
 
-def test_a_client_of_the_same_user_is_known() -> None:
+def test_a_client_of_the_same_user_is_identified() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         connected, _ = server.accept()
         with connected:
             assert peer_user(connected) == (os.geteuid() if peers.kernel_names_tcp_peers() else None)
 
 
-# -- clients that wait -----------------------------------------------------------------------------
+# -- waiting clients -------------------------------------------------------------------------------
 
 
-def test_silent_clients_of_the_same_user_do_not_hold_the_place() -> None:
+def test_silent_clients_of_the_same_user_do_not_block_others() -> None:
     with listening() as listener, contextlib.ExitStack() as stack:
         for turn in range(50):
             silent = stack.enter_context(connect(listener))
             if turn % 2:
                 silent.sendall(b"Content-Length: 50\r\n\r\nhalf")
         began = time.monotonic()
-        is_served(listener)
+        assert_served(listener)
         assert time.monotonic() - began < 10
 
 
-def test_of_two_that_have_begun_the_first_to_launch_is_served() -> None:
+def test_of_two_initialized_clients_the_first_to_launch_is_served() -> None:
     with listening() as listener, client_of(listener) as first, client_of(listener) as second:
         first.request("initialize", INITIALIZE)
         second.request("initialize", INITIALIZE)
@@ -249,23 +249,23 @@ def test_of_two_that_have_begun_the_first_to_launch_is_served() -> None:
         second.request("threads")
 
 
-# -- tokens that are made here -----------------------------------------------------------------------
+# -- generated tokens -------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def nameless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A system that cannot name the users of connections; the folder where tokens are written."""
+def token_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The token folder, on a system that cannot identify the users of connections."""
     monkeypatch.setattr(access, "kernel_names_tcp_peers", lambda: False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state" / "nncdbg"
 
 
-def test_a_token_is_made_where_users_cannot_be_named(nameless: Path) -> None:
+def test_a_token_is_generated_if_users_cannot_be_identified(token_folder: Path) -> None:
     with listening() as listener:
-        (file,) = nameless.iterdir()
+        (file,) = token_folder.iterdir()
         assert listener.access.file == file
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert stat.S_IMODE(nameless.stat().st_mode) == 0o700
+        assert stat.S_IMODE(token_folder.stat().st_mode) == 0o700
         token = file.read_text()
         assert len(token) >= 40
         with client_of(listener) as client:
@@ -275,12 +275,12 @@ def test_a_token_is_made_where_users_cannot_be_named(nameless: Path) -> None:
             assert token_for(connected) == token
         with client_of(listener) as client:
             client.launch(PROGRAM, token=token)
-    assert not [*nameless.iterdir()]
+    assert not [*token_folder.iterdir()]
 
 
-def test_a_token_file_of_others_is_not_read(nameless: Path, tmp_path: Path) -> None:
+def test_an_unsafe_token_file_is_not_read(token_folder: Path, tmp_path: Path) -> None:
     with listening() as listener, connect(listener) as connected:
-        (file,) = nameless.iterdir()
+        (file,) = token_folder.iterdir()
         file.chmod(0o644)
         assert token_for(connected) is None
         file.rename(tmp_path / "elsewhere")
@@ -289,14 +289,14 @@ def test_a_token_file_of_others_is_not_read(nameless: Path, tmp_path: Path) -> N
         assert token_for(connected) is None
 
 
-def test_a_token_file_that_cannot_be_written_is_an_error(nameless: Path) -> None:
-    nameless.parent.mkdir()
-    nameless.write_text("a file where the folder should be")
+def test_an_unwritable_token_file_is_an_error(token_folder: Path) -> None:
+    token_folder.parent.mkdir()
+    token_folder.write_text("a file where the folder should be")
     with pytest.raises(UsageError, match="cannot write a token"):
-        Listener(("127.0.0.1", 0), a_session)
+        Listener(("127.0.0.1", 0), new_session)
 
 
-# -- processes that are short of resources -------------------------------------------------------------
+# -- limited resources --------------------------------------------------------------------------------
 
 MANY_DESCRIPTORS = """
 import os, resource, socket
@@ -338,9 +338,9 @@ def test_an_endpoint_that_cannot_serve_raises(missing: str, monkeypatch: pytest.
         else:
             patch.setattr(socket, "socketpair", no_descriptor)
         with pytest.raises(UsageError, match="cannot serve 127"):
-            Listener(place.address, a_session)
+            Listener(place.address, new_session)
     # The address is free again.
-    Listener(place.address, a_session).close()
+    Listener(place.address, new_session).close()
 
 
 def test_tcp_connections_are_kept_alive() -> None:

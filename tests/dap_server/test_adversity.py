@@ -1,4 +1,4 @@
-"""Odd names, every type, stale references, deep nesting, and clients that leave too early."""
+"""Unusual names, every type, stale references, deep nesting, and vanishing clients."""
 
 from __future__ import annotations
 
@@ -100,17 +100,17 @@ def test_values_of_any_name_can_be_seen_set_and_watched(tmp_path: Path) -> None:
                 number = variable["declarationLocationReference"]
                 client.request("locations", {"locationReference": number})
             watched = client.request("dataBreakpointInfo", {"variablesReference": values, "name": name})
-            for told in (
+            for reported in (
                 client.request("setDataBreakpoints", {"breakpoints": [{"dataId": watched["dataId"]}]}),
                 client.request("setFunctionBreakpoints", {"breakpoints": [{"name": spelled}]}),
             ):
-                assert told["breakpoints"][0]["verified"], (name, told)
+                assert reported["breakpoints"][0]["verified"], (name, reported)
 
 
 # -- types -----------------------------------------------------------------------------------------
 
-TOO_FINE = {"f4e2m1fn": ["nan", "inf"], "f8e4m3fn": ["inf"], "f8e8m0fnu": ["0", "-1", "inf"]}
-"""By type the values of floats that it does not have."""
+UNREPRESENTABLE = {"f4e2m1fn": ["nan", "inf"], "f8e4m3fn": ["inf"], "f8e8m0fnu": ["0", "-1", "inf"]}
+"""Float values that a type cannot represent, by type."""
 
 
 def test_a_value_of_every_type_can_be_seen_read_and_written(tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ def test_a_value_of_every_type_can_be_seen_read_and_written(tmp_path: Path) -> N
                 continue
             client.request("setVariable", {**place, "value": "1"})
             assert "is not valid data" in client.refused("setVariable", {**place, "value": '"x"'})
-            for number in TOO_FINE.get(name, []):
+            for number in UNREPRESENTABLE.get(name, []):
                 arguments = {"expression": f"%o_{name}[0, 1]", "value": number}
-                told = client.refused("setExpression", arguments)
-                assert "cannot represent" in told, (name, number, told)
+                reported = client.refused("setExpression", arguments)
+                assert "cannot represent" in reported, (name, number, reported)
             reference = variable["memoryReference"]
             data = client.request("readMemory", {"memoryReference": reference, "count": 1000})["data"]
             assert len(base64.b64decode(data)) == 6 * dtype.itemsize
@@ -168,7 +168,7 @@ MOVES: tuple[tuple[str, dict[str, str]], ...] = (
     ("reverseContinue", {}),
 )
 
-WAYS_ON = (
+HINTS = (
     "step over",
     "request",
     "set a value or one of its",
@@ -178,7 +178,7 @@ WAYS_ON = (
 
 
 def references(client: Client) -> list[tuple[int, int, Message]]:
-    """(frame, scope, variable) of all that can be seen."""
+    """Return (frame, scope, variable) of each visible variable."""
     found = []
     for frame in client.request("stackTrace", {"threadId": 1})["stackFrames"]:
         for scope in client.request("scopes", {"frameId": frame["id"]})["scopes"]:
@@ -189,7 +189,7 @@ def references(client: Client) -> list[tuple[int, int, Message]]:
 
 
 def uses(frame: int, scope: int, variable: Message) -> list[tuple[str, Message]]:
-    """All that a client may still ask about what it has seen."""
+    """Return the requests that a client may send about a variable."""
     here, text = {"frameId": frame}, variable.get("evaluateName", "1")
     memory = {"memoryReference": variable.get("memoryReference", "0x1")}
     return [
@@ -209,7 +209,9 @@ def uses(frame: int, scope: int, variable: Message) -> list[tuple[str, Message]]
     ]
 
 
-def test_references_of_every_kind_after_every_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_references_are_refused_with_a_hint_after_every_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with conversation() as client:
         client.start(EXAMPLES / "first_steps.nnc", initialize=FLAGS, stopOnExit=True)
@@ -221,13 +223,13 @@ def test_references_of_every_kind_after_every_move(tmp_path: Path, monkeypatch: 
             client.request(move, {} if move == "restart" else {"threadId": 1, **arguments})
             client.expect_event("stopped")
             for frame, scope, variable in old:
-                for command, asked in uses(frame, scope, variable):
-                    answer = client.expect_response(client.send(command, asked))
+                for command, parameters in uses(frame, scope, variable):
+                    answer = client.expect_response(client.send(command, parameters))
                     if not answer["success"]:
                         refused += 1
                         assert command not in ("scopes", "variables", "stepInTargets", "dataBreakpointInfo")
-                        assert any(words in answer["message"] for words in WAYS_ON), (move, command, answer)
-        assert refused > 100, "hardly anything was stale"
+                        assert any(words in answer["message"] for words in HINTS), (move, command, answer)
+        assert refused > 100, "too few references were stale"
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ def test_references_of_every_kind_after_every_move(tmp_path: Path, monkeypatch: 
 NUMBERS = (-1, 0, 10**9, 2**31, 2**63, -(2**63), 10**30)
 
 
-def test_numbers_that_no_line_address_or_page_can_have() -> None:
+def test_out_of_range_numbers_are_no_internal_error() -> None:
     with conversation() as client:
         client.start(EXAMPLES / "first_steps.nnc", initialize=FLAGS)
         frame = client.top_frame()
@@ -249,8 +251,8 @@ def test_numbers_that_no_line_address_or_page_can_have() -> None:
             ):
                 answer = client.expect_response(client.send(command, arguments))
                 if answer["success"]:
-                    (told,) = answer["body"]["breakpoints"]
-                    assert told["verified"] is (number == 0 and command != "setBreakpoints"), told
+                    (reported,) = answer["body"]["breakpoints"]
+                    assert reported["verified"] is (number == 0 and command != "setBreakpoints"), reported
             for command, arguments in (
                 ("gotoTargets", {"source": frame["source"], "line": number}),
                 ("breakpointLocations", {"source": frame["source"], "line": number, "endLine": number}),
@@ -269,7 +271,7 @@ def test_numbers_that_no_line_address_or_page_can_have() -> None:
 # -- nesting ---------------------------------------------------------------------------------------
 
 
-def test_layers_five_hundred_deep(tmp_path: Path) -> None:
+def test_a_stack_of_five_hundred_layers_is_complete(tmp_path: Path) -> None:
     deep = 500
     lines = ["graph @main(%x: f32[4]) -> (%y: f32[4]) {", "  %y: f32[4] = @l0(%x)", "  return %y", "}"]
     for layer in range(deep):
@@ -292,15 +294,15 @@ def test_layers_five_hundred_deep(tmp_path: Path) -> None:
         client.expect_event("exited", exitCode=0)
 
 
-# -- leaving ---------------------------------------------------------------------------------------
+# -- vanishing clients -----------------------------------------------------------------------------
 
 HALF = b"Content-Length: 200\r\n\r\n" + json.dumps({"seq": 9, "type": "request"}).encode()
 
 
 @pytest.mark.parametrize("phase", ["loading", "running", "stopped", "ended"])
-@pytest.mark.parametrize("last_words", [b"", HALF], ids=["between frames", "within a frame"])
-def test_the_next_client_is_served_whenever_one_vanishes(
-    tmp_path: Path, phase: str, last_words: bytes
+@pytest.mark.parametrize("partial_frame", [b"", HALF], ids=["between frames", "within a frame"])
+def test_the_next_client_is_served_after_one_vanishes(
+    tmp_path: Path, phase: str, partial_frame: bytes
 ) -> None:
     large = [f"  %v{n}: f32[4] = Abs(%{f'v{n - 1}' if n else 'x'})" for n in range(20_000)]
     header = "graph @main(%x: f32[4]) -> (%v19999: f32[4]) {"
@@ -316,7 +318,7 @@ def test_the_next_client_is_served_whenever_one_vanishes(
                 client.request("launch", {"program": str(chosen), "stopOnEntry": phase == "stopped"})
                 client.request("configurationDone")
                 client.expect_event({"running": "thread", "stopped": "stopped"}.get(phase, "terminated"))
-            client.send_bytes(last_words)
+            client.send_bytes(partial_frame)
         with next_client(server) as following:
             following.start(small)
             following.move("next")
@@ -324,7 +326,7 @@ def test_the_next_client_is_served_whenever_one_vanishes(
 
 @contextlib.contextmanager
 def next_client(server: Server) -> Iterator[Client]:
-    """The first client that is not told that another one is connected: who loads a program takes a moment."""
+    """Connect until the server accepts a client, as the end of the previous session takes a moment."""
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         with server.client() as client:
@@ -333,4 +335,4 @@ def next_client(server: Server) -> Iterator[Client]:
                 yield client
                 return
             assert "another client is connected" in answer["message"]
-    raise AssertionError("the one that has vanished still keeps the server")
+    raise AssertionError("the vanished client still occupies the server")

@@ -1,4 +1,4 @@
-"""Attaching to a user's own program, over TCP, in a process of its own."""
+"""Attaching over TCP to a user's program in another process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def say(*words):
 
 
 class Program:
-    """A user's script that is running, and clients of it."""
+    """A running script of a user, and its clients."""
 
     def __init__(self, process: subprocess.Popen[str], graph: Path) -> None:
         self.process = process
@@ -59,7 +59,7 @@ class Program:
         self.port = int(self.line().removeprefix("port "))
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """Return the next printed line."""
         return self._lines.get(timeout=TIMEOUT)
 
     def _read(self) -> None:
@@ -68,20 +68,20 @@ class Program:
             self._lines.put(line.rstrip("\n"))
 
     def break_at(self, client: Client, *lines: int) -> Any:
-        """Set the client's breakpoints in the graph; what is told of them."""
+        """Set the client's breakpoints in the graph and return them."""
         wanted = [{"line": line} for line in lines]
         arguments = {"source": {"path": str(self.graph)}, "breakpoints": wanted}
         return client.request("setBreakpoints", arguments)["breakpoints"]
 
     def go(self) -> None:
-        """Let it come back from `input()`."""
+        """Let `input()` return in the script."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     @contextlib.contextmanager
     def client(self, lines: tuple[int, ...] = (), filters: tuple[str, ...] = ()) -> Iterator[Client]:
-        """A client that has attached, with these breakpoints and filters."""
+        """An attached client, with these breakpoints and filters."""
         with socket_client(socket.create_connection(("127.0.0.1", self.port), TIMEOUT)) as client:
             client.request("initialize", {"adapterID": "nncdbg"})
             client.request("attach", {})
@@ -95,7 +95,7 @@ class Program:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Any]:
-    """Runs a script; at the end the process must have ended by itself, with the code that is told."""
+    """Return a function that runs a script; the process must end by itself with the given exit code."""
     (tmp_path / "graph.nnc").write_text(PROGRAM)
     with contextlib.ExitStack() as stack:
 
@@ -126,11 +126,11 @@ def program(tmp_path: Path) -> Iterator[Any]:
         yield run
 
 
-def go_on(client: Client) -> None:
+def resume(client: Client) -> None:
     client.request("continue", {"threadId": 1})
 
 
-def test_without_a_breakpoint_nothing_holds_it_and_its_end_is_told(program: Any) -> None:
+def test_without_a_breakpoint_the_program_runs_and_its_end_is_reported(program: Any) -> None:
     running = program(
         """
         nncdbg.wait_for_client()
@@ -146,7 +146,7 @@ def test_without_a_breakpoint_nothing_holds_it_and_its_end_is_told(program: Any)
     assert running.line() == "True end [1.0, 3.0] 0"
 
 
-def test_a_breakpoint_of_the_client_holds_the_call_until_it_lets_go(program: Any) -> None:
+def test_a_client_breakpoint_stops_the_call_until_the_client_continues(program: Any) -> None:
     running = program(
         """
         nncdbg.wait_for_client()
@@ -165,14 +165,14 @@ def test_a_breakpoint_of_the_client_holds_the_call_until_it_lets_go(program: Any
         client.move("stepBack")
         client.move("next")
         client.request("setExpression", {"expression": "%b", "value": "10"})
-        go_on(client)
-        # The user's own breakpoint is his.
+        resume(client)
+        # The breakpoint of the script returns to the script.
         assert running.line() == "breakpoint 7 True"
         assert running.line() == "end [7.0, 7.0]"
         client.expect_event("exited", exitCode=0)
 
 
-def test_a_verb_that_was_broken_off_comes_to_its_own_end(program: Any) -> None:
+def test_an_interrupted_call_runs_to_its_own_end(program: Any) -> None:
     running = program(
         """
         nncdbg.wait_for_client()
@@ -183,13 +183,13 @@ def test_a_verb_that_was_broken_off_comes_to_its_own_end(program: Any) -> None:
     )
     with running.client((5,)) as client:
         client.expect_stop("breakpoint")
-        go_on(client)
+        resume(client)
         assert running.line() == "goto 7"
         assert running.line() == "8"
         client.expect_event("exited")
 
 
-def test_both_have_a_breakpoint_at_one_place(program: Any) -> None:
+def test_client_and_script_can_share_a_breakpoint_line(program: Any) -> None:
     running = program(
         """
         nncdbg.wait_for_client()
@@ -201,15 +201,15 @@ def test_both_have_a_breakpoint_at_one_place(program: Any) -> None:
     )
     with running.client((5,)) as client:
         client.expect_stop("breakpoint")
-        go_on(client)
+        resume(client)
         assert running.line() == "5"
         assert running.line() == "end"
 
 
-def test_the_first_statement_a_stop_asked_for_and_a_pause_of_plain_python(program: Any) -> None:
+def test_breakpoint_calls_and_pauses_take_effect_at_the_next_statement(program: Any) -> None:
     running = program(
         """
-        nncdbg.breakpoint()  # nobody is there: nothing happens
+        nncdbg.breakpoint()  # without a client, this does nothing
         debugger().run()
         nncdbg.wait_for_client()
         nncdbg.breakpoint()
@@ -223,28 +223,28 @@ def test_the_first_statement_a_stop_asked_for_and_a_pause_of_plain_python(progra
         client.expect_stop("pause")
         assert client.top_frame()["line"] == 4
         running.break_at(client, 4)
-        go_on(client)
+        resume(client)
         assert running.line() == "end"
         client.expect_stop("breakpoint")
         assert client.top_frame()["line"] == 4
-        go_on(client)
+        resume(client)
         assert running.line() == "end"
         client.request("threads")
         assert "no graph is running" in client.refused("stackTrace", {"threadId": 1})
-        # What is set now is kept for the next debugger.
+        # A breakpoint set now applies to the next debugger.
         assert not running.break_at(client, 6)[0]["verified"]
         client.request("pause", {"threadId": 1})
         running.go()
         client.expect_event("breakpoint", reason="changed")
         client.expect_stop("pause")
-        go_on(client)
+        resume(client)
         client.expect_stop("breakpoint")
         assert client.top_frame()["line"] == 6
-        go_on(client)
+        resume(client)
         assert running.line() == "end"
 
 
-def test_detach_and_attach_again_many_times(program: Any) -> None:
+def test_a_client_can_detach_and_attach_again(program: Any) -> None:
     running = program(
         """
         d = debugger()
@@ -268,7 +268,7 @@ def test_detach_and_attach_again_many_times(program: Any) -> None:
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_a_client_that_is_killed_leaves_the_program_alone(program: Any, held: bool) -> None:
+def test_a_killed_client_lets_the_program_continue(program: Any, held: bool) -> None:
     running = program(
         """
         nncdbg.wait_for_client()
@@ -308,7 +308,7 @@ with socket_client(socket.create_connection(("127.0.0.1", int(sys.argv[1])))) as
 """
 
 
-def test_suspended_it_stands_until_somebody_attaches_again(program: Any) -> None:
+def test_a_suspended_program_waits_for_the_next_client(program: Any) -> None:
     running = program(
         """
         nncdbg.wait_for_client()
@@ -322,14 +322,14 @@ def test_suspended_it_stands_until_somebody_attaches_again(program: Any) -> None
     with running.client((6,)) as client:
         client.expect_stop("breakpoint")
         assert client.top_frame()["line"] == 5
-        go_on(client)
+        resume(client)
         client.expect_stop("breakpoint")
         assert client.top_frame()["line"] == 6
-        go_on(client)
+        resume(client)
         assert running.line() == "end"
 
 
-def test_a_client_comes_in_the_middle_of_a_run(program: Any, tmp_path: Path) -> None:
+def test_a_client_can_attach_during_a_run(program: Any, tmp_path: Path) -> None:
     (tmp_path / "graph.nnc").write_text(ENDLESS)
     running = program(
         """
@@ -343,10 +343,10 @@ def test_a_client_comes_in_the_middle_of_a_run(program: Any, tmp_path: Path) -> 
     with running.client((7,)) as client:
         client.expect_stop("breakpoint")
         running.break_at(client)
-        go_on(client)
+        resume(client)
         client.request("pause", {"threadId": 1})
         client.expect_stop("pause")
-        go_on(client)
+        resume(client)
         client.request("disconnect", {"terminateDebuggee": True})
         client.expect_end()
     assert running.line() == "interrupted"
@@ -366,7 +366,7 @@ graph @main(%x: f32[2]) -> (%y: f32[2]) {
 """
 
 
-def test_what_goes_wrong_in_the_program_is_its_own(program: Any) -> None:
+def test_errors_of_the_program_are_raised_in_the_program(program: Any) -> None:
     running = program(
         """
         import nncdbg.engine.errors
@@ -388,7 +388,7 @@ def test_what_goes_wrong_in_the_program_is_its_own(program: Any) -> None:
     assert (running.graph.parent / ".nncdbg" / "main.nnc").read_text().startswith("#nncdbg 1")
 
 
-def test_two_threads_take_turns_and_a_forked_child_is_free(program: Any) -> None:
+def test_two_threads_take_turns_and_a_forked_child_is_not_debugged(program: Any) -> None:
     running = program(
         """
         import os, threading
@@ -411,14 +411,14 @@ def test_two_threads_take_turns_and_a_forked_child_is_free(program: Any) -> None
         for _ in range(2):
             client.expect_stop("breakpoint")
             client.none_of("stopped")
-            go_on(client)
+            resume(client)
         assert running.line() == "['end', 'end']"
         assert running.line() == "end False"
         assert running.line() == "0"
         client.expect_event("terminated")
 
 
-def test_ctrl_c_while_it_waits_and_while_it_is_held(program: Any) -> None:
+def test_ctrl_c_interrupts_a_wait_and_a_stopped_call(program: Any) -> None:
     running = program(
         """
         try:
@@ -445,11 +445,11 @@ def test_ctrl_c_while_it_waits_and_while_it_is_held(program: Any) -> None:
         assert running.line() == "held"
         client.expect_event("continued")
         client.expect_stop("breakpoint")
-        go_on(client)
+        resume(client)
         assert running.line() == "end"
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_calls_are_refused() -> None:
     script = """
     import nncdbg
     for call in (
@@ -464,6 +464,6 @@ def test_what_cannot_be_is_refused() -> None:
     nncdbg.breakpoint()
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert told[0] == "this process is not listening"
-    assert re.match(r"this process is already listening on 127.0.0.1:\d+$", told[1])
+    messages = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert messages[0] == "this process is not listening"
+    assert re.match(r"this process is already listening on 127.0.0.1:\d+$", messages[1])

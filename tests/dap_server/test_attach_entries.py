@@ -1,4 +1,4 @@
-"""The entries of programs that listen, which the attach picker of an editor reads."""
+"""Entries of listening programs, for the attach picker of an editor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_program_has_an_entry_while_it_listens(tmp_path: Path) -> None:
         assert program.stdout is not None
         pid, port = program.stdout.readline().split()
         entry = folder / f"{pid}.json"
-        assert list(folder.iterdir()) == [entry], "a fork keeps it, and an entry without a process goes"
+        assert list(folder.iterdir()) == [entry], "a fork keeps the entry, and a stale entry is removed"
         assert entry.stat().st_mode & 0o777 == 0o600
         assert json.loads(entry.read_text()) == {
             "connect": {"host": "127.0.0.1", "port": int(port)},
@@ -49,7 +49,7 @@ def test_a_program_has_an_entry_while_it_listens(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_program_listens_where_no_entry_can_be_written(tmp_path: Path) -> None:
+def test_a_program_listens_even_if_no_entry_can_be_written(tmp_path: Path) -> None:
     blocked = tmp_path / "state"
     blocked.write_text("a file")
     environment = {**os.environ, "XDG_STATE_HOME": str(blocked)}

@@ -1,4 +1,4 @@
-"""The op in which a process has died is named: by its watchdog at once, and by the next start."""
+"""A crash is reported with its op: by the watchdog at once, and at the next start."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ graph @main(%x: f32[4]) -> (%y) {
 }
 """
 
-WORDS = "inside deadly.Op at line 6 (%s.1, iteration 3; operands f32[4], i64[]; net.py:7)"
+CRASH_MESSAGE = "inside deadly.Op at line 6 (%s.1, iteration 3; operands f32[4], i64[]; net.py:7)"
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for state of its own."""
+    """A working folder with its own state folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path
 
 
 def deadly(folder: Path, death: str) -> tuple[Path, Path]:
-    """(model, library) of a program that dies in the fourth iteration."""
+    """Return (model, library) of a program that crashes in the fourth iteration."""
     library, model = folder / "ops.py", folder / "model.nnc"
     library.write_text(OPS.format(death=death))
     model.write_text(MODEL)
@@ -86,12 +86,12 @@ def test_the_next_start_names_the_op_once(home: Path, death: str) -> None:
     library.write_text(OPS.format(death="pass"))
     healthy = run(model, library)
     assert healthy.returncode == 0, healthy.stderr
-    assert f"the last run ended {WORDS}" in json.loads(healthy.stdout)["notes"]
+    assert f"the last run ended {CRASH_MESSAGE}" in json.loads(healthy.stdout)["notes"]
     assert boxes(home) == []
     assert "the last run" not in run(model, library).stderr
 
 
-def test_an_error_is_no_crash(home: Path) -> None:
+def test_an_error_is_not_recorded_as_a_crash(home: Path) -> None:
     model, library = deadly(home, "raise ValueError")
     assert run(model, library).returncode == 4
     assert boxes(home) == []
@@ -103,21 +103,23 @@ def test_the_last_output_of_a_session_names_the_op(home: Path, death: str) -> No
     with dying_server(home) as client:
         client.launch(model, opLibrary=[str(library)], inputs={"x": "ones"})
         client.request("configurationDone")
-        # Its number follows the last one: the client has checked that.
-        told = client.wait_for(lambda m: m.get("event") == "output" and m["body"]["category"] == "important")
-        assert told["body"]["output"] == f"the program's process ended {WORDS}\n"
+        # The client checks that its number follows the previous one.
+        message = client.wait_for(
+            lambda m: m.get("event") == "output" and m["body"]["category"] == "important"
+        )
+        assert message["body"]["output"] == f"the program's process ended {CRASH_MESSAGE}\n"
         client.expect_event("terminated")
         client.expect_end()
-    # The next session tells it again, as it may be another person's.
+    # The next session reports the crash again, as its user may be another one.
     library.write_text(OPS.format(death="pass"))
     with stdio_client(cwd=home) as client:
         client.start(model, opLibrary=[str(library)], inputs={"x": "ones"})
-        said = [m["body"]["output"] for m in client.messages if m.get("event") == "output"]
-        assert f"the last run ended {WORDS}\n" in said
+        outputs = [m["body"]["output"] for m in client.messages if m.get("event") == "output"]
+        assert f"the last run ended {CRASH_MESSAGE}\n" in outputs
 
 
 class dying_server:  # noqa: N801  used as a function
-    """A client of a server that may die in any way; nothing of it may be left in the end."""
+    """A client of a server that may crash; its process is always cleaned up."""
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-m", "nncdbg.terminal.main", "dap"]
@@ -142,7 +144,7 @@ def watchdogs(process: psutil.Process) -> list[psutil.Process]:
     return [child for child in process.children() if "last_message" in " ".join(child.cmdline())]
 
 
-def test_a_watchdog_stands_by_only_where_it_must_and_leaves_with_the_session(home: Path) -> None:
+def test_a_watchdog_runs_only_for_user_kernels_and_ends_with_the_session(home: Path) -> None:
     model, library = deadly(home, "pass")
     plain = home / "plain.nnc"
     plain.write_text("#nncdbg 1\ngraph @main(%x: f32[4]) -> (%y) {\n  %y = Relu(%x)\n  return %y\n}\n")
@@ -160,7 +162,7 @@ def test_a_watchdog_stands_by_only_where_it_must_and_leaves_with_the_session(hom
     assert boxes(home) == []
 
 
-def test_a_server_that_is_killed_between_kernels_says_nothing(home: Path) -> None:
+def test_a_server_killed_between_kernels_reports_no_crash(home: Path) -> None:
     model, library = deadly(home, "pass")
     with dying_server(home) as client:
         client.start(model, opLibrary=[str(library)], inputs={"x": "ones"})
@@ -173,17 +175,17 @@ def test_a_server_that_is_killed_between_kernels_says_nothing(home: Path) -> Non
     assert last_run(model) is None
 
 
-def test_what_stands_in_a_box_while_a_kernel_runs(home: Path) -> None:
+def test_a_black_box_names_the_running_kernel(home: Path) -> None:
     seen: list[str] = []
 
     @nncdbg.op("box.Peek", infer=lambda attributes, types: [types[0]], accepts_out=True)
     def peek(xp: Any, x: Any, absent: Any = None, *, out: Any = None) -> Any:
         (file,) = boxes(home)
-        words = read_box(str(file))
-        assert words.record is not None
-        seen.append(sentence(words.record))
-        assert words.record["pid"] == os.getpid()
-        assert words.record["program"] == str(home / "odd \\xff.nnc")
+        contents = read_box(str(file))
+        assert contents.record is not None
+        seen.append(sentence(contents.record))
+        assert contents.record["pid"] == os.getpid()
+        assert contents.record["program"] == str(home / "odd \\xff.nnc")
         return xp.add(x, 1, out=out)
 
     text = """#nncdbg 1
@@ -199,7 +201,7 @@ graph @main(%x: f32[2,3]) -> (%y) {
     assert set(seen) == {"inside box.Peek at line 4 (%y; operands f32[2,3])"}
     (file,) = boxes(home)
     assert read_box(str(file)).record is None
-    # Another start looks at the boxes of processes that are gone only.
+    # A start reads only the boxes of ended processes.
     assert last_run(home / "odd \udcff.nnc") is None
     assert boxes(home) == [file]
     del debugger, box
@@ -222,7 +224,7 @@ def test_every_kernel_of_another_backend_is_recorded(home: Path) -> None:
     assert boxes(home) == []
 
 
-def test_a_box_that_cannot_be_written_is_told(home: Path) -> None:
+def test_an_unwritable_box_is_reported(home: Path) -> None:
     (home / "state").write_text("in the way")
     model, library = deadly(home, "pass")
     ended = run(model, library)

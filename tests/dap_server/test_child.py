@@ -1,4 +1,4 @@
-"""A Python debugger of kernels: a real client of debugpy, attached to the process of the session."""
+"""Debugging kernels in Python: a debugpy client attached to the process of the session."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ graph @main(%x: f32[2]) -> (%t) {
 }
 """
 
-ABLE = {"supportsStartDebuggingRequest": True}
+FLAGS = {"supportsStartDebuggingRequest": True}
 
 
 @pytest.fixture
@@ -79,14 +79,14 @@ def start(client: Client, files: tuple[Path, Path], **flags: Any) -> None:
     client.expect_stop("entry")
 
 
-def ways_in(client: Client) -> dict[str, int]:
+def step_in_targets(client: Client) -> dict[str, int]:
     frame = client.top_frame()
     targets = client.request("stepInTargets", {"frameId": frame["id"]})["targets"]
     return {each["label"]: each["id"] for each in targets}
 
 
 class Child:
-    """A client of debugpy, as an editor starts one when it is asked to."""
+    """A client of debugpy, as an editor starts it for `startDebugging`."""
 
     def __init__(self, configuration: dict[str, Any]) -> None:
         address = configuration["connect"]["host"], configuration["connect"]["port"]
@@ -106,7 +106,7 @@ class Child:
 
     def next(self) -> dict[str, Any]:
         body = read_body(self.reader)
-        assert body is not None, "debugpy has gone"
+        assert body is not None, "debugpy closed the connection"
         message: dict[str, Any] = json.loads(body)
         return message
 
@@ -125,7 +125,7 @@ class Child:
         return body
 
     def stopped(self) -> tuple[int, dict[str, Any]]:
-        """(thread, innermost frame) of the next stop."""
+        """Return (thread, innermost frame) of the next stop."""
         thread = self.event("stopped")["threadId"]
         return thread, self.request("stackTrace", {"threadId": thread})["stackFrames"][0]
 
@@ -136,12 +136,12 @@ class Child:
 
 @contextlib.contextmanager
 def child_of(client: Client) -> Iterator[Child]:
-    """What the client is asked to start; it is ready, and told so."""
-    asked = client.expect_request("startDebugging")
-    assert asked["arguments"]["request"] == "attach"
-    assert asked["arguments"]["configuration"]["type"] == "debugpy"
-    child = Child(asked["arguments"]["configuration"])
-    client.answer(asked)
+    """Start the debugpy client of the next `startDebugging` request, and answer the request."""
+    request = client.expect_request("startDebugging")
+    assert request["arguments"]["request"] == "attach"
+    assert request["arguments"]["configuration"]["type"] == "debugpy"
+    child = Child(request["arguments"]["configuration"])
+    client.answer(request)
     try:
         yield child
     finally:
@@ -151,17 +151,17 @@ def child_of(client: Client) -> Iterator[Child]:
 def test_the_kernel_stops_at_its_first_line_and_the_session_after_the_statement(
     client: Client, files: tuple[Path, Path]
 ) -> None:
-    start(client, files, **ABLE)
-    assert "kernel of Add (Python)" not in ways_in(client)  # NumPy's own function
+    start(client, files, **FLAGS)
+    assert "kernel of Add (Python)" not in step_in_targets(client)  # NumPy's own function
     client.move("next")
-    target = ways_in(client)["kernel of child.Twice (Python)"]
+    target = step_in_targets(client)["kernel of child.Twice (Python)"]
     client.request("stepIn", {"threadId": 1, "targetId": target})
     with child_of(client) as child:
         child.request("configurationDone")
         thread, frame = child.stopped()
         assert (frame["name"], frame["line"]) == ("twice", FIRST_LINE)
         assert Path(frame["source"]["path"]) == files[1]
-        # Its threads are the program's; those of the server go on, and are not shown.
+        # debugpy lists only the program's thread; the server's threads are hidden and keep running.
         assert len(child.request("threads")["threads"]) == 1
         assert client.request("threads")["threads"] == [{"id": 1, "name": "main"}]
         value = child.request("evaluate", {"expression": "x.sum() + by", "frameId": frame["id"]})
@@ -171,7 +171,7 @@ def test_the_kernel_stops_at_its_first_line_and_the_session_after_the_statement(
         child.request("continue", {"threadId": thread})
         client.expect_stop("step")
         assert client.top_frame()["line"] == 5
-        # As long as it is attached its breakpoints hold, and nobody is asked again.
+        # While debugpy is attached, its breakpoints apply, and there is no second `startDebugging`.
         child.request(
             "setBreakpoints",
             {"source": {"path": str(files[1])}, "breakpoints": [{"line": FIRST_LINE + 1}]},
@@ -183,9 +183,9 @@ def test_the_kernel_stops_at_its_first_line_and_the_session_after_the_statement(
         child.request("disconnect", {"terminateDebuggee": False})
     client.expect_stop("step")
     assert client.top_frame()["line"] == 7
-    # It can be attached again.
+    # debugpy can be attached again.
     client.move("stepBack")
-    target = ways_in(client)["kernel of child.Twice (Python)"]
+    target = step_in_targets(client)["kernel of child.Twice (Python)"]
     client.request("stepIn", {"threadId": 1, "targetId": target})
     with child_of(client) as child:
         child.request("configurationDone")
@@ -203,11 +203,11 @@ def test_the_kernel_stops_at_its_first_line_and_the_session_after_the_statement(
     assert psutil.wait_procs([server, *adapters], 10)[1] == []
 
 
-def test_our_own_kernels_are_python_too(client: Client, files: tuple[Path, Path]) -> None:
-    start(client, files, **ABLE)
+def test_built_in_kernels_can_be_debugged_too(client: Client, files: tuple[Path, Path]) -> None:
+    start(client, files, **FLAGS)
     for _ in range(2):
         client.move("next")
-    target = ways_in(client)["kernel of Softmax (Python)"]
+    target = step_in_targets(client)["kernel of Softmax (Python)"]
     client.request("stepIn", {"threadId": 1, "targetId": target})
     with child_of(client) as child:
         child.request("configurationDone")
@@ -217,22 +217,22 @@ def test_our_own_kernels_are_python_too(client: Client, files: tuple[Path, Path]
         client.expect_stop("step")
 
 
-def test_a_client_that_cannot_start_sessions_is_offered_no_kernel(
+def test_a_client_without_start_debugging_gets_no_kernel_targets(
     client: Client, files: tuple[Path, Path]
 ) -> None:
     start(client, files)
     client.move("next")
-    assert not any("Python" in label for label in ways_in(client))
+    assert not any("Python" in label for label in step_in_targets(client))
 
 
-def test_a_refusal_and_a_pause_end_the_waiting(client: Client, files: tuple[Path, Path]) -> None:
-    start(client, files, **ABLE)
+def test_a_refusal_or_a_pause_ends_the_wait(client: Client, files: tuple[Path, Path]) -> None:
+    start(client, files, **FLAGS)
     client.move("next")
-    target = {"threadId": 1, "targetId": ways_in(client)["kernel of child.Twice (Python)"]}
+    target = {"threadId": 1, "targetId": step_in_targets(client)["kernel of child.Twice (Python)"]}
     client.request("stepIn", target)
     client.answer(client.expect_request("startDebugging"), success=False)
-    told = client.wait_for(lambda m: "did not start" in m.get("body", {}).get("output", ""))
-    assert told["body"]["category"] == "important"
+    output = client.wait_for(lambda m: "did not start" in m.get("body", {}).get("output", ""))
+    assert output["body"]["category"] == "important"
     client.expect_event("stopped")
     assert client.top_frame()["line"] == 4
     client.request("stepIn", target)
@@ -244,14 +244,14 @@ def test_a_refusal_and_a_pause_end_the_waiting(client: Client, files: tuple[Path
     assert client.top_frame()["line"] == 5
 
 
-def test_a_missing_debugpy_is_told(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_missing_debugpy_is_reported(files: tuple[Path, Path], tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "debugpy.py").write_text("raise ImportError\n")
     with stdio_client(cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(hidden)}) as client:
-        start(client, files, **ABLE)
+        start(client, files, **FLAGS)
         client.move("next")
-        target = {"threadId": 1, "targetId": ways_in(client)["kernel of child.Twice (Python)"]}
+        target = {"threadId": 1, "targetId": step_in_targets(client)["kernel of child.Twice (Python)"]}
         assert "debugpy, which is not installed" in client.refused("stepIn", target)
         client.move("next")
 
@@ -278,7 +278,7 @@ def test_a_python_breakpoint_of_debugpy_does_not_stop_the_server(tmp_path: Path)
         .replace("child.Traced", "Abs")
     )
     (tmp_path / "beside.py").write_text(BESIDE)
-    # Python's own message on frozen modules is not of this test.
+    # Avoid Python's warning about frozen modules.
     command = [sys.executable, "-Xfrozen_modules=off", "beside.py"]
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(

@@ -1,4 +1,4 @@
-"""Variables that are shown again: the same record as long as all it refers to is known."""
+"""Records of variables are reused while their references are valid."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.dap_server.conftest import EXAMPLES
 
 
 def nothing(*_: object) -> None:
-    """The other end of a connection over which nothing goes."""
+    """An unused stream or callback of a connection."""
 
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """A session with a program in it, without a client at the other end."""
+    """A session with a program, without a client."""
     runner = Runner()
     found = Session(Connection(nothing, nothing, nothing), runner)  # type: ignore[arg-type]
     found.client.arguments = InitializeRequestArguments(adapter_id="nncdbg", supports_memory_references=True)
@@ -49,7 +49,7 @@ def container(session: Session, scope: str) -> int:
 
 
 def sent(session: Session, scope: str) -> list[msgspec.Raw]:
-    """The variables of a scope as they are sent."""
+    """Return the encoded variables of a scope."""
     arguments = VariablesArguments(variables_reference=container(session, scope))
     found = variables(session, arguments).variables
     return [
@@ -62,20 +62,20 @@ def listed(session: Session, scope: str) -> dict[str, Variable]:
     return {each.name: each for each in found}
 
 
-def test_what_a_step_did_not_change_is_not_made_again(session: Session) -> None:
+def test_records_of_unchanged_variables_are_reused(session: Session) -> None:
     session.program.debugger.step_over()
     before = listed(session, "Values")
     first = sent(session, "Values")
     session.program.debugger.step_over()
     then = {id(each) for each in sent(session, "Values")}
-    made_again = [each for each in first if id(each) not in then]
-    assert len(made_again) == 1, "the value that the step has computed"
+    rebuilt = [each for each in first if id(each) not in then]
+    assert len(rebuilt) == 1, "the value that the step has computed"
     session.program.debugger.set_value("wq", 0.0, "0, 0")
     assert listed(session, "Values")["%wq"].value != before["%wq"].value
     assert listed(session, "Values")["%wq"].variables_reference == before["%wq"].variables_reference
 
 
-def test_a_variable_is_made_again_once_its_numbers_are_forgotten(
+def test_a_record_is_rebuilt_after_its_reference_expires(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handles, "KEPT", 40)
@@ -90,7 +90,7 @@ def test_a_variable_is_made_again_once_its_numbers_are_forgotten(
     assert len(opened.variables) == 3 + 8
 
 
-def test_children_by_name(session: Session) -> None:
+def test_children_are_found_by_name(session: Session) -> None:
     session.program.debugger.step_over()
     values = container(session, "Values")
     whole = child_place(session, values, "%wq")

@@ -1,4 +1,4 @@
-"""Stopping where a value is written, or makes a condition over its statistics true."""
+"""Data breakpoints: a stop when a value is written, or a condition on it turns true."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ STEPS = EXAMPLES / "first_steps.nnc"
 NEWTON = EXAMPLES / "refine_loop.nnc"
 
 
-def ask(client: Client, name: str, **arguments: Any) -> Message:
+def data_breakpoint_info(client: Client, name: str, **arguments: Any) -> Message:
     return client.request("dataBreakpointInfo", {"name": name, **arguments})
 
 
 def watch(client: Client, *wanted: str | Message) -> list[Message]:
     breakpoints = [{"dataId": each} if isinstance(each, str) else each for each in wanted]
-    told: list[Message] = client.request("setDataBreakpoints", {"breakpoints": breakpoints})["breakpoints"]
-    return told
+    reported: list[Message] = client.request("setDataBreakpoints", {"breakpoints": breakpoints})[
+        "breakpoints"
+    ]
+    return reported
 
 
-def test_a_value_by_name_and_by_expression(client: Client) -> None:
+def test_a_data_breakpoint_takes_a_name_or_an_expression(client: Client) -> None:
     client.start(STEPS)
-    plain = ask(client, "%scores")
+    plain = data_breakpoint_info(client, "%scores")
     assert plain["dataId"] == "%scores"
     assert plain["description"] == "%scores is written"
     assert plain["accessTypes"] == ["write"]
     assert plain["canPersist"] is True
-    assert ask(client, "mean(scores)")["dataId"] == "%scores"
+    assert data_breakpoint_info(client, "mean(scores)")["dataId"] == "%scores"
     frame = client.top_frame()["id"]
-    assert ask(client, "std(%s.1) > 3", frameId=frame)["dataId"] == "%s.1: std(%s.1) > 3"
-    assert ask(client, "any(%s.1 > 3)")["dataId"] == "%s.1: any(%s.1 > 3)"
+    assert data_breakpoint_info(client, "std(%s.1) > 3", frameId=frame)["dataId"] == "%s.1: std(%s.1) > 3"
+    assert data_breakpoint_info(client, "any(%s.1 > 3)")["dataId"] == "%s.1: any(%s.1 > 3)"
     for name, why in [
         ("%nothing", "there is no value `%nothing`"),
         ("%scores + %s", "names 2 values"),
@@ -39,13 +41,13 @@ def test_a_value_by_name_and_by_expression(client: Client) -> None:
         ("%w", "is a constant"),
         ("std(", "expression ends"),
     ]:
-        refused = ask(client, name)
+        refused = data_breakpoint_info(client, name)
         assert refused["dataId"] is None
         assert why in refused["description"], refused
-    assert ask(client, "%scores", asAddress=True)["dataId"] is None
+    assert data_breakpoint_info(client, "%scores", asAddress=True)["dataId"] is None
 
 
-def test_a_value_in_the_list_of_variables(client: Client) -> None:
+def test_a_listed_variable_can_be_watched(client: Client) -> None:
     client.start(STEPS)
     client.move("next")
     scopes = client.request("scopes", {"frameId": client.top_frame()["id"]})["scopes"]
@@ -55,42 +57,45 @@ def test_a_value_in_the_list_of_variables(client: Client) -> None:
         if variable is not None:
             break
     assert variable is not None
-    info = ask(client, "%h", variablesReference=scope["variablesReference"])
+    info = data_breakpoint_info(client, "%h", variablesReference=scope["variablesReference"])
     assert info["dataId"] == "%h"
-    part = ask(client, "[0]", variablesReference=variable["variablesReference"])
+    part = data_breakpoint_info(client, "[0]", variablesReference=variable["variablesReference"])
     assert part["dataId"] == "%h"
-    assert ask(client, "nothing", variablesReference=scope["variablesReference"])["dataId"] is None
-    assert ask(client, "%h", variablesReference=1)["dataId"] is None
+    assert (
+        data_breakpoint_info(client, "nothing", variablesReference=scope["variablesReference"])["dataId"]
+        is None
+    )
+    assert data_breakpoint_info(client, "%h", variablesReference=1)["dataId"] is None
 
 
-def test_each_statement_that_writes_a_value_stops(client: Client) -> None:
+def test_each_write_of_a_value_stops(client: Client) -> None:
     client.start(STEPS)
-    told = watch(client, "%scores", {"dataId": "%taken", "hitCondition": "3"}, "%nothing", "scores")
-    assert [each["verified"] for each in told] == [True, True, False, False]
-    assert told[0]["line"] == 11
-    assert "the program has no value %nothing" in told[2]["message"]
-    assert "is not a valid dataId" in told[3]["message"]
+    reported = watch(client, "%scores", {"dataId": "%taken", "hitCondition": "3"}, "%nothing", "scores")
+    assert [each["verified"] for each in reported] == [True, True, False, False]
+    assert reported[0]["line"] == 11
+    assert "the program has no value %nothing" in reported[2]["message"]
+    assert "is not a valid dataId" in reported[3]["message"]
     stop = client.move("continue", "data breakpoint")
-    assert stop["hitBreakpointIds"] == [told[0]["id"]]
+    assert stop["hitBreakpointIds"] == [reported[0]["id"]]
     assert client.top_frame()["line"] == 11
     stop = client.move("continue", "data breakpoint")
-    assert stop["hitBreakpointIds"] == [told[1]["id"]]
+    assert stop["hitBreakpointIds"] == [reported[1]["id"]]
     assert client.top_frame()["name"].endswith("#2")
 
 
-def test_a_condition_over_statistics_turns_true(client: Client) -> None:
+def test_a_condition_over_statistics_stops_when_it_turns_true(client: Client) -> None:
     client.start(NEWTON)
     wanted = {"dataId": "%most: %most < 0.2", "condition": "$iter > 0", "accessType": "write"}
-    (told,) = watch(client, wanted)
-    assert told["verified"], told
+    (reported,) = watch(client, wanted)
+    assert reported["verified"], reported
     stop = client.move("continue", "data breakpoint")
-    assert stop["hitBreakpointIds"] == [told["id"]]
+    assert stop["hitBreakpointIds"] == [reported["id"]]
     assert "(%most < 0.2) and ($iter > 0)" in stop["text"]
     (same,) = watch(client, wanted)
-    assert same["id"] == told["id"]
+    assert same["id"] == reported["id"]
 
 
-def test_reads_are_not_watched_and_odd_names_are(client: Client, tmp_path: Any) -> None:
+def test_reads_cannot_be_watched_and_unusual_names_can(client: Client, tmp_path: Any) -> None:
     program = tmp_path / "odd.nnc"
     program.write_text(
         "#nncdbg 1\nopset 18\n\n"
@@ -106,9 +111,9 @@ def test_reads_are_not_watched_and_odd_names_are(client: Client, tmp_path: Any) 
     assert not read["verified"]
     assert "when a value is read" in read["message"]
     assert not both["verified"]
-    odd = ask(client, 'max(%"a: b") >= 0')["dataId"]
+    odd = data_breakpoint_info(client, 'max(%"a: b") >= 0')["dataId"]
     assert odd == '%"a: b": max(%"a: b") >= 0'
-    (told,) = watch(client, odd)
-    assert told["verified"], told
-    assert client.move("continue", "data breakpoint")["hitBreakpointIds"] == [told["id"]]
+    (reported,) = watch(client, odd)
+    assert reported["verified"], reported
+    assert client.move("continue", "data breakpoint")["hitBreakpointIds"] == [reported["id"]]
     assert client.top_frame()["line"] == 5

@@ -1,4 +1,4 @@
-"""Statements as instructions."""
+"""Disassembly: statements as instructions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def listed(client: Client, reference: str, count: int, **arguments: Any) -> list
 
 
 def rows(found: list[Message]) -> list[tuple[int, str]]:
-    """(line, instruction) of those that are statements."""
+    """Return (line, instruction) of the statements."""
     valid = [each for each in found if each.get("presentationHint") != "invalid"]
     return [(each["line"], each["instruction"]) for each in valid]
 
 
-def test_statements_of_a_block_around_the_pc(client: Client) -> None:
+def test_statements_of_a_block_around_the_pc_are_listed(client: Client) -> None:
     client.start(FIRST_STEPS)
     client.move("next")
     frame = client.top_frame()
@@ -50,13 +50,13 @@ def test_statements_of_a_block_around_the_pc(client: Client) -> None:
     assert by_line[11]["location"]["path"] == str(FIRST_STEPS)
     assert by_line[21]["symbol"] == "numpy.greater"
     assert by_line[28]["symbol"] == "nncdbg.engine.ops.softmax.softmax"
-    assert "symbol" not in by_line[12]  # the machine's own
+    assert "symbol" not in by_line[12]  # executed by the machine itself
     assert rows(listed(client, here, 1, offset=1)) == rows([by_line[12]])
     assert listed(client, here, 3, instructionOffset=-(2**31)) != []
     assert listed(client, here, 0) == []
 
 
-def test_blocks_of_loops_and_micro_programs_have_addresses_of_their_own(client: Client) -> None:
+def test_blocks_of_loops_and_micro_programs_have_separate_addresses(client: Client) -> None:
     client.start(FIRST_STEPS)
     seen = [client.top_frame()["instructionPointerReference"]]
     client.move("next")
@@ -83,7 +83,7 @@ def test_blocks_of_loops_and_micro_programs_have_addresses_of_their_own(client: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"memoryReference": "main", "instructionCount": 3}, "'main' is not an address"),
         ({"memoryReference": "-1", "instructionCount": 3}, "'-1' is not an address"),
@@ -93,13 +93,13 @@ def test_blocks_of_loops_and_micro_programs_have_addresses_of_their_own(client: 
         ({"memoryReference": "0x10"}, "`instructionCount`"),
     ],
 )
-def test_what_is_wrong_is_told(client: Client, arguments: Message, told: str) -> None:
+def test_invalid_arguments_are_refused(client: Client, arguments: Message, message: str) -> None:
     client.start(FIRST_STEPS)
-    assert told in client.refused("disassemble", arguments)
+    assert message in client.refused("disassemble", arguments)
     assert {each["presentationHint"] for each in listed(client, "0x10", 3)} == {"invalid"}
 
 
-def test_addresses_of_the_program_stay_when_it_is_started_anew(client: Client) -> None:
+def test_addresses_of_the_program_are_stable_across_a_restart(client: Client) -> None:
     client.start(FIRST_STEPS)
     client.move("stepIn", granularity="instruction")
     client.move("next")

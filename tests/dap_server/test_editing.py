@@ -1,4 +1,4 @@
-"""Values that are changed from the variables view and by expression, and what follows from it."""
+"""Edits of values in the variables view and by expression, and their effects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def set_variable(client: Client, reference: int, name: str, value: str) -> Messa
     return client.request("setVariable", {"variablesReference": reference, "name": name, "value": value})
 
 
-def test_a_variable_a_slice_and_an_element_are_set(client: Client, tmp_path: Path) -> None:
+def test_a_variable_a_slice_and_an_element_can_be_set(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     values = scope_reference(client, "Values")
     whole = set_variable(client, values, '%"odd name"', "%x + 1")
@@ -29,7 +29,9 @@ def test_a_variable_a_slice_and_an_element_are_set(client: Client, tmp_path: Pat
     assert whole["type"] == "f32[2,3]"
     assert whole["memoryReference"].startswith("0x")
     client.expect_event("invalidated", areas=["variables"])
-    assert client.evaluate("%twice") == "f32[2,3] [[2. 4. 6.] [8. 10. 12.]]", "what depends on it follows"
+    assert client.evaluate("%twice") == "f32[2,3] [[2. 4. 6.] [8. 10. 12.]]", (
+        "dependent values are recomputed"
+    )
     row = set_variable(client, whole["variablesReference"], "[1]", "[nan, -inf, 0.5]")
     assert row["value"] == "f32[3] [nan -inf 0.5]"
     assert client.evaluate("%y[1, 1]") == "inf"
@@ -51,7 +53,7 @@ KINDS = {
 }
 
 
-def test_expressions_of_every_kind_of_value_are_set(client: Client, tmp_path: Path) -> None:
+def test_expressions_of_every_kind_of_value_can_be_set(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     for expression, (value, result) in KINDS.items():
         arguments = {"expression": expression, "value": value, "frameId": client.top_frame()["id"]}
@@ -88,7 +90,7 @@ def test_elements_whose_displayed_text_is_kept_keep_their_exact_value(client: Cl
     client.start(EXAMPLES / "first_steps.nnc")
     client.request("setExpression", {"expression": "%x[0]", "value": "[0.123456789, 2, 3, 4]"})
     shown = client.evaluate("%x[0]")
-    assert shown == "f32[4] [0.1235 2. 3. 4. ]", "rounded"
+    assert shown == "f32[4] [0.1235 2. 3. 4. ]", "the display is rounded"
     client.request("setExpression", {"expression": "%x[0]", "value": shown.replace("3.", "7.5")})
     assert client.evaluate("%x[0, 2]") == "7.5"
     assert client.evaluate("%x[0, 0]") == "0.12345679"
@@ -104,8 +106,8 @@ NOT_A_DISPLAY = [
 
 def test_a_displayed_text_of_another_type_or_size_is_refused(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
-    for expression, value, words in NOT_A_DISPLAY:
-        assert words in client.refused("setExpression", {"expression": expression, "value": value})
+    for expression, value, expected in NOT_A_DISPLAY:
+        assert expected in client.refused("setExpression", {"expression": expression, "value": value})
 
 
 DECISION = """#nncdbg 1
@@ -134,22 +136,22 @@ def start_at_decision(client: Client, tmp_path: Path) -> None:
     client.move("next")
 
 
-def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Client, tmp_path: Path) -> None:
+def test_an_edit_reports_the_decision_that_has_already_used_the_value(client: Client, tmp_path: Path) -> None:
     start_at_decision(client, tmp_path)
     client.move("stepIn")
     client.request("setExpression", {"expression": "%total", "value": "-1"})
-    said = client.expect_event("output", category="important")["output"]
-    assert "line 7: `if` has already used %total, and keeps its decision" in said
-    assert "step back to line 7" in said
+    output = client.expect_event("output", category="important")["output"]
+    assert "line 7: `if` has already used %total, and keeps its decision" in output
+    assert "step back to line 7" in output
 
 
-def test_an_edit_names_the_dependent_value_that_was_set(client: Client, tmp_path: Path) -> None:
+def test_an_edit_reports_the_dependent_value_that_was_set(client: Client, tmp_path: Path) -> None:
     start_at_decision(client, tmp_path)
     client.request("setExpression", {"expression": "%positive", "value": "bool[] false"})
     client.none_of("output")
     client.request("setExpression", {"expression": "%total", "value": "-1"})
-    said = client.expect_event("output", category="important")["output"]
-    assert "%positive depends on %total, and keeps the value that was set" in said
+    output = client.expect_event("output", category="important")["output"]
+    assert "%positive depends on %total, and keeps the value that was set" in output
 
 
 REFUSED: list[tuple[str, str, str]] = [
@@ -171,12 +173,12 @@ REFUSED: list[tuple[str, str, str]] = [
 ]
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing(client: Client, tmp_path: Path) -> None:
+def test_a_refused_edit_changes_nothing(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     before = client.evaluate("branches", "repl")
-    for expression, value, words in REFUSED:
+    for expression, value, expected in REFUSED:
         message = client.refused("setExpression", {"expression": expression, "value": value})
-        assert words in message, (expression, message)
+        assert expected in message, (expression, message)
         assert "internal error" not in message, expression
     values = scope_reference(client, "Values")
     whole = client.variables("Values")['%"odd name"']["variablesReference"]
@@ -191,10 +193,10 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(client: Client, tmp_pa
         (999_999, "[0]", "the variables reference has expired"),
         (0, "[0]", "the variables reference has expired"),
     ]
-    for reference, name, words in wrong:
+    for reference, name, expected in wrong:
         arguments = {"variablesReference": reference, "name": name, "value": "1"}
         message = client.refused("setVariable", arguments)
-        assert words in message, (name, message)
+        assert expected in message, (name, message)
         assert "internal error" not in message, name
     assert client.evaluate("branches", "repl") == before
     client.none_of("invalidated")
@@ -221,19 +223,19 @@ def test_a_value_of_an_outer_frame_reaches_the_inner_one(client: Client) -> None
     assert client.evaluate("%mean") == "f32[2,1] [[2.5] [6.5]]"
 
 
-def test_what_stands_after_the_change_is_not_what_was_there_before(client: Client) -> None:
+def test_values_after_an_edit_are_not_those_of_the_previous_branch(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     client.move("next")
     left = client.evaluate("%centred[0, 0]")
     client.request("setExpression", {"expression": "%x", "value": "%x * 100"})
     message = client.refused("evaluate", {"expression": "%centred[0, 0]"})
-    assert "is not available in this frame" in message, f"{left} belongs to the course that was left"
+    assert "is not available in this frame" in message, f"{left} belongs to the branch before the edit"
     client.move("stepBack", reason="entry")
     client.move("next")
     assert "last edit" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"
     client.request("evaluate", {"expression": "branch 0", "context": "repl"})
     client.expect_stop("goto")
-    assert client.evaluate("%centred[0, 0]") == left, "on the branch without the change, as it was"
+    assert client.evaluate("%centred[0, 0]") == left, "the original branch is unchanged"
 
 
 LOOP = """#nncdbg 1
@@ -273,7 +275,7 @@ def test_values_are_read_and_set_while_the_program_runs(
     assert "%x" in {
         each["name"] for each in client.request("variables", {"variablesReference": values})["variables"]
     }
-    # A value and a breakpoint are set while it runs; both hold before the next statement.
+    # A value and a breakpoint are set during the run; both take effect before the next statement.
     client.request("setExpression", {"expression": "%a", "value": "7", "frameId": inner})
     client.expect_event("invalidated")
     assert client.evaluate("%a", frameId=inner) == "f32[4] [7. 7. 7. 7.]"
@@ -294,7 +296,7 @@ def test_values_are_read_and_set_while_the_program_runs(
     assert len(client.request("nncdbg/timeline")["branches"]) == 4
 
 
-def test_a_value_is_not_set_while_the_program_goes_back(client: Client, tmp_path: Path) -> None:
+def test_a_value_cannot_be_set_while_the_program_moves_back(client: Client, tmp_path: Path) -> None:
     (tmp_path / "long.nnc").write_text(LOOP)
     client.start("long.nnc", inputs={"x": "zeros"}, allocator="arena")
     client.evaluate("goto 300000", "repl")
@@ -309,7 +311,7 @@ def test_a_value_is_not_set_while_the_program_goes_back(client: Client, tmp_path
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "plain"])
-def test_the_program_goes_on_with_the_new_value(client: Client, allocator: str) -> None:
+def test_the_program_continues_with_the_new_value(client: Client, allocator: str) -> None:
     client.start(EXAMPLES / "first_steps.nnc", allocator=allocator, stopOnExit=True)
     client.move("next")
     client.request("setExpression", {"expression": "%h", "value": "0"})
@@ -318,7 +320,7 @@ def test_the_program_goes_on_with_the_new_value(client: Client, allocator: str) 
     assert client.evaluate("%probs") == "f32[2,3] [[0.3333 0.3333 0.3333] [0.3333 0.3333 0.3333]]"
 
 
-# -- going back over an edit ---------------------------------------------------------------------------
+# -- stepping back over an edit -------------------------------------------------------------------------
 
 
 def _messages(client: Client) -> list[str]:
@@ -359,7 +361,7 @@ def test_step_back_and_forward_again_keeps_an_edit(client: Client) -> None:
     assert client.evaluate("%h[0, 1]") == "0.0"
 
 
-def test_restart_of_a_changed_file_reports_the_edits_that_are_lost(client: Client, tmp_path: Path) -> None:
+def test_restart_of_a_changed_file_reports_discarded_edits(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "first_steps.nnc"
     path.write_text((EXAMPLES / "first_steps.nnc").read_text())
     _edited_and_ended(client, path)
@@ -387,7 +389,7 @@ graph @main(%x: f32[2,3]) -> (%y) {
 """
 
 
-def test_the_results_of_an_op_without_a_kernel_are_set_where_it_stops(client: Client, tmp_path: Path) -> None:
+def test_results_of_an_op_without_a_kernel_can_be_set(client: Client, tmp_path: Path) -> None:
     (tmp_path / "foreign.nnc").write_text(WITHOUT_KERNEL)
     client.start(str(tmp_path / "foreign.nnc"), inputs={"x": "ones"}, cwd=str(tmp_path))
     client.move("continue", "exception")

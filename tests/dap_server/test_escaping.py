@@ -1,4 +1,4 @@
-"""What a client shows of a model with hostile names: no text that it prints or draws holds a raw control."""
+"""Messages about a model with hostile names have no raw control characters in displayed text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXACT = {"path", "uri", "file", "command", "content"}
 
 
 def shown(content: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """(place, text) of every text in a message that a client may show."""
+    """Yield (place, text) of each text in a message that a client may display."""
     if isinstance(content, dict):
         for key, value in content.items():
             assert not RAW.findall(key), (where, key)
@@ -36,7 +36,7 @@ def shown(content: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
 
 def raw_controls(client: Client) -> list[tuple[str, str]]:
-    """Those that hold one; of a styled console text without its styles."""
+    """Return (place, text) of the displayed texts with a raw control character."""
     found = []
     for message in client.messages:
         name = message.get("command") or message["event"]
@@ -44,8 +44,8 @@ def raw_controls(client: Client) -> list[tuple[str, str]]:
     return found
 
 
-def look_at_everything(client: Client) -> None:
-    """Ask for all that an editor shows of a stop."""
+def request_everything(client: Client) -> None:
+    """Send every request that an editor sends at a stop."""
     trace = client.request(
         "stackTrace", {"threadId": 1, "format": {"parameters": True, "parameterTypes": True}}
     )
@@ -88,7 +88,7 @@ def test_a_text_with_one_hostile_character_is_escaped(char: str) -> None:
 @pytest.mark.parametrize(
     "text", ["f32[2] mean 0.5 … “é” 漢", 'a "quoted" \\ word', "tab\t newline\n", "no\u00a0break"]
 )
-def test_a_harmless_text_is_sent_as_it_is(text: str) -> None:
+def test_a_harmless_text_is_sent_unchanged(text: str) -> None:
     message = {"type": "event", "body": text}
     encoded = msgspec.json.encode(message)
     assert harmless(message, encoded) is encoded
@@ -104,13 +104,13 @@ def test_no_message_shows_a_raw_control(tmp_path: Path) -> None:
         client.request("setFunctionBreakpoints", {"breakpoints": [{"name": hostile("nothing")}]})
         client.request("configurationDone")
         client.expect_stop("entry")
-        look_at_everything(client)
+        request_everything(client)
         client.move("stepIn")
         client.move("next")
-        look_at_everything(client)
+        request_everything(client)
         client.request("continue", {"threadId": 1})
         client.expect_stop("exception")
-        look_at_everything(client)
+        request_everything(client)
         client.refused("launch", {"program": str(tmp_path / hostile("missing.onnx"))})
         found = raw_controls(client)
     assert any("owned" in text for message in client.messages for _, text in shown(message))

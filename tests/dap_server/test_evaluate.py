@@ -52,7 +52,7 @@ REFUSED = {
 }
 
 
-def test_hover_and_watch_say_what_the_console_says(client: Client, tmp_path: Path) -> None:
+def test_hover_and_watch_give_the_result_of_the_console(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     frame = client.top_frame()["id"]
     for text, (result, kind) in RESULTS.items():
@@ -63,17 +63,17 @@ def test_hover_and_watch_say_what_the_console_says(client: Client, tmp_path: Pat
         assert (answers[0]["result"], answers[0]["type"]) == (result, kind), text
         assert all(answer == answers[0] for answer in answers), text
         assert client.request("evaluate", {"expression": text}) == answers[0], "without a context or frame"
-    for text, words in REFUSED.items():
+    for text, message in REFUSED.items():
         for context in ("hover", "watch", "clipboard"):
             arguments = {"expression": text, "context": context}
             response = client.expect_response(client.send("evaluate", arguments))
             assert not response["success"], text
-            assert words in response["message"], text
+            assert message in response["message"], text
             assert "internal error" not in response["message"], text
             assert response["body"]["error"]["showUser"] is False
 
 
-def test_a_result_opens_as_its_variable_does_and_is_found_again_at_the_next_stop(client: Client) -> None:
+def test_a_result_opens_like_its_variable_and_keeps_its_reference_at_the_next_stop(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc", initialize=odd_values.FLAGS)
     client.move("next")
     whole = client.request("evaluate", {"expression": "%h"})
@@ -94,14 +94,14 @@ def opened(client: Client, answer: Message) -> dict[str, Message]:
     return {each["name"]: each for each in found}
 
 
-def test_integers_in_hex_where_the_client_asks(client: Client, tmp_path: Path) -> None:
+def test_integers_are_hexadecimal_on_request(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     for text, result in {"255": "0xff", "%small[1, 2]": "0x5", "[10, 11]": "i64[2] [0xa 0xb]"}.items():
         assert client.evaluate(text, format={"hex": True}) == result
     assert client.evaluate("2.5", format={"hex": True}) == "2.5"
 
 
-def test_names_are_seen_from_the_frame_that_is_asked_for(client: Client) -> None:
+def test_names_are_resolved_in_the_requested_frame(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     client.move("stepIn")
     inner, outer = client.request("stackTrace", {"threadId": 1})["stackFrames"]
@@ -138,7 +138,7 @@ CLIPBOARD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("content", CLIPBOARD.values(), ids=CLIPBOARD)
-def test_what_is_copied_is_python_that_gives_it_back(content: Any) -> None:
+def test_copied_text_is_python_that_evaluates_to_the_value(content: Any) -> None:
     text = python_text("%v", content)
     back = eval(text, {"np": np, "ml_dtypes": ml_dtypes})  # noqa: S307  our own text
     expected = content if isinstance(content, list) else [content]
@@ -152,7 +152,7 @@ def test_what_is_copied_is_python_that_gives_it_back(content: Any) -> None:
             assert mine == theirs or str(mine) == str(theirs)
 
 
-def test_what_is_too_large_to_copy_says_how_to_have_it_whole() -> None:
+def test_a_value_too_large_to_copy_names_the_save_command() -> None:
     text = python_text("%h", np.zeros((MAX_ELEMENTS, 2), np.float32))
     assert text.startswith("# %h: f32[10000,2], 20000 elements, too many to copy; `save %h FILE.npy`")
     assert "..." in text
@@ -169,7 +169,7 @@ def test_the_clipboard_context_gives_python(client: Client, tmp_path: Path) -> N
 # -- the console -----------------------------------------------------------------------------------
 
 
-def test_the_commands_of_the_terminal(client: Client, tmp_path: Path) -> None:
+def test_terminal_commands_work_in_the_console(client: Client, tmp_path: Path) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     client.move("next")
     assert client.evaluate("stats %h", "repl").splitlines()[-1] == "  count     8"
@@ -188,7 +188,7 @@ def test_the_commands_of_the_terminal(client: Client, tmp_path: Path) -> None:
     client.none_of("continued")
 
 
-def test_colours_only_for_a_client_that_shows_them(client: Client, tmp_path: Path) -> None:
+def test_colours_are_sent_only_to_a_client_that_supports_them(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path, supportsANSIStyling=True)
     assert "\x1b[" in client.evaluate('show %"odd name"', "repl")
 
@@ -198,10 +198,10 @@ def test_commands_that_move_answer_first_and_then_stop(client: Client) -> None:
     for line, reason in {"next": "step", "back": "entry", "until 12": "goto", "step": "step"}.items():
         assert client.evaluate(line, "repl") == ""
         client.expect_event("continued", threadId=1)
-        said = client.wait_for(lambda m: m.get("event") == "output" and " -> " in m["body"]["output"])
+        output = client.wait_for(lambda m: m.get("event") == "output" and " -> " in m["body"]["output"])
         stopped = client.expect_stop(reason)
         assert stopped["threadId"] == 1
-        assert said["seq"] < client.messages[-1]["seq"]
+        assert output["seq"] < client.messages[-1]["seq"]
     assert client.evaluate("goto 0", "repl") == ""
     client.expect_stop("entry")
     assert client.evaluate("back", "repl") == ""
@@ -213,7 +213,7 @@ def test_commands_that_move_answer_first_and_then_stop(client: Client) -> None:
     assert client.evaluate("stats %probs", "repl")
 
 
-def test_several_lines_and_files_of_commands_are_done_in_order(client: Client, tmp_path: Path) -> None:
+def test_several_lines_and_files_of_commands_run_in_order(client: Client, tmp_path: Path) -> None:
     (tmp_path / "look.cmd").write_text("next\np 1 + 1\nfoo\nnext\n")
     client.start(EXAMPLES / "first_steps.nnc")
     for line in ("source look.cmd", "next\np 1 + 1\nfoo\nnext"):
@@ -221,9 +221,9 @@ def test_several_lines_and_files_of_commands_are_done_in_order(client: Client, t
         assert client.evaluate(line, "repl") == ""
         client.expect_stop("step")
         assert client.top_frame()["line"] > first
-    said = "".join(m["body"]["output"] for m in client.messages if m.get("event") == "output")
-    assert said.count('error: there is no command "foo"') == 2
-    assert said.count("\n2\n") == 2
+    output = "".join(m["body"]["output"] for m in client.messages if m.get("event") == "output")
+    assert output.count('error: there is no command "foo"') == 2
+    assert output.count("\n2\n") == 2
     refusal = client.refused("evaluate", {"expression": "source nope.cmd", "context": "repl"})
     assert "cannot read the commands in nope.cmd" in refusal
 
@@ -248,7 +248,7 @@ def test_breakpoints_of_the_console_are_shown_to_the_client(client: Client) -> N
     assert "there are no breakpoints" in client.evaluate("info breakpoints", "repl")
 
 
-def test_a_value_set_in_the_console_is_shown_anew(client: Client) -> None:
+def test_a_value_set_in_the_console_invalidates_the_variables(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc", initialize=odd_values.FLAGS)
     client.move("next")
     assert "branch 1" in client.evaluate("set %h[0, 1] = nan", "repl")
@@ -275,7 +275,7 @@ graph @main(%x: f32[4]) -> (%y: f32[4]) {
 """
 
 
-def test_while_the_program_runs(client: Client, tmp_path: Path) -> None:
+def test_the_console_reads_and_sets_values_during_a_run(client: Client, tmp_path: Path) -> None:
     (tmp_path / "long.nnc").write_text(LOOP)
     client.start("long.nnc")
     client.request("continue", {"threadId": 1})
@@ -285,7 +285,7 @@ def test_while_the_program_runs(client: Client, tmp_path: Path) -> None:
     client.evaluate("set %x = 1", "repl")
     assert client.evaluate("%x") == "f32[4] [1. 1. 1. 1.]"
     first = int(client.evaluate("$iter"))
-    until(lambda: int(client.evaluate("$iter")) > first, "it runs on between requests")
+    until(lambda: int(client.evaluate("$iter")) > first, "the program runs between requests")
     client.evaluate("break 6 if $iter > 5", "repl")
     client.expect_event("breakpoint", reason="new")
     client.expect_stop("breakpoint")
@@ -313,7 +313,7 @@ COMPLETIONS = [
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_completion(client: Client, first: int) -> None:
+def test_completion_lists_names_with_their_columns(client: Client, first: int) -> None:
     client.start(EXAMPLES / "first_steps.nnc", initialize={"columnsStartAt1": bool(first)})
     for text, column, start, length, labels in COMPLETIONS:
         arguments = {"text": text, "column": column - 1 + first}
@@ -327,8 +327,8 @@ def test_completion(client: Client, first: int) -> None:
     assert [each["start"] for each in wide if each["label"] == "%probs"] == [7 + first]
 
 
-def test_the_capabilities(client: Client) -> None:
-    told = client.request("initialize", {"adapterID": "nncdbg"})
+def test_the_capabilities_list_the_features(client: Client) -> None:
+    capabilities = client.request("initialize", {"adapterID": "nncdbg"})
     for name in (
         "supportsEvaluateForHovers",
         "supportsClipboardContext",
@@ -339,11 +339,11 @@ def test_the_capabilities(client: Client) -> None:
         "supportsWriteMemoryRequest",
         "supportsANSIStyling",
     ):
-        assert told[name] is True, json.dumps(told)
-    assert told["completionTriggerCharacters"] == ["%", "@", "$", "."]
+        assert capabilities[name] is True, json.dumps(capabilities)
+    assert capabilities["completionTriggerCharacters"] == ["%", "@", "$", "."]
 
 
-def test_console_refuses_to_delete_all_breakpoints_without_the_word_all(client: Client) -> None:
+def test_the_console_deletes_all_breakpoints_only_with_the_word_all(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     client.evaluate("b 11", "repl")
     client.evaluate("b 12", "repl")
@@ -361,14 +361,14 @@ def test_display_and_commands_run_at_stops_of_the_editor(client: Client) -> None
         client.evaluate(line, "repl")
     seen = len(client.messages)
     client.move("continue", "breakpoint")
-    said = "".join(m["body"]["output"] for m in client.messages[seen:] if m.get("event") == "output")
-    assert [f"1: $iter + 50 = {50 + n}" in said for n in range(6)] == [True] * 6
-    assert "0.823489" in said
-    assert "6.2533693" in said
+    output = "".join(m["body"]["output"] for m in client.messages[seen:] if m.get("event") == "output")
+    assert [f"1: $iter + 50 = {50 + n}" in output for n in range(6)] == [True] * 6
+    assert "0.823489" in output
+    assert "6.2533693" in output
     assert client.top_frame()["line"] == 21
 
 
-def test_python_runs_where_the_program_moves(client: Client) -> None:
+def test_python_in_the_console_can_move_the_program(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
 
     def printed(text: str) -> None:
@@ -406,14 +406,14 @@ def test_a_replayed_recording_runs_no_python_in_the_console(client: Client, tmp_
     client.expect_stop("entry")
     seen = len(client.messages)
     client.move("continue", "breakpoint")
-    said = "".join(m["body"]["output"] for m in client.messages[seen:] if m.get("event") == "output")
-    assert refused in said
-    assert "silent" not in said
+    output = "".join(m["body"]["output"] for m in client.messages[seen:] if m.get("event") == "output")
+    assert refused in output
+    assert "silent" not in output
     outputs = [m["body"]["output"] for m in client.messages if m.get("event") == "output"]
     assert not any("ran" in text.splitlines() or "in commands" in text.splitlines() for text in outputs)
 
 
-def test_convenience_names_in_the_console_and_in_conditions(client: Client) -> None:
+def test_convenience_names_work_in_the_console_and_in_conditions(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     client.move("next")
     assert client.evaluate("$limit = max(%h) / 2", "repl").startswith("0.96")

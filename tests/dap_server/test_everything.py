@@ -1,4 +1,4 @@
-"""All of the protocol at work: each request does what it is for, each event and reverse request comes."""
+"""The whole protocol: sessions in which each request, event and reverse request occurs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.dap_server import handlers
+from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
 from nncdbg.dap_server.protocol import EVENTS, REQUESTS, REVERSE_REQUESTS
 from nncdbg.dap_server.registry import HANDLERS
 from tests.dap_server.client import Client, Message, stdio_client
@@ -73,7 +73,7 @@ def wait(xp, x):
 
 
 class Seen:
-    """What has succeeded, and what has come, over several clients."""
+    """The successful requests, events and reverse requests of several clients."""
 
     def __init__(self) -> None:
         self.requests: set[str] = set()
@@ -90,8 +90,8 @@ class Seen:
                 self.reverse.add(message["command"])
 
 
-class Course:
-    """One client's way through the model, a chapter a method; each begins where the one before ends."""
+class Scenario:
+    """A session of one client, one method per part; each part starts where the previous one ends."""
 
     def __init__(self, client: Client, folder: Path) -> None:
         self.client = client
@@ -107,8 +107,8 @@ class Course:
     def break_at(self, *lines: int) -> list[Message]:
         wanted = [{"line": line} for line in lines]
         arguments = {"source": self.source, "breakpoints": wanted}
-        told: list[Message] = self.client.request("setBreakpoints", arguments)["breakpoints"]
-        return told
+        reported: list[Message] = self.client.request("setBreakpoints", arguments)["breakpoints"]
+        return reported
 
     def begin(self) -> None:
         client = self.client
@@ -128,13 +128,13 @@ class Course:
         client.expect_event("process", startMethod="launch")
         assert client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
         client.expect_event("initialized")
-        asked = client.expect_request("runInTerminal")
-        assert "repl" in asked["arguments"]["args"]
-        client.answer(asked, success=False)
+        request = client.expect_request("runInTerminal")
+        assert "repl" in request["arguments"]["args"]
+        client.answer(request, success=False)
         functions = client.request("setFunctionBreakpoints", {"breakpoints": [{"name": "Softmax"}]})
         assert functions["breakpoints"][0]["verified"]
-        told = client.request("setExceptionBreakpoints", {"filters": ["nan"]})["breakpoints"]
-        assert told[0]["verified"]
+        reported = client.request("setExceptionBreakpoints", {"filters": ["nan"]})["breakpoints"]
+        assert reported[0]["verified"]
         locations = client.request("breakpointLocations", {"source": self.source, "line": 1, "endLine": SUB})
         assert [each["line"] for each in locations["breakpoints"]] == [ADD, LAYER, SUB]
         client.request("configurationDone")
@@ -142,7 +142,7 @@ class Course:
         client.expect_stop("entry")
         assert self.line() == ADD
 
-    def look(self) -> None:
+    def inspect_values(self) -> None:
         client = self.client
         assert client.request("threads")["threads"] == [{"id": 1, "name": "main"}]
         client.move("next")
@@ -162,7 +162,7 @@ class Course:
         assert "%a" in [each.get("text", each["label"]) for each in found]
 
     def step_into_formula(self) -> None:
-        """From the layer's call into its Softmax, statement by statement, and out again."""
+        """Step from the layer's call into its Softmax, and out again."""
         client = self.client
         client.move("stepIn", "breakpoint")
         assert self.line() == MUL
@@ -254,13 +254,13 @@ class Course:
         targets = client.request("stepInTargets", {"frameId": client.top_frame()["id"]})["targets"]
         kernel = next(each["id"] for each in targets if each["label"].startswith("kernel"))
         client.request("stepIn", {"threadId": 1, "targetId": kernel})
-        asked = client.expect_request("startDebugging")
-        assert asked["arguments"]["configuration"]["type"] == "debugpy"
-        client.answer(asked, success=False)
+        request = client.expect_request("startDebugging")
+        assert request["arguments"]["configuration"]["type"] == "debugpy"
+        client.answer(request, success=False)
         client.wait_for(lambda message: message.get("event") == "stopped")
 
     def continued(self) -> str:
-        """Let the program run; the id of the progress that is told of it, not of what took long before."""
+        """Continue the program and return the id of the progress reported for it."""
         before = self.client.messages[-1]["seq"]
         self.client.request("continue", {"threadId": 1})
         started = self.client.wait_for(
@@ -271,7 +271,7 @@ class Course:
 
     def wait_and_pause(self) -> None:
         client = self.client
-        assert self.line() == DIV, "nobody has debugged the kernel, so it did not run"
+        assert self.line() == DIV, "the kernel was not debugged, so it did not run"
         number = self.continued()
         Path(self.source["path"]).with_name("go").touch()
         client.wait_for(lambda message: _is_progress(message, "progressEnd", number))
@@ -305,18 +305,18 @@ def _is_progress(message: Message, event: str, number: str) -> bool:
 
 
 def play(client: Client, folder: Path) -> None:
-    course = Course(client, folder)
-    course.begin()
-    course.look()
-    course.step_into_formula()
-    course.step_back_and_go()
-    course.stop_at_data_and_instructions()
-    course.edit()
-    course.type_commands()
-    course.stop_at_nan()
-    course.enter_kernel()
-    course.wait_and_pause()
-    course.end()
+    scenario = Scenario(client, folder)
+    scenario.begin()
+    scenario.inspect_values()
+    scenario.step_into_formula()
+    scenario.step_back_and_go()
+    scenario.stop_at_data_and_instructions()
+    scenario.edit()
+    scenario.type_commands()
+    scenario.stop_at_nan()
+    scenario.enter_kernel()
+    scenario.wait_and_pause()
+    scenario.end()
 
 
 def attach(program: Any) -> Client:
@@ -329,12 +329,12 @@ def attach(program: Any) -> Client:
         assert client.top_frame()["line"] == 5
         client.request("disconnect")
         client.expect_end()
-    assert running.line() == "end", "the program goes on"
+    assert running.line() == "end", "the program continues"
     return client
 
 
 @pytest.mark.parametrize("transport", ["stdio", "tcp", "unix"])
-def test_every_request_event_and_reverse_request(
+def test_every_request_event_and_reverse_request_occurs(
     transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
     pytest.importorskip("debugpy")
@@ -355,7 +355,6 @@ def test_every_request_event_and_reverse_request(
     assert (len(REQUESTS), len(EVENTS), len(REVERSE_REQUESTS)) == (43, 17, 2)
 
 
-def test_what_the_table_has_beside_the_protocol_is_our_own() -> None:
-    assert handlers.__all__
+def test_handlers_outside_the_protocol_have_the_nncdbg_prefix() -> None:
     assert set(REQUESTS) <= set(HANDLERS)
     assert all(name.startswith("nncdbg/") for name in set(HANDLERS) - set(REQUESTS))

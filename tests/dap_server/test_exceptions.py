@@ -1,4 +1,4 @@
-"""Findings and failures: which filters stop the program, and what is told of them."""
+"""Findings and failures: which filters stop the program, and what they report."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def catch(client: Client, *filters: str, options: list[Message] | None = None) -
     arguments: Message = {"filters": list(filters)}
     if options is not None:
         arguments["filterOptions"] = options
-    told: list[Message] = client.request("setExceptionBreakpoints", arguments)["breakpoints"]
-    return told
+    reported: list[Message] = client.request("setExceptionBreakpoints", arguments)["breakpoints"]
+    return reported
 
 
 def test_a_run_that_ends_reports_its_outputs_and_findings(client: Client) -> None:
@@ -45,8 +45,8 @@ def test_a_run_that_ends_reports_its_outputs_and_findings(client: Client) -> Non
     assert (finding["kind"], finding["label"], finding["line"]) == ("nan", "NaN originates", 22)
     assert finding["source"]["path"] == str(EXAMPLES / "nan_softmax.nnc")
     client.expect_event("terminated")
-    said = [each["body"]["output"] for each in client.messages if each.get("event") == "output"]
-    assert "output %loss f32[] nan\n" in said
+    outputs = [each["body"]["output"] for each in client.messages if each.get("event") == "output"]
+    assert "output %loss f32[] nan\n" in outputs
 
 
 def test_outputs_have_exact_statistics_and_inputs_with_nan_are_named(client: Client, tmp_path: Path) -> None:
@@ -63,13 +63,13 @@ def test_outputs_have_exact_statistics_and_inputs_with_nan_are_named(client: Cli
     client.expect_event("terminated")
 
 
-def test_a_kind_to_catch_that_does_not_exist_is_refused_at_launch(client: Client) -> None:
+def test_an_unknown_kind_to_catch_is_refused_at_launch(client: Client) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
     message = client.refused("launch", {"program": str(EXAMPLES / "nan_softmax.nnc"), "catch": ["nam"]})
     assert "unknown kind of finding: 'nam'" in message
 
 
-def test_the_filters_are_told_with_words_for_people(client: Client) -> None:
+def test_the_filters_have_labels_and_descriptions(client: Client) -> None:
     filters = client.request("initialize", {"adapterID": "nncdbg"})["exceptionBreakpointFilters"]
     names = [each["filter"] for each in filters]
     assert names == ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]
@@ -77,16 +77,16 @@ def test_the_filters_are_told_with_words_for_people(client: Client) -> None:
     assert [each["filter"] for each in filters if each["default"]] == ["nan", "uninitialized", "guard"]
 
 
-def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> None:
+def test_a_nan_is_reported_at_its_origin_with_its_cause(client: Client) -> None:
     client.start(NAN)
-    told = catch(client, "nan", "race", "assertion", "fire")
-    assert [each["verified"] for each in told] == [True, False, False, False]
-    assert "one stream" in told[1]["message"]
-    assert "no op of the program asserts" in told[2]["message"]
-    assert "unknown exception filter 'fire'" in told[3]["message"]
+    reported = catch(client, "nan", "race", "assertion", "fire")
+    assert [each["verified"] for each in reported] == [True, False, False, False]
+    assert "one stream" in reported[1]["message"]
+    assert "no op of the program asserts" in reported[2]["message"]
+    assert "unknown exception filter 'fire'" in reported[3]["message"]
     assert "has not stopped at an exception" in client.refused("exceptionInfo", {"threadId": 1})
     stop = client.move("continue", "exception")
-    assert stop["hitBreakpointIds"] == [told[0]["id"]]
+    assert stop["hitBreakpointIds"] == [reported[0]["id"]]
     assert stop["description"] == "NaN originates"
     assert stop["text"] == "the first NaN is in %terms: Mul produced it from operands without NaN"
     info = client.request("exceptionInfo", {"threadId": 1})
@@ -101,13 +101,13 @@ def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> No
     assert "cause: zero times infinity" in lines[2]
     assert any("-inf 5" in line and line.endswith("  <- Inf originates here") for line in lines)
     assert any(line.strip().startswith("cause: log of zero: 5 of 12 elements of %q are 0") for line in lines)
-    # That is where it began: the slice goes no further.
+    # The Inf originates there, so the slice ends.
     assert lines[-1].strip().startswith("%q f32[3,4] min 0")
     assert not any("= Softmax(" in line for line in lines)
     assert len(lines) <= 20
 
 
-def test_conditions_of_filters_and_one_filter_asked_for_twice(client: Client) -> None:
+def test_filters_have_conditions_and_can_be_set_twice(client: Client) -> None:
     client.start(NAN)
     (wrong,) = catch(client, options=[{"filterId": "inf", "condition": "max(%nothing) > 1"}])
     assert not wrong["verified"]
@@ -117,43 +117,43 @@ def test_conditions_of_filters_and_one_filter_asked_for_twice(client: Client) ->
         {"filterId": "inf", "condition": "any(%q == 0)"},
         {"filterId": "nan", "condition": "$line == 99"},
     ]
-    told = catch(client, options=options)
-    assert all(each["verified"] for each in told)
+    reported = catch(client, options=options)
+    assert all(each["verified"] for each in reported)
     again = catch(client, options=options)
-    assert [each["id"] for each in again] == [each["id"] for each in told]
+    assert [each["id"] for each in again] == [each["id"] for each in reported]
     stop = client.move("continue", "exception")
-    assert stop["hitBreakpointIds"] == [told[0]["id"], told[1]["id"]]
+    assert stop["hitBreakpointIds"] == [reported[0]["id"], reported[1]["id"]]
     assert client.request("exceptionInfo", {"threadId": 1})["exceptionId"] == "inf"
     client.request("continue", {"threadId": 1})
     client.expect_event("exited", exitCode=0)
 
 
-def test_filters_set_before_the_launch_hold_and_none_means_none(client: Client) -> None:
+def test_filters_set_before_the_launch_apply_and_an_empty_list_clears_them(client: Client) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
-    (told,) = catch(client, "overflow")
-    assert (told["verified"], told["reason"]) == (False, "pending")
+    (reported,) = catch(client, "overflow")
+    assert (reported["verified"], reported["reason"]) == (False, "pending")
     options = {"program": str(EXAMPLES / "overflow_f16.nnc"), "inputs": {"x": "ones"}}
     client.request("launch", options)
     assert client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
     client.expect_event("initialized")
     client.request("configurationDone")
-    assert client.expect_stop("exception")["hitBreakpointIds"] == [told["id"]]
+    assert client.expect_stop("exception")["hitBreakpointIds"] == [reported["id"]]
     assert client.request("exceptionInfo", {"threadId": 1})["exceptionId"] == "overflow"
     assert catch(client) == []
     client.request("continue", {"threadId": 1})
     client.expect_event("exited", exitCode=0)
 
 
-def test_an_integer_fault_stops_where_the_filter_is_set(client: Client, tmp_path: Path) -> None:
+def test_an_integer_fault_stops_if_the_filter_is_set(client: Client, tmp_path: Path) -> None:
     source = (
         "#nncdbg 1\ngraph @main(%x: f32[2]) -> (%y: u8[2]) {\n  %y: u8[2] = Cast(%x, to=2)\n  return %y\n}\n"
     )
     (tmp_path / "cast.nnc").write_text(source)
     client.start(tmp_path / "cast.nnc", inputs={"x": "arange"})
-    (told,) = catch(client, options=[{"filterId": "integer", "condition": "max(%x) > 0"}])
+    (reported,) = catch(client, options=[{"filterId": "integer", "condition": "max(%x) > 0"}])
     client.request("setExpression", {"expression": "%x[1]", "value": "256"})
     stop = client.move("continue", "exception")
-    assert (stop["hitBreakpointIds"], stop["description"]) == ([told["id"]], "Integer fault")
+    assert (stop["hitBreakpointIds"], stop["description"]) == ([reported["id"]], "Integer fault")
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "integer"
     assert info["description"].startswith(
@@ -161,7 +161,7 @@ def test_an_integer_fault_stops_where_the_filter_is_set(client: Client, tmp_path
     )
 
 
-def test_uninitialized_memory_is_found_unless_the_client_wants_none(client: Client) -> None:
+def test_uninitialized_memory_is_caught_by_default(client: Client) -> None:
     client.launch(EXAMPLES / "uninitialized.nnc")
     client.request("configurationDone")
     client.expect_stop("exception")
@@ -195,7 +195,7 @@ def test_a_failing_kernel_is_explained_and_ends_the_program_the_second_time(
 
 
 @pytest.mark.parametrize("options", [{"allocator": "arena"}, {"allocator": "plain"}, {"history": 0}])
-def test_what_stands_no_more_is_said_to(client: Client, options: Message) -> None:
+def test_unavailable_values_are_not_reported_as_origins(client: Client, options: Message) -> None:
     client.start(NAN, **options)
     catch(client, "nan")
     client.move("continue", "exception")
@@ -206,10 +206,10 @@ def test_what_stands_no_more_is_said_to(client: Client, options: Message) -> Non
 
 
 def offered(client: Client) -> list[str]:
-    """The filters of the next `capabilities` event."""
-    told = client.expect_event("capabilities")["capabilities"]
-    assert list(told) == ["exceptionBreakpointFilters"]
-    return [each["filter"] for each in told["exceptionBreakpointFilters"]]
+    """Return the filters of the next `capabilities` event."""
+    reported = client.expect_event("capabilities")["capabilities"]
+    assert list(reported) == ["exceptionBreakpointFilters"]
+    return [each["filter"] for each in reported["exceptionBreakpointFilters"]]
 
 
 def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> None:
@@ -223,8 +223,8 @@ def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> N
     client.expect_event("initialized")
     guard, nan = catch(client, "guard", "nan")
     assert (guard["verified"], guard["reason"], nan["verified"]) == (False, "failed", True)
-    told = "the allocator plain does not check memory (use the allocator debug, arena or poison)"
-    assert guard["message"] == told
+    reported = "the allocator plain does not check memory (use the allocator debug, arena or poison)"
+    assert guard["message"] == reported
     client.request("restart", {"arguments": {**plain, "allocator": "arena"}})
     every = ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]
     assert offered(client) == every

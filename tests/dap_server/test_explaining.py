@@ -58,7 +58,7 @@ def test_without_a_name_the_most_abnormal_value_is_explained(client: Client) -> 
     assert explained(client)["value"] == "%terms"
 
 
-def test_large_values_have_a_small_picture_and_small_ones_their_elements(
+def test_large_values_have_a_small_picture_and_small_values_their_elements(
     client: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "large.nnc").write_text(LARGE)

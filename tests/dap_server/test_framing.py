@@ -1,4 +1,4 @@
-"""Frames in and out: what is taken, what is refused, and in which words."""
+"""Frames: accepted and refused input, and the error messages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from nncdbg.dap_server.transport.framing import MAX_BODY, FrameError, frame, read_frame
 
-TAKEN = {
-    "as it should be": b"Content-Length: 2\r\n\r\n{}",
+ACCEPTED = {
+    "valid": b"Content-Length: 2\r\n\r\n{}",
     "lower case": b"content-length: 2\r\n\r\n{}",
-    "no blank": b"Content-Length:2\r\n\r\n{}",
-    "many blanks": b"Content-Length :  2  \r\n\r\n{}",
+    "no space": b"Content-Length:2\r\n\r\n{}",
+    "many spaces": b"Content-Length :  2  \r\n\r\n{}",
     "line feeds alone": b"Content-Length: 2\n\n{}",
     "other headers": b"Content-Type: application/json; charset=utf-8\r\nContent-Length: 2\r\nX-A:\r\n\r\n{}",
     "leading zeros": b"Content-Length: 0002\r\n\r\n{}",
@@ -32,11 +32,11 @@ REFUSED = {
     "none": (b"Content-Type: x\r\n\r\n{}", "has no Content-Length"),
     "two": (b"Content-Length: 2\r\ncontent-length: 2\r\n\r\n{}", "two Content-Length"),
     "no header at all": (b"{}\r\n", "malformed header line"),
-    "JSON for a header": (b'{"seq":1}\r\n', "malformed header line"),
+    "JSON instead of a header": (b'{"seq":1}\r\n', "malformed header line"),
     "a NUL": (b"\0\0\0\0\r\n", "malformed header line"),
-    "a line without end": (b"x" * 5000, "too long"),
+    "an endless line": (b"x" * 5000, "too long"),
     "too many headers": (b"X: y\r\n" * 33 + b"\r\n", "more than 32 headers"),
-    "one byte too much": (b"Content-Length: %d\r\n\r\n" % (MAX_BODY + 1), f"the limit is {MAX_BODY}"),
+    "one byte too long": (b"Content-Length: %d\r\n\r\n" % (MAX_BODY + 1), f"the limit is {MAX_BODY}"),
     "100 MB": (b"Content-Length: 100000000\r\n\r\n", "100000000 bytes is too large"),
     "cut in a name": (b"Content-Le", "ends within a header"),
     "cut after a header": (b"Content-Length: 2\r\n", "ends within a header"),
@@ -50,19 +50,19 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("data", TAKEN.values(), ids=TAKEN)
-def test_frames_that_are_taken(data: bytes) -> None:
+@pytest.mark.parametrize("data", ACCEPTED.values(), ids=ACCEPTED)
+def test_valid_frames_are_read(data: bytes) -> None:
     stream = io.BufferedReader(io.BytesIO(data + b"Content-Length: 3\r\n\r\nabc"))
     assert read_frame(stream) == b"{}"
     assert read_frame(stream) == b"abc"
     assert read_frame(stream) is None
 
 
-@pytest.mark.parametrize(("data", "told"), REFUSED.values(), ids=REFUSED)
-def test_frames_that_are_refused(data: bytes, told: str) -> None:
+@pytest.mark.parametrize(("data", "message"), REFUSED.values(), ids=REFUSED)
+def test_invalid_frames_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(FrameError) as caught:
         read_frame(io.BytesIO(data))
-    assert told in caught.value.message
+    assert message in caught.value.message
 
 
 def test_the_largest_body_is_read() -> None:
@@ -70,6 +70,6 @@ def test_the_largest_body_is_read() -> None:
     assert read_frame(io.BytesIO(frame(body))) == body
 
 
-def test_a_frame_comes_back_as_it_was() -> None:
+def test_a_frame_round_trips() -> None:
     for body in (b"", b"{}", b"\r\n\r\n", "héllo".encode(), bytes(range(256))):
         assert read_frame(io.BytesIO(frame(body))) == body

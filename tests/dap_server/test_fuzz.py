@@ -1,4 +1,4 @@
-"""Random bytes, frames and arguments: each request has one answer, and nothing hangs or breaks.
+"""Random bytes, frames and arguments: each request gets one response, and nothing hangs or fails.
 
 `-m fuzz` sends 100,000 messages; without it a few thousand are sent.
 """
@@ -37,7 +37,7 @@ from tests.dap_server.test_transport import ENDLESS
 Message = dict[str, Any]
 
 WAIT = 30.0
-"""Seconds in which all is answered."""
+"""Seconds to wait for each response."""
 
 PER_SESSION = 40
 MESSAGES = 100_000
@@ -90,7 +90,7 @@ FRAGMENTS = [
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """Some good frames, with something cut out, put in or put in place of something."""
+    """Draw valid frames with random cuts, insertions and replacements."""
     data = b"".join(draw(st.lists(st.sampled_from(GOOD), min_size=1, max_size=4)))
     for _ in range(draw(st.integers(0, 4))):
         begin = draw(st.integers(0, len(data)))
@@ -99,8 +99,8 @@ def damaged(draw: st.DrawFn) -> bytes:
     return data
 
 
-def take(data: bytes) -> None:
-    """What the reader does with bytes, up to where they end or cannot be read on."""
+def read_messages(data: bytes) -> None:
+    """Read and parse messages, up to the end of the data or the first frame error."""
     stream = io.BytesIO(data)
     with contextlib.suppress(FrameError):
         while (body := read_frame(stream)) is not None:
@@ -115,12 +115,12 @@ def take(data: bytes) -> None:
 
 @settings(relaxed, max_examples=300)
 @given(st.binary(max_size=200) | damaged())
-def test_bytes(data: bytes) -> None:
-    take(data)
+def test_random_bytes_raise_only_documented_errors(data: bytes) -> None:
+    read_messages(data)
 
 
 @pytest.mark.fuzz
-def test_many_bytes() -> None:
+def test_many_random_bytes_raise_only_documented_errors() -> None:
     for seed in range(MESSAGES):
         random = Random(seed)
         data = b"".join(random.choices(GOOD, k=random.randint(1, 4)))
@@ -128,7 +128,7 @@ def test_many_bytes() -> None:
             begin = random.randint(0, len(data))
             filling = random.choice([*FRAGMENTS, random.randbytes(random.randint(0, 6))])
             data = data[:begin] + filling + data[begin + random.randint(0, 8) :]
-        take(data)
+        read_messages(data)
 
 
 # -- arguments -----------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ OF_FIELD: dict[str, list[Any]] = {
     "console": [None, "internalConsole"],
     "connect": [None, {}],
 }
-"""What a field of this name gets, so that it often fits, and does nothing outside of the test's folder."""
+"""Values by field name: mostly valid, and without effect outside of the test's folder."""
 
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, -1, 1.5, 10**30, "", "\0", [], {}, [[]], {"a": 1}, "x" * 3000, [None] * 50]
@@ -213,7 +213,7 @@ JUNK: st.SearchStrategy[Any] = st.sampled_from(
 
 
 def of_type(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
-    """JSON values that a type takes; `name` is that of the field."""
+    """Return JSON values of a type; `name` is the name of the field."""
     if name in OF_FIELD:
         return st.sampled_from(OF_FIELD[name])
     match kind:
@@ -263,7 +263,7 @@ def record_of(command: str) -> Any:
 
 @st.composite
 def requests(draw: st.DrawFn, by_command: dict[str, st.SearchStrategy[Any]]) -> tuple[str, Any]:
-    """A command with arguments that its record takes, or nearly so."""
+    """Draw a command with valid or nearly valid arguments."""
     command = draw(st.sampled_from(sorted(by_command)))
     arguments = draw(by_command[command])
     if draw(st.integers(0, 7)) == 0:
@@ -327,12 +327,12 @@ class Wire:
         self._reader = self.ours.makefile("rb")
         self.answers: list[Message] = []
 
-    def exchange(self, asked: list[tuple[str, Any]]) -> list[Message]:
-        """Send all of these, and read until each has its answer; the answers, in that order."""
+    def exchange(self, requested: list[tuple[str, Any]]) -> list[Message]:
+        """Send all requests and return their responses, in that order."""
         first = len(self.answers) + 1
         messages = [
             {"seq": first + index, "type": "request", "command": command, "arguments": arguments}
-            for index, (command, arguments) in enumerate(asked)
+            for index, (command, arguments) in enumerate(requested)
         ]
         data = b"".join(frame(json.dumps(message).encode()) for message in messages)
         writer = threading.Thread(target=self.ours.sendall, args=(data,))
@@ -366,11 +366,11 @@ class Wire:
         return message
 
     def end(self) -> None:
-        """The client vanishes; nothing may be left of the session."""
+        """Close the connection, and check that the session ends."""
         self.ours.shutdown(socket.SHUT_RDWR)
         self.session.join()
         self.mover.join(WAIT)
-        assert not self.mover.is_alive(), "the program goes on without its client"
+        assert not self.mover.is_alive(), "the program runs without its client"
         for each in (self._reader, self._stream, self.ours, self._theirs):
             each.close()
 
@@ -378,7 +378,7 @@ class Wire:
 COUNTS: Counter[str] = Counter()
 
 
-def converse(programs: list[str], state: str, asked: list[tuple[str, Any]]) -> None:
+def converse(programs: list[str], state: str, requested: list[tuple[str, Any]]) -> None:
     wire = Wire()
     try:
         begin = [
@@ -389,7 +389,7 @@ def converse(programs: list[str], state: str, asked: list[tuple[str, Any]]) -> N
             for command, arguments in BEGIN[state]
         ]
         assert all(answer["success"] for answer in wire.exchange(begin))
-        COUNTS.update("taken" if answer["success"] else "refused" for answer in wire.exchange(asked))
+        COUNTS.update("taken" if answer["success"] else "refused" for answer in wire.exchange(requested))
         (alive,) = wire.exchange([("threads", None)])
         assert alive["success"] or "send " in alive["message"], alive
     finally:
@@ -398,30 +398,30 @@ def converse(programs: list[str], state: str, asked: list[tuple[str, Any]]) -> N
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A program that ends, and one that does not."""
+    """A program that ends, and an endless one."""
     monkeypatch.chdir(tmp_path)
     endless = tmp_path / "endless.nnc"
     endless.write_text(ENDLESS, encoding="utf-8")
     COUNTS.clear()
     yield [str(EXAMPLES / "first_steps.nnc"), str(endless)]
-    assert COUNTS["taken"] > COUNTS.total() / 20, f"hardly any request fits: {COUNTS}"
+    assert COUNTS["taken"] > COUNTS.total() / 20, f"too few requests succeed: {COUNTS}"
 
 
-def test_requests(programs: list[str]) -> None:
+def test_random_requests_get_one_response_each(programs: list[str]) -> None:
     @settings(relaxed, max_examples=80)
     @given(st.sampled_from(sorted(BEGIN)), strategies(programs))
-    def run(state: str, asked: list[tuple[str, Any]]) -> None:
-        converse(programs, state, asked)
+    def run(state: str, requested: list[tuple[str, Any]]) -> None:
+        converse(programs, state, requested)
 
     run()
 
 
 @pytest.mark.fuzz
-def test_many_requests(programs: list[str]) -> None:
+def test_many_random_requests_get_one_response_each(programs: list[str]) -> None:
     @settings(relaxed, max_examples=500)
     @given(st.sampled_from(sorted(BEGIN)), strategies(programs))
-    def run(state: str, asked: list[tuple[str, Any]]) -> None:
-        converse(programs, state, asked)
+    def run(state: str, requested: list[tuple[str, Any]]) -> None:
+        converse(programs, state, requested)
 
     while COUNTS.total() < MESSAGES:
         run()

@@ -44,7 +44,7 @@ def test_all_statements_in_order_with_types_lines_and_data_flow(client: Client) 
     assert body["source"]["path"].endswith("first_steps.nnc")
 
 
-def test_an_opened_layer_has_its_statements_in_its_place(client: Client) -> None:
+def test_an_opened_layer_is_replaced_by_its_statements(client: Client) -> None:
     client.start(FIRST)
     layer, _, loop = graph(client)["nodes"][:3]
     body = graph(client, layer["id"], loop["id"])
@@ -100,18 +100,18 @@ def test_a_graph_of_5000_statements_is_answered_in_full(client: Client, tmp_path
         took.append(time.perf_counter() - began)
     assert len(body["nodes"]) == count + 2
     assert len(body["edges"]) == 2 * (count - 1) + 3 - 1
-    # A guard against time that grows with the square of the size; some 0.3 s on an idle machine.
+    # A guard against quadratic time; an idle machine takes about 0.3 s.
     assert min(took) < 5
 
 
-def test_too_many_to_open_are_refused(client: Client) -> None:
+def test_opening_too_many_statements_is_refused(client: Client) -> None:
     client.start(FIRST)
     assert f"open at most {MOST_OPENED} statements" in client.refused(
         "nncdbg/graph", {"open": ["x"] * (MOST_OPENED + 1)}
     )
 
 
-def test_the_state_of_a_loop_whose_last_statement_has_no_results(client: Client) -> None:
+def test_a_loop_that_ends_without_results_has_a_state(client: Client) -> None:
     path = EXAMPLES / "refine_loop.nnc"
     client.start(path)
     line = next(

@@ -1,4 +1,4 @@
-"""Numbers for places: stable, and forgotten in the order of use."""
+"""Reference numbers of places: stable, and dropped in the order of use."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def test_the_same_place_has_the_same_number() -> None:
     assert numbers.place(7) is None
 
 
-def test_what_was_not_asked_for_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_place_is_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handles, "KEPT", 3)
     numbers = Handles()
     a, b, c = map(numbers.number, "abc")
     assert numbers.place(a) == "a"
     d = numbers.number("d")
     assert [numbers.place(each) for each in (a, b, c, d)] == ["a", None, "c", "d"]
-    assert numbers.number("b") not in (a, b, c, d), "a number is never given twice"
+    assert numbers.number("b") not in (a, b, c, d), "a number is never reused"
     assert len(numbers) == 3

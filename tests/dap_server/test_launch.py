@@ -1,4 +1,4 @@
-"""What a launch configuration may say, and what is answered where it is wrong."""
+"""Launch configurations: keys, and errors for invalid values."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_each_wrong_value_is_told_and_the_next_launch_works(client: Client, folder: Path) -> None:
+def test_each_invalid_value_is_reported_and_the_next_launch_works(client: Client, folder: Path) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
-    for wrong, words in WRONG:
+    for wrong, expected in WRONG:
         response = client.expect_response(client.send("launch", {"program": "graph.nnc", **wrong}))
         assert not response["success"], wrong
         error = response["body"]["error"]
-        assert words in error["variables"]["text"] + response["message"], (wrong, response)
+        assert expected in error["variables"]["text"] + response["message"], (wrong, response)
         assert error["showUser"], wrong
         assert "Traceback" not in response["message"]
     client.request("launch", {"program": "graph.nnc", "stopOnEntry": True, "aKeyOfTheClient": 1})
@@ -118,7 +118,7 @@ def test_each_wrong_value_is_told_and_the_next_launch_works(client: Client, fold
         ({"backend": "abacus"}, 2000),
     ],
 )
-def test_a_wrong_input_or_size_has_an_error_number_of_its_own(
+def test_an_invalid_input_or_size_has_its_own_error_number(
     client: Client, folder: Path, wrong: dict[str, Any], number: int
 ) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
@@ -126,7 +126,7 @@ def test_a_wrong_input_or_size_has_an_error_number_of_its_own(
     assert response["body"]["error"]["id"] == number
 
 
-def test_an_input_without_a_shape_cannot_be_chosen(client: Client, tmp_path: Path) -> None:
+def test_an_input_without_a_shape_must_be_given(client: Client, tmp_path: Path) -> None:
     (tmp_path / "free.nnc").write_text(
         "#nncdbg 1\nopset 18\ngraph @main(%x) -> (%y) {\n  %y = Relu(%x)\n  return %y\n}\n"
     )
@@ -136,7 +136,7 @@ def test_an_input_without_a_shape_cannot_be_chosen(client: Client, tmp_path: Pat
     client.request("launch", {"program": str(tmp_path / "free.nnc"), "inputs": {"x": "normal[2,3]"}})
 
 
-def test_of_many_errors_the_first_are_told(client: Client, tmp_path: Path) -> None:
+def test_of_many_errors_the_first_are_reported(client: Client, tmp_path: Path) -> None:
     statements = "".join(f"  %v{number} = Neg(%none{number})\n" for number in range(1000))
     (tmp_path / "wrong.nnc").write_text(
         f"#nncdbg 1\ngraph @main(%x: f32[4]) -> (%v0) {{\n{statements}  return %v0\n}}\n"
@@ -149,7 +149,7 @@ def test_of_many_errors_the_first_are_told(client: Client, tmp_path: Path) -> No
     assert [number for number in range(1000) if f"%none{number} is not defined" in text] == [0, 1, 2]
 
 
-def test_all_that_may_be_said(client: Client, folder: Path) -> None:
+def test_every_key_of_a_configuration_is_accepted(client: Client, folder: Path) -> None:
     below = folder / "below"
     below.mkdir()
     client.start(
@@ -169,13 +169,13 @@ def test_all_that_may_be_said(client: Client, folder: Path) -> None:
     client.none_of("output")
 
 
-def test_inputs_that_are_drawn_are_told_of(client: Client, folder: Path) -> None:
+def test_randomly_drawn_inputs_are_reported(client: Client, folder: Path) -> None:
     client.start("graph.nnc", inputs={"k": 1})
-    told = client.expect_event("output", category="console")["output"]
-    assert "size N of input %x" in told
-    assert told.endswith('1 is used (set "dims": {"N": 4})\n')
-    told = client.expect_event("output", category="console")["output"]
-    assert told.endswith('drawn at random from seed 0 (set "inputs": {"x": "x.npy"})\n')
+    reported = client.expect_event("output", category="console")["output"]
+    assert "size N of input %x" in reported
+    assert reported.endswith('1 is used (set "dims": {"N": 4})\n')
+    reported = client.expect_event("output", category="console")["output"]
+    assert reported.endswith('drawn at random from seed 0 (set "inputs": {"x": "x.npy"})\n')
 
 
 def test_an_image_is_an_input_and_its_conversion_is_reported(client: Client, folder: Path) -> None:
@@ -205,16 +205,16 @@ def test_a_classifier_runs_on_a_picture(client: Client, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
-def test_what_ran_on_numpy_is_told_once_per_op(client: Client, tmp_path: Path) -> None:
+def test_a_fallback_to_numpy_is_reported_once_per_op(client: Client, tmp_path: Path) -> None:
     (tmp_path / "twice.nnc").write_text(TWICE)
     (tmp_path / "twice.py").write_text(LIBRARY)
     client.launch("twice.nnc", backend="onnxruntime", fallback=True, opLibrary=["twice.py"])
     client.request("configurationDone")
     client.expect_event("exited", exitCode=0)
-    told = [each["body"]["output"] for each in client.messages if each.get("event") == "output"]
-    fallen = [text for text in told if "runs on numpy" in text]
-    assert len(fallen) == 1, told
-    assert fallen[0].startswith("com.example.Twice has no kernel on onnxruntime")
+    reported = [each["body"]["output"] for each in client.messages if each.get("event") == "output"]
+    fallbacks = [text for text in reported if "runs on numpy" in text]
+    assert len(fallbacks) == 1, reported
+    assert fallbacks[0].startswith("com.example.Twice has no kernel on onnxruntime")
 
 
 def test_a_repro_bundle_stops_at_its_finding(client: Client, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_repro_bundle_stops_at_its_finding(client: Client, tmp_path: Path) -> 
     assert client.evaluate("max(%a)") == "-1.0"
 
 
-def test_a_damaged_bundle_is_told(client: Client, tmp_path: Path) -> None:
+def test_a_damaged_bundle_is_reported(client: Client, tmp_path: Path) -> None:
     (tmp_path / "nncdbg.json").write_text("{")
     client.request("initialize", {"adapterID": "nncdbg"})
     response = client.expect_response(client.send("launch", {"program": str(tmp_path)}))

@@ -1,4 +1,4 @@
-"""The order of beginnings, restart, and the ways in which a session ends."""
+"""Start, restart and end of a session."""
 
 from __future__ import annotations
 
@@ -76,26 +76,26 @@ def _written(path: Path, text: str) -> Path:
 
 
 def _events(client: Client) -> list[str]:
-    """Names of the events so far, with the exit code, without what is printed."""
+    """Return the names of the events so far, with the exit code, without `output` events."""
     found = [each for each in client.messages if each["type"] == "event" and each["event"] != "output"]
     return [
         f"exited {each['body']['exitCode']}" if each["event"] == "exited" else each["event"] for each in found
     ]
 
 
-def _ended(client: Client, exit_code: int) -> None:
-    """The program ends now, and is told to have ended once."""
+def _expect_end(client: Client, exit_code: int) -> None:
+    """Expect the end of the program."""
     client.expect_event("exited", exitCode=exit_code)
     client.expect_event("terminated")
 
 
-# -- beginnings --------------------------------------------------------------------------------------
+# -- start -------------------------------------------------------------------------------------------
 
 
-def test_a_run_through_tells_its_beginning_and_its_end_once_each(client: Client) -> None:
+def test_a_run_reports_its_start_and_its_end_once(client: Client) -> None:
     client.launch(FIRST)
     client.request("configurationDone")
-    _ended(client, 0)
+    _expect_end(client, 0)
     begun, ended = ["process", "initialized", "thread"], ["thread", "exited 0", "terminated"]
     assert _events(client) == [*begun, "nncdbg/summary", *ended]
     process = next(each["body"] for each in client.messages if each.get("event") == "process")
@@ -106,8 +106,8 @@ def test_a_run_through_tells_its_beginning_and_its_end_once_each(client: Client)
     assert "restart it" in client.refused("next", {"threadId": 1})
 
 
-def test_all_at_once_without_waiting(client: Client) -> None:
-    asked = [
+def test_requests_can_be_sent_without_waiting(client: Client) -> None:
+    sent = [
         client.send("initialize", {"adapterID": "nncdbg"}),
         client.send("setBreakpoints", {"source": {"path": str(FIRST)}, "breakpoints": [{"line": 6}]}),
         client.send("launch", {"program": str(FIRST)}),
@@ -116,7 +116,7 @@ def test_all_at_once_without_waiting(client: Client) -> None:
         client.send("configurationDone"),
         client.send("threads"),
     ]
-    for each in asked:
+    for each in sent:
         assert client.expect_response(each)["success"]
     stop = client.expect_stop("breakpoint")
     assert len(stop["hitBreakpointIds"]) == 1
@@ -131,26 +131,26 @@ def test_a_breakpoint_at_the_first_statement_stops_before_anything_runs(client: 
     client.expect_stop("breakpoint")
     assert client.top_frame()["line"] == first
     client.request("continue", {"threadId": 1})
-    _ended(client, 0)
+    _expect_end(client, 0)
 
 
-def test_a_program_begins_with_configuration_done_only(client: Client) -> None:
+def test_a_program_starts_only_after_configuration_done(client: Client) -> None:
     client.launch(FIRST)
     client.request("threads")
     assert "send configurationDone first" in client.refused("next", {"threadId": 1})
     client.request("configurationDone")
-    _ended(client, 0)
+    _expect_end(client, 0)
     assert "has ended" in client.refused("configurationDone")
 
 
-def test_attach_is_for_processes_that_listen(client: Client) -> None:
+def test_attach_needs_a_listening_process(client: Client) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
     assert "cannot attach to 127.0.0.1:1: " in client.refused("attach", {"connect": {"port": 1}})
     assert "arguments.connect.port" in client.refused("attach", {"connect": {"port": "x"}})
     assert "nncdbg.listen" in client.refused("attach", {})
 
 
-def test_what_comes_twice_or_too_early_is_refused(client: Client) -> None:
+def test_repeated_and_early_requests_are_refused(client: Client) -> None:
     assert "send initialize first" in client.refused("launch", {"program": str(FIRST)})
     client.request("initialize", {"adapterID": "nncdbg"})
     assert "is allowed only once" in client.refused("initialize", {"adapterID": "nncdbg"})
@@ -163,7 +163,7 @@ def test_what_comes_twice_or_too_early_is_refused(client: Client) -> None:
     assert "already" in client.refused("launch", {"program": str(FIRST)})
 
 
-def test_a_launch_that_failed_can_be_tried_again(client: Client, tmp_path: Path) -> None:
+def test_a_failed_launch_can_be_repeated(client: Client, tmp_path: Path) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
     path = tmp_path / "later.nnc"
     assert "there is no file" in client.refused("launch", {"program": str(path)})
@@ -175,7 +175,7 @@ def test_a_launch_that_failed_can_be_tried_again(client: Client, tmp_path: Path)
     client.expect_stop("entry")
 
 
-def test_disconnect_while_a_model_is_loaded(tmp_path: Path) -> None:
+def test_a_client_can_disconnect_while_a_model_is_loaded(tmp_path: Path) -> None:
     wait = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
     library = _written(tmp_path / "slow.py", wait)
     with stdio_client(cwd=tmp_path) as client:
@@ -185,10 +185,10 @@ def test_disconnect_while_a_model_is_loaded(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
 
 
-# -- again ---------------------------------------------------------------------------------------------
+# -- restart -------------------------------------------------------------------------------------------
 
 
-def test_restart_takes_the_file_as_it_is_now_and_keeps_breakpoints(client: Client, tmp_path: Path) -> None:
+def test_restart_reads_the_changed_file_and_keeps_breakpoints(client: Client, tmp_path: Path) -> None:
     path = _written(tmp_path / "edited.nnc", FAILS)
     client.launch(path, inputs={"x": 0})
     client.request("setBreakpoints", {"source": {"path": str(path)}, "breakpoints": [{"line": 5}]})
@@ -202,28 +202,28 @@ def test_restart_takes_the_file_as_it_is_now_and_keeps_breakpoints(client: Clien
     client.expect_stop("breakpoint")
     assert client.evaluate("%w[0]") == "1.0"
     client.request("continue", {"threadId": 1})
-    _ended(client, 0)
+    _expect_end(client, 0)
 
 
-def test_restart_after_the_end_and_with_another_configuration(client: Client) -> None:
+def test_restart_works_after_the_end_and_with_another_configuration(client: Client) -> None:
     client.launch(FIRST)
     client.request("configurationDone")
-    _ended(client, 0)
+    _expect_end(client, 0)
     client.request("restart", {"arguments": {"program": str(LOOP), "stopOnEntry": True}})
     client.expect_stop("entry")
     assert client.top_frame()["source"]["name"] == "refine_loop.nnc"
     client.request("restart")
     client.expect_stop("entry")
-    words = client.refused("restart", {"arguments": {"program": 3}})
-    assert "arguments.arguments.program" in words
+    message = client.refused("restart", {"arguments": {"program": 3}})
+    assert "arguments.arguments.program" in message
     assert "there is no file" in client.refused("restart", {"arguments": {"program": "none.nnc"}})
-    # What could not be loaded leaves the program that was there.
+    # A failed load keeps the current program.
     client.move("next")
     client.request("continue", {"threadId": 1})
-    _ended(client, 0)
+    _expect_end(client, 0)
 
 
-def test_restart_while_it_runs(client: Client, endless: Path) -> None:
+def test_a_running_program_can_be_restarted(client: Client, endless: Path) -> None:
     client.launch(endless)
     client.request("configurationDone")
     client.request("restart", {"arguments": {"program": str(endless), "stopOnEntry": True}})
@@ -235,56 +235,56 @@ def test_restart_while_it_runs(client: Client, endless: Path) -> None:
     client.expect_stop("pause")
 
 
-# -- ends ----------------------------------------------------------------------------------------------
+# -- end -----------------------------------------------------------------------------------------------
 
 
 def test_a_failed_graph_stops_first_and_ends_with_4(client: Client, tmp_path: Path) -> None:
     client.launch(_written(tmp_path / "fails.nnc", FAILS), inputs={"x": 7})
     client.request("configurationDone")
     client.expect_stop("exception")
-    told = [each["body"]["output"] for each in client.messages if each.get("event") == "output"]
-    assert any("fails.nnc:5" in text for text in told), told
+    reported = [each["body"]["output"] for each in client.messages if each.get("event") == "output"]
+    assert any("fails.nnc:5" in text for text in reported), reported
     client.move("stepBack", "entry")
     client.request("continue", {"threadId": 1})
     client.expect_stop("exception")
     client.request("continue", {"threadId": 1})
-    _ended(client, 4)
+    _expect_end(client, 4)
 
 
-def test_without_debugging_nothing_stops_it(client: Client, tmp_path: Path) -> None:
+def test_a_run_without_debugging_does_not_stop(client: Client, tmp_path: Path) -> None:
     client.launch(FIRST, noDebug=True, stopOnEntry=True)
     client.request("setBreakpoints", {"source": {"path": str(FIRST)}, "breakpoints": [{"line": 6}]})
     client.request("configurationDone")
-    _ended(client, 0)
+    _expect_end(client, 0)
     client.none_of("stopped")
     client.request("restart", {"arguments": {"program": str(EXAMPLES / "nan_softmax.nnc"), "noDebug": True}})
     client.request("setExceptionBreakpoints", {"filters": ["nan"]})
-    _ended(client, 0)
+    _expect_end(client, 0)
     fails = str(_written(tmp_path / "fails.nnc", FAILS))
     client.request("restart", {"arguments": {"program": fails, "noDebug": True, "inputs": {"x": 7}}})
-    _ended(client, 4)
+    _expect_end(client, 4)
     client.none_of("stopped")
 
 
-def test_the_end_can_be_a_stop(client: Client) -> None:
+def test_stop_on_exit_stops_at_the_end(client: Client) -> None:
     client.launch(FIRST, stopOnExit=True)
     client.request("configurationDone")
     client.expect_stop("exit")
     client.move("stepBack")
     client.move("next", "exit")
     client.request("terminate")
-    _ended(client, 130)
+    _expect_end(client, 130)
 
 
 @pytest.mark.parametrize("where", ["configuring", "stopped", "running"])
-def test_terminate_ends_a_program_anywhere(client: Client, endless: Path, where: str) -> None:
+def test_terminate_ends_a_program_in_every_state(client: Client, endless: Path, where: str) -> None:
     client.launch(endless, stopOnEntry=where == "stopped")
     if where != "configuring":
         client.request("configurationDone")
     if where == "stopped":
         client.expect_stop("entry")
     client.request("terminate")
-    _ended(client, 130)
+    _expect_end(client, 130)
     client.request("terminate")
     client.request("disconnect", {"terminateDebuggee": True, "restart": False})
     client.expect_end()
@@ -295,7 +295,7 @@ def test_terminate_ends_a_program_anywhere(client: Client, endless: Path, where:
 
 
 def test_the_capabilities_have_the_names_of_the_schema(client: Client) -> None:
-    told = client.request("initialize", {"adapterID": "nncdbg"})
+    reported = client.request("initialize", {"adapterID": "nncdbg"})
     wanted = {
         "supportsConfigurationDoneRequest",
         "supportsRestartRequest",
@@ -303,7 +303,7 @@ def test_the_capabilities_have_the_names_of_the_schema(client: Client) -> None:
         "supportTerminateDebuggee",
         "supportSuspendDebuggee",
     }
-    assert {name for name in wanted if told.get(name) is True} == wanted
+    assert {name for name in wanted if reported.get(name) is True} == wanted
 
 
 def _server(cwd: Path) -> subprocess.Popen[bytes]:
@@ -314,7 +314,7 @@ def _server(cwd: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("state", ["new", "stopped", "running"])
-def test_a_client_that_vanishes_takes_its_program_along(tmp_path: Path, endless: Path, state: str) -> None:
+def test_a_vanished_client_ends_its_program(tmp_path: Path, endless: Path, state: str) -> None:
     with _server(tmp_path) as process:
         assert process.stdin is not None
         client = Client(process.stdout, process.stdin)  # type: ignore[arg-type]
@@ -327,7 +327,7 @@ def test_a_client_that_vanishes_takes_its_program_along(tmp_path: Path, endless:
         assert process.wait(TIMEOUT) == 0
 
 
-def test_a_kernel_that_takes_long_does_not_keep_the_process(tmp_path: Path, sleepy: Path) -> None:
+def test_a_long_kernel_does_not_keep_the_process_alive(tmp_path: Path, sleepy: Path) -> None:
     with _server(tmp_path) as process:
         assert process.stdin is not None
         client = Client(process.stdout, process.stdin)  # type: ignore[arg-type]
@@ -346,7 +346,7 @@ def test_a_signal_ends_the_program_and_the_server(tmp_path: Path, endless: Path,
         client.request("configurationDone")
         client.expect_event("thread")
         os.kill(process.pid, number)
-        _ended(client, 128 + number)
+        _expect_end(client, 128 + number)
         client.expect_end()
         assert process.wait(TIMEOUT) == 128 + number
         assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""What is no message, over stdio, TCP and a Unix socket: an answer or a documented end, and no harm done."""
+"""Malformed messages over stdio, TCP and a Unix socket get an error or a documented disconnect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAM = EXAMPLES / "first_steps.nnc"
 
 @pytest.fixture(scope="module", params=["tcp", "unix"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for all of the file: what a client does must not harm the next."""
+    """One server for the whole file; no client may affect the next one."""
     options = ["--socket", str(tmp_path_factory.mktemp("s") / "s")] if request.param == "unix" else []
     with serving(*options) as running:
         yield running
@@ -46,8 +46,8 @@ NESTED = b"[" * 20_000 + b"]" * 20_000
 
 ANSWERED: dict[str, tuple[bytes, int, str]] = {
     "no JSON": (b"{bad", 0, "malformed"),
-    "nothing": (b"", 0, "malformed"),
-    "cut short": (b'{"seq": 7, "type": "request", "command": "threads", "argum', 7, "malformed"),
+    "empty body": (b"", 0, "malformed"),
+    "truncated": (b'{"seq": 7, "type": "request", "command": "threads", "argum', 7, "malformed"),
     "two objects": (body(seq=7, type="request", command="threads") + b"{}", 7, "trailing characters"),
     "an array": (b"[1, 2]", 0, "Expected `object`, got `array`"),
     "a number": (b"5", 0, "Expected `object`, got `int`"),
@@ -60,7 +60,7 @@ ANSWERED: dict[str, tuple[bytes, int, str]] = {
     "seq is a string": (body(seq="7", type="request", command="threads"), 0, "`$.seq`"),
     "seq is a fraction": (body(seq=7.5, type="request", command="threads"), 0, "`$.seq`"),
     "seq is null": (body(seq=None, type="request", command="threads"), 0, "`$.seq`"),
-    "seq is beyond all": (b'{"type":"request","command":"threads","seq":1e999}', 0, "out of range"),
+    "seq out of range": (b'{"type":"request","command":"threads","seq":1e999}', 0, "out of range"),
     "no command": (body(seq=7, type="request"), 7, "has no `command`"),
     "command is a number": (body(seq=7, type="request", command=5), 7, "`$.command`"),
     "command is null": (body(seq=7, type="request", command=None), 7, "has no `command`"),
@@ -88,29 +88,29 @@ ANSWERED: dict[str, tuple[bytes, int, str]] = {
         7,
         "nested too deeply",
     ),
-    "nested all over": (b'{"a":' * 20_000, 0, "nested too deeply"),
+    "deeply nested body": (b'{"a":' * 20_000, 0, "nested too deeply"),
     "nested array": (NESTED, 0, "Expected `object`, got `array`"),
     "not UTF-8": (b"\xff\xfe\xfd", 0, "malformed"),
     "not UTF-8 in a string": (b'{"seq":7,"type":"request","command":"\xff"}', 7, "not UTF-8"),
     "half a surrogate": (b'{"seq":7,"type":"request","command":"\\ud800"}', 7, "malformed"),
     "UTF-16": (body(seq=7).decode().encode("utf-16"), 0, "malformed"),
     "NaN": (b'{"seq":7,"type":"request","command":"initialize","arguments":NaN}', 7, "malformed"),
-    "a million blanks": (b" " * 1_000_000, 0, "malformed"),
+    "a million spaces": (b" " * 1_000_000, 0, "malformed"),
     "a number of 5,000 digits": (b'{"seq":' + b"9" * 5000 + b"}", 0, "out of range"),
     "the largest body": (b"{" + b" " * (MAX_BODY - 1), 0, "malformed"),
 }
-"""Body of a frame, number of the request that is answered (0: an `output` instead), what is said."""
+"""Body of a frame, number of the answered request (0: an `output` event instead), and the message."""
 
-TAKEN: dict[str, tuple[bytes, int]] = {
+ACCEPTED: dict[str, tuple[bytes, int]] = {
     "negative seq": (initialize(seq=-7), -7),
     "seq of zero": (initialize(seq=0), 0),
     "huge seq": (initialize(seq=2**40), 2**40),
     "keys twice": (b'{"seq":1,' + initialize()[1:], 7),
     "unknown fields": (initialize(extra=[1, {}], message=None), 7),
-    "blanks around": (b" \r\n" + initialize() + b"\n\n", 7),
+    "spaces around": (b" \r\n" + initialize() + b"\n\n", 7),
     "escapes": (b'{"seq":7,"type":"request","command":"initi\\u0061lize","arguments":{"adapterID":""}}', 7),
 }
-"""Odd, but right."""
+"""Unusual but valid messages."""
 
 CLOSED: dict[str, tuple[bytes, str]] = {
     "negative length": (b"Content-Length: -5\r\n\r\n{}", "not a number of bytes"),
@@ -137,69 +137,69 @@ CLOSED: dict[str, tuple[bytes, str]] = {
 """Bytes, and the last message before the connection is closed."""
 
 
-def refused(client: Client, data: bytes, seq: int, told: str) -> None:
+def refused(client: Client, data: bytes, seq: int, expected: str) -> None:
     client.send_bytes(frame(data))
     if seq:
         answer = client.expect_response(seq)
         client.forget(seq)
         assert not answer["success"]
-        words = answer["message"]
+        message = answer["message"]
     else:
-        words = client.expect_event("output", category="important")["output"]
-    assert told in words
-    assert len(words) < 400, "an answer need not repeat what was wrong at length"
+        message = client.expect_event("output", category="important")["output"]
+    assert expected in message
+    assert len(message) < 400, "an error must not quote the whole input"
 
 
-def taken(client: Client, data: bytes, seq: int) -> None:
+def accepted(client: Client, data: bytes, seq: int) -> None:
     client.send_bytes(frame(data))
     answer = client.expect_response(seq)
     assert answer["success"], answer
 
 
-def closed(client: Client, data: bytes, told: str) -> None:
+def closed(client: Client, data: bytes, expected: str) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         client.send_bytes(data)
-    client.wait_for(lambda message: told in message.get("body", {}).get("output", ""))
+    client.wait_for(lambda message: expected in message.get("body", {}).get("output", ""))
     client.expect_end()
 
 
-def well(client: Client) -> None:
-    """All is as it should be: a whole session can be had."""
+def check_session(client: Client) -> None:
+    """Check that a session can start and step."""
     client.start(PROGRAM)
     client.move("next")
 
 
-def test_what_is_no_message_is_answered_over_stdio(client: Client) -> None:
-    for data, seq, told in ANSWERED.values():
-        refused(client, data, seq, told)
-    well(client)
+def test_malformed_messages_are_refused_over_stdio(client: Client) -> None:
+    for data, seq, expected in ANSWERED.values():
+        refused(client, data, seq, expected)
+    check_session(client)
 
 
-def test_what_is_no_message_is_answered_over_a_socket(server: Server) -> None:
+def test_malformed_messages_are_refused_over_a_socket(server: Server) -> None:
     with server.client() as client:
-        for data, seq, told in ANSWERED.values():
-            refused(client, data, seq, told)
-        well(client)
+        for data, seq, expected in ANSWERED.values():
+            refused(client, data, seq, expected)
+        check_session(client)
 
 
-@pytest.mark.parametrize(("data", "seq"), TAKEN.values(), ids=TAKEN)
-def test_what_is_odd_is_taken(server: Server, data: bytes, seq: int) -> None:
+@pytest.mark.parametrize(("data", "seq"), ACCEPTED.values(), ids=ACCEPTED)
+def test_unusual_messages_are_accepted(server: Server, data: bytes, seq: int) -> None:
     with server.client() as client:
-        taken(client, data, seq)
+        accepted(client, data, seq)
     with server.client() as client:
-        well(client)
+        check_session(client)
 
 
-@pytest.mark.parametrize(("data", "told"), CLOSED.values(), ids=CLOSED)
-def test_what_cannot_be_read_on_ends_the_connection(server: Server, data: bytes, told: str) -> None:
+@pytest.mark.parametrize(("data", "expected"), CLOSED.values(), ids=CLOSED)
+def test_unreadable_bytes_end_the_connection(server: Server, data: bytes, expected: str) -> None:
     with server.client() as client:
-        closed(client, data, told)
+        closed(client, data, expected)
     with server.client() as client:
-        well(client)
+        check_session(client)
 
 
 @pytest.mark.parametrize("name", ["no length", "100 MB sent", "POST with Origin"])
-def test_what_cannot_be_read_on_ends_a_server_over_stdio(name: str, tmp_path: Path) -> None:
+def test_unreadable_bytes_end_a_server_over_stdio(name: str, tmp_path: Path) -> None:
     with stdio_client(cwd=tmp_path) as client:
         closed(client, *CLOSED[name])
 
@@ -214,30 +214,30 @@ def test_what_cannot_be_read_on_ends_a_server_over_stdio(name: str, tmp_path: Pa
         frame(initialize())[:-1],
     ],
 )
-def test_a_client_that_vanishes_within_a_frame(server: Server, data: bytes, tmp_path: Path) -> None:
+def test_a_client_may_vanish_within_a_frame(server: Server, data: bytes, tmp_path: Path) -> None:
     with server.connect() as connected:
         connected.sendall(data)
     with server.client() as client:
-        well(client)
+        check_session(client)
     command = [sys.executable, "-m", "nncdbg.terminal.main", "dap"]
     done = subprocess.run(command, input=data, capture_output=True, cwd=tmp_path, timeout=30)
     assert done.returncode == 0, done
     assert not done.stderr, done
-    assert bool(done.stdout) == bool(data), "whoever has begun a frame hears what is wrong"
+    assert bool(done.stdout) == bool(data), "a partial frame gets an error message"
 
 
-def test_numbers_may_come_again(client: Client) -> None:
-    """Each request has its answer, whatever its number."""
+def test_request_numbers_may_repeat(client: Client) -> None:
+    """Each request gets a response, whatever its number."""
     for _ in range(3):
         client.send_bytes(frame(body(seq=1, type="request", command="dance")))
         assert not client.expect_response(1)["success"]
         client.forget(1)
 
 
-def test_answers_that_nobody_asked_for_are_passed_over(client: Client) -> None:
+def test_unrequested_responses_are_ignored(client: Client) -> None:
     for fields in ({}, {"request_seq": 1}, {"request_seq": -1, "success": True, "command": "runInTerminal"}):
         client.send_bytes(frame(body(seq=1, type="response", **fields)))
-    well(client)
+    check_session(client)
 
 
 # -- floods --------------------------------------------------------------------------------------
@@ -246,8 +246,8 @@ def test_answers_that_nobody_asked_for_are_passed_over(client: Client) -> None:
 FLOOD = 100_000
 
 
-def test_a_flood_that_nobody_reads_fills_no_memory_and_is_answered_in_full(server: Server) -> None:
-    """The server waits for the client; when that reads at last, each request has its one answer."""
+def test_an_unread_flood_uses_little_memory_and_is_answered_in_full(server: Server) -> None:
+    """The server stops reading until the client reads; then each request gets one response."""
     with server.client() as client:
         client.start(PROGRAM)
     with server.connect() as connected:
@@ -261,7 +261,7 @@ def test_a_flood_that_nobody_reads_fills_no_memory_and_is_answered_in_full(serve
             with contextlib.suppress(BlockingIOError):
                 sent += connected.send(requests[sent : sent + (1 << 16)])
                 still = time.monotonic()
-        assert 0 < sent < len(requests), "the server has taken all of it, and must keep it somewhere"
+        assert 0 < sent < len(requests), "the server read the whole flood, so it must have buffered it"
         grown = server.watched.memory_info().rss - before
         assert grown < 32 << 20, f"{grown >> 20} MiB"
         connected.setblocking(True)
@@ -272,7 +272,7 @@ def test_a_flood_that_nobody_reads_fills_no_memory_and_is_answered_in_full(serve
         rest.join()
         assert answered == list(range(1, FLOOD + 1))
     with server.client() as client:
-        well(client)
+        check_session(client)
 
 
 def test_a_flood_is_answered_in_full(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Layers and ops around the place where the program stands, as a graph to be drawn."""
+"""Layers and ops around the current statement, as a graph to draw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST = EXAMPLES / "first_steps.nnc"
 
 
 def drawn(client: Client, **arguments: Any) -> str:
-    """The answer as text: clusters with what is in them, then edges."""
+    """Return the map as text: clusters with their nodes, then edges."""
     body = client.request("nncdbg/map", arguments)
     lines = []
     for cluster in body["clusters"]:
@@ -35,7 +35,7 @@ def current(client: Client) -> list[str]:
     return [each["label"] for each in nodes if each["state"] == "current"]
 
 
-def test_at_the_start_and_looking_into_a_layer(client: Client) -> None:
+def test_the_map_at_the_start_and_with_an_open_layer(client: Client) -> None:
     client.start(FIRST)
     assert drawn(client) == (
         "graph @main\n"
@@ -64,7 +64,7 @@ def test_at_the_start_and_looking_into_a_layer(client: Client) -> None:
     assert "Relu -> MatMul: %out\n" in opened
 
 
-def test_in_a_loop_and_going_back(client: Client) -> None:
+def test_the_map_follows_a_loop_and_steps_back(client: Client) -> None:
     client.start(FIRST)
     client.move("next")
     client.move("next")
@@ -93,7 +93,7 @@ def test_in_a_loop_and_going_back(client: Client) -> None:
     assert current(client) == ["while @sharpen"]
 
 
-def test_a_micro_program_and_the_end(client: Client) -> None:
+def test_the_map_in_a_micro_program_and_at_the_end(client: Client) -> None:
     client.start(FIRST, stopOnExit=True)
     client.move("stepIn")
     client.move("stepIn", granularity="instruction")
@@ -109,7 +109,7 @@ def test_a_micro_program_and_the_end(client: Client) -> None:
     assert [each["title"] for each in client.request("nncdbg/map")["clusters"]] == ["@main"]
 
 
-def test_what_carries_nan_and_inf(client: Client) -> None:
+def test_nodes_and_edges_with_nan_and_inf_are_flagged(client: Client) -> None:
     client.start(EXAMPLES / "nan_softmax.nnc")
     client.request("setExceptionBreakpoints", {"filters": ["nan"]})
     client.move("continue", "exception")
@@ -120,7 +120,7 @@ def test_what_carries_nan_and_inf(client: Client) -> None:
     assert "@normalize -> Log: %probs\n" in text
 
 
-def test_after_an_edit(client: Client) -> None:
+def test_an_edit_flags_the_edited_value(client: Client) -> None:
     client.start(FIRST)
     client.move("next")
     frame = client.top_frame()["id"]

@@ -55,7 +55,7 @@ def test_bytes_are_those_of_the_elements_in_c_order(client: Client, tmp_path: Pa
         assert "memoryReference" not in client.request("evaluate", {"expression": expression})
 
 
-def test_addresses_can_be_reckoned_with_and_stay_the_same(client: Client, tmp_path: Path) -> None:
+def test_addresses_support_offsets_and_stay_the_same(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     reference, whole = reference_of(client, "%x"), odd_values.X.tobytes()
     assert data_of(read(client, hex(int(reference, 16) + 4), 4)) == whole[4:8]
@@ -69,13 +69,13 @@ def test_addresses_can_be_reckoned_with_and_stay_the_same(client: Client, tmp_pa
         message = client.refused("readMemory", {"memoryReference": wrong, "count": 1})
         assert "memory reference" in message or "unknown or expired" in message, message
     assert "cannot read -1 bytes" in client.refused("readMemory", {"memoryReference": reference, "count": -1})
-    unborn = reference_of(client, "%twice")
+    recomputed = reference_of(client, "%twice")
     client.request("restart")
     client.expect_stop("breakpoint")
-    assert data_of(read(client, unborn, 4)) == np.float32(np.nan).tobytes()
+    assert data_of(read(client, recomputed, 4)) == np.float32(np.nan).tobytes()
 
 
-def test_a_value_that_does_not_stand_has_no_bytes(client: Client, tmp_path: Path) -> None:
+def test_an_uncomputed_value_has_no_bytes(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     reference = reference_of(client, "%twice")
     client.move("stepBack")
@@ -85,7 +85,7 @@ def test_a_value_that_does_not_stand_has_no_bytes(client: Client, tmp_path: Path
     assert "not computed" in client.refused("writeMemory", arguments)
 
 
-def test_an_answer_is_bounded_and_goes_on(client: Client, tmp_path: Path) -> None:
+def test_a_read_is_bounded_and_can_be_continued(client: Client, tmp_path: Path) -> None:
     (tmp_path / "large.nnc").write_text(
         "#nncdbg 1\nopset 18\n\ngraph @main(%x: u8[3000000]) -> (%y: u8[3000000]) {\n"
         "  %y: u8[3000000] = Identity(%x)\n  return %y\n}\n"
@@ -110,7 +110,7 @@ def test_written_bytes_are_an_edit(client: Client, tmp_path: Path) -> None:
     client.expect_event("invalidated", areas=["variables"])
     client.expect_event("memory", memoryReference=reference, offset=0, count=24)
     assert client.evaluate('%"odd name"') == "f32[2,3] [[nan inf 1.5] [nan -0. 3. ]]"
-    assert client.evaluate("%twice[0, 2]") == "3.0", "what depends on it follows"
+    assert client.evaluate("%twice[0, 2]") == "3.0", "dependent values are recomputed"
     assert "branch 1" in client.evaluate("mark", "repl")
     client.request("writeMemory", {"memoryReference": reference, "offset": 7, "data": "QA=="})
     assert data_of(read(client, reference, 4, 4)) == np.float32(np.inf).tobytes()[:3] + b"\x40"
@@ -125,7 +125,7 @@ def test_signalling_nan_and_scalars_keep_their_bits(client: Client, tmp_path: Pa
         assert data_of(read(client, reference, len(raw))) == raw
 
 
-def test_writes_that_do_not_fit(client: Client, tmp_path: Path) -> None:
+def test_invalid_writes_are_refused_or_partial(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     x = reference_of(client, "%x")
     four = base64.b64encode(bytes(4)).decode()

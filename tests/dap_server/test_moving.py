@@ -1,4 +1,4 @@
-"""Forward, into, out and back; pausing, cancelling, ending."""
+"""Steps forward, into, out and back; pause, cancellation and end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BACK = ("stepBack", "reverseContinue", "nncdbg/reverseStepIn", "nncdbg/reverseSt
 
 
 def line(client: Client) -> int:
-    """The line of the innermost frame."""
+    """Return the line of the innermost frame."""
     found: int = client.top_frame()["line"]
     return found
 
@@ -54,7 +54,7 @@ def test_steps_forward_and_back_over_layers_loops_and_branches(client: Client) -
         ("stepIn", {}, 33),
         ("next", {"granularity": "line"}, 34),
         ("stepBack", {}, 33),
-        ("stepBack", {}, 10),  # out of it, as at its first statement
+        ("stepBack", {}, 10),  # out of it, from its first statement
         ("stepIn", {}, 33),
         ("stepOut", {}, 11),
         ("nncdbg/reverseStepIn", {}, 36),  # the last statement executed was that layer's return
@@ -89,8 +89,8 @@ def test_steps_forward_and_back_over_layers_loops_and_branches(client: Client) -
     for command in BACK:
         assert "this is the start of the program" in client.refused(command, {"threadId": 1})
     for command in ("next", "stepBack", "continue", "goto"):
-        told = client.refused(command, {"threadId": 7, "targetId": 1})
-        assert told == "there is no thread 7 (use thread 1)"
+        message = client.refused(command, {"threadId": 7, "targetId": 1})
+        assert message == "there is no thread 7 (use thread 1)"
     assert line(client) == 10
 
 
@@ -125,7 +125,7 @@ def test_instructions_are_the_statements_of_micro_programs(client: Client) -> No
     assert line(client) == 13
     client.move("next")
     assert line(client) == 14
-    client.move("stepBack", granularity="instruction")  # it was not taken by its micro program this time
+    client.move("stepBack", granularity="instruction")  # this time it did not run as its micro program
     assert line(client) == 13
     client.move("stepIn", granularity="instruction")
     assert client.top_frame()["source"] == softmax["source"]
@@ -149,7 +149,7 @@ def test_a_frame_is_restarted_where_it_was_entered(client: Client) -> None:
     assert line(client) == 17
 
 
-def test_what_a_client_has_not_asked_for_is_announced(client: Client) -> None:
+def test_a_move_outside_the_protocol_sends_continued(client: Client) -> None:
     client.start(FIRST_STEPS)
     client.move("next")
     client.none_of("continued")
@@ -159,9 +159,9 @@ def test_what_a_client_has_not_asked_for_is_announced(client: Client) -> None:
     client.none_of("continued")
 
 
-def test_a_run_without_end_is_paused_and_goes_on(client: Client, tmp_path: Path) -> None:
+def test_an_endless_run_can_be_paused_and_continued(client: Client, tmp_path: Path) -> None:
     client.start(forever(tmp_path))
-    assert client.request("pause", {"threadId": 1}) == {}  # it stands: nothing happens
+    assert client.request("pause", {"threadId": 1}) == {}  # already stopped: no effect
     client.request("continue", {"threadId": 1})
     assert "the program is running" in client.refused("next", {"threadId": 1})
     client.request("pause", {"threadId": 1})
@@ -179,7 +179,7 @@ def test_a_run_without_end_is_paused_and_goes_on(client: Client, tmp_path: Path)
     client.wait_for(lambda message: message.get("event") == "stopped")
 
 
-def test_the_end_of_its_one_thread_is_the_end_of_the_program(client: Client, tmp_path: Path) -> None:
+def test_terminating_the_thread_ends_the_program(client: Client, tmp_path: Path) -> None:
     client.start(forever(tmp_path))
     client.request("continue", {"threadId": 1})
     assert "`threadIds` is empty" in client.refused("terminateThreads", {})
@@ -190,7 +190,7 @@ def test_the_end_of_its_one_thread_is_the_end_of_the_program(client: Client, tmp
     client.expect_event("terminated")
 
 
-def test_from_the_stop_at_the_end_one_goes_back_or_leaves(client: Client) -> None:
+def test_from_the_stop_at_the_end_the_program_can_step_back_or_end(client: Client) -> None:
     client.start(FIRST_STEPS, stopOnExit=True)
     client.move("continue", "exit")
     client.move("stepBack")
@@ -200,7 +200,7 @@ def test_from_the_stop_at_the_end_one_goes_back_or_leaves(client: Client) -> Non
     client.expect_event("terminated")
 
 
-def test_what_is_unknown_is_cancelled_without_effect(client: Client, tmp_path: Path) -> None:
+def test_cancelling_an_unknown_request_has_no_effect(client: Client, tmp_path: Path) -> None:
     assert client.request("cancel", {"requestId": 999}) == {}
     client.start(forever(tmp_path))
     assert client.request("cancel", {"requestId": 999}) == {}
@@ -213,7 +213,7 @@ def test_what_is_unknown_is_cancelled_without_effect(client: Client, tmp_path: P
 
 
 def slow_page(client: Client, folder: Path) -> Message:
-    """Stop in a program, and the arguments of a disassembly that takes a while: 20,000 statements."""
+    """Stop in a program of 20,000 statements and return the arguments of a slow disassembly."""
     path = folder / "long.nnc"
     lines = [f"  %v{number + 1}: f32[] = Add(%v{number}, 1.0)" for number in range(20_000)]
     text = "\n".join(["graph @main(%v0: f32[]) -> (%v20000: f32[]) {", *lines, "  return %v20000", "}", ""])
@@ -229,32 +229,32 @@ def cancelled(client: Client, seq: int) -> bool:
     return not answer["success"]
 
 
-def test_requests_at_hand_and_in_the_row_are_cancelled(client: Client, tmp_path: Path) -> None:
+def test_running_and_queued_requests_can_be_cancelled(client: Client, tmp_path: Path) -> None:
     arguments = slow_page(client, tmp_path)
-    at_hand = client.send("disassemble", arguments)
+    running = client.send("disassemble", arguments)
     waiting = client.send("disassemble", arguments)
     kept = client.send("threads")
     client.request("cancel", {"requestId": waiting})
-    client.request("cancel", {"requestId": at_hand})
+    client.request("cancel", {"requestId": running})
     assert cancelled(client, waiting)
-    assert cancelled(client, at_hand)
+    assert cancelled(client, running)
     assert client.expect_response(kept)["success"]
     order = [m["request_seq"] for m in client.messages if m["type"] == "response"][-5:]
-    assert order.index(waiting) < order.index(at_hand)  # it does not wait for the one before
+    assert order.index(waiting) < order.index(running)  # the queued request is answered without a wait
 
 
-def test_who_moves_on_does_not_wait_for_what_was_read_before(client: Client, tmp_path: Path) -> None:
+def test_a_step_cancels_pending_reads(client: Client, tmp_path: Path) -> None:
     arguments = slow_page(client, tmp_path)
     reads = [client.send("disassemble", arguments) for _ in range(3)]
     typed = client.send("evaluate", {"expression": "p %v0", "context": "repl"})
     client.move("next")
     assert [cancelled(client, seq) for seq in reads] == [True] * 3
-    assert client.expect_response(typed)["success"]  # what was typed is done
+    assert client.expect_response(typed)["success"]  # a typed command is not cancelled
     assert line(client) == 3
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena"])
-def test_targets_to_step_into(client: Client, allocator: str) -> None:
+def test_step_in_targets_are_listed_and_entered(client: Client, allocator: str) -> None:
     client.start(FIRST_STEPS, allocator=allocator)
 
     def targets() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Values near the place where the program stands, with the statistics that were logged of them."""
+"""Values near the current statement, with their logged statistics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ graph @main(%x: f32[4]) -> (%last: f32[4]) {
   %huge: f32[4] = Add(%x, 1e20)
   %tiny: f32[4] = Mul(%x, 1e-39)
   %zero: f32[4] = Sub(%x, %x)
-  %unwritten: i32[4] = nncdbg.Empty(shape=[4], dtype="i32", init="none")
+  %uninitialized: i32[4] = nncdbg.Empty(shape=[4], dtype="i32", init="none")
   %nan: f32[4] = Div(%zero, %zero)
   %last: f32[4] = Add(%x, 1.0)
   return %last
@@ -36,7 +36,7 @@ def names(values: list[dict[str, Any]]) -> list[str]:
     return [each["name"] for each in values]
 
 
-def test_the_abnormal_first_then_the_newest(client: Client, tmp_path: Path) -> None:
+def test_abnormal_values_are_first_then_the_newest(client: Client, tmp_path: Path) -> None:
     (tmp_path / "kinds.nnc").write_text(KINDS)
     client.start("kinds.nnc", stopOnExit=True)
     assert names(nearby(client)) == ["%x"]
@@ -45,7 +45,7 @@ def test_the_abnormal_first_then_the_newest(client: Client, tmp_path: Path) -> N
     listed = [(each["rank"], each["name"], each["why"]) for each in nearby(client)]
     assert listed == [
         (0, "%nan", "4 NaN"),
-        (1, "%unwritten", "partly written"),
+        (1, "%uninitialized", "partly written"),
         (2, "%tiny", "4 subnormal"),
         (2, "%huge", "beyond 1.84e+19: its square overflows"),
         (3, "%last", ""),
@@ -58,7 +58,7 @@ def test_the_abnormal_first_then_the_newest(client: Client, tmp_path: Path) -> N
     assert names(nearby(client))[0] == "%nan"
 
 
-def test_statistics_are_those_of_the_value_and_lines_those_of_its_statement(client: Client) -> None:
+def test_values_have_their_statistics_and_the_line_of_their_statement(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     client.move("stepIn")
     client.move("next")
@@ -69,19 +69,19 @@ def test_statistics_are_those_of_the_value_and_lines_those_of_its_statement(clie
     assert (mean["name"], mean["op"], mean["line"], mean["type"]) == ("%mean", "ReduceMean", 33, "f32[2,1]")
     assert (given["name"], given["op"], given["line"]) == ("%a", None, 32)
     for value in (mean, given):
-        told = client.request("nncdbg/stats", {"expressions": [value["name"]]})["statistics"][0]
-        assert value["stats"] == told["stats"]
+        statistics = client.request("nncdbg/stats", {"expressions": [value["name"]]})["statistics"][0]
+        assert value["stats"] == statistics["stats"]
     assert client.evaluate(mean["name"], frameId=body["frames"][0]["frameId"]).startswith("f32[2,1]")
     assert "series" not in mean
 
 
 def endless(folder: Path) -> None:
-    """The loop, which does not end because the change is small."""
+    """Write the loop without its early end at a small change."""
     text = REFINE.read_text().replace("times 30", "times 3000").replace("1e-06", "-1.0")
     (folder / "long.nnc").write_text(text)
 
 
-def test_over_the_iterations_of_a_loop(client: Client, tmp_path: Path) -> None:
+def test_a_series_covers_the_iterations_of_a_loop(client: Client, tmp_path: Path) -> None:
     endless(tmp_path)
     client.start("long.nnc")
     client.move("next")
@@ -97,7 +97,7 @@ def test_over_the_iterations_of_a_loop(client: Client, tmp_path: Path) -> None:
             client.move("next")
     client.move("next")
     client.move("next")
-    # Going back, what comes later is no part of the past; going on, nothing is counted twice.
+    # After steps back, later iterations are left out; after steps forward, none is counted twice.
     for _ in range(9):
         client.move("stepBack")
     value = next(each for each in nearby(client) if each["name"] == "%quotient")
@@ -111,7 +111,7 @@ def test_over_the_iterations_of_a_loop(client: Client, tmp_path: Path) -> None:
     assert all("series" not in each for each in nearby(client) if each["name"] in ("%a", "%x"))
 
 
-def test_a_value_set_by_hand(client: Client) -> None:
+def test_an_edited_value_is_ranked_by_its_new_elements(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     client.move("next")
     frame = client.top_frame()["id"]

@@ -1,4 +1,4 @@
-"""What kernels print becomes `output` events, and never mixes with messages."""
+"""Output of kernels is sent as `output` events, and never mixes with messages."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def connected(kind: str, folder: Path) -> Iterator[tuple[Client, Server | None]]
 
 
 def printed(client: Client, category: str) -> str:
-    """All that was printed until now, as the client was told."""
+    """Return the text of all `output` events of a category so far."""
     bodies = [m["body"] for m in client.messages if m["type"] == "event" and m["event"] == "output"]
     return "".join(body["output"] for body in bodies if body.get("category") == category)
 
@@ -87,7 +87,7 @@ def expect_stuck(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kind", ["stdio", "tcp"])
-def test_what_is_printed_is_told_before_the_stop(kind: str, folder: Path) -> None:
+def test_printed_text_arrives_before_the_stop(kind: str, folder: Path) -> None:
     with connected(kind, folder) as (client, _):
         client.start("Chatter.nnc", opLibrary=["ops.py"])
         client.move("next")
@@ -102,14 +102,14 @@ def test_what_is_printed_is_told_before_the_stop(kind: str, folder: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["stdio", "tcp"])
-def test_all_of_much_is_told_in_order(kind: str, folder: Path) -> None:
+def test_a_flood_of_output_arrives_in_full_and_in_order(kind: str, folder: Path) -> None:
     with connected(kind, folder) as (client, _):
         client.start("Flood.nnc", opLibrary=["ops.py"])
         client.move("next")
         assert printed(client, "stdout") == "".join(f"line {n} {'.' * 40}\n" for n in range(20_000))
 
 
-def test_a_crash_writes_to_the_standard_error_that_was_there(folder: Path) -> None:
+def test_a_crash_writes_to_the_original_standard_error(folder: Path) -> None:
     with subprocess.Popen(
         COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder
     ) as process:
@@ -126,7 +126,7 @@ def test_a_crash_writes_to_the_standard_error_that_was_there(folder: Path) -> No
         assert "in crash" in errors
 
 
-def test_a_client_that_goes_takes_an_op_that_never_ends_with_it(folder: Path) -> None:
+def test_a_disconnect_ends_a_server_with_an_endless_op(folder: Path) -> None:
     with subprocess.Popen(
         COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder
     ) as process:
@@ -139,7 +139,7 @@ def test_a_client_that_goes_takes_an_op_that_never_ends_with_it(folder: Path) ->
         assert process.wait(TIMEOUT) == 1
 
 
-def test_a_signal_ends_a_server_whose_op_never_ends(folder: Path) -> None:
+def test_a_signal_ends_a_server_with_an_endless_op(folder: Path) -> None:
     with connected("tcp", folder) as (client, server):
         assert server is not None
         client.start("Stuck.nnc", opLibrary=["ops.py"])
@@ -149,8 +149,8 @@ def test_a_signal_ends_a_server_whose_op_never_ends(folder: Path) -> None:
         client.expect_end()
 
 
-def test_requests_are_refused_where_too_many_wait_for_an_op(folder: Path) -> None:
-    """`pause` and `disconnect` are heard all the same."""
+def test_requests_are_refused_when_too_many_are_waiting(folder: Path) -> None:
+    """`pause` and `disconnect` still work."""
     with serving(cwd=folder) as server, server.client() as client:
         client.start("Stuck.nnc", opLibrary=["ops.py"])
         client.request("next", {"threadId": 1})

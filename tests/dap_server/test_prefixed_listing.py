@@ -1,4 +1,4 @@
-"""The listing of an ONNX model with long names: prefixes, and lines and names that still fit the program."""
+"""The listing of an ONNX model with long names: prefixes, breakpoint lines and names."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def test_an_expression_reads_a_name_as_the_listing_writes_it(debugger: nncdbg.De
         debugger.evaluate("%other::Relu_3_output_0")
 
 
-def test_lines_are_also_there_with_full_names(debugger: nncdbg.Debugger) -> None:
+def test_the_listing_has_lines_with_full_names_too(debugger: nncdbg.Debugger) -> None:
     full = listing(replace(debugger.program, prefixes={}), locations=False)
     assert debugger.loaded.listing.full_lines()[2:] == full.lines[1:]

@@ -1,4 +1,4 @@
-"""What takes long is told, at a calm pace, always to its end, and can be broken off."""
+"""Progress of long operations: reported at a limited rate, always ended, and cancellable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from nncdbg.dap_server.progress import PATIENCE
 from tests.dap_server.client import Client, Message
 
-ABLE = {"supportsProgressReporting": True}
+FLAGS = {"supportsProgressReporting": True}
 
 LOOP = """#nncdbg 1
 graph @main(%x: f32[1]) -> (%y) {
@@ -50,7 +50,7 @@ def events(client: Client) -> list[tuple[str, Message]]:
 
 
 def ended_once(client: Client) -> None:
-    """What has begun has ended, after its updates, and only then."""
+    """Check that each progress ends once, after its updates."""
     open_now: set[str] = set()
     seen: set[str] = set()
     for event, body in events(client):
@@ -85,10 +85,10 @@ def loop(tmp_path: Path) -> Path:
 
 
 def start(client: Client, model: Path, **options: object) -> None:
-    client.launch(model, initialize=ABLE, inputs={"x": "ones"}, stopOnEntry=True, **options)
+    client.launch(model, initialize=FLAGS, inputs={"x": "ones"}, stopOnEntry=True, **options)
     client.request("configurationDone")
     client.expect_stop("entry")
-    # Where the machine has much else to do, loading takes long enough to be told.
+    # On a busy machine, loading takes long enough for a progress report.
     client.discard(lambda message: message.get("event", "").startswith("progress"))
 
 
@@ -98,7 +98,7 @@ def updates(client: Client, number: str) -> list[Message]:
     ]
 
 
-def test_a_run_tells_which_part_of_the_graph_is_done(client: Client, tmp_path: Path) -> None:
+def test_a_run_reports_the_executed_share_of_the_graph(client: Client, tmp_path: Path) -> None:
     start(client, straight(tmp_path, 100, "progress.Wait"), opLibrary=["ops.py"])
     client.request("continue", {"threadId": 1})
     began = time.monotonic()
@@ -107,33 +107,33 @@ def test_a_run_tells_which_part_of_the_graph_is_done(client: Client, tmp_path: P
     assert "requestId" not in begun
     client.expect_event("terminated")
     took = time.monotonic() - began
-    told = updates(client, begun["progressId"])
-    percentages = [body["percentage"] for body in told]
+    reported = updates(client, begun["progressId"])
+    percentages = [body["percentage"] for body in reported]
     assert percentages == sorted(percentages)
     assert len(percentages) >= 3, events(client)
     assert percentages[0] > 0
     assert percentages[-1] <= 100
-    assert len(told) <= 4 * took + 1, "at most four a second"
-    # The part that is told is the part that is done.
-    for body in told:
+    assert len(reported) <= 4 * took + 1, "at most four a second"
+    # The reported percentage is the executed share.
+    for body in reported:
         assert body["message"] == f"statement {round(body['percentage'])}"
     ended_once(client)
 
 
-def test_what_is_quick_is_not_told(client: Client, tmp_path: Path) -> None:
+def test_a_quick_step_is_not_reported(client: Client, tmp_path: Path) -> None:
     start(client, straight(tmp_path, 100, "progress.Wait"), opLibrary=["ops.py"])
     known = len(events(client))
     before = time.monotonic()
     client.move("next")
-    told = events(client)[known:]
-    assert told == [] or time.monotonic() - before >= PATIENCE
+    reported = events(client)[known:]
+    assert reported == [] or time.monotonic() - before >= PATIENCE
 
 
 def test_a_run_is_cancelled_by_its_progress(client: Client, loop: Path) -> None:
     start(client, loop)
     client.request("continue", {"threadId": 1})
     begun = client.expect_event("progressStart")
-    assert "percentage" not in begun, "nobody knows how far a loop has come"
+    assert "percentage" not in begun, "the length of a loop is unknown"
     first = client.expect_event("progressUpdate")
     second = client.expect_event("progressUpdate")
     assert int(second["message"].split()[1]) > int(first["message"].split()[1]) > 0
@@ -146,7 +146,7 @@ def test_a_run_is_cancelled_by_its_progress(client: Client, loop: Path) -> None:
     assert client.move("next")["reason"] == "step"
 
 
-def test_going_back_tells_no_part(client: Client, loop: Path) -> None:
+def test_moving_back_reports_no_percentage(client: Client, loop: Path) -> None:
     start(client, loop)
     client.request("continue", {"threadId": 1})
     client.expect_event("progressUpdate")
@@ -160,7 +160,7 @@ def test_going_back_tells_no_part(client: Client, loop: Path) -> None:
     ended_once(client)
 
 
-def test_a_failure_ends_it_and_an_op_that_takes_long_is_told(client: Client, tmp_path: Path) -> None:
+def test_a_long_op_is_reported_and_its_failure_ends_the_progress(client: Client, tmp_path: Path) -> None:
     start(client, straight(tmp_path, 1, "progress.Long"), opLibrary=["ops.py"])
     client.request("continue", {"threadId": 1})
     client.expect_event("progressStart")
@@ -169,19 +169,19 @@ def test_a_failure_ends_it_and_an_op_that_takes_long_is_told(client: Client, tmp
     ended_once(client)
 
 
-@pytest.mark.parametrize("word", ["disconnect", "terminate"])
-def test_the_end_of_a_session_ends_it(client: Client, loop: Path, word: str) -> None:
+@pytest.mark.parametrize("command", ["disconnect", "terminate"])
+def test_the_end_of_a_session_ends_the_progress(client: Client, loop: Path, command: str) -> None:
     start(client, loop)
     client.request("continue", {"threadId": 1})
     client.expect_event("progressStart")
-    client.request(word)
+    client.request(command)
     client.expect_event("progressEnd")
-    if word == "terminate":
+    if command == "terminate":
         client.expect_event("terminated")
     ended_once(client)
 
 
-def test_a_client_that_cannot_show_it_hears_nothing(client: Client, loop: Path) -> None:
+def test_a_client_without_progress_support_gets_no_reports(client: Client, loop: Path) -> None:
     client.start(loop, inputs={"x": "ones"})
     client.request("continue", {"threadId": 1})
     time.sleep(1.2)
@@ -190,12 +190,12 @@ def test_a_client_that_cannot_show_it_hears_nothing(client: Client, loop: Path) 
     assert events(client) == []
 
 
-def test_a_launch_that_takes_long_is_told_and_can_be_abandoned(client: Client, tmp_path: Path) -> None:
+def test_a_long_launch_is_reported_and_can_be_cancelled(client: Client, tmp_path: Path) -> None:
     model = straight(tmp_path, 2, "progress.Wait")
     slow = tmp_path / "slow.py"
     wait = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
     slow.write_text(wait + SLOW.replace("progress.", "other."))
-    client.request("initialize", {"adapterID": "nncdbg", **ABLE})
+    client.request("initialize", {"adapterID": "nncdbg", **FLAGS})
     options = {"program": str(model), "inputs": {"x": "ones"}, "stopOnEntry": True}
     seq = client.send("launch", {**options, "opLibrary": ["slow.py", "ops.py"]})
     begun = client.expect_event("progressStart")
@@ -206,7 +206,7 @@ def test_a_launch_that_takes_long_is_told_and_can_be_abandoned(client: Client, t
     assert (response["success"], response["message"]) == (False, "cancelled")
     client.expect_event("progressEnd")
     ended_once(client)
-    # Nothing of it is left, and the next launch is like a first one.
+    # The cancelled launch leaves no state, and the next one works.
     client.request("launch", {**options, "opLibrary": ["ops.py"]})
     client.expect_event("initialized")
     client.request("configurationDone")

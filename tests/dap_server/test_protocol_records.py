@@ -1,4 +1,4 @@
-"""The records of the protocol: made by the generator from the schema, and equal to it on the wire."""
+"""Protocol records: generated from the schema, and equal to it in encoded form."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WRONG: dict[str, Any] = {"string": 1, "integer": "1", "number": "1", "boolean": 
 
 
 def definition(record: str) -> Schema:
-    """What the schema says of a record, found by the record's name alone."""
+    """Return the schema of a record, found by its name."""
     definitions = schema.definitions()
     for pattern, kind in ((r"(\w+Event)Body", ""), (r"(\w+)Body", "Response")):
         if message := re.fullmatch(pattern, record):
@@ -47,7 +47,7 @@ def definition(record: str) -> Schema:
 
 
 def sample(part: Any, above: tuple[str, ...] = ()) -> Any:
-    """A value of a schema: each property given, each list of one element, or of none where it would recur."""
+    """Return a value of a schema with every property; a list has one element, or none if it would recur."""
     if part is True or "oneOf" in part:
         return {"any": [1, None]}
     if "$ref" in part:
@@ -71,17 +71,17 @@ def referred(part: Schema) -> str:
 
 
 def full(record: str) -> Schema:
-    """An object with every property of a record."""
+    """Return an object with every property of a record."""
     return {key: sample(part, (record,)) for key, part in definition(record).get("properties", {}).items()}
 
 
 @needs_schema
-def test_the_files_are_what_the_generator_makes() -> None:
+def test_the_files_match_the_generator() -> None:
     assert generate_protocol.main([str(schema.PATH), "--check"]) == 0
 
 
 @needs_schema
-def test_a_stale_file_is_told_and_written_anew(
+def test_a_stale_file_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(generate_protocol, "FOLDER", tmp_path)
@@ -94,7 +94,7 @@ def test_a_stale_file_is_told_and_written_anew(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{", "Expecting property name"),
         ("{}", "definitions"),
@@ -106,18 +106,18 @@ def test_a_stale_file_is_told_and_written_anew(
         ),
     ],
 )
-def test_another_file_is_no_schema(
-    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_schema_is_refused(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "other.json"
     path.write_text(text, encoding="utf-8")
     assert generate_protocol.main([str(path), "--check"]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @needs_schema
 def test_every_definition_has_its_record() -> None:
-    """Types, arguments, bodies that are told inline, and nothing else."""
+    """The records are types, arguments and inline bodies, and nothing else."""
     wanted = set()
     for name, part in schema.definitions().items():
         if name in ("ProtocolMessage", "Request", "Response", "Event") or name.endswith("Request"):
@@ -133,7 +133,7 @@ def test_every_definition_has_its_record() -> None:
 
 @needs_schema
 @pytest.mark.parametrize("name", sorted(RECORDS))
-def test_names_on_the_wire_and_what_is_required_are_the_schemas(name: str) -> None:
+def test_encoded_names_and_required_fields_match_the_schema(name: str) -> None:
     part = definition(name)
     fields = msgspec.structs.fields(RECORDS[name])
     assert [field.encode_name for field in fields] == list(part.get("properties", {}))
@@ -143,7 +143,7 @@ def test_names_on_the_wire_and_what_is_required_are_the_schemas(name: str) -> No
 
 @needs_schema
 @pytest.mark.parametrize("name", sorted(RECORDS))
-def test_a_full_object_comes_back_as_it_was(name: str) -> None:
+def test_a_full_object_round_trips(name: str) -> None:
     whole = full(name)
     text = msgspec.json.encode(whole)
     record = msgspec.json.decode(text, type=RECORDS[name])
@@ -153,7 +153,7 @@ def test_a_full_object_comes_back_as_it_was(name: str) -> None:
 
 @needs_schema
 @pytest.mark.parametrize("name", sorted(RECORDS))
-def test_optional_fields_are_left_out_and_required_ones_are_missed(name: str) -> None:
+def test_optional_fields_are_omitted_and_missing_required_ones_are_refused(name: str) -> None:
     part = definition(name)
     required = part.get("required", [])
     least = {key: value for key, value in full(name).items() if key in required}
@@ -174,7 +174,7 @@ def test_a_value_of_another_type_is_refused_with_its_path(name: str) -> None:
         target = schema.merged(value, schema.definitions())
         kind = target.get("type", "object")
         if isinstance(kind, list) and "object" in kind:
-            continue  # any JSON value is right
+            continue  # any JSON value is valid
         wrong = [[]] if isinstance(kind, list) else [WRONG[kind]]
         if "enum" in target:
             wrong.append("no such word")
@@ -203,7 +203,7 @@ def test_tables_name_every_request_and_event() -> None:
 
 
 def test_prose_of_the_schema_is_not_copied() -> None:
-    """Generated files hold no comment, and no string of several words but the head and that of empty ones."""
+    """Generated files have no comment, and no prose except the module's and the empty records' docstrings."""
     for module in (types, requests, events, tables):
         text = Path(str(module.__file__)).read_text(encoding="utf-8")
         assert "#" not in text
@@ -246,26 +246,26 @@ DECODING = [
 ]
 
 
-@pytest.mark.parametrize(("command", "arguments", "told"), DECODING)
-def test_errors_of_decoding_name_the_path(command: str, arguments: Schema, told: str) -> None:
+@pytest.mark.parametrize(("command", "arguments", "message"), DECODING)
+def test_errors_of_decoding_name_the_path(command: str, arguments: Schema, message: str) -> None:
     record = REQUESTS[command].arguments
     assert record is not None
-    with pytest.raises(msgspec.ValidationError, match=re.escape(told)):
+    with pytest.raises(msgspec.ValidationError, match=re.escape(message)):
         msgspec.json.decode(json.dumps(arguments), type=record)
 
 
-def test_unknown_fields_and_nulls_are_taken() -> None:
-    """A newer client says more than this schema; some clients write null for what they leave out."""
+def test_unknown_fields_and_nulls_are_accepted() -> None:
+    """A newer client sends more fields than this schema; some clients send null for omitted fields."""
     arguments = {"adapterID": "nncdbg", "clientID": "vscode", "locale": None, "supportsTimeTravel": True}
     record = msgspec.convert(arguments, requests.InitializeRequestArguments)
     assert record == requests.InitializeRequestArguments(adapter_id="nncdbg", client_id="vscode")
 
 
-def test_an_open_word_may_be_new() -> None:
+def test_an_open_enumeration_accepts_new_words() -> None:
     assert events.StoppedEventBody(reason="goal reached").reason == "goal reached"
     assert msgspec.convert({"reason": "goal reached"}, events.StoppedEventBody).reason == "goal reached"
 
 
-def test_null_is_written_where_the_schema_wants_it() -> None:
+def test_null_is_written_where_the_schema_requires_it() -> None:
     body = requests.DataBreakpointInfoBody(data_id=None, description="constant")
     assert msgspec.json.encode(body) == b'{"dataId":null,"description":"constant"}'

@@ -1,4 +1,4 @@
-"""Attaching through `nncdbg dap` over stdio to a process that listens, each a process of its own."""
+"""Attaching through `nncdbg dap` over stdio to a listening process, in separate processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for line in sys.stdin:
 
 
 class Program:
-    """A user's script that listens, and runs its graph once per line that it is given."""
+    """A listening script of a user, which runs its graph once per input line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -63,7 +63,7 @@ class Program:
             self._lines.put(line.rstrip("\n"))
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """Return the next printed line."""
         return self._lines.get(timeout=TIMEOUT)
 
     def go(self) -> None:
@@ -73,7 +73,7 @@ class Program:
         self.process.stdin.flush()
 
     def end(self) -> None:
-        """It comes to its end by itself."""
+        """Wait until the script ends by itself."""
         assert self.process.stdin is not None
         assert self.process.stderr is not None
         self.process.stdin.close()
@@ -93,7 +93,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Start]:
-    """Runs the script: `program(address, token, allocator)`."""
+    """Return a function that runs the script: `program(address, token, allocator)`."""
     (tmp_path / "graph.nnc").write_text(GRAPH)
     with contextlib.ExitStack() as stack:
 
@@ -114,15 +114,15 @@ def program(tmp_path: Path) -> Iterator[Start]:
 
 
 def attach(client: Client, connect: Message, *lines: int) -> list[int]:
-    """Attach, with breakpoints in these lines; their numbers."""
+    """Attach, set breakpoints at these lines, and return their numbers."""
     client.request("attach", {"connect": connect})
     client.expect_event("initialized")
-    # The client's server, as its process, stands in the folder of the graph.
+    # The client's server runs in the folder of the graph.
     arguments = {"source": {"path": "graph.nnc"}, "breakpoints": [{"line": line} for line in lines]}
-    told = client.request("setBreakpoints", arguments)["breakpoints"]
+    reported = client.request("setBreakpoints", arguments)["breakpoints"]
     client.request("configurationDone")
     client.expect_event("process", startMethod="attach")
-    return [each["id"] for each in told]
+    return [each["id"] for each in reported]
 
 
 def begin(client: Client, **flags: Any) -> Message:
@@ -137,21 +137,21 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 def test_a_whole_session_through_the_relay(client: Client, program: Start, tmp_path: Path) -> None:
     running = program(token="secret")
-    # What the client says of itself counts in the other process.
+    # The client's capabilities apply in the other process.
     begin(client, linesStartAt1=False, supportsMemoryEvent=True)
     graph = {"source": {"path": str(tmp_path / "graph.nnc")}}
     attach_seq = client.send("attach", {"connect": {"port": int(running.place), "token": "secret"}})
-    # Sent before the answer, as some clients do: in turn behind `attach`.
+    # Sent before the response, as some clients do; it is handled after `attach`.
     early = client.send("setBreakpoints", {**graph, "breakpoints": [{"line": 4}]})
     assert client.expect_response(attach_seq)["success"]
     client.expect_event("initialized")
-    (told,) = client.expect_response(early)["body"]["breakpoints"]
+    (reported,) = client.expect_response(early)["body"]["breakpoints"]
     client.request("configurationDone")
     process = client.expect_event("process", startMethod="attach")
     assert process["systemProcessId"] == running.process.pid
     assert "unknown request 'nncdbg/none'" in client.refused("nncdbg/none")
     running.go()
-    assert client.expect_stop("breakpoint")["hitBreakpointIds"] == [told["id"]]
+    assert client.expect_stop("breakpoint")["hitBreakpointIds"] == [reported["id"]]
     assert client.top_frame()["line"] == 4
     assert client.variables("Values")["%a"]["value"].endswith("[2. 3.]")
     client.move("next")
@@ -166,13 +166,13 @@ def test_a_whole_session_through_the_relay(client: Client, program: Start, tmp_p
 
 
 def reference(client: Client) -> int:
-    """The reference of the values of the innermost frame."""
+    """Return the reference of the values of the innermost frame."""
     scopes = client.request("scopes", {"frameId": client.top_frame()["id"]})["scopes"]
     found: int = next(each for each in scopes if each["name"] == "Values")["variablesReference"]
     return found
 
 
-def test_over_a_unix_socket_with_a_client_that_vanishes(program: Start, tmp_path: Path) -> None:
+def test_a_vanished_client_on_a_unix_socket_lets_the_program_run(program: Start, tmp_path: Path) -> None:
     running = program(str(tmp_path / "socket"))
     with stdio_client(cwd=tmp_path) as client:
         begin(client)
@@ -184,12 +184,12 @@ def test_over_a_unix_socket_with_a_client_that_vanishes(program: Start, tmp_path
     assert running.line() == "end [4.0, 6.0] 0"
 
 
-def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program: Start) -> None:
+def test_errors_are_reported_and_the_next_attach_works(client: Client, program: Start) -> None:
     running = program(token="secret")
     port = int(running.place)
     begin(client)
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        closed = nobody.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        closed = unused.getsockname()[1]
     wrong = [
         ({}, "`connect` needs either a port or a socket path"),
         ({"port": 1, "socket": "s"}, "`connect` needs either a port or a socket path"),
@@ -208,8 +208,8 @@ def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program:
             "refuses: the token is wrong (see how nncdbg.listen was called there)",
         ),
     ]
-    for connect, words in wrong:
-        assert words in client.refused("attach", {"connect": connect}), connect
+    for connect, message in wrong:
+        assert message in client.refused("attach", {"connect": connect}), connect
     assert "set `connect`" in client.refused("attach", {})
     attach(client, {"port": port, "token": "secret"})
     with stdio_client() as second:
@@ -220,7 +220,7 @@ def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program:
     client.expect_end()
 
 
-def test_a_server_that_launches_is_not_attached_to(client: Client) -> None:
+def test_a_server_that_launches_refuses_attach(client: Client) -> None:
     with serving() as server:
         begin(client)
         port = int(server.address.rpartition(":")[2])
@@ -230,8 +230,8 @@ def test_a_server_that_launches_is_not_attached_to(client: Client) -> None:
 
 @contextlib.contextmanager
 def answering(with_bytes: bytes) -> Iterator[tuple[int, threading.Event]]:
-    """A port at which somebody says this to the first who comes, and waits until he goes; whether he came."""
-    came = threading.Event()
+    """Yield a port that sends these bytes to its first client, and an event that is set then."""
+    accepted = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(TIMEOUT)
 
@@ -239,19 +239,19 @@ def answering(with_bytes: bytes) -> Iterator[tuple[int, threading.Event]]:
             connected, _ = listening.accept()
             with connected:
                 connected.sendall(with_bytes)
-                came.set()
+                accepted.set()
                 while connected.recv(1 << 16):
                     pass
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield listening.getsockname()[1], came
+        yield listening.getsockname()[1], accepted
         thread.join(TIMEOUT)
         assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("data", "message"),
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -261,27 +261,29 @@ def answering(with_bytes: bytes) -> Iterator[tuple[int, threading.Event]]:
         (b"Content-Length: 4\r\n\r\n[[[[", "malformed message"),
     ],
 )
-def test_what_is_no_server_of_the_protocol(client: Client, said: bytes, words: str) -> None:
+def test_a_peer_without_the_protocol_is_refused(client: Client, data: bytes, message: str) -> None:
     begin(client)
-    with answering(said) as (port, _):
-        assert words in client.refused("attach", {"connect": {"port": port}})
+    with answering(data) as (port, _):
+        assert message in client.refused("attach", {"connect": {"port": port}})
 
 
-def test_nobody_waits_for_one_that_says_nothing(client: Client) -> None:
+def test_attaching_to_a_silent_peer_times_out_or_is_cancelled(client: Client) -> None:
     begin(client)
-    with answering(b"") as (port, came):
+    with answering(b"") as (port, accepted):
         waiting = client.send("attach", {"connect": {"port": port}})
-        assert came.wait(TIMEOUT)
+        assert accepted.wait(TIMEOUT)
         client.request("cancel", {"requestId": waiting})
         assert client.expect_response(waiting)["message"] == "cancelled"
     with answering(b"") as (port, _):
         began = time.monotonic()
-        told = client.refused("attach", {"connect": {"port": port}})
-        assert told.startswith(f"127.0.0.1:{port} did not answer within 10 s (check that the process called")
+        reported = client.refused("attach", {"connect": {"port": port}})
+        assert reported.startswith(
+            f"127.0.0.1:{port} did not answer within 10 s (check that the process called"
+        )
         assert time.monotonic() - began > 9
-    with answering(b"") as (port, came):
+    with answering(b"") as (port, accepted):
         client.send("attach", {"connect": {"port": port}})
-        assert came.wait(TIMEOUT)
+        assert accepted.wait(TIMEOUT)
         client.request("disconnect")
         client.expect_end()
 
@@ -293,13 +295,13 @@ def test_a_process_that_dies_leaves_a_session_that_can_attach_again(client: Clie
     running.go()
     client.expect_stop("breakpoint")
     running.process.kill()
-    told = client.expect_event("output", category="important")["output"]
-    assert told == f"the connection to 127.0.0.1:{running.place} has ended\n"
+    reported = client.expect_event("output", category="important")["output"]
+    assert reported == f"the connection to 127.0.0.1:{running.place} has ended\n"
     client.expect_event("terminated")
     assert "send launch or attach first" in client.refused("stackTrace", {"threadId": 1})
     (number,) = attach(client, {"port": int(other.place)}, 5)
     other.go()
-    # What that program cannot find is told as if the client had connected there itself.
+    # The capabilities of that program arrive as over a direct connection.
     offered = client.expect_event("capabilities")["capabilities"]["exceptionBreakpointFilters"]
     assert "guard" not in [each["filter"] for each in offered]
     assert client.expect_stop("breakpoint")["hitBreakpointIds"] == [number]
@@ -314,7 +316,7 @@ def test_a_process_that_dies_leaves_a_session_that_can_attach_again(client: Clie
 
 
 class FarSide:
-    """A server of the protocol that the test plays itself, one message at a time."""
+    """A server of the protocol, played by the test one message at a time."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.reader = connected.makefile("rb")
@@ -344,7 +346,7 @@ class FarSide:
 
 @contextlib.contextmanager
 def far_side(client: Client, capabilities: Message) -> Iterator[FarSide]:
-    """The other side of a client that has just attached; `attach` is its request with that number."""
+    """Attach the client, and yield the server's side of the connection."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         attach = client.send("attach", {"connect": {"port": listening.getsockname()[1], "token": "t"}})
         connected, _ = listening.accept()
@@ -354,15 +356,15 @@ def far_side(client: Client, capabilities: Message) -> Iterator[FarSide]:
                 greeting = far.answer("initialize", capabilities)
                 assert greeting["arguments"] == {"adapterID": "nncdbg", "clientName": "a client"}
                 far.send(type="event", event="output", body={"category": "console", "output": "early"})
-                asked = far.answer("attach")
-                assert (asked["seq"], asked["arguments"]) == (attach, {"token": "t"})
+                request = far.answer("attach")
+                assert (request["seq"], request["arguments"]) == (attach, {"token": "t"})
                 assert client.expect_response(attach)["success"]
                 yield far
 
 
-def test_numbers_capabilities_and_requests_of_the_other_side(client: Client) -> None:
-    told = begin(client, clientName="a client")
-    theirs = {**told, "supportsStepBack": False, "supportsExceptionOptions": True}
+def test_numbers_capabilities_and_requests_are_relayed(client: Client) -> None:
+    reported = begin(client, clientName="a client")
+    theirs = {**reported, "supportsStepBack": False, "supportsExceptionOptions": True}
     del theirs["supportsRestartFrame"], theirs["exceptionBreakpointFilters"]
     with far_side(client, theirs) as far:
         assert client.expect_event("capabilities")["capabilities"] == {
@@ -373,19 +375,19 @@ def test_numbers_capabilities_and_requests_of_the_other_side(client: Client) -> 
         }
         assert client.expect_event("output")["output"] == "early"
         number = far.send(type="request", command="runInTerminal", arguments={"args": ["a"], "cwd": "/"})
-        asked = client.expect_request("runInTerminal")
-        assert asked["arguments"] == {"args": ["a"], "cwd": "/"}
-        assert asked["seq"] != number
-        # Three requests are under way at once, and one is cancelled: the numbers are the client's.
+        request = client.expect_request("runInTerminal")
+        assert request["arguments"] == {"args": ["a"], "cwd": "/"}
+        assert request["seq"] != number
+        # Of three pending requests one is cancelled, by the number of the client.
         first = client.send("threads")
         second = client.send("evaluate", {"expression": "%x"})
         cancel = client.send("cancel", {"requestId": second})
-        client.answer(asked, {"processId": 7})
-        heard = [far.read() for _ in range(4)]
-        (answer,) = (each for each in heard if each["type"] == "response")
+        client.answer(request, {"processId": 7})
+        received = [far.read() for _ in range(4)]
+        (answer,) = (each for each in received if each["type"] == "response")
         assert (answer["request_seq"], answer["success"]) == (number, True)
         assert (answer["command"], answer["body"]) == ("runInTerminal", {"processId": 7})
-        requests = [each for each in heard if each["type"] == "request"]
+        requests = [each for each in received if each["type"] == "request"]
         assert [each["command"] for each in requests] == ["threads", "evaluate", "cancel"]
         assert requests[2]["arguments"]["requestId"] == requests[1]["seq"]
         for each, body in ((requests[2], None), (requests[0], {"threads": []})):
@@ -393,7 +395,7 @@ def test_numbers_capabilities_and_requests_of_the_other_side(client: Client) -> 
             far.send(type="response", **fields, **({} if body is None else {"body": body}))
         client.expect_response(cancel)
         assert client.expect_response(first)["body"] == {"threads": []}
-        # It goes with a request unanswered, and in the middle of a message.
+        # The connection ends within a message, with one request unanswered.
         far.connected.sendall(b"Content-Length: 99\r\n\r\n{")
     gone = client.expect_response(second)
     assert not gone["success"]
@@ -404,13 +406,13 @@ def test_numbers_capabilities_and_requests_of_the_other_side(client: Client) -> 
     assert "has ended: the stream ends" in client.expect_event("output", category="important")["output"]
     client.expect_event("terminated")
     restored = client.expect_event("capabilities")["capabilities"]
-    assert restored["exceptionBreakpointFilters"] == told["exceptionBreakpointFilters"]
+    assert restored["exceptionBreakpointFilters"] == reported["exceptionBreakpointFilters"]
     assert restored["supportsExceptionOptions"] is False
 
 
-def test_a_disconnect_that_nobody_answers_any_more(client: Client) -> None:
-    told = begin(client, clientName="a client")
-    with far_side(client, told) as far:
+def test_a_disconnect_without_a_response_ends_the_session(client: Client) -> None:
+    reported = begin(client, clientName="a client")
+    with far_side(client, reported) as far:
         leaving = client.send("disconnect", {"terminateDebuggee": False})
         assert far.read()["arguments"] == {"terminateDebuggee": False}
     assert client.expect_response(leaving)["success"]

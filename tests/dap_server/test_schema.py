@@ -1,4 +1,4 @@
-"""The validator of messages: what it takes, what it refuses, and the path that it names."""
+"""The message validator: accepted and refused messages, and error paths."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def failed(body: Any, command: str = "stackTrace") -> Message:
 GOOD = {
     "response": response("stackTrace", {"stackFrames": [FRAME], "totalFrames": 1}),
     "no body": response("next"),
-    "optional body left out": response("initialize"),
+    "optional body omitted": response("initialize"),
     "capabilities": response("initialize", {"supportsStepBack": True}),
     "own property": response("scopes", {"scopes": [], "nncdbgDtype": "f32"}),
     "event": event("stopped", {"reason": "step", "threadId": 1}),
@@ -49,7 +49,7 @@ GOOD = {
         "command": "stackTrace",
         "arguments": {"threadId": 1, "format": {"hex": True, "line": True}},
     },
-    "launch takes more": {
+    "launch with more arguments": {
         "seq": 1,
         "type": "request",
         "command": "launch",
@@ -78,11 +78,11 @@ BAD = {
         "$.body.stackFrames[1]",
     ),
     "wrong type": (response("threads", {"threads": [{"id": "1", "name": "a"}]}), "$.body.threads[0].id"),
-    "truth as a number": (
+    "boolean instead of a number": (
         response("threads", {"threads": [{"id": True, "name": "a"}]}),
         "$.body.threads[0].id",
     ),
-    "null for left out": (
+    "null instead of omitted": (
         response("stackTrace", {"stackFrames": [{**FRAME, "source": None}]}),
         "$.body.stackFrames[0].source",
     ),
@@ -119,14 +119,14 @@ def test_good_messages_pass(message: Message) -> None:
     validate(message)
 
 
-@pytest.mark.parametrize(("message", "told"), BAD.values(), ids=BAD)
-def test_bad_messages_are_refused_with_their_path(message: Message, told: str) -> None:
+@pytest.mark.parametrize(("message", "path"), BAD.values(), ids=BAD)
+def test_bad_messages_are_refused_with_their_path(message: Message, path: str) -> None:
     with pytest.raises(AssertionError) as caught:
         validate(message)
-    assert told in str(caught.value)
+    assert path in str(caught.value)
 
 
-def test_all_that_is_wrong_is_told() -> None:
+def test_all_errors_are_reported() -> None:
     with pytest.raises(AssertionError) as caught:
         validate(response("threads", {"threads": [{"id": "1", "name": 2}], "thread": []}))
     text = str(caught.value)
@@ -135,8 +135,8 @@ def test_all_that_is_wrong_is_told() -> None:
         assert path in text
 
 
-def test_every_message_of_the_protocol_is_found() -> None:
-    """The definition follows from the name for all of them, and none allows a property that is not named."""
+def test_every_message_of_the_protocol_has_a_definition() -> None:
+    """Each definition follows from the name of the message, and none allows an unnamed property."""
     kinds = Counter[str]()
     for name in schema.definitions():
         parts = re.fullmatch(r"([A-Z]\w+)(Request|Response|Event)", name)

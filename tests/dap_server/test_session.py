@@ -1,4 +1,4 @@
-"""A session from its beginning to its end."""
+"""A session from start to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_stop_on_entry_step_and_run_to_the_end(client: Client) -> None:
     client.expect_event("terminated")
 
 
-def test_what_does_not_fit_the_state_is_refused_with_a_way_on(client: Client) -> None:
+def test_requests_in_a_wrong_state_are_refused_with_a_hint(client: Client) -> None:
     assert "send initialize first" in client.refused("next", {"threadId": 1})
     client.request("initialize", {"adapterID": "nncdbg"})
     assert "send launch or attach first" in client.refused("next", {"threadId": 1})

@@ -1,4 +1,4 @@
-"""Texts, where values are defined, and modules."""
+"""Source texts, definitions of values, and modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.dap_server.test_moving import FIRST_STEPS, line
 
 
 def model(path: Path, ops: list[str]) -> Path:
-    """An ONNX model: a chain of ops over x."""
+    """Save an ONNX model: a chain of ops on x."""
     names = ["x", *(f"v{number}" for number in range(1, len(ops))), "y"]
     nodes = [helper.make_node(op, [names[at]], [names[at + 1]]) for at, op in enumerate(ops)]
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y")]
@@ -65,7 +65,7 @@ def test_the_text_of_the_program_and_of_micro_programs(client: Client, tmp_path:
     assert "Softmax" in old
 
 
-def test_one_text_of_a_micro_program_has_one_number(client: Client, tmp_path: Path) -> None:
+def test_a_micro_program_has_one_source_reference(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "twice.nnc"
     path.write_text(
         "graph @main(%x: f32[2]) -> (%y: f32[2]) {\n"
@@ -81,7 +81,7 @@ def test_one_text_of_a_micro_program_has_one_number(client: Client, tmp_path: Pa
     assert len(client.request("loadedSources")["sources"]) == 2
 
 
-def test_the_listing_of_a_model_has_a_file_that_stays(tmp_path: Path) -> None:
+def test_the_listing_of_a_model_has_a_stable_file(tmp_path: Path) -> None:
     path = model(tmp_path / "relu.onnx", ["Relu", "Neg"])
     file = tmp_path / ".nncdbg" / "relu.nnc"
     with stdio_client(cwd=tmp_path) as client:
@@ -105,7 +105,7 @@ def test_the_listing_of_a_model_has_a_file_that_stays(tmp_path: Path) -> None:
     assert file.stat() == before
 
 
-def test_two_models_of_one_name_have_two_files(tmp_path: Path) -> None:
+def test_two_models_of_the_same_name_have_two_files(tmp_path: Path) -> None:
     paths = [model(tmp_path / folder / "net.onnx", [op]) for folder, op in (("a", "Relu"), ("b", "Neg"))]
     listings = [
         nncdbg.Debugger(nncdbg.load(str(path)), {"x": np.ones(2, np.float32)}).loaded.listing
@@ -123,7 +123,7 @@ def test_two_models_of_one_name_have_two_files(tmp_path: Path) -> None:
     assert "Relu" in first.read_text(encoding="utf-8")
     assert "Neg" in second.read_text(encoding="utf-8")
     assert {each.name for each in first.parent.iterdir()} == {first.name, second.name, ".gitignore"}
-    paths[0].unlink()  # its listing is nobody's now
+    paths[0].unlink()  # its listing has no model now
     assert write_listing(paths[1], listings[1], tmp_path) == (first, None)
 
 
@@ -143,7 +143,7 @@ def test_git_ignores_the_folder_of_listings(shown: tuple[Path, Listing], tmp_pat
     assert ignore.read_text() == "mine\n"
 
 
-def test_files_of_others_are_not_overwritten(shown: tuple[Path, Listing], tmp_path: Path) -> None:
+def test_other_files_are_not_overwritten(shown: tuple[Path, Listing], tmp_path: Path) -> None:
     folder = tmp_path / ".nncdbg"
     folder.mkdir()
     (folder / "net.nnc").write_text("notes of mine\n")
@@ -169,14 +169,14 @@ def test_a_folder_of_listings_that_is_a_link_is_not_followed(
     assert not [*(tmp_path / "elsewhere").iterdir()]
 
 
-def test_where_no_file_can_be_written_the_text_has_a_number(client: Client, tmp_path: Path) -> None:
+def test_a_listing_without_a_file_has_a_source_reference(client: Client, tmp_path: Path) -> None:
     path = model(tmp_path / "relu.onnx", ["Relu", "Neg"])
     (tmp_path / ".nncdbg").write_text("in the way", encoding="utf-8")
     client.start(path)
-    said = client.wait_for(
+    event = client.wait_for(
         lambda m: m.get("event") == "output" and "cannot write the listing" in m["body"]["output"]
     )
-    assert "the listing has no file" in said["body"]["output"]
+    assert "the listing has no file" in event["body"]["output"]
     source = client.top_frame()["source"]
     assert source["name"] == "relu.nnc"
     assert "path" not in source
@@ -188,7 +188,7 @@ def test_where_no_file_can_be_written_the_text_has_a_number(client: Client, tmp_
 def test_modules_are_graphs_stores_and_libraries(client: Client) -> None:
     client.start(FIRST_STEPS)
     body = client.request("modules", {})
-    assert client.request("modules") == body, "all of the arguments may be left out"
+    assert client.request("modules") == body, "all arguments are optional"
     by_id = {each["id"]: each for each in body["modules"]}
     assert len(by_id) == body["totalModules"] == len(body["modules"])
     main, layer = by_id["graph:main"], by_id["graph:layer"]
@@ -241,7 +241,7 @@ def test_a_store_is_a_module_and_the_model_a_source(client: Client, tmp_path: Pa
 
 
 def located(client: Client, name: str) -> list[tuple[str, int]]:
-    """(path, line) of where a value is defined: in the program, and in the user's model."""
+    """Return (path, line) of each definition of a value: in the program, and in the model's source."""
     frame = client.top_frame()
     for scope in client.request("scopes", {"frameId": frame["id"]})["scopes"]:
         listed = client.request("variables", {"variablesReference": scope["variablesReference"]})["variables"]

@@ -1,4 +1,4 @@
-"""Frames: names, places, pages, and the lines of the user's model between them."""
+"""Stack frames: names, locations, pages, and lines of the model's source between them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def titles(client: Client) -> list[str]:
     return [frame["name"] for frame in stack(client) if frame["presentationHint"] == "normal"]
 
 
-def test_frames_are_named_as_the_terminal_names_them(client: Client) -> None:
+def test_frames_have_the_names_of_the_terminal(client: Client) -> None:
     client.start(EXAMPLES / "refine_loop.nnc", inputs={"x": "ones"})
     assert titles(client) == ["@main"]
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_frames_are_named_as_the_terminal_names_them(client: Client) -> None:
     assert top["instructionPointerReference"] != outer["instructionPointerReference"]
 
 
-def test_a_micro_program_has_a_text_of_its_own(client: Client) -> None:
+def test_a_micro_program_has_its_own_source(client: Client) -> None:
     client.start(EXAMPLES / "attention.nnc")
     client.request("setFunctionBreakpoints", {"breakpoints": [{"name": "Softmax"}]})
     client.request("continue", {"threadId": 1})
@@ -70,7 +70,7 @@ def test_a_micro_program_has_a_text_of_its_own(client: Client) -> None:
     assert [frame["name"] for frame in outer] == ["@attend", "@main"]
 
 
-def test_the_users_model_stands_between_the_frames(client: Client, tmp_path: Path) -> None:
+def test_source_lines_of_the_model_are_between_the_frames(client: Client, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("# a model\n" * 12)
     (tmp_path / "layers.nnc").write_text(LAYERS)
     client.start(tmp_path / "layers.nnc")
@@ -88,12 +88,12 @@ def test_the_users_model_stands_between_the_frames(client: Client, tmp_path: Pat
     client.move("next")
     frames = stack(client)
     assert [frame["name"] for frame in frames] == ["@layer", "gone.py:7", "@main", "net.py:9"]
-    assert "path" not in frames[1]["source"], "it is not there"
+    assert "path" not in frames[1]["source"], "the file does not exist"
     client.move("next")
     assert [frame["name"] for frame in stack(client)] == ["@layer", "@main", "net.py:9"]
 
 
-def test_pages_of_the_stack(client: Client, tmp_path: Path) -> None:
+def test_pages_of_the_stack_have_the_requested_frames(client: Client, tmp_path: Path) -> None:
     (tmp_path / "layers.nnc").write_text(LAYERS)
     client.start(tmp_path / "layers.nnc")
     client.move("stepIn")
@@ -107,7 +107,7 @@ def test_pages_of_the_stack(client: Client, tmp_path: Path) -> None:
     assert "there is no thread 7" in client.refused("stackTrace", {"threadId": 7})
 
 
-def test_formats_of_a_name(client: Client) -> None:
+def test_frame_names_follow_the_requested_format(client: Client) -> None:
     client.start(EXAMPLES / "attention.nnc")
     for _ in range(6):
         client.move("next")
@@ -125,7 +125,7 @@ def test_formats_of_a_name(client: Client) -> None:
         assert stack(client, format=format)[0]["name"] == name
 
 
-def test_lines_and_columns_from_0_for_who_counts_so(client: Client) -> None:
+def test_lines_and_columns_start_at_0_on_request(client: Client) -> None:
     flags = {"linesStartAt1": False, "columnsStartAt1": False}
     client.start(EXAMPLES / "attention.nnc", initialize=flags)
     lines = (EXAMPLES / "attention.nnc").read_text().splitlines()
@@ -134,7 +134,7 @@ def test_lines_and_columns_from_0_for_who_counts_so(client: Client) -> None:
     assert frame["column"] == 0
 
 
-def test_at_the_end_one_frame_stands_at_the_return(client: Client) -> None:
+def test_at_the_end_one_frame_is_at_the_return(client: Client) -> None:
     client.start(EXAMPLES / "attention.nnc", stopOnExit=True)
     client.move("continue", "exit")
     (frame,) = stack(client)
@@ -142,7 +142,7 @@ def test_at_the_end_one_frame_stands_at_the_return(client: Client) -> None:
     assert lines[frame["line"] - 1].strip() == "return %out"
 
 
-def test_frames_keep_their_numbers_while_they_stand(client: Client) -> None:
+def test_frames_keep_their_numbers_while_they_exist(client: Client) -> None:
     client.start(EXAMPLES / "attention.nnc")
     main = client.top_frame()["id"]
     for _ in range(6):
@@ -167,7 +167,7 @@ def test_a_data_breakpoint_points_at_the_statement_that_wrote(client: Client) ->
     assert lines[client.top_frame()["line"] - 1].strip().startswith("%masked:")
 
 
-def test_a_statement_that_fails_is_where_the_stack_stands(client: Client, tmp_path: Path) -> None:
+def test_the_top_frame_is_at_the_failed_statement(client: Client, tmp_path: Path) -> None:
     (tmp_path / "fails.nnc").write_text(
         "#nncdbg 1\nopset 18\n\ngraph @main(%x: f32[N], %y: f32[M]) -> (%z: f32[?]) {\n"
         "  %a: f32[N] = Neg(%x)\n  %z = Add(%a, %y)\n  return %z\n}\n"

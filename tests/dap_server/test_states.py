@@ -1,8 +1,10 @@
-"""Every request in every state: one answer each, and what does not fit is refused with a way on."""
+"""Every request in every state: one response each, and refusals with a hint."""
 
 from __future__ import annotations
 
+import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,14 @@ from tests.dap_server.client import Client, Message
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.conversations import conversation
 from tests.dap_server.test_lifecycle import ENDLESS
+from tools.request_tables import request_row
+
+ROOT = Path(__file__).parents[2]
 
 STATES = ("NEW", "INITIALIZED", "CONFIGURING", "RUNNING", "STOPPED", "ENDED")
 
-# `+` does what is asked for, `-` is refused.  The program stands before the call of a layer where it is
-# stopped, and has not stopped at an exception.
+# `+`: the request succeeds, `-`: it is refused.  In state STOPPED, the program is before the call of a
+# layer, and has not stopped at an exception.
 TABLE = """
                             NEW  INITIALIZED  CONFIGURING  RUNNING  STOPPED  ENDED
 initialize                   +        -            -          -        -       -
@@ -87,7 +92,7 @@ ROWS = {line.split()[0]: line.split()[1:] for line in TABLE.splitlines()[2:]}
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """By state the program to get there with."""
+    """The program for each state."""
     monkeypatch.chdir(tmp_path)
     endless = tmp_path / "endless.nnc"
     endless.write_text(ENDLESS, encoding="utf-8")
@@ -96,7 +101,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]
 
 
 def bring(client: Client, state: str, programs: dict[str, Path]) -> Message:
-    """Bring a session into a state; numbers for the arguments of what is asked there."""
+    """Bring a session into a state, and return numbers for the arguments of requests."""
     numbers: Message = {"frame": 1000, "inputs": 1000, "location": 1, "memory": "%x", "goto": 1000}
     if state == "NEW":
         return numbers
@@ -131,7 +136,7 @@ def bring(client: Client, state: str, programs: dict[str, Path]) -> Message:
 
 
 def arguments_of(command: str, numbers: Message) -> Any:
-    """Arguments that fit where the request does."""
+    """Return valid arguments of a request."""
     source = numbers.get("source", {"path": "x.nnc"})
     thread, frame = {"threadId": 1}, {"frameId": numbers["frame"]}
     return {
@@ -184,22 +189,58 @@ def test_the_table_has_every_request() -> None:
     assert TABLE.splitlines()[1].split() == list(STATES) == [state.name for state in State]
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_one_answer_each(state: str, programs: dict[str, Path]) -> None:
+def wrong_answers(rows: dict[str, list[str]], state: str, programs: dict[str, Path]) -> list[tuple[str, str]]:
+    """The requests, with their answer, that the server accepts or rejects in a state unlike their row."""
     wrong = []
-    for command, row in ROWS.items():
+    for command, row in rows.items():
         with conversation() as client:
             numbers = bring(client, state, programs)
             answer = client.expect_response(client.send(command, arguments_of(command, numbers)))
             if command != "disconnect":
-                # Served in turn: whatever the request above still has to say comes before.
+                # Requests are handled in order, so all messages of the request above arrive first.
                 client.expect_response(client.send("setFunctionBreakpoints", {"breakpoints": []}))
                 client.expect_response(client.send("cancel", {}))
                 client.expect_response(client.send("disconnect"))
             client.expect_end()
-        taken = row[STATES.index(state)] == "+"
-        if answer["success"] != taken:
-            wrong.append((command, answer.get("message", "was taken")))
-        elif not taken and not re.search(r": \w+ |\(\w+ .*\)", answer["message"]):
-            wrong.append((command, f"no way on: {answer['message']}"))
-    assert not wrong
+        accepted = row[STATES.index(state)] == "+"
+        if answer["success"] != accepted:
+            wrong.append((command, answer.get("message", "was accepted")))
+        elif not accepted and not re.search(r": \w+ |\(\w+ .*\)", answer["message"]):
+            wrong.append((command, f"no hint: {answer['message']}"))
+    return wrong
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_request_gets_one_response(state: str, programs: dict[str, Path]) -> None:
+    assert wrong_answers(ROWS, state, programs) == []
+
+
+@pytest.fixture
+def section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The section of the page, with its request registered from a temporary module."""
+    page = (ROOT / "docs" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = page.partition("## Add a request")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (tmp_path / "op_counts.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = {*HANDLERS}
+    importlib.import_module("op_counts")
+    yield text
+    for command in HANDLERS.keys() - before:
+        del HANDLERS[command]
+
+
+def test_a_request_is_added_by_following_the_page(section: str, programs: dict[str, Path]) -> None:
+    ((command, *row),) = [line.split() for line in re.findall(r"```text\n(.*?)\n```", section, re.S)]
+    for state in STATES:
+        assert wrong_answers({command: row}, state, programs) == []
+    with conversation() as client:
+        bring(client, "STOPPED", programs)
+        assert client.request(command)["counts"]["Softmax"] == 1
+        assert client.request(command, {"ops": ["MatMul", "Loop"]}) == {"counts": {"MatMul": 1, "Loop": 0}}
+        refused = client.expect_response(client.send(command, {"ops": 3}))
+        assert "`array`" in refused["message"]
+    # The generated row of docs/DAP.md.
+    arguments = "`ops`. `ops` selects ops (default: all ops of the program)."
+    result = "Return `counts`: the number of statements of each op in the entry graph."
+    assert request_row(HANDLERS[command]) == f"| `{command}` | {arguments} | {result} |"

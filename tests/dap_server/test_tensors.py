@@ -1,4 +1,4 @@
-"""Samples, histograms and statistics of tensors, as views of our own ask for them."""
+"""Samples, histograms and statistics of tensors, for the views of the extension."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sample(client: Client, **arguments: Any) -> Any:
     return client.request("nncdbg/slice", arguments)
 
 
-def test_values_of_every_kind(client: Client, tmp_path: Path) -> None:
+def test_samples_have_the_elements_of_every_kind_of_value(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     data: dict[str, list[Any]] = {
         "odd name": ["NaN", "Infinity", "-Infinity", pytest.approx(0.1), -0.0, 3.0],
@@ -46,7 +46,7 @@ def test_values_of_every_kind(client: Client, tmp_path: Path) -> None:
     assert json_numbers(np.array([1 + 2j, complex(np.nan, np.inf)])) == [[1.0, 2.0], ["NaN", "Infinity"]]
 
 
-def test_what_the_client_has_is_not_sent_again(client: Client, tmp_path: Path) -> None:
+def test_known_data_is_not_sent_again(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     whole = sample(client, name="narrow")
     client.move("stepBack")
@@ -62,7 +62,7 @@ def test_what_the_client_has_is_not_sent_again(client: Client, tmp_path: Path) -
     assert "version" not in sample(client, name="small", against={"expression": "%small"})
 
 
-def test_parts_by_index_and_by_axes(client: Client, tmp_path: Path) -> None:
+def test_parts_are_selected_by_index_and_by_axes(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     parts: list[tuple[dict[str, Any], Array]] = [
         ({"index": "0"}, odd_values.X[0]),
@@ -145,14 +145,14 @@ def test_a_full_pass_can_be_cancelled(client: Client, tmp_path: Path) -> None:
         "nncdbg/stats": {"expressions": ["%x"]},
         "nncdbg/histogram": {"expression": "%x"},
     }.items():
-        asked = client.send(command, arguments)
-        client.request("cancel", {"requestId": asked})
-        response = client.expect_response(asked)
+        request = client.send(command, arguments)
+        client.request("cancel", {"requestId": request})
+        response = client.expect_response(request)
         assert not response["success"]
         assert response["message"] == "cancelled"
-    asked = client.send("nncdbg/stats", {"expressions": ["%x"]})
+    request = client.send("nncdbg/stats", {"expressions": ["%x"]})
     client.move("next")
-    assert client.expect_response(asked)["message"] == "cancelled", "the program has moved on"
+    assert client.expect_response(request)["message"] == "cancelled", "the program has moved on"
 
 
 def test_statistics_and_histograms(client: Client, tmp_path: Path) -> None:
@@ -192,7 +192,9 @@ def test_statistics_and_histograms(client: Client, tmp_path: Path) -> None:
         assert expected in client.refused("nncdbg/histogram", arguments)
 
 
-def test_next_nonfinite_element_in_order_and_from_the_start_again(client: Client, tmp_path: Path) -> None:
+def test_the_next_nonfinite_element_is_found_in_order_and_wraps_around(
+    client: Client, tmp_path: Path
+) -> None:
     odd_values.start(client, tmp_path)
     found = [
         client.request("nncdbg/nonfinite", {"expression": '%"odd name"', "start": start})["index"]
@@ -212,7 +214,7 @@ def test_next_nonfinite_element_in_order_and_from_the_start_again(client: Client
 
 
 def unpacked(body: Any) -> Array:
-    """The cells of an answer in base64, in their shape; complex ones as pairs along a last axis."""
+    """Decode the base64 cells of an answer; complex values are pairs along the last axis."""
     dtype = np.dtype(dtypes.NUMPY[body["elements"]]).newbyteorder("<")
     flat = np.frombuffer(base64.b64decode(body["data"]), dtype)
     return (
@@ -223,7 +225,7 @@ def unpacked(body: Any) -> Array:
 
 
 def start_with(client: Client, folder: Path, **tensors: Array) -> None:
-    """Stop at the start of a program that was given these tensors."""
+    """Stop at the start of a program with these input tensors."""
     names = ", ".join(
         f"%{name}: {dtypes.name_of(array.dtype)}[{','.join(map(str, array.shape))}]"
         for name, array in tensors.items()
@@ -240,7 +242,7 @@ def start_with(client: Client, folder: Path, **tensors: Array) -> None:
 PLAIN = ["f32", "f64", "f16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"]
 
 
-def test_numbers_as_bytes(client: Client, tmp_path: Path) -> None:
+def test_numbers_are_sent_as_bytes(client: Client, tmp_path: Path) -> None:
     tensors = {f"x_{name}": np.arange(6).reshape(2, 3).astype(dtypes.NUMPY[name]) for name in PLAIN}
     tensors["big"] = np.array([2**63 - 1, -(2**63)], np.int64)
     tensors["pairs"] = np.array([[1 + 2j, complex(np.nan, -np.inf)]], np.complex64)
@@ -258,7 +260,7 @@ def test_numbers_as_bytes(client: Client, tmp_path: Path) -> None:
     assert "elements" not in sample(client, name="big")
 
 
-def test_odd_numbers_as_bytes(client: Client, tmp_path: Path) -> None:
+def test_narrow_types_are_sent_as_bytes(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     for name, elements, expected in (
         ("narrow", "f32", [[0, 1, 2], [3, 4, 5]]),
@@ -276,15 +278,15 @@ def test_odd_numbers_as_bytes(client: Client, tmp_path: Path) -> None:
     assert "Invalid" in client.refused("nncdbg/slice", {"name": "x", "reduce": "median"})
 
 
-def test_nothing_is_missed_by_blocks(client: Client, tmp_path: Path) -> None:
+def test_block_reduction_misses_no_element(client: Client, tmp_path: Path) -> None:
     x = np.linspace(-1, 1, 1 << 20, dtype=np.float32).reshape(1024, 1024)
     x[701, 333], x[200, 800], x[201, 801] = np.nan, np.inf, -np.inf
     start_with(client, tmp_path, x=x)
-    asked = {"name": "x", "maxElements": 4096, "encoding": "base64"}
-    strided = sample(client, **asked)
+    request = {"name": "x", "maxElements": 4096, "encoding": "base64"}
+    strided = sample(client, **request)
     assert strided["reduce"] == "stride"
-    assert np.isfinite(unpacked(strided)).all(), "a sample misses what stands between"
-    body = sample(client, **asked, reduce="absmax")
+    assert np.isfinite(unpacked(strided)).all(), "a strided sample skips elements"
+    body = sample(client, **request, reduce="absmax")
     assert (body["reduce"], body["stride"], body["shape"]) == ("absmax", [16, 16], [64, 64])
     assert (body["nan"], body["posinf"], body["neginf"]) == (1, 1, 1)
     flags = np.frombuffer(base64.b64decode(body["flags"]), np.uint8).reshape(64, 64)
@@ -292,7 +294,7 @@ def test_nothing_is_missed_by_blocks(client: Client, tmp_path: Path) -> None:
     blocks = np.where(np.isfinite(x), x, 0).reshape(64, 16, 64, 16)
     np.testing.assert_array_equal(np.abs(unpacked(body)), np.abs(blocks).max((1, 3)))
     for reduce, expected in (("min", blocks.min((1, 3))), ("max", blocks.max((1, 3)))):
-        found = unpacked(sample(client, **asked, reduce=reduce))
+        found = unpacked(sample(client, **request, reduce=reduce))
         clean = flags == 0
         np.testing.assert_array_equal(found[clean], expected[clean])
     small = sample(client, name="x", index=":2, :2", reduce="mean")
@@ -312,7 +314,7 @@ def test_strings_are_not_reduced(client: Client, tmp_path: Path) -> None:
         assert words in client.refused("nncdbg/slice", {"name": "words", **arguments})
 
 
-def test_a_difference_and_what_it_is_to(client: Client, tmp_path: Path) -> None:
+def test_a_difference_is_to_a_tensor_or_a_branch(client: Client, tmp_path: Path) -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     y = x.copy()
     x[0, 0] = y[0, 0] = np.nan
@@ -356,8 +358,8 @@ def test_a_difference_is_reduced_by_blocks(client: Client, tmp_path: Path) -> No
     y = x.copy()
     y[123, 456] += 3
     start_with(client, tmp_path, x=x, y=y)
-    asked = {"name": "x", "maxElements": 500, "against": {"expression": "%y"}, "reduce": "absmax"}
-    body = sample(client, **asked)
+    request = {"name": "x", "maxElements": 500, "against": {"expression": "%y"}, "reduce": "absmax"}
+    body = sample(client, **request)
     found = np.array(body["data"]).reshape(body["shape"])
     place = tuple(np.array([123, 456]) // body["stride"])
     assert found[place] == pytest.approx(-3, abs=1e-6)
@@ -375,19 +377,19 @@ def test_a_reduction_and_a_comparison_can_be_cancelled(client: Client, tmp_path:
         "nncdbg/slice": {"name": "x", "reduce": "mean"},
         "nncdbg/compare": {"expression": "%x", "against": {"expression": "%x"}},
     }.items():
-        # The first is at hand when the second waits; that which waits is answered at once.
-        asked = (
+        # The first request runs while the second waits; the waiting one is answered at once.
+        request = (
             client.send("nncdbg/compare", {"expression": "%x", "against": {"expression": "%x"}}),
             client.send(command, arguments),
         )
-        for each in reversed(asked):
+        for each in reversed(request):
             client.request("cancel", {"requestId": each})
-        for each in asked:
+        for each in request:
             assert client.expect_response(each)["message"] == "cancelled"
     assert sample(client, name="x", maxElements=4, reduce="max")["data"] == [7, 0, 0, 0]
 
 
-def test_beyond_the_bound_a_sample_is_taken_and_said_to_be_one(client: Client, tmp_path: Path) -> None:
+def test_beyond_the_limit_a_strided_sample_is_taken_and_reported(client: Client, tmp_path: Path) -> None:
     size = MAX_REDUCED + 1
     np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, (size,))[1] = 7
     (tmp_path / "large.nnc").write_text(
@@ -436,7 +438,7 @@ def test_a_block_without_finite_elements_is_nan(reduction: Reduction) -> None:
     assert (found.nan, found.posinf, found.neginf) == (3, 1, 0)
 
 
-def test_the_least_integer_is_farthest_from_zero() -> None:
+def test_the_lowest_integer_has_the_largest_magnitude() -> None:
     x = np.array([-128, 127, 3, -2], np.int8)
     assert reduce_blocks(x, [2], "absmax", lambda: None).data.tolist() == [-128, 3]
     assert reduce_blocks(np.zeros((0, 4)), [1, 2], "min", lambda: None).data.shape == (0, 2)

@@ -1,4 +1,4 @@
-"""A prompt in a terminal that the client opens, beside its own windows."""
+"""A prompt in a terminal that the client opens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.dap_server.client import Client, Message, until
 
 pexpect = pytest.importorskip("pexpect")
 
-ABLE = {"supportsRunInTerminalRequest": True, "supportsInvalidatedEvent": True}
+FLAGS = {"supportsRunInTerminalRequest": True, "supportsInvalidatedEvent": True}
 
 MODEL = """#nncdbg 1
 graph @main(%x: f32[3]) -> (%y) {
@@ -46,19 +46,19 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(client: Client, model: Path, console: str = "integratedTerminal") -> Message:
-    """The arguments of `runInTerminal`, after a stop on entry."""
+    """Launch, stop on entry, and return the arguments of `runInTerminal`."""
     options = {"inputs": {"x": "ones"}, "stopOnEntry": True, "console": console}
-    client.launch(model, initialize=ABLE, **options)
+    client.launch(model, initialize=FLAGS, **options)
     client.request("configurationDone")
     client.expect_stop("entry")
-    asked = client.expect_request("runInTerminal")
-    client.answer(asked, {"processId": 1})
-    arguments: Message = asked["arguments"]
+    request = client.expect_request("runInTerminal")
+    client.answer(request, {"processId": 1})
+    arguments: Message = request["arguments"]
     return arguments
 
 
 class Terminal:
-    """What a client would open."""
+    """The terminal that a client opens."""
 
     def __init__(self, arguments: Message) -> None:
         command, *rest = arguments["args"]
@@ -72,7 +72,7 @@ class Terminal:
     def type(self, text: str) -> None:
         self.process.sendline(text)
 
-    def gone(self) -> None:
+    def expect_end(self) -> None:
         self.process.expect(pexpect.EOF)
         self.process.wait()
 
@@ -85,7 +85,9 @@ def terminals() -> Iterator[list[Terminal]]:
         each.process.close(force=True)
 
 
-def test_two_front_ends_of_one_program(client: Client, model: Path, terminals: list[Terminal]) -> None:
+def test_the_terminal_and_the_client_share_one_program(
+    client: Client, model: Path, terminals: list[Terminal]
+) -> None:
     arguments = start(client, model)
     assert arguments["kind"] == "integrated"
     assert "model.nnc" in arguments["title"]
@@ -97,20 +99,20 @@ def test_two_front_ends_of_one_program(client: Client, model: Path, terminals: l
     terminal.expect("model.nnc: connected to the editor's session")
     terminal.expect("Add(%x, %x)")
     terminal.expect("(nncdbg)")
-    # Nobody else can come.
+    # No other client can connect.
     assert not path.exists()
 
-    # What is typed here moves the program there.
+    # A typed command moves the program of the client.
     terminal.type("next")
     client.expect_stop("step")
     terminal.expect("Mul(%h, %h)")
     assert client.top_frame()["line"] == 4
-    # What the client does is shown here.
+    # A move of the client is shown in the terminal.
     client.move("next")
     terminal.expect("while @spin")
     terminal.type("p sum(%g)")
     terminal.expect("12")
-    # Completion, and what fails.
+    # Completion, and an error.
     terminal.process.send("stats %g\t")
     terminal.expect("%go")
     terminal.type("")
@@ -119,7 +121,7 @@ def test_two_front_ends_of_one_program(client: Client, model: Path, terminals: l
     terminal.type("p %nothing")
     terminal.expect("error:")
     terminal.expect("nothing")
-    # A value that is set here is told there.
+    # A value set in the terminal invalidates the client's variables.
     terminal.type("set %h[0] = 7")
     client.expect_event("invalidated")
     # Ctrl-C pauses.
@@ -129,9 +131,9 @@ def test_two_front_ends_of_one_program(client: Client, model: Path, terminals: l
     terminal.process.sendintr()
     client.expect_stop("pause")
     terminal.expect("Paused")
-    # It may leave, and the session goes on.
+    # The terminal may quit, and the session continues.
     terminal.type("quit")
-    terminal.gone()
+    terminal.expect_end()
     assert terminal.process.exitstatus == 0
     client.move("next")
 
@@ -147,24 +149,24 @@ def test_the_end_of_the_session_ends_the_terminal(
     client.request("disconnect")
     client.expect_end()
     terminal.expect("the session has ended")
-    terminal.gone()
+    terminal.expect_end()
     assert terminal.process.exitstatus == 0
     assert not Path(arguments["args"][-1]).parent.exists()
 
 
-def test_a_terminal_that_is_killed_does_no_harm(
+def test_a_killed_terminal_does_not_affect_the_session(
     client: Client, model: Path, terminals: list[Terminal]
 ) -> None:
     terminal = Terminal(start(client, model))
     terminals.append(terminal)
     terminal.expect("(nncdbg)")
     os.kill(terminal.process.pid, signal.SIGKILL)
-    terminal.gone()
+    terminal.expect_end()
     for _ in range(2):
         client.move("next")
 
 
-def test_a_terminal_that_reads_nothing_does_not_hold_the_session(client: Client, model: Path) -> None:
+def test_a_terminal_that_reads_nothing_does_not_block_the_session(client: Client, model: Path) -> None:
     arguments = start(client, model)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(arguments["args"][-1])
@@ -173,42 +175,44 @@ def test_a_terminal_that_reads_nothing_does_not_hold_the_session(client: Client,
         client.move("next")
 
 
-def test_a_client_without_terminals_is_told(client: Client, model: Path) -> None:
+def test_a_client_without_terminal_support_gets_a_message(client: Client, model: Path) -> None:
     client.launch(model, inputs={"x": "ones"}, stopOnEntry=True, console="integratedTerminal")
     client.request("configurationDone")
     client.expect_stop("entry")
-    said = [m["body"]["output"] for m in client.messages if m.get("event") == "output"]
-    assert any("this client does not support it" in each for each in said), said
+    outputs = [m["body"]["output"] for m in client.messages if m.get("event") == "output"]
+    assert any("this client does not support it" in each for each in outputs), outputs
 
 
-def test_a_client_that_fails_to_open_it_is_told(client: Client, model: Path) -> None:
+def test_a_terminal_that_fails_to_open_is_reported(client: Client, model: Path) -> None:
     client.launch(
-        model, initialize=ABLE, inputs={"x": "ones"}, console="integratedTerminal", stopOnEntry=True
+        model, initialize=FLAGS, inputs={"x": "ones"}, console="integratedTerminal", stopOnEntry=True
     )
-    asked = client.expect_request("runInTerminal")
-    client.answer(asked, success=False)
+    request = client.expect_request("runInTerminal")
+    client.answer(request, success=False)
     client.wait_for(lambda m: "cannot open a terminal" in m.get("body", {}).get("output", ""))
-    gone = Path(asked["arguments"]["args"][-1]).parent
-    until(lambda: not gone.exists(), "the socket's folder is gone")
+    gone = Path(request["arguments"]["args"][-1]).parent
+    until(lambda: not gone.exists(), "the socket's folder is removed")
     client.request("configurationDone")
     client.expect_stop("entry")
 
 
-def test_a_wrong_word_for_the_console(client: Client, model: Path) -> None:
+def test_an_invalid_console_value_is_refused(client: Client, model: Path) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
     assert "console" in client.refused("launch", {"program": str(model), "console": "window"})
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"), [((), 2, "--connect"), (("--connect", "nowhere"), 2, "terminal")]
+    ("arguments", "code", "message"), [((), 2, "--connect"), (("--connect", "nowhere"), 2, "terminal")]
 )
-def test_the_command_without_a_session(arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_the_repl_command_without_a_session_is_an_error(
+    arguments: tuple[str, ...], code: int, message: str
+) -> None:
     command: list[Any] = [sys.executable, "-m", "nncdbg.terminal.main", "repl", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    assert (ended.returncode, words in ended.stderr) == (code, True), ended.stderr
+    assert (ended.returncode, message in ended.stderr) == (code, True), ended.stderr
 
 
-def test_the_command_when_the_session_is_over(tmp_path: Path) -> None:
+def test_the_repl_command_after_the_session_is_an_error(tmp_path: Path) -> None:
     arguments = ["-m", "nncdbg.terminal.main", "repl", "--connect", str(tmp_path / "gone")]
     process = pexpect.spawn(sys.executable, arguments, timeout=20, encoding="utf-8")
     process.expect_exact("no session is listening")

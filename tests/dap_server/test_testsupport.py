@@ -1,6 +1,6 @@
-"""`@vscode/debugadapter-testsupport`, with which adapters of VS Code are tested, drives the server.
+"""`@vscode/debugadapter-testsupport`, the test client of VS Code's adapters, drives the server.
 
-`make e2e` installs it, and runs this.
+`make e2e` installs it and runs this test.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FOLDER = Path(__file__).parent / "testsupport"
 PACKAGE = FOLDER / "node_modules" / "@vscode" / "debugadapter-testsupport"
 
 NODE = 20
-"""The oldest Node.js that has the runner of the tests."""
+"""The oldest Node.js with a test runner."""
 
 
 def node() -> str:
-    """The command; skips the test where it cannot run."""
+    """Return the command, or skip the test if it cannot run."""
     command = shutil.which("node")
     if command is None:
         pytest.skip("there is no Node.js on the path")
@@ -34,7 +34,7 @@ def node() -> str:
 
 
 @pytest.mark.e2e
-def test_the_client_of_vs_code_adapters() -> None:
+def test_the_vs_code_test_client_passes_its_tests() -> None:
     command = [node(), "--test", "--test-reporter=tap"]
     nncdbg = Path(sys.executable).with_name("nncdbg")
     done = subprocess.run(

@@ -20,8 +20,8 @@ def targets(client: Client, wanted: int, path: Path = FIRST_STEPS) -> list[Messa
     return found
 
 
-def ways(found: list[Message]) -> list[tuple[int, str]]:
-    """(line, way) of each target."""
+def directions(found: list[Message]) -> list[tuple[int, str]]:
+    """Return (line, direction) of each target."""
     return [(each["line"], each["label"].split(", ", 1)[1].split(":")[0]) for each in found]
 
 
@@ -37,41 +37,42 @@ def iteration(client: Client) -> str:
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena"])
-def test_to_lines_before_and_ahead(client: Client, allocator: str) -> None:
+def test_goto_reaches_lines_before_and_ahead(client: Client, allocator: str) -> None:
     client.start(FIRST_STEPS, allocator=allocator)
-    assert ways(targets(client, 10)) == [(10, FORWARD)]  # it has not run, and might once more
+    assert directions(targets(client, 10)) == [(10, FORWARD)]  # it has not run, and might once more
     client.move("next")
-    assert ways(targets(client, 8)) == [
+    assert directions(targets(client, 8)) == [
         (10, BACK),
         (10, FORWARD),
     ]  # a constant's line: the statement after it
     assert go(client, targets(client, 10)[0]) == 10
-    assert ways(targets(client, 34)) == [(34, FORWARD)]  # in a layer that is not compiled yet
+    assert directions(targets(client, 34)) == [(34, FORWARD)]  # in a layer that is not compiled yet
     client.request("setBreakpoints", {"source": {"path": str(FIRST_STEPS)}, "breakpoints": [{"line": 33}]})
     assert go(client, targets(client, 34)[0]) == 34  # no breakpoint stops it on the way
     assert go(client, targets(client, 28)[0]) == 28
-    # Into blocks that are over, at the last moment that their statement was about to run.
+    # Into finished blocks, to the last time before their statement ran.
     inside = targets(client, 17)
-    assert ways(inside) == [(17, BACK), (17, FORWARD)]
+    assert directions(inside) == [(17, BACK), (17, FORWARD)]
     assert go(client, inside[0]) == 17
     last = int(iteration(client))
     assert last > 0
     # In the loop: the iteration before, or the next one.
     again = targets(client, 17)
-    assert ways(again) == [(17, BACK), (17, FORWARD)]
+    assert directions(again) == [(17, BACK), (17, FORWARD)]
     assert go(client, again[0]) == 17
     assert int(iteration(client)) == last - 1
     assert go(client, again[1]) == 17
     assert int(iteration(client)) == last
     ahead = targets(client, 18)
-    assert ways(ahead) == [(18, FORWARD), (18, BACK)]  # ahead in this iteration, and run in the one before
+    # Ahead in this iteration, and run in the previous one.
+    assert directions(ahead) == [(18, FORWARD), (18, BACK)]
     assert go(client, ahead[0]) == 18
     assert int(iteration(client)) == last
     assert go(client, targets(client, 35)[0]) == 35
     assert go(client, targets(client, 10)[0]) == 10
 
 
-def test_a_line_that_is_not_come_to_leaves_the_program_where_it_was(client: Client) -> None:
+def test_an_unreached_line_leaves_the_program_in_place(client: Client) -> None:
     client.start(FIRST_STEPS)
     assert go(client, targets(client, 28)[0]) == 28
     taken = [number for number in (23, 26) if len(targets(client, number)) == 2]
@@ -80,12 +81,12 @@ def test_a_line_that_is_not_come_to_leaves_the_program_where_it_was(client: Clie
     (forward,) = targets(client, other)
     client.request("goto", {"threadId": 1, "targetId": forward["id"]})
     client.wait_for(lambda m: m.get("event") == "stopped")
-    said = client.wait_for(lambda m: m.get("event") == "output" and m["body"]["category"] == "important")
-    assert "the program ends before it reaches this statement" in said["body"]["output"]
+    output = client.wait_for(lambda m: m.get("event") == "output" and m["body"]["category"] == "important")
+    assert "the program ends before it reaches this statement" in output["body"]["output"]
     assert line(client) == 28
 
 
-def test_in_a_micro_program(client: Client) -> None:
+def test_goto_works_in_a_micro_program(client: Client) -> None:
     client.start(FIRST_STEPS)
     go(client, targets(client, 13)[0])
     client.move("next", granularity="instruction")
@@ -96,15 +97,15 @@ def test_in_a_micro_program(client: Client) -> None:
     found = client.request("gotoTargets", {"source": source, "line": here - 1})["targets"]
     assert go(client, found[0]) == here - 1
     found = client.request("gotoTargets", {"source": source, "line": here + 1})["targets"]
-    assert ways(found) == [(here + 1, FORWARD)]
+    assert directions(found) == [(here + 1, FORWARD)]
     assert go(client, found[0]) == here + 1
     client.move("stepOut")
     found = client.request("gotoTargets", {"source": source, "line": here})["targets"]
-    assert ways(found) == [(here, BACK)]  # it is entered by hand only
+    assert directions(found) == [(here, BACK)]  # it is entered only by a step
     assert go(client, found[0]) == here
 
 
-def test_what_is_wrong_is_told(client: Client, tmp_path: Path) -> None:
+def test_invalid_targets_are_refused(client: Client, tmp_path: Path) -> None:
     client.start(FIRST_STEPS)
     assert targets(client, 4000) == []
     assert "not part of the program" in client.refused(
@@ -119,7 +120,7 @@ def test_what_is_wrong_is_told(client: Client, tmp_path: Path) -> None:
     assert "has not run yet" in client.refused("goto", {"threadId": 1, "targetId": back["id"]})
 
 
-def test_lines_from_zero(client: Client) -> None:
+def test_target_lines_start_at_0_on_request(client: Client) -> None:
     client.launch(EXAMPLES / "refine_loop.nnc", initialize={"linesStartAt1": False}, stopOnEntry=True)
     client.request("configurationDone")
     client.expect_stop("entry")

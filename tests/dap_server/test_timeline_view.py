@@ -1,4 +1,4 @@
-"""The moments of a run: where it stands, marks, edits, branches."""
+"""The timeline of a run: current position, marks, edits and branches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.dap_server.client import Client
 from tests.dap_server.conftest import EXAMPLES
 
 
-def test_marks(client: Client) -> None:
+def test_marks_are_set_listed_visited_and_deleted(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     assert client.request("nncdbg/marks", {}) == {"marks": []}
     start = {"name": "start", "statements": 0, "branch": 0, "here": True}
@@ -33,7 +33,7 @@ def test_marks(client: Client) -> None:
     assert "action" in client.refused("nncdbg/marks", {"action": "drop"})
 
 
-def test_a_mark_gets_another_name(client: Client) -> None:
+def test_a_mark_can_be_renamed(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     for name in ("one", "two"):
         client.request("nncdbg/marks", {"action": "set", "name": name})
@@ -70,7 +70,7 @@ def timeline(client: Client) -> list[dict[str, Any]]:
 
 
 def table(branches: list[dict[str, Any]]) -> str:
-    """A line for each branch and moment, as a person would draw it."""
+    """Return a line for each branch and moment."""
     lines = []
     for branch in branches:
         star = "*" if branch["current"] else " "
@@ -83,7 +83,7 @@ def table(branches: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def test_the_start_and_the_place_where_it_stands(client: Client) -> None:
+def test_the_timeline_has_the_start_and_the_current_position(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     assert table(timeline(client)) == "*0 the original run\n  0 start line 10\n  0 now line 10"
     client.move("next")
@@ -95,7 +95,7 @@ def test_the_start_and_the_place_where_it_stands(client: Client) -> None:
     assert now["graph"] == "main"
 
 
-def test_an_edit_begins_a_branch(client: Client) -> None:
+def test_an_edit_starts_a_branch(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     client.move("next")
     client.request("nncdbg/marks", {"action": "set", "name": "after the layer"})
@@ -128,7 +128,7 @@ def test_an_edit_begins_a_branch(client: Client) -> None:
     assert first["moments"][1]["graph"] == "layer"
 
 
-def test_in_a_loop_and_at_the_end(client: Client, tmp_path: Path) -> None:
+def test_the_timeline_in_a_loop_has_checkpoints(client: Client, tmp_path: Path) -> None:
     (tmp_path / "long.nnc").write_text(LONG)
     client.start("long.nnc", stopOnExit=True)
     client.move("stepIn")
@@ -181,13 +181,13 @@ def test_an_answer_is_bounded(client: Client) -> None:
     assert len(present["moments"]) == MOST_MOMENTS
     assert present["leftOut"] == MOST_MOMENTS + 52 - MOST_MOMENTS
     assert present["moments"][-1]["kind"] == "now"
-    # Where each of the others was left is told whatever else there is.
+    # The last position of each other branch is always listed.
     assert all(each["moments"][-1]["kind"] == "left" for each in others)
     client.request("nncdbg/marks", {"action": "goto", "name": f"{name}3"})
     client.expect_stop("goto")
 
 
-def test_what_is_no_moment_is_refused(client: Client) -> None:
+def test_an_invalid_moment_is_refused(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     assert "no branch 7" in client.refused("nncdbg/moment", {"branch": 7, "statements": 0})
     assert "0 or more" in client.refused("nncdbg/moment", {"statements": -1})

@@ -1,4 +1,4 @@
-"""The sessions of tests/transcripts again, typed into the debug console: it says what the terminal says."""
+"""Sessions of tests/transcripts in the debug console: the output equals that of the terminal."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ DIFFERENT = {
     (
         "attention",
         "info program",
-    ): "the server knows a program by its file, not by the words of a command line",
+    ): "the server shows the file of a program, not its command line",
 }
-"""What a command answers otherwise by nature, and why."""
+"""Commands with different output in the console, and why."""
 
 TITLE = "in @main\n"
 
@@ -41,7 +41,7 @@ FILES = [
 
 
 def parts(transcript: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """The words of the command line, and each command with what was answered."""
+    """Return the words of the command line, and each command with its output."""
     header, *lines = transcript.splitlines()
     if lines and lines[-1].startswith("exit code "):
         lines.pop()
@@ -51,11 +51,13 @@ def parts(transcript: str) -> tuple[list[str], list[tuple[str, str]]]:
             typed.append((entered, []))
         elif typed:
             typed[-1][1].append(line)
-    return shlex.split(header.removeprefix("$ nncdbg ")), [(line, "\n".join(said)) for line, said in typed]
+    return shlex.split(header.removeprefix("$ nncdbg ")), [
+        (line, "\n".join(output)) for line, output in typed
+    ]
 
 
 def configuration(words: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The launch configuration of a command line, and what is typed first instead of `--break`."""
+    """Return the launch configuration of a command line, and the commands that replace `--break`."""
     program, *options = words
     known: dict[str, Any] = {"program": program, "stopOnExit": True}
     first = []
@@ -76,23 +78,23 @@ def configuration(words: list[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def typed(client: Client, line: str) -> str:
-    """What the console answers to a line, and prints until the program stands again."""
+    """Return the output of a console line, up to the next stop."""
     seen = len(client.messages)
     response = client.expect_response(client.send("evaluate", {"expression": line, "context": "repl"}))
-    # Served in turn: after it all that the line has set off has begun.
+    # Requests are handled in order: after this one, a move of the line has started.
     client.request("loadedSources")
     if any(each.get("event") == "continued" for each in client.messages[seen:]):
         client.wait_for(lambda m: m["type"] == "event" and m["event"] == "stopped")
     if response["success"]:
-        said = [response["body"]["result"]]
+        output = [response["body"]["result"]]
     else:
-        said = [f"error: {response['body']['error']['variables']['text']}"]
-    said += [printed(each["body"]) for each in client.messages[seen:] if each.get("event") == "output"]
-    return without_gaps("\n".join(said))
+        output = [f"error: {response['body']['error']['variables']['text']}"]
+    output += [printed(each["body"]) for each in client.messages[seen:] if each.get("event") == "output"]
+    return without_gaps("\n".join(output))
 
 
 def printed(body: Message) -> str:
-    """What is refused once the answer is out comes as important output: clients show it as an error."""
+    """Format an output event; an error after the response is output of category `important`."""
     text: str = body["output"]
     return f"error: {text}" if body["category"] == "important" else text
 
@@ -102,13 +104,13 @@ def without_gaps(text: str) -> str:
 
 
 def without_folder(text: str, folder: Path) -> str:
-    """The text with the paths that the terminal prints, which is started in `folder`."""
+    """Return the text with paths relative to `folder`, as the terminal prints them."""
     return text.replace(f"{folder}/", "").replace(str(folder), "FOLDER")
 
 
 @pytest.fixture
-def desk(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with the examples in it, and a console as wide as the terminal was."""
+def working_folder(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the examples, and a console of 80 columns."""
     (tmp_path / "examples").symlink_to(repository / "examples")
     (tmp_path / "transcripts").symlink_to(FOLDER)
     monkeypatch.chdir(tmp_path)
@@ -117,7 +119,7 @@ def desk(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_console_says_what_the_terminal_says(path: Path, desk: Path) -> None:
+def test_the_console_gives_the_output_of_the_terminal(path: Path, working_folder: Path) -> None:
     words, expected = parts(path.read_text(encoding="utf-8"))
     options, first = configuration(words)
     with conversation() as client:
@@ -126,15 +128,15 @@ def test_the_console_says_what_the_terminal_says(path: Path, desk: Path) -> None
             typed(client, line)
         titled = False
         for line, wanted in expected:
-            said, wanted = without_folder(typed(client, line), desk), without_gaps(wanted)
-            if not titled and TITLE in said:
-                # The terminal has shown it before the first command.
-                titled, said = True, said if TITLE in wanted else said.replace(TITLE, "", 1)
-            same = same_output(said, wanted)
-            assert same is ((path.stem, line) not in DIFFERENT), f"{line}\n{said}\n\ninstead of\n\n{wanted}"
+            output, wanted = without_folder(typed(client, line), working_folder), without_gaps(wanted)
+            if not titled and TITLE in output:
+                # The terminal shows the title before the first command.
+                titled, output = True, output if TITLE in wanted else output.replace(TITLE, "", 1)
+            same = same_output(output, wanted)
+            assert same is ((path.stem, line) not in DIFFERENT), f"{line}\n{output}\n\ninstead of\n\n{wanted}"
 
 
-def test_what_differs_is_there() -> None:
+def test_every_listed_difference_is_in_a_transcript() -> None:
     assert all((FOLDER / f"{stem}.txt").exists() for stem in NO_SESSION)
     for stem, line in DIFFERENT:
         assert f"{PROMPT}{line}\n" in (FOLDER / f"{stem}.txt").read_text(encoding="utf-8")

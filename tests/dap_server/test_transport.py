@@ -1,4 +1,4 @@
-"""TCP and Unix sockets: who may connect, one client at a time, the end of sessions and of servers."""
+"""TCP and Unix sockets: access, one client at a time, and the end of sessions and servers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def endless(tmp_path: Path) -> Path:
         ("[::1]:65535", ("::1", 65535)),
     ],
 )
-def test_addresses(text: str, address: tuple[str, int]) -> None:
+def test_valid_addresses_are_parsed_and_formatted(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
     assert words(address) == text
 
@@ -78,18 +78,18 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
     "text",
     ["", ":", ":5679", "localhost", "localhost:", "localhost:x", "a:65536", "a:-1", "::1:5679", "[]:1"],
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not an address"):
         parse_address(text)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
-def test_other_machines_are_let_in_only_with_a_token(host: str) -> None:
+def test_a_public_address_without_a_token_is_refused(host: str) -> None:
     with pytest.raises(UsageError, match="is reachable from other machines"):
         bind((host, 0), guarded=False)
 
 
-def test_what_a_server_refuses_to_start_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_server_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = tmp_path / "notes.txt"
     plain.write_text("mine", encoding="utf-8")
     long = str(tmp_path / ("x" * 120))
@@ -108,16 +108,16 @@ def test_what_a_server_refuses_to_start_with(tmp_path: Path, capsys: pytest.Capt
             (("--listen", "127.0.0.1:0", "--token", ""), "--token is empty"),
             (("--token", SECRET), "--token requires --listen or --socket"),
         ]
-        for options, told in cases:
+        for options, message in cases:
             assert main(["dap", *options]) == 2, options
             captured = capsys.readouterr()
             assert captured.err.startswith("error: ")
-            assert told in captured.err, options
+            assert message in captured.err, options
             assert not captured.out
     assert plain.read_text(encoding="utf-8") == "mine"
 
 
-def test_a_token_opens_it_to_other_machines() -> None:
+def test_a_token_allows_a_public_address() -> None:
     with (
         serving("--listen", "0.0.0.0:0", env={"NNCDBG_DAP_TOKEN": SECRET}) as server,
         server.client() as client,
@@ -129,7 +129,7 @@ def test_a_token_opens_it_to_other_machines() -> None:
 # -- Unix sockets --------------------------------------------------------------------------------
 
 
-def test_a_socket_is_its_owners_alone_and_goes_with_the_server(tmp_path: Path) -> None:
+def test_a_socket_is_private_and_removed_with_the_server(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with serving("--socket", str(path)) as server:
         mode = path.stat().st_mode
@@ -140,7 +140,7 @@ def test_a_socket_is_its_owners_alone_and_goes_with_the_server(tmp_path: Path) -
     assert not path.exists()
 
 
-def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
+def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with serving("--socket", str(path)) as server:
         server.process.kill()
@@ -150,16 +150,16 @@ def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
         client.start(PROGRAM)
 
 
-def test_the_mode_is_there_from_the_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No later change of the mode: what the system makes is closed already."""
+def test_a_socket_is_created_with_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The socket is never accessible to others, not even before a change of its mode."""
     modes = []
     listen = socket.socket.listen
 
-    def looked_at(self: socket.socket, backlog: int) -> None:
+    def record_mode_and_listen(self: socket.socket, backlog: int) -> None:
         modes.append(stat.S_IMODE(os.stat(self.getsockname()).st_mode))
         listen(self, backlog)
 
-    monkeypatch.setattr(socket.socket, "listen", looked_at)
+    monkeypatch.setattr(socket.socket, "listen", record_mode_and_listen)
     monkeypatch.setattr(os, "chmod", None)
     before = os.umask(0)
     try:
@@ -172,7 +172,7 @@ def test_the_mode_is_there_from_the_first_moment(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "s").exists()
 
 
-def test_the_socket_of_another_is_not_removed(tmp_path: Path) -> None:
+def test_a_socket_of_another_server_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "s"
     place = bind(path, guarded=False)
     path.unlink()
@@ -224,7 +224,7 @@ def test_a_wrong_token_ends_the_connection(guarded: Server, wrong: str) -> None:
         client.launch(PROGRAM, token=SECRET)
 
 
-def test_who_has_no_token_may_only_leave(guarded: Server) -> None:
+def test_a_client_without_a_token_may_only_disconnect(guarded: Server) -> None:
     with guarded.client() as client:
         client.request("disconnect", {"terminateDebuggee": True})
         client.expect_end()
@@ -233,14 +233,14 @@ def test_who_has_no_token_may_only_leave(guarded: Server) -> None:
 # -- one client at a time ------------------------------------------------------------------------
 
 
-def test_clients_come_one_after_the_other(server: Server) -> None:
-    """The second is told so and leaves the first unharmed; the next may come at once."""
+def test_clients_are_served_one_after_the_other(server: Server) -> None:
+    """A second client is refused without effect on the first; the next one may connect at once."""
     for leaves in (True, False, True):
         with server.client() as client:
             client.start(PROGRAM)
             with server.client() as second:
-                told = second.expect_event("output", category="important")["output"]
-                assert "another client is connected" in told
+                message = second.expect_event("output", category="important")["output"]
+                assert "another client is connected" in message
                 assert "another client is connected" in second.refused("initialize", INITIALIZE)
                 second.expect_end()
             client.move("next")
@@ -249,42 +249,47 @@ def test_clients_come_one_after_the_other(server: Server) -> None:
                 client.expect_end()
 
 
-def test_a_second_client_that_says_nothing_harms_nobody(server: Server) -> None:
+def test_silent_second_clients_do_not_affect_the_first(server: Server) -> None:
     with server.client() as client, server.connect(), server.connect() as broken:
         broken.sendall(b"GET / HTTP/1.1\r\n\r\n")
         client.start(PROGRAM)
         client.move("next")
 
 
-def test_many_sessions_leave_nothing_in_the_server(server: Server, endless: Path) -> None:
+def test_many_sessions_leak_nothing_in_the_server(server: Server, endless: Path) -> None:
     def session(turn: int) -> None:
         with server.client() as client:
             if turn == 0:
                 client.start(PROGRAM)
-            elif turn == 1:  # it vanishes while its program runs, and would for ever
+            elif turn == 1:  # the client vanishes while its endless program runs
                 client.launch(endless)
                 client.request("configurationDone")
             else:
                 client.send_bytes(b"Content-Length: 50\r\n\r\nhalf a mess")
 
-    def held() -> tuple[int, int, int]:
+    def resources() -> tuple[int, int, int]:
         watched = server.watched
         return watched.num_fds(), watched.num_threads(), len(watched.children())
 
     for turn in range(3):
         session(turn)
     time.sleep(1)
-    before = held()
+    before = resources()
     for turn in range(12):
         session(turn % 3)
-    until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), "nothing more is held")
+    until(
+        lambda: all(now <= then for now, then in zip(resources(), before, strict=True)),
+        "no resource is leaked",
+    )
 
 
 # -- the end of a server -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_while_a_program_runs(server: Server, endless: Path, by: signal.Signals) -> None:
+def test_a_signal_ends_the_server_while_a_program_runs(
+    server: Server, endless: Path, by: signal.Signals
+) -> None:
     with server.client() as client:
         client.launch(endless)
         client.request("configurationDone")
@@ -293,7 +298,7 @@ def test_a_signal_ends_it_while_a_program_runs(server: Server, endless: Path, by
 
 
 def test_packets_are_sent_at_once(server: Server) -> None:
-    """With Nagle's algorithm each of these would take 40 ms."""
+    """With Nagle's algorithm, each request would take 40 ms."""
     with server.client() as client:
         client.start(PROGRAM)
         took = []
@@ -305,20 +310,20 @@ def test_packets_are_sent_at_once(server: Server) -> None:
         assert min(took) < 0.3
 
 
-def test_who_does_not_read_cannot_keep_the_server(server: Server) -> None:
+def test_a_client_that_does_not_read_cannot_block_the_shutdown(server: Server) -> None:
     body = b'{"seq":1,"type":"request","command":"threads"}'
     requests = b"Content-Length: %d\r\n\r\n%b" % (len(body), body) * 100_000
-    with server.connect() as deaf:
-        deaf.settimeout(1)
+    with server.connect() as connected:
+        connected.settimeout(1)
         with pytest.raises(TimeoutError):
-            deaf.sendall(requests)
+            connected.sendall(requests)
         assert not server.end()
 
 
-# -- a listener in one's own process -------------------------------------------------------------
+# -- a listener in this process ------------------------------------------------------------------
 
 
-def a_session(connection: Connection) -> Session:
+def new_session(connection: Connection) -> Session:
     return Session(connection, Runner())
 
 
@@ -326,9 +331,9 @@ def _client_threads() -> int:
     return sum(each.name == "nncdbg-dap-client" for each in threading.enumerate())
 
 
-def test_a_listener_is_closed_with_its_client() -> None:
-    """What it held is gone then; `nothing_left` looks."""
-    listener = Listener(("127.0.0.1", 0), a_session)
+def test_a_listener_closes_with_its_clients() -> None:
+    """The fixture `no_leaks` checks that their resources are released."""
+    listener = Listener(("127.0.0.1", 0), new_session)
     assert isinstance(listener.address, tuple)
     host, port = listener.address
     assert str(listener) == f"{host}:{port}"
@@ -344,9 +349,9 @@ def test_a_listener_is_closed_with_its_client() -> None:
         socket.create_connection((host, port))
 
 
-def test_who_shows_no_token_has_to_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_client_without_a_token_is_disconnected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(transport_serving, "PATIENCE", 0.3)
-    listener = Listener(tmp_path / "s", a_session, token=SECRET)
+    listener = Listener(tmp_path / "s", new_session, token=SECRET)
     with contextlib.closing(listener), socket.socket(socket.AF_UNIX) as connected:
         connected.connect(str(tmp_path / "s"))
         with socket_client(connected) as client:

@@ -1,4 +1,4 @@
-"""A value in a line: statistics kept, logged or left out; on a device as on the host."""
+"""Formatted values: cached, logged or omitted statistics, on the host and on a device."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def debugged(**options: Any) -> tuple[nncdbg.Debugger, Shown]:
     return debugger, Shown(debugger)
 
 
-def nobody() -> None:
-    """Nobody cancels."""
+def never_cancelled() -> None:
+    """A cancellation check that never raises."""
 
 
 def line(shown: Shown, name: str, room: int = 1 << 20) -> str:
     frame = shown.debugger.control.machine.frames[0]
     slot = frame.code.slot_of[name]
-    return Glance(shown, False, nobody, room).text(frame.slots[slot])
+    return Glance(shown, False, never_cancelled, room).text(frame.slots[slot])
 
 
 def test_statistics_are_computed_once_per_array() -> None:
@@ -49,43 +49,43 @@ def test_statistics_are_computed_once_per_array() -> None:
     assert line(shown, "h") == expected
     assert line(shown, "x", room=0) == "f32[100] …", "an input is not logged, and there is no room"
     assert line(shown, "x").startswith("f32[100] min 1")
-    assert line(shown, "x", room=0).startswith("f32[100] min 1"), "it is known now"
+    assert line(shown, "x", room=0).startswith("f32[100] min 1"), "the statistics are cached now"
     debugger.set_value("h", np.zeros(100, np.float32))
     assert line(shown, "h") == "f32[100] min 0 mean 0 max 0 std 0"
 
 
-def test_what_the_engine_logged_of_this_very_array_is_used() -> None:
+def test_statistics_logged_by_the_engine_are_used() -> None:
     debugger, shown = debugged()
     debugger.step_over()
     assert line(shown, "h", room=0) == "f32[100] min -100 mean -50.5 max -1 std 28.87"
     debugger.set_value("x", np.ones(100, np.float32))
-    assert line(shown, "h", room=0) == "f32[100] min -1 mean -1 max -1 std 0", "it was computed again"
+    assert line(shown, "h", room=0) == "f32[100] min -1 mean -1 max -1 std 0", "the value was recomputed"
     debugger.set_value("h", np.zeros(100, np.float32))
-    assert line(shown, "h", room=0) == "f32[100] …", "what is logged is of before the edit"
+    assert line(shown, "h", room=0) == "f32[100] …", "the log is older than the edit"
     silent, shown = debugged(statistics=False)
     silent.step_over()
     assert line(shown, "h", room=0) == "f32[100] …"
 
 
-def test_one_answer_looks_through_so_many_elements() -> None:
+def test_one_answer_scans_a_bounded_number_of_elements() -> None:
     debugger, shown = debugged(statistics=False)
     debugger.step_over()
-    glance = Glance(shown, False, nobody, room=150)
+    glance = Glance(shown, False, never_cancelled, room=150)
     frame = debugger.control.machine.frames[0]
     texts = [glance.text(frame.slots[frame.code.slot_of[name]]) for name in ("x", "h")]
     assert [text.endswith("…") for text in texts] == [False, True]
 
 
-def test_where_memory_is_used_again_nothing_is_remembered() -> None:
+def test_no_statistics_are_cached_for_reused_memory() -> None:
     debugger, shown = debugged(allocator="arena")
     debugger.step_over()
     slot = debugger.control.machine.frames[0].code.slot_of["h"]
     content = debugger.control.machine.frames[0].slots[slot]
-    Glance(shown, False, nobody).text(content)
+    Glance(shown, False, never_cancelled).text(content)
     assert shown.summary(content) is None
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_statistics_of_freed_values_are_dropped() -> None:
     debugger, shown = debugged()
     debugger.step_over()
     line(shown, "h")
@@ -97,7 +97,9 @@ def test_what_is_gone_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "h", "few", "flags", "y"])
-def test_a_device_shows_the_same_and_copies_what_is_shown(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_device_value_has_the_same_text_and_few_transfers(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     host, shown_host = debugged()
     stand_in = StandIn()
     monkeypatch.setattr(cupy, "_library", lambda: stand_in)

@@ -1,4 +1,4 @@
-"""How values read: types, statistics, elements of every kind, and what stands at which stop."""
+"""Variables: types, statistics, elements of every kind, and availability at each stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.dap_server.conftest import EXAMPLES
 
 
 def children(client: Client, variable: dict[str, Any], **arguments: Any) -> list[dict[str, Any]]:
-    """What a variable opens into."""
+    """Return the children of a variable."""
     reference = variable["variablesReference"]
     assert reference, f"{variable['name']} does not open"
     found: list[dict[str, Any]] = client.request("variables", {"variablesReference": reference, **arguments})[
@@ -31,13 +31,13 @@ def values(found: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def program(folder: Path, text: str) -> Path:
-    """A file with graph text: `text` is the body of @main, from its parameters on."""
+    """Write graph text to a file; `text` is @main from its parameters on."""
     file = folder / "program.nnc"
     file.write_text(f"#nncdbg 1\nopset 18\n\ngraph @main{text}\n")
     return file
 
 
-def test_scopes_follow_the_statement_that_the_frame_stands_at(client: Client) -> None:
+def test_scopes_follow_the_current_statement(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     frame = client.top_frame()
     scopes = client.request("scopes", {"frameId": frame["id"]})["scopes"]
@@ -49,7 +49,7 @@ def test_scopes_follow_the_statement_that_the_frame_stands_at(client: Client) ->
     before = client.variables("Values")
     client.move("next")
     after = client.variables("Values")
-    assert after.keys() == before.keys(), "values to come are listed too"
+    assert after.keys() == before.keys(), "uncomputed values are listed too"
     (new,) = (name for name in after if after[name]["value"] != before[name]["value"])
     assert before[new]["value"] == "<not computed>"
     assert next(iter(after)) == new, "the newest comes first"
@@ -60,7 +60,7 @@ def test_scopes_follow_the_statement_that_the_frame_stands_at(client: Client) ->
         assert after[name]["variablesReference"] == variable["variablesReference"], "the same place"
 
 
-def test_a_tensor_reads_as_its_type_and_statistics_and_opens_axis_by_axis(
+def test_a_tensor_shows_its_type_and_statistics_and_opens_axis_by_axis(
     client: Client, tmp_path: Path
 ) -> None:
     array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -119,7 +119,7 @@ def test_elements_of_every_kind_are_spelled_in_full(client: Client, tmp_path: Pa
         assert found == expected, kind
 
 
-def test_integers_in_base_16_where_the_client_asks_for_it(client: Client, tmp_path: Path) -> None:
+def test_integers_are_in_base_16_on_request(client: Client, tmp_path: Path) -> None:
     body = """(%x: f32[2]) -> (%y: f32[2]) {
   %n: i64[3] = [255, -16, 0]
   %y: f32[2] = Neg(%x)
@@ -134,7 +134,9 @@ def test_integers_in_base_16_where_the_client_asks_for_it(client: Client, tmp_pa
     assert [each["value"] for each in floats] == ["1.0", "1.0"]
 
 
-def test_sequences_scalars_odd_names_and_operands_in_place(client: Client, tmp_path: Path) -> None:
+def test_sequences_scalars_unusual_names_and_inline_operands_are_shown(
+    client: Client, tmp_path: Path
+) -> None:
     body = """(%x: f32[3]) -> (%y: f32[3]) {
   %"odd name": f32[3] = Mul(%x, 2.5)
   %list: seq(f32[3]) = SequenceConstruct(%x, %"odd name")
@@ -161,7 +163,7 @@ def test_sequences_scalars_odd_names_and_operands_in_place(client: Client, tmp_p
     assert client.variables("Parameters")["%flags"]["value"] == "bool[9] 3 of 9 true"
 
 
-def test_a_loop_shows_what_it_carries_and_what_that_was_before(client: Client) -> None:
+def test_a_loop_shows_carried_values_and_their_previous_values(client: Client) -> None:
     client.start(EXAMPLES / "refine_loop.nnc", inputs={"x": "ones"})
     for _ in range(3):
         client.move("stepIn")
@@ -181,7 +183,7 @@ def test_a_loop_shows_what_it_carries_and_what_that_was_before(client: Client) -
     assert "prev" not in by_name(children(client, first["%guess"], filter="indexed"))
 
 
-def test_a_stop_about_the_statement_just_run_shows_its_operands_and_results(client: Client) -> None:
+def test_an_exception_stop_shows_operands_and_results_of_its_statement(client: Client) -> None:
     client.launch(EXAMPLES / "overflow_f16.nnc")
     client.request("setExceptionBreakpoints", {"filters": ["overflow", "inf", "nan"]})
     client.request("configurationDone")
@@ -189,7 +191,7 @@ def test_a_stop_about_the_statement_just_run_shows_its_operands_and_results(clie
     frame = client.top_frame()
     line = Path(frame["source"]["path"]).read_text().splitlines()[frame["line"] - 1]
     ((output, variable),) = client.variables("Outputs", frame).items()
-    assert line.strip().startswith(f"{output}:"), "the arrow is on the culprit"
+    assert line.strip().startswith(f"{output}:"), "the frame is at the op with the finding"
     assert "inf" in variable["value"]
     inputs = client.variables("Inputs", frame)
     assert inputs
@@ -197,7 +199,7 @@ def test_a_stop_about_the_statement_just_run_shows_its_operands_and_results(clie
         assert name in line
 
 
-def test_evicted_values_say_so_and_are_computed_again_when_opened(client: Client, tmp_path: Path) -> None:
+def test_evicted_values_are_marked_and_recomputed_when_opened(client: Client, tmp_path: Path) -> None:
     steps = "\n".join(f"  %v{n + 1}: f32[20000] = Add(%v{n}, 1.0)" for n in range(40))
     body = f"(%v0: f32[20000]) -> (%v40: f32[20000]) {{\n{steps}\n  return %v40\n}}"
     client.start(program(tmp_path, body), inputs={"v0": "zeros"}, history=500_000)
@@ -205,7 +207,7 @@ def test_evicted_values_say_so_and_are_computed_again_when_opened(client: Client
         client.move("next")
     found = client.variables("Values")
     gone = [each for each in found.values() if "was evicted" in each["value"]]
-    assert gone, "the budget holds a few of the values only"
+    assert gone, "the budget keeps only some of the values"
     for each in gone[:2]:
         assert each["presentationHint"]["lazy"]
         (again,) = children(client, each)
@@ -214,18 +216,18 @@ def test_evicted_values_say_so_and_are_computed_again_when_opened(client: Client
         assert children(client, again, filter="indexed", start=19_999)[0]["value"] == f"{number}.0"
 
 
-def test_what_the_arena_has_freed_says_so(client: Client) -> None:
+def test_values_freed_by_the_arena_are_marked(client: Client) -> None:
     client.start(EXAMPLES / "attention.nnc", allocator="arena")
     for _ in range(6):
         client.move("next")
-    told = [each["value"] for each in client.variables("Values").values()]
-    assert any("is no longer valid" in each for each in told)
-    assert any("min" in each for each in told)
+    texts = [each["value"] for each in client.variables("Values").values()]
+    assert any("is no longer valid" in each for each in texts)
+    assert any("min" in each for each in texts)
     memory = client.variables("Memory")
     assert memory["allocator"]["value"] == "arena"
 
 
-def test_memory_tells_where_values_stand(client: Client) -> None:
+def test_the_memory_scope_lists_buffers(client: Client) -> None:
     client.start(EXAMPLES / "attention.nnc")
     client.move("next")
     memory = client.variables("Memory")
@@ -250,7 +252,7 @@ def test_stale_and_unknown_references_are_empty(client: Client) -> None:
     assert client.request("scopes", {"frameId": frame["id"]})["scopes"] == []
 
 
-def test_a_value_after_a_step_back_is_not_there(client: Client) -> None:
+def test_a_value_is_not_available_after_a_step_back(client: Client) -> None:
     client.start(EXAMPLES / "attention.nnc")
     client.move("next")
     known = client.variables("Values")["%wq"]
@@ -270,7 +272,7 @@ def test_the_end_of_the_program_shows_its_outputs(client: Client, allocator: str
 LONG = "/model/decoder/layers.{}/self_attn/{}_output_0"
 
 
-def test_long_names_are_listed_short_and_stay_editable(client: Client, tmp_path: Path) -> None:
+def test_long_names_are_shortened_and_stay_editable(client: Client, tmp_path: Path) -> None:
     add, relu, other = LONG.format(0, "Add"), LONG.format(0, "Relu"), LONG.format(1, "Relu")
     text = (
         f"(%x: f32[2]) -> (%{other}: f32[2]) {{\n"
@@ -295,10 +297,10 @@ def test_long_names_are_listed_short_and_stay_editable(client: Client, tmp_path:
         )
     scopes = client.request("scopes", {"frameId": client.top_frame()["id"]})["scopes"]
     values = next(scope["variablesReference"] for scope in scopes if scope["name"] == "Values")
-    asked = {"variablesReference": values, "name": "%self_attn/Add_output_0"}
-    watched = client.request("dataBreakpointInfo", asked)
+    arguments = {"variablesReference": values, "name": "%self_attn/Add_output_0"}
+    watched = client.request("dataBreakpointInfo", arguments)
     assert watched["description"] == f"%{add} is written"
-    client.request("setVariable", {**asked, "value": "[3, -4]"})
+    client.request("setVariable", {**arguments, "value": "[3, -4]"})
     assert client.variables("Values")["%layers.0…Relu_output_0"]["value"] == "f32[2] [3. 0.]"
 
 

@@ -1,4 +1,4 @@
-"""Kernels with a planted bug, for what is to find them."""
+"""Kernels with a planted bug, for tests of the checks that find it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nncdbg.engine.backends.numpy import NumPy
 
 
 class Planted(NumPy):
-    """NumPy with one wrong kernel: from the call number `after` on, `op` gives `change` of what it should."""
+    """NumPy with one wrong kernel: `change` is applied to results of `op` after the first `after` calls."""
 
     def __init__(self, op: str, change: Any, after: int = 0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Random programs that run: elementwise, reduce and shape ops, blocks, loops, branches and calls over [3]."""
+"""Random executable programs over shape [3]: elementwise, reduce and shape ops, loops, branches, calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REDUCE = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "Redu
 RANDOM = "RandomNormalLike"
 
 SHAPES = (
-    # Each from %v, or %v and %w, of 3 elements to %r of 3 elements; {k} is 0, 1 or 2.
+    # Each computes %r from %v and optionally %w, all with 3 elements; {k} is 0, 1 or 2.
     ("%a = Reshape(%v, [3,1])", "%b = Transpose(%a, perm=[1,0])", "%r = Squeeze(%b, [0])"),
     ("%a = Unsqueeze(%v, [0])", "%b = Expand(%a, [2,3])", "%r = ReduceSum(%b, [0], keepdims=0)"),
     ("%a = Concat(%v, %w, axis=0)", "%r = Slice(%a, [{k}], [{k3}], [0])"),
@@ -34,9 +34,9 @@ KINDS = ("unary", "binary", "binary", "reduce", "shape", "while", "if", "call")
 
 
 class Writer:
-    """Writes graph text from the choices that `draw` makes.
+    """Generates graph text from the choices of `draw`.
 
-    All values that a later statement may read have 3 elements of `dtype`; `random` allows random ops.
+    All values that later statements may read have 3 elements of `dtype`; `random` allows random ops.
     """
 
     def __init__(self, draw: Any, dtype: str, random: bool) -> None:
@@ -55,7 +55,7 @@ class Writer:
         return f"%v{self.count}"
 
     def block(self, visible: list[str], size: int) -> list[str]:
-        """Statements over the values that are visible; those with the new ones."""
+        """Write `size` statements over the visible values; return the old and new values."""
         visible = list(visible)
         for _ in range(size):
             kind = self.draw(st.sampled_from(KINDS))
@@ -80,7 +80,7 @@ class Writer:
         return result
 
     def _reduce(self, visible: list[str]) -> str:
-        """One number, and its sum with a value of 3."""
+        """Write a reduction and the sum of its result with a value of 3 elements."""
         number, result = self.name(), self.name()
         op, keep = self.draw(st.sampled_from(REDUCE)), self.draw(st.integers(0, 1))
         self.line(f"{number} = {op}({self.pick(visible)}, keepdims={keep})")
@@ -94,8 +94,8 @@ class Writer:
         for line in lines:
             for word in dict.fromkeys(re.findall(r"%[a-z]", line)):
                 names.setdefault(word, self.name())
-            told = re.sub(r"%[a-z]", lambda found: names[found[0]], line)
-            self.line(told.replace("{k}", str(k)).replace("{k3}", str(k + 3)))
+            statement = re.sub(r"%[a-z]", lambda found: names[found[0]], line)
+            self.line(statement.replace("{k}", str(k)).replace("{k3}", str(k + 3)))
         return names["%r"]
 
     def _call(self, visible: list[str]) -> str:
@@ -118,7 +118,7 @@ class Writer:
             self.line(f"{go} = Less({peak}, 1.9137)")
             self.line(f"break unless {go}")
         inside = self.block(inside, self.draw(st.integers(1, 3)))
-        # The parallel assignment: `other` takes the old value of `carried`.
+        # Parallel assignment: `other` becomes the previous value of `carried`.
         self.line(f"next {carried} = {inside[-1]}, {other} = {carried}")
         self.depth -= 1
         self.line(f"}} -> ({result}: {self.type} = {self.draw(st.sampled_from((carried, other)))})")
@@ -153,7 +153,7 @@ graph @layer(%p: {type}) -> (%r: {type}) {{
 def runnable(draw: Any, dtype: str = "f32", random: bool = True) -> str:
     """Graph text of a program with inputs %x and %z of 3 elements.
 
-    Its conditions compare with numbers that no exact result meets, so that rounding decides none.
+    Its conditions compare with numbers that no exact result equals, so rounding never decides them.
     """
     writer = Writer(draw, dtype, random)
     values = writer.block(["%x", "%z"], draw(st.integers(1, 6)))
@@ -165,7 +165,7 @@ def runnable(draw: Any, dtype: str = "f32", random: bool = True) -> str:
 
 
 def largest(debugger: nncdbg.Debugger) -> float:
-    """The largest finite magnitude of all values computed on the way to the end; inf if one is not finite."""
+    """Step to the end and return the largest magnitude of all values; inf if a value is not finite."""
     most = 0.0
     while not debugger.control.machine.ended:
         assert debugger.step_into().error is None

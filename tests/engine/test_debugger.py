@@ -1,4 +1,4 @@
-"""The debugger's verbs, one behaviour each, on one small program whose lines are counted from 1."""
+"""The debugger's commands, one behavior per test, on a small program with 1-based line numbers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def reference(x: Any = X, flag: bool = True) -> Any:
     return exponents / exponents.sum()
 
 
-def test_run_gives_the_result(debugger: nncdbg.Debugger) -> None:
+def test_run_computes_the_outputs(debugger: nncdbg.Debugger) -> None:
     assert debugger.stop.reason == "entry"
     assert debugger.stop.line == 3
     assert debugger.run().reason == "end"
@@ -61,7 +61,7 @@ def test_run_gives_the_result(debugger: nncdbg.Debugger) -> None:
     np.testing.assert_allclose(debugger.outputs["y"], reference(), rtol=1e-6)
 
 
-def test_step_over_takes_a_loop_or_branch_as_one_statement(debugger: nncdbg.Debugger) -> None:
+def test_step_over_executes_a_loop_or_branch_as_one_statement(debugger: nncdbg.Debugger) -> None:
     lines = []
     while debugger.stop.reason != "end":
         lines.append(debugger.stop.line)
@@ -129,7 +129,9 @@ def test_breakpoints_stop_where_they_are_set(
     assert stops == lines
 
 
-def test_a_breakpoint_on_a_line_without_a_statement_says_where_it_went(debugger: nncdbg.Debugger) -> None:
+def test_a_breakpoint_on_a_line_without_a_statement_reports_the_line_it_moved_to(
+    debugger: nncdbg.Debugger,
+) -> None:
     assert debugger.break_at(line=4).note == "line 4 has no statement; moved to line 5"
     assert debugger.break_at(line=5).note == ""
 
@@ -148,7 +150,7 @@ def test_a_data_breakpoint_stops_after_each_write(debugger: nncdbg.Debugger) -> 
     assert debugger.value("k").shape == (4,)
 
 
-def test_a_condition_that_fails_at_run_time_stops_and_says_so(debugger: nncdbg.Debugger) -> None:
+def test_a_condition_that_fails_at_run_time_stops_and_is_reported(debugger: nncdbg.Debugger) -> None:
     debugger.break_at(line=8, when="%s[9] > 0")
     stop = debugger.run()
     assert stop.reason == "breakpoint"
@@ -168,7 +170,7 @@ def test_a_condition_that_fails_at_run_time_stops_and_says_so(debugger: nncdbg.D
         ({}, "one of line, op, graph, value, source or site"),
     ],
 )
-def test_a_wrong_breakpoint_is_refused(
+def test_an_invalid_breakpoint_is_refused(
     debugger: nncdbg.Debugger, place: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(nncdbg.UsageError, match=re.escape(message)):
@@ -176,13 +178,13 @@ def test_a_wrong_breakpoint_is_refused(
     assert debugger.breakpoints == []
 
 
-def test_the_hint_of_a_wrong_breakpoint_names_the_nearest(debugger: nncdbg.Debugger) -> None:
+def test_the_hint_for_an_unknown_op_suggests_the_nearest_name(debugger: nncdbg.Debugger) -> None:
     with pytest.raises(nncdbg.UsageError) as caught:
         debugger.break_at(op="Sofmax")
     assert caught.value.hint == "did you mean Softmax?"
 
 
-def test_a_logpoint_prints_and_goes_on(debugger: nncdbg.Debugger) -> None:
+def test_a_logpoint_prints_and_continues(debugger: nncdbg.Debugger) -> None:
     debugger.break_at(line=8, log="iteration {$iter}: max {max(%s)}", when="$iter < 2")
     assert debugger.run().reason == "end"
     assert debugger.control.messages == ["iteration 0: max 8.0", "iteration 1: max 4.0"]
@@ -199,7 +201,7 @@ def test_disabled_and_deleted_breakpoints_do_not_stop(debugger: nncdbg.Debugger)
         debugger.delete(second.number)
 
 
-def test_what_a_pause_broke_off_is_not_looked_at() -> None:
+def test_a_value_recall_interrupted_by_a_pause_is_none() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": X, "flag": True}, allocator="arena")
     debugger.go_to(20)
     pc = debugger.control.machine.frames[-1].pc - 1
@@ -208,7 +210,7 @@ def test_what_a_pause_broke_off_is_not_looked_at() -> None:
     assert debugger.timeline.recalled(pc) is None
 
 
-def test_reverse_continue_meets_the_same_hits_in_reverse(debugger: nncdbg.Debugger) -> None:
+def test_reverse_continue_stops_at_the_same_hits_in_reverse_order(debugger: nncdbg.Debugger) -> None:
     debugger.break_at(line=8, when="mod($iter, 2) == 0")
     debugger.break_at(op="Relu")
     forward = []
@@ -220,7 +222,7 @@ def test_reverse_continue_meets_the_same_hits_in_reverse(debugger: nncdbg.Debugg
     assert backward == forward[::-1]
 
 
-def test_hit_counts_go_back_with_time(debugger: nncdbg.Debugger) -> None:
+def test_hit_counts_are_restored_by_going_back(debugger: nncdbg.Debugger) -> None:
     breakpoint = debugger.break_at(line=8, hits=3)
     debugger.run()
     assert (breakpoint.count, debugger.evaluate("$iter")) == (3, 2)
@@ -245,7 +247,7 @@ def test_stepping_back_at_the_start_is_an_error_and_changes_nothing(debugger: nn
     assert debugger.stop.line == 3
 
 
-def test_going_on_after_the_end_is_an_error(debugger: nncdbg.Debugger) -> None:
+def test_continuing_after_the_end_is_an_error(debugger: nncdbg.Debugger) -> None:
     debugger.run()
     for forward in (debugger.run, debugger.step_over, debugger.step_into, debugger.step_out):
         with pytest.raises(nncdbg.UsageError, match="has ended"):
@@ -268,13 +270,13 @@ def test_values_exist_only_once_computed(debugger: nncdbg.Debugger) -> None:
         debugger.value("z")
 
 
-def test_a_layer_stepped_over_can_still_be_looked_into(debugger: nncdbg.Debugger) -> None:
+def test_values_of_a_layer_that_was_stepped_over_are_readable(debugger: nncdbg.Debugger) -> None:
     debugger.run_to(line=18)
     k = (X + 1) * np.float32(0.5**5)
     np.testing.assert_array_equal(debugger.value("q"), np.maximum(k, 0))
 
 
-def test_prev_is_the_value_of_the_iteration_before(debugger: nncdbg.Debugger) -> None:
+def test_prev_is_the_value_of_the_previous_iteration(debugger: nncdbg.Debugger) -> None:
     debugger.break_at(line=9, when="$iter == 2")
     debugger.run()
     np.testing.assert_array_equal(debugger.evaluate("prev(%s.1) / %s.1"), [2, 2, 2, 2])
@@ -284,7 +286,7 @@ def test_prev_is_the_value_of_the_iteration_before(debugger: nncdbg.Debugger) ->
         debugger.evaluate("prev(%s.1)")
 
 
-def test_an_edit_is_followed_by_what_depends_on_it(debugger: nncdbg.Debugger) -> None:
+def test_an_edit_updates_its_dependents(debugger: nncdbg.Debugger) -> None:
     debugger.run_to(line=12)
     branch = debugger.set_value("%z", 10.0, "3")
     changed = X.copy()
@@ -299,7 +301,7 @@ def test_an_edit_is_followed_by_what_depends_on_it(debugger: nncdbg.Debugger) ->
     )
 
 
-def test_an_edit_inside_a_loop_counts_from_this_iteration(debugger: nncdbg.Debugger) -> None:
+def test_an_edit_inside_a_loop_applies_from_the_current_iteration(debugger: nncdbg.Debugger) -> None:
     debugger.break_at(line=9, when="$iter == 2")
     debugger.run()
     debugger.set_value("s", 16.0)
@@ -317,7 +319,7 @@ def test_an_edit_inside_a_loop_counts_from_this_iteration(debugger: nncdbg.Debug
         ("0:2", [1.0, 2.0, 3.0], "cannot be set"),
     ],
 )
-def test_a_wrong_edit_changes_nothing(
+def test_an_invalid_edit_changes_nothing(
     debugger: nncdbg.Debugger, index: Any, value: Any, message: str
 ) -> None:
     debugger.step_over()
@@ -327,7 +329,7 @@ def test_a_wrong_edit_changes_nothing(
     assert list(debugger.timeline.branches) == [0]
 
 
-def test_marks_lead_back_even_into_another_branch(debugger: nncdbg.Debugger) -> None:
+def test_go_to_a_mark_restores_its_branch(debugger: nncdbg.Debugger) -> None:
     debugger.step_over()
     debugger.mark("before")
     debugger.set_value("z", 0.0)
@@ -375,7 +377,7 @@ graph @main(%x: f32[2,3], %shape: i64[2]) -> (%y) {
     assert debugger.value("y").shape == (3, 2)
 
 
-def test_an_unknown_op_can_be_stepped_up_to() -> None:
+def test_a_program_with_an_unknown_op_runs_up_to_the_op() -> None:
     text = """\
 graph @main(%x: f32[2]) -> (%y) {
   %a = Neg(%x)
@@ -401,7 +403,7 @@ graph @main(%x: f32[2]) -> (%y) {
         ("%y = Cast(%x)", "Cast needs the attribute 'to'"),
     ],
 )
-def test_a_wrong_statement_is_refused_before_anything_runs(statement: str, message: str) -> None:
+def test_an_invalid_statement_is_refused_before_the_run(statement: str, message: str) -> None:
     text = f"graph @main(%x: f32[2,4], %w: f32[3,3]) -> (%y) {{\n  {statement}\n  return %y\n}}\n"
     with pytest.raises(nncdbg.GraphError) as caught:
         nncdbg.Debugger(nncdbg.parse(text), {})
@@ -410,7 +412,7 @@ def test_a_wrong_statement_is_refused_before_anything_runs(statement: str, messa
     assert caught.value.excerpt.line == 2
 
 
-def test_branches_can_be_left_and_taken_up_again(debugger: nncdbg.Debugger) -> None:
+def test_switching_between_branches_restores_their_state(debugger: nncdbg.Debugger) -> None:
     debugger.run_to(line=12)
     first = debugger.value("k").copy()
     debugger.set_value("k", 1.0)
@@ -431,7 +433,7 @@ def test_branches_can_be_left_and_taken_up_again(debugger: nncdbg.Debugger) -> N
     np.testing.assert_array_equal(debugger.value("k"), first)
 
 
-def test_a_stop_prints_in_a_line(debugger: nncdbg.Debugger) -> None:
+def test_the_repr_of_a_stop_is_one_line(debugger: nncdbg.Debugger) -> None:
     assert repr(debugger.stop) == "Stop('entry', line=3, op='Add')"
     debugger.step_out()
     assert repr(debugger.stop) == "Stop('end', line=None, op=None)"

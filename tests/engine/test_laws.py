@@ -1,4 +1,4 @@
-"""Laws of the machine and of time, over random programs: stepping, rewinding, cloning change nothing."""
+"""Properties of stepping, allocators, backends and time travel over random programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def finished(text: str, **options: Any) -> list[bytes]:
 
 
 def state(debugger: nncdbg.Debugger) -> list[Any]:
-    """Everything that can be seen at this moment: the stack, and every value computed by now."""
+    """The visible state: the stack, and every value computed by now."""
     seen: list[Any] = [debugger.control.machine.ended]
     for frame in debugger.control.machine.frames:
         values = {}
@@ -52,7 +52,7 @@ def state(debugger: nncdbg.Debugger) -> list[Any]:
 
 @FEW
 @given(runnable())
-def test_stepping_to_the_end_gives_what_running_gives(text: str) -> None:
+def test_stepping_to_the_end_gives_the_same_outputs_as_running(text: str) -> None:
     whole = finished(text)
     for step in ("step_over", "step_into", "micro"):
         debugger = started(text)
@@ -79,13 +79,13 @@ def test_every_allocator_gives_the_same_bits(text: str) -> None:
 
 WIDE = {name: array.astype(np.float64) for name, array in INPUTS.items()}
 LARGEST = 1e4
-"""Where values are larger, a difference of two may be all rounding."""
+"""With larger values a difference of two may be rounding error only."""
 
 
 @FEW
 @given(runnable("f64", random=False))
 def test_backends_agree(text: str) -> None:
-    """In f64, where the last digits in which kernels differ cannot grow into what is compared."""
+    """Run in f64, so that rounding differences between kernels stay below the tolerance."""
     pytest.importorskip("onnxruntime")
     program = nncdbg.parse(text)
     ours = nncdbg.Debugger(program, WIDE)
@@ -101,7 +101,7 @@ def test_backends_agree(text: str) -> None:
 
 @FEW
 @given(runnable("f64", random=False))
-def test_on_another_backend_stepping_and_memory_change_nothing(text: str) -> None:
+def test_on_another_backend_steps_and_allocators_give_the_same_bits(text: str) -> None:
     pytest.importorskip("onnxruntime")
     program = nncdbg.parse(text)
 
@@ -121,7 +121,7 @@ def test_on_another_backend_stepping_and_memory_change_nothing(text: str) -> Non
 
 @FEW
 @given(runnable())
-def test_going_back_and_forward_passes_through_the_same_states(text: str) -> None:
+def test_going_back_and_forward_restores_the_same_states(text: str) -> None:
     debugger = started(text)
     states = [state(debugger)]
     while not debugger.control.machine.ended:
@@ -137,7 +137,7 @@ def test_going_back_and_forward_passes_through_the_same_states(text: str) -> Non
 
 @FEW
 @given(runnable(), st.lists(st.integers(0, 80), min_size=1, max_size=6))
-def test_any_moment_is_the_same_however_it_is_reached(text: str, moments: list[int]) -> None:
+def test_the_state_at_a_tick_does_not_depend_on_earlier_moves(text: str, moments: list[int]) -> None:
     debugger = started(text)
     fresh: dict[int, list[Any]] = {}
     for tick in moments:
@@ -151,7 +151,7 @@ def test_any_moment_is_the_same_however_it_is_reached(text: str, moments: list[i
 
 @FEW
 @given(runnable())
-def test_a_step_over_undone_is_where_it_began(text: str) -> None:
+def test_step_back_undoes_step_over(text: str) -> None:
     debugger = started(text)
     while not debugger.control.machine.ended:
         before, depth = state(debugger), len(debugger.control.machine.frames)
@@ -166,28 +166,30 @@ def test_a_step_over_undone_is_where_it_began(text: str) -> None:
 
 @FEW
 @given(runnable())
-def test_without_memory_for_history_going_back_gives_the_same(text: str) -> None:
-    rich, poor = started(text), started(text, history=0)
-    assert rich.run().reason == poor.run().reason == "end"
-    poor.timeline.checkpoints.enforce()
-    last = rich.control.machine.tick
+def test_going_back_without_history_gives_the_same_values(text: str) -> None:
+    with_history, without_history = started(text), started(text, history=0)
+    assert with_history.run().reason == without_history.run().reason == "end"
+    without_history.timeline.checkpoints.enforce()
+    last = with_history.control.machine.tick
     for tick in range(last - 1, -1, -1):
-        rich.go_to(tick)
-        poor.go_to(tick)
+        with_history.go_to(tick)
+        without_history.go_to(tick)
         names = [
-            name for name in rich.values.names() if rich.control.machine.frames[0].code.slot_of.get(name)
+            name
+            for name in with_history.values.names()
+            if with_history.control.machine.frames[0].code.slot_of.get(name)
         ]
         for name in names:
             try:
-                wanted = rich.value(name)
+                wanted = with_history.value(name)
             except nncdbg.NotComputed:
                 continue
-            np.testing.assert_array_equal(poor.value(name), wanted)
+            np.testing.assert_array_equal(without_history.value(name), wanted)
         if tick % 3 == 0:
-            poor.timeline.checkpoints.enforce()
-    assert poor.run().reason == "end"
-    assert rich.run().reason == "end"
-    assert results(poor) == results(rich)
+            without_history.timeline.checkpoints.enforce()
+    assert without_history.run().reason == "end"
+    assert with_history.run().reason == "end"
+    assert results(without_history) == results(with_history)
 
 
 @FEW

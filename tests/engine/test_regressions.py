@@ -1,4 +1,4 @@
-"""What once went wrong in moving, editing and pausing, one test per fault."""
+"""Regressions in stepping, editing and pausing, one test per fixed bug."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def started(text: str = LOOP, inputs: dict[str, Any] | None = None, **options: A
     return nncdbg.Debugger(nncdbg.parse(text), inputs or {"x": X, "n": 3}, **options)
 
 
-def test_a_replay_goes_through_the_micro_programs_that_were_stepped_into() -> None:
+def test_a_replay_steps_into_the_same_micro_programs() -> None:
     debugger = started(history=0)
     debugger.step_into(micro=True)
     seen = []
@@ -64,7 +64,7 @@ def test_an_edit_just_inside_a_micro_program_survives_a_replay() -> None:
     np.testing.assert_allclose(debugger.value("z"), [0.25] * 4)
 
 
-def test_a_mark_after_a_micro_program_holds_when_that_was_gone_back_over() -> None:
+def test_a_mark_after_a_micro_program_is_valid_after_stepping_back_over_it() -> None:
     debugger = started()
     debugger.step_into(micro=True)
     debugger.step_out()
@@ -76,7 +76,7 @@ def test_a_mark_after_a_micro_program_holds_when_that_was_gone_back_over() -> No
     assert (debugger.control.machine.tick, debugger.stop.line) == (made.tick, 3)
 
 
-def test_a_mark_after_an_edit_holds_when_the_edit_was_gone_back_over() -> None:
+def test_a_mark_after_an_edit_is_valid_after_going_back_before_the_edit() -> None:
     debugger = started()
     debugger.step_over()
     debugger.set_value("z", 8.0)
@@ -88,20 +88,20 @@ def test_a_mark_after_an_edit_holds_when_the_edit_was_gone_back_over() -> None:
     np.testing.assert_array_equal(debugger.value("z"), [8.0] * 4)
 
 
-def test_a_dropped_value_of_a_layer_is_that_of_this_visit() -> None:
-    rich, poor = started(), started()
-    for debugger in (rich, poor):
+def test_a_dropped_value_of_a_layer_is_recomputed_for_the_current_call() -> None:
+    reference, without_history = started(), started()
+    for debugger in (reference, without_history):
         debugger.break_at(line=15, when="$iter == 2", hits=1)
         debugger.break_at(graph="layer", hits=3)
         debugger.run()
         debugger.step_over()
         debugger.step_over()
-    poor.timeline.checkpoints.budget = 0
-    poor.timeline.checkpoints.enforce()
-    np.testing.assert_array_equal(poor.value("q"), rich.value("q"))
+    without_history.timeline.checkpoints.budget = 0
+    without_history.timeline.checkpoints.enforce()
+    np.testing.assert_array_equal(without_history.value("q"), reference.value("q"))
 
 
-def test_a_dropped_value_that_was_edited_comes_back_as_edited() -> None:
+def test_a_dropped_value_that_was_edited_is_restored_as_edited() -> None:
     debugger = started()
     debugger.run()
     debugger.set_value("z", 3.0)
@@ -110,7 +110,7 @@ def test_a_dropped_value_that_was_edited_comes_back_as_edited() -> None:
     np.testing.assert_array_equal(debugger.value("z"), [3.0] * 4)
 
 
-def test_an_edit_reaches_what_depends_on_it_through_dropped_values() -> None:
+def test_an_edit_updates_dependents_through_dropped_values() -> None:
     debugger = started()
     debugger.run()
     debugger.timeline.checkpoints.budget = 0
@@ -120,7 +120,7 @@ def test_an_edit_reaches_what_depends_on_it_through_dropped_values() -> None:
     np.testing.assert_allclose(debugger.outputs["y"], [0.25] * 4)
 
 
-def test_checkpoints_stay_at_distances_that_double() -> None:
+def test_distances_between_checkpoints_double() -> None:
     debugger = started(inputs={"x": X, "n": 6_000}, allocator="plain")
     debugger.run()
     last = debugger.control.machine.tick
@@ -130,7 +130,7 @@ def test_checkpoints_stay_at_distances_that_double() -> None:
     assert len(ticks) < 20
 
 
-def test_reverse_continue_over_a_long_loop_replays_little() -> None:
+def test_reverse_continue_over_a_long_loop_replays_few_statements() -> None:
     debugger = started(inputs={"x": X, "n": 6_000}, allocator="plain")
     debugger.run()
     last, _ = debugger.control.machine.tick, debugger.break_at(line=2)
@@ -139,7 +139,7 @@ def test_reverse_continue_over_a_long_loop_replays_little() -> None:
     assert debugger.timeline.replayed < 4 * last
 
 
-def test_a_constant_set_in_a_loop_stays_set_in_the_next_iterations() -> None:
+def test_a_constant_set_in_a_loop_is_set_in_later_iterations() -> None:
     debugger = started()
     debugger.run_to(line=5)
     debugger.set_value("half", 0.0)
@@ -191,7 +191,7 @@ def test_one_element_of_any_type_can_be_set(element: str, value: Any, after: lis
     assert debugger.value("x").tolist() == after
 
 
-def test_a_breakpoint_where_a_pause_or_a_finding_stops_is_told_and_counted() -> None:
+def test_a_breakpoint_where_a_finding_stops_is_reported_and_counted() -> None:
     debugger = started(inputs={"x": X * np.float32(np.nan), "n": 0})
     text = "graph @main(%x: f32[2]) -> (%b) {\n  %a = Log(%x)\n  %b = Neg(%a)\n  return %b\n}\n"
     debugger = started(text, {"x": [-1.0, 1.0]})
@@ -202,22 +202,22 @@ def test_a_breakpoint_where_a_pause_or_a_finding_stops_is_told_and_counted() -> 
     assert debugger.run().reason == "end"
 
 
-def test_a_listener_that_raises_is_reported_and_hears_no_more() -> None:
+def test_a_listener_that_raises_is_reported_and_detached() -> None:
     debugger = started()
-    heard = []
+    events = []
 
     def listener(event: object) -> None:
-        heard.append(event)
+        events.append(event)
         raise RuntimeError("not today")
 
     debugger.control.machine.listeners.append(listener)
     assert debugger.run().reason == "end"
-    assert len(heard) == 1
+    assert len(events) == 1
     assert len(debugger.control.machine.problems) == 1
     assert "not today" in debugger.control.machine.problems[0]
 
 
-def test_blocks_nested_deeper_than_the_stack_of_python_run() -> None:
+def test_blocks_nested_deeper_than_the_python_stack_run() -> None:
     depth = 900
     lines = ["if %f {"] * depth + ["yield %x"]
     for level in range(depth):
@@ -230,7 +230,7 @@ def test_blocks_nested_deeper_than_the_stack_of_python_run() -> None:
     np.testing.assert_array_equal(debugger.outputs["r899"], [1.0, 1.0])
 
 
-def test_a_graph_that_calls_itself_without_end_fails() -> None:
+def test_infinite_recursion_is_a_run_error() -> None:
     text = "graph @main(%x) -> (%y) {\n  %y = @f(%x)\n  return %y\n}\n"
     text += "graph @f(%p) -> (%q) {\n  %q = @f(%p)\n  return %q\n}\n"
     debugger = started(text.replace("%x)", "%x: f32[2])", 1), {"x": "ones"})
@@ -240,17 +240,17 @@ def test_a_graph_that_calls_itself_without_end_fails() -> None:
     assert "blocks and calls are nested" in stop.error.message
 
 
-def test_a_number_in_place_that_does_not_fit_is_a_graph_error() -> None:
+def test_a_literal_out_of_range_is_a_graph_error() -> None:
     text = "graph @main(%x: u8[2]) -> (%y) {\n  %y = Add(%x, 300)\n  return %y\n}\n"
     with pytest.raises(nncdbg.GraphError, match="not a valid u8"):
         started(text, {"x": "zeros"})
 
 
-def test_an_interruption_that_comes_too_late_leaves_no_traps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_interruption_leaves_no_traps(monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = started()
     debugger.run_to(line=5)
     code = debugger.frames[0].code
-    # What a thread does that is held up after the flag was set, and seen, and taken back.
+    # The state left by a thread that is delayed until after the flag was set, read and cleared.
     code.patched[:] = [_trap()] * len(code.patched)
     arms = []
     original = Code.arm
@@ -271,15 +271,15 @@ def _trap() -> Any:
     return TRAP
 
 
-def test_pauses_from_threads_lose_nothing_and_change_nothing() -> None:
+def test_pauses_from_threads_change_neither_breakpoints_nor_results() -> None:
     whole = started(inputs={"x": X, "n": 400})
     whole.run()
     debugger = started(inputs={"x": X, "n": 400})
     found = debugger.break_at(line=5, when="mod($iter, 100) == 7")
-    over = threading.Event()
+    finished = threading.Event()
 
     def pauser() -> None:
-        while not over.wait(0.0007):
+        while not finished.wait(0.0007):
             debugger.pause()
 
     threads = [threading.Thread(target=pauser) for _ in range(2)]
@@ -292,7 +292,7 @@ def test_pauses_from_threads_lose_nothing_and_change_nothing() -> None:
             if found.number in debugger.run().breakpoints:
                 iterations.append(debugger.evaluate("$iter"))
     finally:
-        over.set()
+        finished.set()
         for thread in threads:
             thread.join()
     assert iterations == [7, 107, 207, 307]
@@ -311,7 +311,7 @@ def test_going_back_can_be_paused() -> None:
     assert debugger.reverse_continue().reason == "entry"
 
 
-def test_a_layer_that_was_over_before_an_edit_is_not_shown_as_it_was() -> None:
+def test_values_of_a_layer_computed_before_an_edit_are_not_shown() -> None:
     debugger = started()
     debugger.run()
     assert debugger.value("q").shape == (4,)
@@ -324,7 +324,7 @@ def test_a_layer_that_was_over_before_an_edit_is_not_shown_as_it_was() -> None:
     assert debugger.value("q").shape == (4,)
 
 
-def test_going_back_finds_a_nan_in_a_value_that_was_dropped() -> None:
+def test_reverse_continue_finds_a_nan_in_a_dropped_value() -> None:
     text = "graph @main(%x: f32[2]) -> (%b) {\n  %a = Log(%x)\n  %b = Neg(%x)\n  return %b\n}\n"
     debugger = started(text, {"x": [-1.0, 1.0]})
     debugger.run()
@@ -336,7 +336,7 @@ def test_going_back_finds_a_nan_in_a_value_that_was_dropped() -> None:
     assert debugger.control.machine.tick == 1
 
 
-def test_an_operand_in_place_has_not_the_type_of_a_counter_that_nobody_names() -> None:
+def test_a_literal_operand_does_not_have_the_type_of_an_unnamed_counter() -> None:
     text = """graph @main(%x: f32[3]) -> (%y) {
       while (%s: f32[3] = %x) times 2 {
         %a, %b = Split(%s, [1,2], axis=0)

@@ -1,4 +1,4 @@
-"""A small classifier of pictures, and pictures for it."""
+"""A small image classifier, and pictures for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write `exported/*.onnx`: small PyTorch models, by the TorchScript and the torch.export exporter.
+"""Write `exported/*.onnx`: small PyTorch models from the TorchScript and the torch.export exporter.
 
 python -m tests.models.export_from_torch        # torch 2.13 and onnxscript
 """
@@ -77,7 +77,7 @@ MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 
 def main() -> None:
-    """Write every model by both exporters."""
+    """Write every model with both exporters."""
     warnings.simplefilter("ignore")
     FOLDER.mkdir(exist_ok=True)
     for name, (make, shape) in MODELS.items():
@@ -103,7 +103,7 @@ def main() -> None:
             )
             made = onnx.load(path)
             for node in made.graph.node:
-                # Where in the exporting machine's files a node comes from.
+                # These properties contain file paths of the exporting machine.
                 del node.metadata_props[:]
             onnx.save(made, path)
 

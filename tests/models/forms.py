@@ -1,6 +1,6 @@
-"""Other forms of a model: what optimizers and quantizers make of it, other names, another order.
+"""Other forms of a model: optimized, quantized, with other names, or in another order.
 
-Each function takes and returns an `onnx.ModelProto`; the one given stays as it is.
+Each function takes an `onnx.ModelProto` and returns a new one; the argument is not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnx import helper
 
 
 def inputs_of(model: Any, seed: int = 0) -> dict[str, Any]:
-    """Arrays for the inputs of a model with fixed shapes: normal floats, and token ids from 0 to 9."""
+    """Return arrays for the inputs of a model with fixed shapes: normal floats, and token ids from 0 to 9."""
     random = np.random.default_rng(seed)
     given: dict[str, Any] = {}
     weights = {weight.name for weight in model.graph.initializer}
@@ -33,7 +33,7 @@ def inputs_of(model: Any, seed: int = 0) -> dict[str, Any]:
 
 
 def optimized(model: Any, level: str = "basic") -> Any:
-    """The model as onnxruntime's optimizer writes it; above the level "basic" it has ops of com.microsoft."""
+    """Return the output of onnxruntime's optimizer; above the level "basic" it has ops of com.microsoft."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -57,7 +57,7 @@ class _Samples:
 
 
 def quantized(model: Any, form: str = "QDQ", **options: Any) -> Any:
-    """The model in 8 bits, calibrated; `form` is QDQ (ONNX ops) or QOperator (some of com.microsoft)."""
+    """Return the model calibrated in 8 bits; `form` is QDQ (ONNX ops) or QOperator (com.microsoft ops)."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     options.setdefault("activation_type", QuantType.QUInt8)
@@ -69,7 +69,7 @@ def quantized(model: Any, form: str = "QDQ", **options: Any) -> Any:
 
 
 def quantized_dynamically(model: Any) -> Any:
-    """The model with weights of 8 bits and activations that are quantized as the model runs."""
+    """Return the model with 8-bit weights and activations that are quantized during the run."""
     from onnxruntime.quantization import quantize_dynamic
 
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def quantized_dynamically(model: Any) -> Any:
 
 
 def halved(model: Any) -> Any:
-    """The model in f16, inputs and outputs too."""
+    """Return the model in f16, including its inputs and outputs."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     made = onnx.ModelProto()
@@ -89,7 +89,7 @@ def halved(model: Any) -> Any:
 
 
 def fused(model: Any, heads: int, hidden: int) -> Any:
-    """The model after onnxruntime's optimizer for transformers, which needs sympy."""
+    """Return the output of onnxruntime's optimizer for transformers, which needs sympy."""
     from onnxruntime.transformers.optimizer import optimize_model
 
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +101,7 @@ def fused(model: Any, heads: int, hidden: int) -> Any:
 
 
 def packed(model: Any, *, symmetric: bool = True, block: int = 16) -> Any:
-    """The model with the weights of its MatMul in 4 bits, by onnxruntime's quantizer of one weight."""
+    """Return the model with the weights of MatMul in 4 bits, quantized one by one by onnxruntime."""
     from onnxruntime.capi import _pybind_state as native
 
     made = onnx.ModelProto()
@@ -138,7 +138,7 @@ def packed(model: Any, *, symmetric: bool = True, block: int = 16) -> Any:
 
 
 def renamed(model: Any, prefix: str = "v") -> Any:
-    """The model with other names for all values but its inputs and outputs, and without names of nodes."""
+    """Return the model with other names for inner values, and without names of nodes."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     kept = {value.name for value in (*made.graph.input, *made.graph.output)} | {""}
@@ -158,7 +158,7 @@ def renamed(model: Any, prefix: str = "v") -> Any:
 
 
 def reordered(model: Any, seed: int = 0) -> Any:
-    """The model with its nodes in another valid order."""
+    """Return the model with its nodes in another valid order."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     random = np.random.default_rng(seed)

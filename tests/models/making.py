@@ -1,7 +1,7 @@
 """Small models of common architectures.
 
-`ARCHITECTURES` maps a name to a function that returns an `onnx.ModelProto` with one fixed set of
-weights (opset 18, IR 10, f32, a batch of 2 or a short sequence).  `forms.py` makes other forms of them.
+`ARCHITECTURES` maps a name to a function that returns an `onnx.ModelProto` with fixed weights
+(opset 18, IR 10, f32, a batch of 2 or a short sequence).  `forms.py` derives other forms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OPSET, IR_VERSION = 18, 10
 
 
 class Maker:
-    """Collects nodes and weights.  Names are those of an exporter: scope, op, number."""
+    """Collect nodes and weights.  Names have the form of an exporter: scope, op, number."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = np.random.default_rng(seed)
@@ -25,23 +25,23 @@ class Maker:
         self.weights: list[Any] = []
 
     def weight(self, *shape: int, scale: float | None = None, name: str | None = None) -> str:
-        """The name of a weight of normal numbers; `scale` defaults to 1 / sqrt(fan in)."""
+        """Add a weight of normal numbers, and return its name; `scale` defaults to 1 / sqrt(fan in)."""
         fan_in = int(np.prod(shape[1:])) if len(shape) > 2 else shape[0]
         values = self.random.standard_normal(shape) * (fan_in**-0.5 if scale is None else scale)
         return self.constant(values.astype(np.float32), name)
 
     def constant(self, values: Any, name: str | None = None) -> str:
-        """The name of a constant with these values."""
+        """Add a constant with these values, and return its name."""
         name = name or f"weight_{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.asarray(values), name))
         return name
 
     def integers(self, *values: int) -> str:
-        """The name of a constant vector of i64."""
+        """Add a constant i64 vector, and return its name."""
         return self.constant(np.array(values, np.int64))
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, scope: str = "", **attributes: Any) -> Any:
-        """Add a node; the name of its result, or the names if it has several."""
+        """Add a node, and return the name of its result, or a list of names if it has several."""
         name = f"{scope}/{kind}_{len(self.nodes)}"
         names = [f"{name}_output_{index}" for index in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(inputs), names, name=name, **attributes))
@@ -50,7 +50,7 @@ class Maker:
     def model(
         self, inputs: Mapping[str, Sequence[int]], outputs: Sequence[str], **integers: Sequence[int]
     ) -> Any:
-        """The model; `integers` are inputs of i64."""
+        """Return the model; `integers` are i64 inputs."""
         given = [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()
         ]
@@ -175,7 +175,7 @@ def _layer_norm(make: Maker, x: str, width: int, scope: str) -> str:
 
 
 def _spelled_out_layer_norm(make: Maker, x: str, width: int, scope: str) -> str:
-    """As exporters write it for opsets before 17."""
+    """Add LayerNorm as exporters write it for opsets before 17."""
     centered = make.op("Sub", x, make.op("ReduceMean", x, make.integers(-1), scope=scope), scope=scope)
     squared = make.op("Pow", centered, make.constant(np.float32(2)), scope=scope)
     variance = make.op("ReduceMean", squared, make.integers(-1), scope=scope)
@@ -189,7 +189,7 @@ def _spelled_out_layer_norm(make: Maker, x: str, width: int, scope: str) -> str:
 
 
 def _gelu(make: Maker, x: str, scope: str) -> str:
-    """As exporters write it: x / sqrt(2), Erf, + 1, * x, * 0.5."""
+    """Add GELU as exporters write it: x / sqrt(2), Erf, + 1, * x, * 0.5."""
     erf = make.op("Erf", make.op("Div", x, make.constant(np.float32(2**0.5)), scope=scope), scope=scope)
     product = make.op("Mul", x, make.op("Add", erf, make.constant(np.float32(1)), scope=scope), scope=scope)
     return str(make.op("Mul", product, make.constant(np.float32(0.5)), scope=scope))
@@ -276,4 +276,4 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (mlp, convnet, residual, mobile, encoder, token_classifier, recurrent, decoder, mixer)
 }
-"""Name to the function that makes the model."""
+"""Name to the function that returns the model."""

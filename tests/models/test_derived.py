@@ -1,9 +1,9 @@
-"""What onnxruntime's optimizers and quantizers make of a model runs on NumPy and agrees with onnxruntime.
+"""Models from onnxruntime's optimizers and quantizers run on NumPy and agree with onnxruntime.
 
-Two checks.  *Statement by statement*: each node is computed from the operands that onnxruntime gave it, and
-must equal its result: integers exactly, f32 within 1e-4 of the largest element, f16 within 1e-2.  *As a
-whole*: the outputs agree as well; behind a quantization, an operand that differs by rounding may choose the
-neighbouring code, so there the outputs agree within a few codes.
+There are two checks.  *Statement by statement*: each node is computed from the operands that onnxruntime
+computed, and the result must equal that of onnxruntime: integers exactly, f32 within 1e-4 of the largest
+element, f16 within 1e-2.  *As a whole*: the outputs agree too.  In a quantized model an operand that
+differs by rounding may select the neighbouring code, so its outputs agree within a few codes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SAMPLE = [
     ("residual", "half, all"),
 ]
 ROUNDED_DOWN = {("decoder", "Resize")}
-"""onnxruntime cuts the interpolated codes of a Resize to whole numbers; ONNX's reference rounds them."""
+"""onnxruntime truncates the interpolated codes of a Resize; ONNX's reference rounds them."""
 
 
 @cache
@@ -93,7 +93,7 @@ def by_nncdbg(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def all_values(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Every value of the model's nodes, as onnxruntime computes it."""
+    """Return every value of the model's nodes, computed by onnxruntime."""
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     names = [name for node in model.graph.node for name in node.output if name]
@@ -105,7 +105,7 @@ def all_values(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def statements(model: Any, values: dict[str, Any]) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
-    """Each node, a model of that node alone, and its operands."""
+    """Yield each node, a model with only that node, and its operands."""
     for node in model.graph.node:
         given = {name: values[name] for name in node.input if name}
         infos = [
@@ -137,7 +137,7 @@ def check(name: str, form: str) -> None:
     for node, alone, given in statements(model, values):
         if (name, node.op_type) in ROUNDED_DOWN and given[node.input[0]].dtype.kind != "f":
             continue
-        # A step of a quantized sweep may choose the neighbouring code, which the later steps carry on.
+        # A step of a quantized sweep may select the neighbouring code, which affects the later steps.
         loose = 2e-2 if node.op_type == "DynamicQuantizeLSTM" else None
         for output, result in by_nncdbg(alone, given).items():
             assert_agrees(f"{node.op_type} %{output}", result, values[output], loose)

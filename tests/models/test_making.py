@@ -1,4 +1,4 @@
-"""The models that other tests are built on: each form computes what the model does."""
+"""The models of other tests: each form computes the same outputs as the model."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def outputs_of(model: Any, inputs: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["mlp", "token_classifier", "mixer"])
 @pytest.mark.parametrize(
-    ("form", "apart"),
+    ("form", "tolerance"),
     [(optimized, 1e-5), (renamed, 0), (reordered, 0), (quantized, 0.2), (quantized_dynamically, 0.2)],
 )
-def test_every_form_computes_what_the_model_does(name: str, form: Callable[[Any], Any], apart: float) -> None:
+def test_every_form_computes_the_outputs_of_the_model(
+    name: str, form: Callable[[Any], Any], tolerance: float
+) -> None:
     model = ARCHITECTURES[name]()
     inputs, before = inputs_of(model), model.SerializeToString()
     wanted, found = outputs_of(model, inputs), outputs_of(form(model), inputs)
     assert model.SerializeToString() == before
     for one, other in zip(wanted, found, strict=True):
-        np.testing.assert_allclose(one, other, atol=apart, rtol=apart)
+        np.testing.assert_allclose(one, other, atol=tolerance, rtol=tolerance)

@@ -25,5 +25,5 @@ def test_an_example_notebook_runs_and_shows_html(path: Path) -> None:
         assert outputs[0].data["text/html"].startswith('<div class="nncdbg">')
 
 
-def test_there_is_an_example_notebook() -> None:
+def test_the_example_notebook_exists() -> None:
     assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["find_a_nan.ipynb"]

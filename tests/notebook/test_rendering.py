@@ -1,4 +1,4 @@
-"""What programs, debuggers, reports and tensors show in a notebook."""
+"""The HTML of programs, debuggers, reports and tensors in a notebook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 HOSTILE = '"</style><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\\u001b[2J\\u202e"'
 
 
-class _Reader(HTMLParser):
+class _HtmlReader(HTMLParser):
     """Collects tags, attributes and text, and checks that tags are closed in order."""
 
     def __init__(self, html: str) -> None:
@@ -57,8 +57,8 @@ TAGS = {*"div style b pre span table thead tbody tr th td img svg polyline rect"
 ATTRIBUTES = {*"class style src width height alt points fill stroke stroke-width title x".split()}  # noqa: SIM905
 
 
-def read(shown: Any) -> _Reader:
-    found = _Reader(shown._repr_html_())
+def read_html(shown: Any) -> _HtmlReader:
+    found = _HtmlReader(shown._repr_html_())
     assert found.tags <= TAGS
     assert found.attributes <= ATTRIBUTES
     return found
@@ -74,7 +74,7 @@ def debugger_at(line: int | None) -> nncdbg.Debugger:
 
 
 def test_a_program_shows_its_signature_and_its_text() -> None:
-    text = read(nncdbg.load(EXAMPLES / "first_steps.nnc")).text
+    text = read_html(nncdbg.load(EXAMPLES / "first_steps.nnc")).text
     assert text.startswith("first_steps.nnc: @main(%x: f32[2,4])")
     assert "%probs: f32[2,3] = Softmax(%final, axis=-1)" in text
     assert "more lines" not in text
@@ -89,14 +89,14 @@ def test_a_long_program_shows_its_first_lines() -> None:
 
 
 def test_a_debugger_shows_the_statement_and_its_values() -> None:
-    text = read(debugger_at(17)).text
+    text = read_html(debugger_at(17)).text
     assert "in @sharpen" in text
     assert re.search(r"-> 17 +%s\.1: f32\[2,3\] = Mul\(%s, 1\.5\)", text)
     assert "%sf32[2,3]" in text
 
 
 def test_a_debugger_that_ended_shows_its_outputs() -> None:
-    found = read(debugger_at(None))
+    found = read_html(debugger_at(None))
     assert "ended after 52 statements" in found.text
     assert "%probsf32[2,3]" in found.text
     assert "img" in found.tags
@@ -107,13 +107,13 @@ def test_a_debugger_at_a_failure_shows_the_error() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(text))
     stop = debugger.run()
     for shown in (debugger, stop):
-        assert "error: mine.Unknown has no kernel" in read(shown).text
+        assert "error: mine.Unknown has no kernel" in read_html(shown).text
 
 
 def test_a_stop_shows_why_and_where() -> None:
     debugger = nncdbg.Debugger(EXAMPLES / "first_steps.nnc")
     debugger.break_at(op="Softmax")
-    text = read(debugger.run()).text
+    text = read_html(debugger.run()).text
     assert text.startswith("breakpoint at line 13%p: f32[2,3] = Softmax(%s, axis=-1)")
 
 
@@ -122,22 +122,22 @@ def test_reports_show_their_text() -> None:
         nncdbg.watch(EXAMPLES / "nan_softmax.nnc"),
         nncdbg.diff(EXAMPLES / "attention.nnc", dtype_b="f16"),
     ):
-        shown = read(report).text
+        shown = read_html(report).text
         assert [line.rstrip() for line in shown.split("\n")] == [
             line.rstrip() for line in str(report).split("\n")
         ]
 
 
-def test_statistics_are_a_table() -> None:
+def test_statistics_are_shown_as_a_table() -> None:
     summary = nncdbg.summarize(np.array([1.0, np.nan, 3.0, -np.inf]))
-    found = read(summary)
+    found = read_html(summary)
     assert found.text == "minmeanmaxstdnan+inf-infzerosubnormalcount1231101004"
     assert '<span class="bad">1</span>' in summary._repr_html_()
 
 
 def test_outputs_show_every_value() -> None:
     outputs = nncdbg.run(EXAMPLES / "first_steps.nnc")
-    text = read(outputs).text
+    text = read_html(outputs).text
     assert "%probsf32[2,3]" in text
     assert "%stepsi64[]5" in text
 
@@ -179,7 +179,7 @@ def test_one_nan_of_a_million_elements_is_in_the_picture() -> None:
     assert "each cell is the mean of 8 x 8 elements" in html
 
 
-def test_three_axes_are_several_images_on_one_scale() -> None:
+def test_three_axes_are_drawn_as_several_images_on_one_scale() -> None:
     array = np.arange(2 * 4 * 3 * 3, dtype=np.float32).reshape(2, 4, 3, 3)
     html = nncdbg.Tensor(array)._repr_html_()
     images = pixels(html)
@@ -189,7 +189,7 @@ def test_three_axes_are_several_images_on_one_scale() -> None:
     assert images[5][2, 2].tolist() == [253, 231, 37]
 
 
-def test_a_vector_is_a_line_with_marks() -> None:
+def test_a_vector_is_drawn_as_a_line_with_marks() -> None:
     array = np.sin(np.arange(100.0))
     array[40] = np.nan
     html = nncdbg.Tensor(array)._repr_html_()
@@ -197,7 +197,7 @@ def test_a_vector_is_a_line_with_marks() -> None:
     assert len(re.search(r'points="([^"]+)"', html)[1].split()) == 99  # type: ignore[index]
 
 
-ODD: dict[str, Callable[[], Any]] = {
+UNUSUAL: dict[str, Callable[[], Any]] = {
     "scalar": lambda: np.float32(3),
     "empty": lambda: np.zeros((0, 3)),
     "bool": lambda: np.eye(5, dtype=bool),
@@ -213,10 +213,10 @@ ODD: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ODD)
-def test_odd_tensors_render(kind: str) -> None:
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_unusual_tensors_render(kind: str) -> None:
     with np.errstate(all="raise"):
-        found = read(nncdbg.Tensor(ODD[kind]()))
+        found = read_html(nncdbg.Tensor(UNUSUAL[kind]()))
     assert "NaN" not in found.text
 
 
@@ -236,7 +236,7 @@ def test_hostile_names_and_strings_are_escaped() -> None:
     assert debugger.outputs is not None
     shown += [debugger, debugger.outputs, nncdbg.Tensor(value, name)]
     for each in shown:
-        found = read(each)
+        found = read_html(each)
         assert "script" not in found.tags
         assert "\x1b" not in found.text
         assert "\u202e" not in found.text

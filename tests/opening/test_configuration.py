@@ -1,8 +1,9 @@
-"""The run configuration and its views: flags, keys of a launch configuration, parameters in Python."""
+"""The run configuration and its forms: flags, keys of a launch configuration, parameters in Python."""
 
 from __future__ import annotations
 
 import inspect
+import json
 from argparse import Action
 from collections.abc import Callable
 from dataclasses import MISSING
@@ -11,9 +12,11 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
+from jsonschema import Draft7Validator
 
 import nncdbg
 from nncdbg.dap_server.launch_arguments import LaunchArguments
+from nncdbg.engine import extensions
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import (
     Parser,
@@ -27,8 +30,8 @@ from nncdbg.terminal.one_shot import run, text
 from tools.launch_schema import MANIFEST, manifest
 
 NO_FLAG = {"program": "the positional argument", "folder": "the command line has the current folder"}
-OF_THE_CALLER = {"compiled", "statistics", "black_box", "supervision"}
-"""Parameters of Debugger that a command decides, not the user of a command."""
+INTERNAL_PARAMETERS = {"statistics", "black_box", "supervision"}
+"""Parameters of Debugger that are set by the command, not by its user."""
 
 NAMES = [*settings()]
 
@@ -126,11 +129,11 @@ def test_each_setting_is_a_documented_parameter_in_python(name: str) -> None:
 def test_each_parameter_of_the_debugger_is_a_setting() -> None:
     parameters = {*inspect.signature(nncdbg.Debugger).parameters}
     of_debugger = {name for name, (_, setting) in settings().items() if setting.parameter == "Debugger"}
-    assert parameters - OF_THE_CALLER == of_debugger
+    assert parameters - INTERNAL_PARAMETERS == of_debugger
 
 
 @pytest.mark.parametrize("name", ["seed", "fallback", "max_ops"])
-def test_types_of_parameters_are_those_of_the_record(name: str) -> None:
+def test_parameters_have_the_types_of_the_record(name: str) -> None:
     hints = get_type_hints(RunConfiguration)
     assert str(inspect.signature(nncdbg.Debugger).parameters[name].annotation) in (
         str(hints[name]),
@@ -142,10 +145,18 @@ def test_the_manifest_of_the_extension_is_generated() -> None:
     assert manifest() == MANIFEST.read_text(encoding="utf-8")
 
 
-# -- what completes a configuration ------------------------------------------------------------
+def test_the_manifest_suggests_the_built_in_backends_and_accepts_others() -> None:
+    launch = json.loads(manifest())["contributes"]["debuggers"][0]["configurationAttributes"]["launch"]
+    schema = launch["properties"]["backend"]
+    assert schema["anyOf"][0] == {"enum": [*extensions.BUILT_IN[extensions.BACKENDS]]}
+    for value, valid in (("cupy", True), ("rounding", True), (3, False)):
+        assert Draft7Validator(schema).is_valid(value) is valid
 
 
-def test_a_given_setting_wins_over_the_base_even_if_it_is_the_default() -> None:
+# -- completion of a configuration -------------------------------------------------------------
+
+
+def test_an_explicit_setting_overrides_the_base_even_with_the_default_value() -> None:
     given = RunConfiguration(backend="numpy", given=frozenset({"backend"}))
     completed = given.completed({"backend": "onnxruntime", "seed": 7})
     assert (completed.backend, completed.seed) == ("numpy", 7)
@@ -171,7 +182,7 @@ def test_inputs_and_sizes_are_completed_by_name() -> None:
         ("m --allow-store /nonexistent", "no such folder"),
     ],
 )
-def test_a_malformed_setting_is_refused_before_anything_is_read(line: str, error: str) -> None:
+def test_a_malformed_setting_is_an_error_before_files_are_read(line: str, error: str) -> None:
     with pytest.raises(UsageError, match=error):
         configuration_of(parser().parse_args(line.split()))
 

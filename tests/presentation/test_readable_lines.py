@@ -30,7 +30,7 @@ ARRAY = np.zeros((1, 1024, 128, 128), np.float16)
 
 
 def decoder() -> Program:
-    """Names as PyTorch's exporter gives them, of up to 180 characters."""
+    """A program with names of up to 180 characters, in the form of PyTorch's exporter."""
     nodes = []
     previous = "input_ids"
     for layer in range(12):
@@ -56,15 +56,15 @@ def program(request: pytest.FixtureRequest) -> Program:
 
 
 def statements(program: Program) -> Iterator[tuple[int, Node, ShortNames]]:
-    """The line of each statement, the statement, and the names in sight."""
+    """Yield the line of each statement, the statement, and the names in scope."""
     names, listing = ProgramNames(program), printed(program, locations=False)
     for path, graph in blocks(program):
         for pc, node in enumerate(graph.nodes):
             yield listing.line(path, pc), node, names.at(path)
 
 
-def named(text: str, name: str, names: ShortNames) -> bool:
-    """Whether a text shows a form of a name."""
+def is_named_in(text: str, name: str, names: ShortNames) -> bool:
+    """Return whether a text contains a form of a name."""
     return any(form in text for form in Layout(names=names).forms(name))
 
 
@@ -77,9 +77,9 @@ def test_every_statement_of_a_listing_shows_its_op_and_names(program: Program) -
         assert all(part.cell_len <= WIDTH for part in shown), text
         assert node.op in text
         head = next((value.name for value in node.outputs if value.name), "")
-        assert named(text, head, names) or node.op in ("if", "while")
+        assert is_named_in(text, head, names) or node.op in ("if", "while")
         operands = [operand for operand in node.inputs if isinstance(operand, str)]
-        assert all(named(text, operand, names) for operand in operands[:2]), text
+        assert all(is_named_in(text, operand, names) for operand in operands[:2]), text
 
 
 def test_the_current_statement_shows_all_names(program: Program) -> None:
@@ -91,7 +91,7 @@ def test_the_current_statement_shows_all_names(program: Program) -> None:
         outputs = [value.name for value in node.outputs if value.name and node.op not in ("if", "while")]
         operands = [operand for operand in node.inputs if isinstance(operand, str)]
         if "more =" not in text:
-            assert all(named(text, name, names) for name in [*outputs, *operands]), text
+            assert all(is_named_in(text, name, names) for name in [*outputs, *operands]), text
 
 
 def test_the_lines_of_every_value_show_name_type_and_all_statistics(program: Program) -> None:
@@ -100,7 +100,7 @@ def test_the_lines_of_every_value_show_name_type_and_all_statistics(program: Pro
             shown = value_line(value.name, ARRAY, WIDEST, Layout(WIDTH, names=names)).plain
             assert all(len(line) <= WIDTH for line in shown.split("\n"))
             assert all(figure in shown for figure in FIGURES)
-            assert named(shown, value.name, names) or not value.name
+            assert is_named_in(shown, value.name, names) or not value.name
             assert "f16[1,1024,128,128]" in shown
 
 
@@ -151,7 +151,9 @@ def test_stepping_through_a_model_keeps_lines_within_the_screen(
         ('  if %c @then loc("a.py":1) {', 20, ["  if %c @then {"]),
     ],
 )
-def test_brief_statements_give_up_the_least_first(statement: str, room: int, shown: list[str]) -> None:
+def test_brief_statements_drop_the_least_important_parts_first(
+    statement: str, room: int, shown: list[str]
+) -> None:
     assert brief(statement, ShortNames(()), room) == shown
 
 
@@ -164,7 +166,7 @@ def test_whole_statements_wrap_and_keep_attributes() -> None:
     ]
 
 
-def test_names_in_strings_stay() -> None:
+def test_names_in_strings_are_not_shortened() -> None:
     names = ShortNames(["x", "/a/long/path/of/a/model/Relu_output_0"])
     text = '%x = Op(%/a/long/path/of/a/model/Relu_output_0, s="%/a/long/path/of/a/model/Relu_output_0")'
     assert whole(text, names, 200) == [

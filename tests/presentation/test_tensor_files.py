@@ -1,4 +1,4 @@
-"""`dump`: every format read back by the library that reads such files."""
+"""`dump`: the library for each format reads the written file back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nncdbg.presentation.tensor_files import write_tensors
 X = np.array([[1.5, -0.1, np.nan], [np.inf, 3e-7, -np.inf]], np.float32)
 
 
-def test_npy_and_npz_hold_the_same_arrays(tmp_path: Path) -> None:
+def test_npy_and_npz_store_the_same_arrays(tmp_path: Path) -> None:
     assert write_tensors(tmp_path / "x", {"x": X}) == tmp_path / "x.npy"
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), X)
     write_tensors(tmp_path / "both.npz", {"file": X, "a/b": X[0]})
@@ -35,7 +35,7 @@ def test_text_reads_back_exactly(tmp_path: Path, suffix: str, array: np.ndarray)
     np.testing.assert_array_equal(read.reshape(np.shape(array)), array)
 
 
-def test_txt_holds_every_matrix_of_a_tensor(tmp_path: Path) -> None:
+def test_txt_contains_every_matrix_of_a_tensor(tmp_path: Path) -> None:
     array = np.arange(24).reshape(2, 3, 4)
     path = write_tensors(tmp_path / "x.txt", {"x": array})
     lines = path.read_text().splitlines()
@@ -63,7 +63,7 @@ def test_csv_quotes_strings(tmp_path: Path) -> None:
         (".", {"x": X}, "it is a folder"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused_and_nothing_is_left(
+def test_tensors_that_a_format_cannot_store_are_errors_and_leave_no_file(
     tmp_path: Path, name: str, tensors: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
@@ -99,7 +99,7 @@ def test_matrices_of_a_tensor_are_side_by_side_on_one_scale() -> None:
 @pytest.mark.parametrize(
     "array", [np.float64(3), np.full(5, np.nan), np.array([1e308, -1e308]), np.arange(7) > 3]
 )
-def test_any_numbers_make_a_picture(array: np.ndarray) -> None:
+def test_any_numeric_array_can_be_drawn(array: np.ndarray) -> None:
     assert _pixels(np.asarray(array)).ndim == 3
 
 

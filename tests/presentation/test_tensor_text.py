@@ -1,4 +1,4 @@
-"""Views of tensors: golden pictures at 80 and 20 columns, and never a line that is too wide."""
+"""Text views of tensors: exact output at 80 and 20 columns, and no line wider than the screen."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_grid_of_a_large_matrix_shows_its_edges() -> None:
     assert [line.split()[0] for line in lines[1:]] == ["[0]", "[1]", "…", "[98]", "[99]"]
 
 
-def test_grid_of_a_slice_says_which() -> None:
+def test_grid_of_a_slice_shows_its_index() -> None:
     tensor = np.arange(2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
     assert grid(tensor, (1, 2), layout=WIDE).plain == (
         "[1, 2, :, :] of i64[2,3,2,2]\n     0  1\n[0] 20 21\n[1] 22 23"
@@ -115,7 +115,7 @@ def test_grid_of_a_vector_wraps() -> None:
 
 
 @pytest.mark.parametrize("index", [(5,), (0, 0, 0), (..., ...), ("a",), (1.5,)])
-def test_grid_refuses_an_index(index: Any) -> None:
+def test_grid_rejects_an_invalid_index(index: Any) -> None:
     with pytest.raises(UsageError, match="the index is invalid for"):
         grid(MATRIX, index)
 
@@ -149,7 +149,7 @@ def test_image_in_half_blocks() -> None:
     )
 
 
-def test_image_takes_the_mean_of_areas() -> None:
+def test_image_shows_the_mean_of_each_area() -> None:
     blocks = np.kron(np.arange(4.0).reshape(2, 2), np.ones((30, 30)))
     blocks[0, 0], blocks[1, 1] = 60, -60
     assert image(blocks, layout=NARROW, lines=1).plain == "scale 1 .. 2\neach cell is the me…\n @"
@@ -164,7 +164,7 @@ def test_image_takes_the_mean_of_areas() -> None:
     )
 
 
-def test_channel_strip() -> None:
+def test_channel_strip_draws_channels_side_by_side() -> None:
     tensor = np.stack([RAMP[:, :4] * 0, RAMP[:, :4] * 3, RAMP[:, 6:]])[None]
     assert channel_strip(tensor, layout=WIDE).plain == (
         "[0, :, :, :] of f32[1,3,4,4], channels 0 to 2 of 3, scale 0 .. 9\n"
@@ -178,7 +178,7 @@ def test_channel_strip() -> None:
     ]
 
 
-def test_spark() -> None:
+def test_spark_draws_one_character_per_element() -> None:
     assert spark(np.arange(8), layout=WIDE).plain == "▁▂▃▄▅▆▇█"
     assert spark(np.array([0, np.nan, np.inf, -np.inf, 1]), layout=WIDE).plain == "▁!^v█"
     assert spark(np.arange(10), layout=PLAIN).plain == " .:-=+*#%@"
@@ -188,7 +188,7 @@ def test_spark() -> None:
 HISTOGRAM = Histogram(np.array([-1.0, 0, 1, 2]), np.array([2, 16, 8]), nan=4, posinf=0, neginf=1)
 
 
-def test_histogram_bars() -> None:
+def test_histogram_bars_are_proportional_to_counts() -> None:
     assert histogram_bars(HISTOGRAM, Layout(30)).plain == (
         "-1 .. 0 ██▍                  2\n"
         " 0 .. 1 ███████████████████ 16\n"
@@ -205,7 +205,7 @@ def test_histogram_bars() -> None:
     )
 
 
-def test_histogram_bars_of_nothing() -> None:
+def test_histogram_bars_show_empty_and_rare_counts() -> None:
     nothing = Histogram(np.array([0.0, 1]), np.array([0]), 0, 0, 0)
     assert histogram_bars(nothing, WIDE).plain == "(empty)"
     rare = Histogram(np.array([0.0, 1, 2]), np.array([10**6, 1]), 0, 0, 0)
@@ -223,17 +223,17 @@ def test_histogram_bars_of_nothing() -> None:
         (np.array("a", object), "%x str[]\n'a'"),
     ],
 )
-def test_show_picks(array: Any, expected: str) -> None:
+def test_show_selects_the_view_for_the_shape(array: Any, expected: str) -> None:
     assert show(array, "x", WIDE).plain == expected
 
 
-def test_show_pictures() -> None:
+def test_show_draws_large_tensors_as_pictures() -> None:
     assert show(np.zeros((17, 17)), "x", WIDE).plain.startswith("%x f64[17,17]\nscale 0 .. 0, each cell")
     assert "channels 0 to 3 of 64" in show(BIG, "x", WIDE).plain
     assert show(np.zeros((8, 4, 1, 1)), "x", WIDE).plain.startswith("%x f64[8,4,1,1]\n    0 1 2 3\n[0] 0")
 
 
-def test_look_of_a_console() -> None:
+def test_layout_follows_the_console() -> None:
     assert Layout.of(Console(file=io.StringIO(), width=33)) == Layout(33, False, True)
     terminal = Console(file=io.StringIO(), force_terminal=True, color_system="256", width=33)
     assert Layout.of(terminal).color
@@ -241,15 +241,15 @@ def test_look_of_a_console() -> None:
     assert not Layout.of(quiet).color
 
 
-def test_printed_as_it_is() -> None:
-    """Through a console that has no colour, the characters are those of the view."""
+def test_a_console_without_colour_prints_the_text_of_the_view() -> None:
+    """The characters that a console without colour prints are those of the view."""
     file = io.StringIO()
     view = show(BIG + np.arange(56, dtype=np.float32), "x", Layout(40))
     Console(file=file, width=40).print(view)
     assert file.getvalue().split("\n")[:-1] == view.plain.split("\n")
 
 
-# -- never an exception, never a line too wide --------------------------------------------------------
+# -- no exception, and no line wider than the screen --------------------------------------------------
 
 NUMBERS = [name for name in dtypes.NUMPY if name != "str"]
 
@@ -304,19 +304,19 @@ COUNTS = st.integers(0, 10**12)
     st.booleans(),
 )
 def test_every_histogram_fits(
-    edges: list[float], counts: list[int], apart: tuple[int, int, int], width: int, unicode: bool
+    edges: list[float], counts: list[int], nonfinite: tuple[int, int, int], width: int, unicode: bool
 ) -> None:
-    bins = Histogram(np.sort(edges), np.array(counts[: len(edges) - 1]), *apart)
+    bins = Histogram(np.sort(edges), np.array(counts[: len(edges) - 1]), *nonfinite)
     view = histogram_bars(bins, Layout(width, unicode=unicode)).plain
     lines = view.split("\n")
     assert all(cell_len(line) <= width for line in lines)
     assert unicode or view.isascii()
-    shown = len(edges) - 1 + sum(count > 0 for count in apart)
-    assert len(lines) == (shown if any(bins.counts) or any(apart) else 1)
+    shown = len(edges) - 1 + sum(count > 0 for count in nonfinite)
+    assert len(lines) == (shown if any(bins.counts) or any(nonfinite) else 1)
 
 
 @pytest.mark.parametrize("view", [image, channel_strip])
-def test_pictures_refuse(view: Any) -> None:
+def test_pictures_reject_vectors_and_strings(view: Any) -> None:
     with pytest.raises(UsageError, match="axes"):
         view(np.arange(3))
     with pytest.raises(UsageError, match="strings cannot be drawn"):

@@ -1,4 +1,4 @@
-"""`why` without a name: planted bugs lead to their statement in few commands from opening the model."""
+"""`why` without a name: few commands after opening a model find the statement of a planted bug."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUGS = {
 }
 
 
-def said(session: CommandSession, capsys: pytest.CaptureFixture[str], *lines: str) -> str:
+def output_of(session: CommandSession, capsys: pytest.CaptureFixture[str], *lines: str) -> str:
     session.screen = Screen()
     capsys.readouterr()
     for line in lines:
@@ -40,13 +40,13 @@ def opened(program: nncdbg.Program, **inputs: np.ndarray) -> CommandSession:
 
 
 @pytest.mark.parametrize("model", BUGS)
-def test_planted_bug_is_found_in_few_commands(
+def test_a_planted_bug_is_found_in_few_commands(
     model: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     statement, words, most = BUGS[model]
     commands = ("run", "why")
     assert len(commands) <= most
-    lines = said(opened(nncdbg.load(str(repository / model))), capsys, *commands).splitlines()
+    lines = output_of(opened(nncdbg.load(str(repository / model))), capsys, *commands).splitlines()
     first = next(i for i, line in enumerate(lines) if "originate" in line or "suspicious" in line)
     assert lines[first + 1] == statement
     assert any(words in line for line in lines[first:])
@@ -61,27 +61,29 @@ def test_planted_bug_is_found_in_few_commands(
         ("%y = Abs(%x)", "%y f32[3] [1. 2. 3.]"),
     ],
 )
-def test_end_names_the_command_for_an_abnormal_output(
+def test_the_end_of_a_run_suggests_a_command_for_an_abnormal_output(
     statements: str, ending: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = f"#nncdbg 1\nopset 18\ngraph @main(%x: f32[3]) -> (%y) {{\n  {statements}\n  return %y\n}}\n"
     session = opened(nncdbg.parse(text), x=np.array([-1, -2, -3], np.float32))
-    assert said(session, capsys, "run").splitlines()[-1] == ending
+    assert output_of(session, capsys, "run").splitlines()[-1] == ending
 
 
-def test_why_at_a_stop_explains_what_the_stop_is_about(
+def test_why_at_a_stop_explains_the_value_of_the_stop(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = opened(nncdbg.load(str(repository / "examples" / "nan_softmax.nnc")))
-    assert said(session, capsys, "why").startswith("%logits f32[3,4] min")
-    assert "cause: zero times infinity" in said(session, capsys, "catch nan", "run", "why")
+    assert output_of(session, capsys, "why").startswith("%logits f32[3,4] min")
+    assert "cause: zero times infinity" in output_of(session, capsys, "catch nan", "run", "why")
     assert (
-        said(session, capsys, "next", "why").splitlines()[-2].startswith("path: line 21 Log -> line 22 Mul")
+        output_of(session, capsys, "next", "why")
+        .splitlines()[-2]
+        .startswith("path: line 21 Log -> line 22 Mul")
     )
-    assert said(session, capsys, "why %q", "why -v %q 1").startswith("%q f32[3,4]")
+    assert output_of(session, capsys, "why %q", "why -v %q 1").startswith("%q f32[3,4]")
 
 
-def test_zeros_of_a_dead_activation_name_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zeros_of_a_dead_activation_originate_at_the_activation(capsys: pytest.CaptureFixture[str]) -> None:
     text = """#nncdbg 1
 opset 18
 graph @main(%x: f32[4]) -> (%y) {
@@ -92,7 +94,7 @@ graph @main(%x: f32[4]) -> (%y) {
   return %y
 }
 """
-    shown = said(opened(nncdbg.parse(text)), capsys, "run", "why")
+    shown = output_of(opened(nncdbg.parse(text)), capsys, "run", "why")
     assert "Zeros originate at this statement:\nline 6: %r" in shown
     assert "cause: no positive input: the largest element of %n is -" in shown
     assert "path: line 6 Relu -> line 7 Mul" in shown
@@ -107,12 +109,12 @@ graph @main(%n: i64[2]) -> (%y) {
   return %y
 }
 """
-    shown = said(opened(nncdbg.parse(text)), capsys, "run", "why")
+    shown = output_of(opened(nncdbg.parse(text)), capsys, "run", "why")
     assert "originate" not in shown
     assert "path: line 4 Mul -> line 5 Cast" in shown or "path: line 5 Cast" in shown
 
 
-def test_why_passes_a_branch_whose_frame_is_not_of_the_statement(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_follows_a_value_through_a_branch_of_another_frame(capsys: pytest.CaptureFixture[str]) -> None:
     text = """#nncdbg 1
 opset 18
 graph @main(%x: f32[3], %c: bool[]) -> (%y) {
@@ -140,23 +142,25 @@ graph @inner(%u: f32[3], %c: bool[]) -> (%v) {
 """
     for chosen in (False, True):
         session = opened(nncdbg.parse(text), c=np.array(chosen))
-        assert "(input)" in said(session, capsys, "run", "why", "why -v")
+        assert "(input)" in output_of(session, capsys, "run", "why", "why -v")
 
 
-def test_a_nan_set_by_hand_is_not_blamed_on_the_kernel(
+def test_a_nan_set_by_hand_is_not_attributed_to_the_kernel(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = opened(nncdbg.load(str(repository / "examples" / "first_steps.nnc")))
-    shown = said(session, capsys, "until 12", "set %scores[0, 0] = nan", "delete", "continue", "why %probs")
+    shown = output_of(
+        session, capsys, "until 12", "set %scores[0, 0] = nan", "delete", "continue", "why %probs"
+    )
     assert "cause: set by hand at step 6; MatMul did not compute it" in shown
     assert "report the bug" not in shown
 
 
-def test_zeros_set_by_hand_are_not_blamed_on_the_op(
+def test_zeros_set_by_hand_are_not_attributed_to_the_op(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = opened(nncdbg.load(str(repository / "examples" / "first_steps.nnc")))
-    shown = said(session, capsys, "until 12", "set %scores = 0", "why %scores")
+    shown = output_of(session, capsys, "until 12", "set %scores = 0", "why %scores")
     assert "cause: set by hand at step 6; MatMul did not compute it" in shown
 
 
@@ -164,8 +168,8 @@ def test_diff_of_branches_counts_nan_on_one_side(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = opened(nncdbg.load(str(repository / "examples" / "first_steps.nnc")))
-    shown = said(session, capsys, "until 12", "set %scores[0, 0] = nan", "diff %scores")
+    shown = output_of(session, capsys, "until 12", "set %scores[0, 0] = nan", "diff %scores")
     assert "1 of 6 elements differ\n  NaN on one side: 1\n  the other elements are equal\n" in shown
     assert "largest difference" not in shown
-    shown = said(session, capsys, "set %scores[1] = [inf, 0, 0]", "diff %scores 0")
+    shown = output_of(session, capsys, "set %scores[1] = [inf, 0, 0]", "diff %scores 0")
     assert "  Inf on one side, or of the other sign: 1\n  largest difference" in shown

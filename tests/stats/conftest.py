@@ -1,4 +1,4 @@
-"""The compiled pass, ready; and the plain one alone."""
+"""Fixtures that select the compiled or the plain pass of the statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def compiled() -> None:
 
 @pytest.fixture(params=["compiled", "plain"])
 def either_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs a test twice: with the compiled pass, and as if nothing were compiled yet."""
+    """Run a test twice: with the compiled pass, and with no pass compiled yet."""
     if request.param == "compiled":
         request.getfixturevalue("compiled")
     else:

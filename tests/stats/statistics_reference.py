@@ -1,4 +1,4 @@
-"""Statistics the slow and certain way: Python integers and floats, `math.fsum`, two passes."""
+"""Reference statistics, slow and exact: Python integers and floats, `math.fsum`, two passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nncdbg.engine import dtypes
 
 
 def numbers_of(array: np.ndarray[Any, Any]) -> list[Any]:
-    """The elements as Python numbers; complex ones as absolute values, NaN if either part is."""
+    """Return the elements as Python numbers; complex ones as absolute values, NaN if either part is."""
     if array.dtype.kind == "c":
         parts = [(float(z.real), float(z.imag)) for z in array.reshape(-1)]
         return [math.nan if math.isnan(x) or math.isnan(y) else math.hypot(x, y) for x, y in parts]
@@ -59,18 +59,19 @@ def moments(finite: list[Any]) -> tuple[Any, Any, Any, Any]:
 
 
 def assert_agrees(summary: Any, array: np.ndarray[Any, Any]) -> None:
-    """Counts and ends exactly; mean and std within 1e-6 of themselves, or 1e-12 of the magnitude.
+    """Compare counts, min and max exactly; mean and std within 1e-6 relative, or 1e-12 of the magnitude.
 
-    So for all four of complex tensors, where one `hypot` may differ from another in the last bit.
+    For complex tensors min and max have the same tolerance: implementations of `hypot` may differ in
+    the last bit.
     """
-    want, have = expected(array), summary.as_dict()
+    wanted, found = expected(array), summary.as_dict()
     near = ("mean", "std", "min", "max") if array.dtype.kind == "c" else ("mean", "std")
-    exact = [name for name in want if name not in near]
-    assert {name: have[name] for name in exact} == {name: want[name] for name in exact}
-    assert [type(have[name]) for name in exact] == [type(want[name]) for name in exact]
-    top = max(abs(want["min"] or 0), abs(want["max"] or 0))
+    exact = [name for name in wanted if name not in near]
+    assert {name: found[name] for name in exact} == {name: wanted[name] for name in exact}
+    assert [type(found[name]) for name in exact] == [type(wanted[name]) for name in exact]
+    top = max(abs(wanted["min"] or 0), abs(wanted["max"] or 0))
     for name in near:
-        if want[name] is None:
-            assert have[name] is None
+        if wanted[name] is None:
+            assert found[name] is None
         else:
-            assert math.isclose(have[name], want[name], rel_tol=1e-6, abs_tol=1e-12 * top), name
+            assert math.isclose(found[name], wanted[name], rel_tol=1e-6, abs_tol=1e-12 * top), name

@@ -16,7 +16,7 @@ from nncdbg.stats import compare
 FLOATS = sorted(dtypes.FLOATS)
 
 
-def test_figures_against_formulas() -> None:
+def test_figures_equal_their_formulas() -> None:
     rng = np.random.default_rng(0)
     a = rng.standard_normal((300, 400)).astype(np.float32)
     b = a + np.float32(1e-3) * rng.standard_normal((300, 400)).astype(np.float32)
@@ -35,7 +35,7 @@ def test_figures_against_formulas() -> None:
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_ulps_are_steps_between_neighbours(name: str) -> None:
-    """Against the list of all finite numbers of a narrow dtype; steps by `nextafter` in a wide one."""
+    """The reference is the list of all finite numbers of a narrow dtype, or `nextafter` of a wide one."""
     dtype = dtypes.NUMPY[name]
     if dtype.itemsize > 2:
         a = np.array([1, -1, 0, 1e-45 if name == "f32" else 5e-324], dtype)
@@ -55,7 +55,7 @@ def test_ulps_are_steps_between_neighbours(name: str) -> None:
         assert compare(np.array([p]), np.array([q])).max_ulp == steps
 
 
-def test_special_values() -> None:
+def test_nan_and_inf_differ_only_on_one_side() -> None:
     a = np.array([1, np.nan, np.nan, np.inf, np.inf, np.inf, 0.0])
     b = np.array([1, np.nan, 2.0, np.inf, -np.inf, 3.0, -0.0])
     found = compare(a, b)
@@ -63,7 +63,7 @@ def test_special_values() -> None:
     assert (found.max_abs, found.max_rel, found.max_ulp) == (0.0, 0.0, 0)
 
 
-def test_nothing_to_compare() -> None:
+def test_tensors_without_finite_pairs_have_no_differences() -> None:
     for array in (np.zeros((0, 3)), np.full(4, np.nan)):
         found = compare(array, array)
         assert (found.max_abs, found.mean_abs, found.cosine, found.max_ulp, found.worst) == (None,) * 5
@@ -81,13 +81,13 @@ def test_a_tensor_equals_itself(array: np.ndarray[Any, Any]) -> None:
     json.dumps(found.as_dict(), allow_nan=False)
 
 
-def test_integers_beyond_f64() -> None:
+def test_integers_beyond_f64_are_compared_exactly() -> None:
     found = compare(np.array([2**63 - 1, -(2**63)]), np.array([2**63 - 2, 2**63 - 1]))
     assert (found.mismatched, found.worst, found.max_ulp) == (2, (1,), None)
     assert found.max_abs == float(2**64 - 1)
 
 
-def test_other_dtypes() -> None:
+def test_mixed_bool_complex_and_string_dtypes_are_compared() -> None:
     assert compare(np.float32(1.5), np.float64(1.0)).max_abs == 0.5
     assert compare(np.array([True, False]), np.array([True, True])).worst == (1,)
     assert compare(np.array([3 + 4j]), np.array([0j])).max_abs == 5
@@ -96,7 +96,7 @@ def test_other_dtypes() -> None:
     assert (strings.mismatched, strings.worst, strings.max_abs) == (1, (1,), None)
 
 
-def test_what_cannot_be_compared() -> None:
+def test_other_shapes_and_dtypes_are_errors() -> None:
     with pytest.raises(UsageError, match="shape"):
         compare(np.zeros(3), np.zeros((3, 1)))
     with pytest.raises(UsageError, match="strings"):

@@ -1,4 +1,4 @@
-"""Whether a tensor is finite: the same answer as NumPy's, whichever way it is found."""
+"""The check that a tensor is finite agrees with NumPy, compiled or not."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FLOATS = sorted(dtypes.FLOATS | dtypes.COMPLEX)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 7, 5000])
 @pytest.mark.parametrize("name", FLOATS)
-def test_one_element_is_enough(name: str, size: int, compiled: bool) -> None:
+def test_a_single_nonfinite_element_is_found(name: str, size: int, compiled: bool) -> None:
     if compiled:
         prepare(wait=True)
     dtype = dtypes.NUMPY[name]
     array = np.ones(size, dtype)
     assert is_finite(array)
-    for place in {0, size // 2, size - 1} if size else ():
+    for position in {0, size // 2, size - 1} if size else ():
         for number in (np.nan, np.inf, -np.inf):
             with np.errstate(all="ignore"):
-                spoilt = array.copy()
-                spoilt[place] = number
-            assert is_finite(spoilt) == bool(np.isfinite(spoilt).all()), (number, place)
+                changed = array.copy()
+                changed[position] = number
+            assert is_finite(changed) == bool(np.isfinite(changed).all()), (number, position)
 
 
 @pytest.mark.parametrize("size", [3, 5000])
@@ -42,15 +42,17 @@ def test_the_largest_numbers_are_finite(size: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 3), st.sampled_from([np.nan, np.inf, 1e38, 0.0]), st.integers(0, 5), st.booleans())
-def test_any_strides(axis: int, number: float, step: int, turned: bool) -> None:
+def test_a_nonfinite_element_is_found_with_any_strides(
+    axis: int, number: float, step: int, reversed_axis: bool
+) -> None:
     array = np.ones((4, 6, 5, 7), np.float32)
     array[1, 2, 3, 4] = number
     seen: Any = np.moveaxis(array, axis, 0)[:: step + 1]
-    seen = seen[..., ::-1] if turned else seen
+    seen = seen[..., ::-1] if reversed_axis else seen
     assert is_finite(seen) == bool(np.isfinite(seen).all())
 
 
-def test_what_is_no_tensor_of_floats_is_finite() -> None:
+def test_values_that_are_not_float_tensors_are_finite() -> None:
     for value in (None, [np.array(np.nan)], np.array([1, 2]), np.array(["a"], object), np.array([True])):
         assert is_finite(value)
     assert not is_finite(np.float32("nan"))

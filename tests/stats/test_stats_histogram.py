@@ -20,7 +20,7 @@ from nncdbg.stats import histogram
     st.lists(st.sampled_from([np.nan, np.inf, -np.inf]), max_size=5),
 )
 @settings(max_examples=100, deadline=None)
-def test_counts_are_those_of_numpy(finite: np.ndarray[Any, Any], bins: int, others: list[float]) -> None:
+def test_counts_equal_those_of_numpy(finite: np.ndarray[Any, Any], bins: int, others: list[float]) -> None:
     found = histogram(np.concatenate([finite, np.array(others, np.float32)]), bins)
     assert (found.nan, found.posinf, found.neginf) == tuple(
         sum(test(x) for x in others) for test in (np.isnan, np.isposinf, np.isneginf)
@@ -28,14 +28,14 @@ def test_counts_are_those_of_numpy(finite: np.ndarray[Any, Any], bins: int, othe
     assert found.counts.sum() == finite.size
     try:
         counts, edges = np.histogram(finite, bins)
-    except ValueError:  # NumPy finds no room for the bins between such close numbers
+    except ValueError:  # the numbers are too close for so many bins
         return
     np.testing.assert_array_equal(found.counts, counts)
     np.testing.assert_array_equal(found.edges, edges.astype(np.float64))
 
 
 @pytest.mark.parametrize("name", [name for name in dtypes.NUMPY if name not in ("str", "bool")])
-def test_every_dtype(name: str) -> None:
+def test_every_dtype_has_a_histogram(name: str) -> None:
     array = np.array([1, 1, 2, 1, 2, 2, 1]).astype(dtypes.NUMPY[name]) if name != "i2" else None
     if array is None:
         array = np.array([0, 0, 1, 0, 1, 1, 0]).astype(dtypes.NUMPY[name])
@@ -44,7 +44,7 @@ def test_every_dtype(name: str) -> None:
     json.dumps(found.as_dict(), allow_nan=False)
 
 
-def test_bools_empty_and_equal() -> None:
+def test_bools_empty_tensors_and_equal_elements_have_a_histogram() -> None:
     assert histogram(np.array([True, False, True]), 2).counts.tolist() == [1, 2]
     assert histogram(np.zeros(0), 3).counts.tolist() == [0, 0, 0]
     assert histogram(np.full(4, np.nan)).nan == 4
@@ -63,14 +63,14 @@ def test_bools_empty_and_equal() -> None:
         np.array([5e-324, 0]),
     ],
 )
-def test_hard_ranges_lose_no_element(numbers: np.ndarray[Any, Any]) -> None:
+def test_extreme_ranges_lose_no_element(numbers: np.ndarray[Any, Any]) -> None:
     found = histogram(numbers, 10)
     assert found.counts.sum() == numbers.size
     assert np.all(np.isfinite(found.edges))
     assert np.all(np.diff(found.edges) >= 0)
 
 
-def test_edges_and_range() -> None:
+def test_edges_and_range_can_be_given() -> None:
     assert histogram(np.arange(10), [0, 5, 9]).counts.tolist() == [5, 5]
     assert histogram(np.arange(10), 2, (2, 6)).counts.tolist() == [2, 3]
 
@@ -79,18 +79,18 @@ def test_edges_and_range() -> None:
     ("bins", "limits"),
     [(0, None), (-1, None), ([1.0], None), ([2.0, 1.0], None), (3, (1, 0)), (3, (0, np.inf))],
 )
-def test_bad_bins_and_ranges(bins: Any, limits: Any) -> None:
+def test_invalid_bins_and_ranges_are_errors(bins: Any, limits: Any) -> None:
     with pytest.raises(UsageError):
         histogram(np.arange(3), bins, limits)
 
 
 @pytest.mark.parametrize("number", [-1e300, 1.797e308, -1.797e308, 0.0, 1e16])
-def test_a_range_without_width_is_widened_to_have_room_for_all_bins(number: float) -> None:
+def test_a_range_of_width_zero_is_widened_for_all_bins(number: float) -> None:
     found = histogram(np.array([number]), 1020, (number, number))
     assert found.counts.sum() == 1
     assert np.all(np.diff(found.edges) > 0)
 
 
-def test_strings_have_none() -> None:
+def test_strings_have_no_histogram() -> None:
     with pytest.raises(UsageError, match="strings"):
         histogram(np.array(["a"]))

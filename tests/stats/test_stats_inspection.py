@@ -29,7 +29,7 @@ GUARD = 64
 
 
 class Buffer:
-    """`count` fresh elements between two guards, as the debug allocator hands them out."""
+    """`count` uninitialized elements between two guards, in the layout of the debug allocator."""
 
     def __init__(self, name: str, count: int, guard: int = GUARD) -> None:
         dtype = dtypes.NUMPY[name]
@@ -44,7 +44,7 @@ class Buffer:
         fill(self.array)
 
     def inspect(self, name: str) -> tuple[int, list[float]]:
-        """Flags and row, which the two inspections agree on."""
+        """Return the flags and the row after checking that both inspections agree."""
         row = np.full(ROW_SIZE, -1.0)
         flags = inspect_plain(self.array, self.before, self.after, row)
         run = inspector(name)
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_fresh_buffer_is_all_unwritten(name: str) -> None:
+def test_a_fresh_buffer_is_uninitialized(name: str) -> None:
     for count in (1, 2, 7, 600):
         buffer = Buffer(name, count)
         assert is_pattern(buffer.array).all()
@@ -76,7 +76,7 @@ def test_fresh_buffer_is_all_unwritten(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "c64"]
 )
-def test_pattern_is_nan(name: str) -> None:
+def test_the_pattern_is_nan(name: str) -> None:
     buffer = Buffer(name, 9)
     flags, row = buffer.inspect(name)
     assert flags == Flag.UNWRITTEN | Flag.NAN
@@ -85,19 +85,19 @@ def test_pattern_is_nan(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_written_buffer_is_clean_until_one_element_is_not(name: str) -> None:
+def test_one_uninitialized_element_of_a_written_buffer_is_found(name: str) -> None:
     for count in (1, 5, 512, 1030):
         buffer = Buffer(name, count)
-        fresh = buffer.payload.copy()  # bytes: NumPy writes a bool as 0 or 1 whatever it was
+        fresh = buffer.payload.copy()  # bytes, because NumPy writes every bool as 0 or 1
         size = buffer.array.dtype.itemsize
         buffer.array[...] = np.ones(count).astype(buffer.array.dtype)
         untouched = is_pattern(buffer.array)
-        if name != "f8e8m0fnu":  # whose 1.0 is the byte 0x7F, the pattern at odd addresses
+        if name != "f8e8m0fnu":  # its 1.0 is the byte 0x7F, the pattern at odd addresses
             assert not untouched.any()
             flags, row = buffer.inspect(name)
             assert (flags, row[:4], row[9]) == (0, [1.0, 1.0, 1.0, 0.0], count)
-        for place in {0, count // 2, count - 1}:
-            element = slice(place * size, (place + 1) * size)
+        for position in {0, count // 2, count - 1}:
+            element = slice(position * size, (position + 1) * size)
             written = buffer.payload[element].copy()
             buffer.payload[element] = fresh[element]
             assert buffer.inspect(name)[0] & Flag.UNWRITTEN
@@ -106,7 +106,7 @@ def test_written_buffer_is_clean_until_one_element_is_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["f32", "f16", "i64", "u8", "bool", "c64"])
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_damage_at_every_byte_of_the_guards(name: str, count: int) -> None:
+def test_damage_at_every_byte_of_the_guards_is_found(name: str, count: int) -> None:
     for guard in (1, 5, 16, 33):
         buffer = Buffer(name, count, guard * 8)
         buffer.array[...] = np.zeros(count).astype(buffer.array.dtype)
@@ -145,7 +145,7 @@ def test_compiled_and_plain_agree_on_any_bits(name: str) -> None:
     st.sampled_from(["f32", "f64", "f16", "bf16"]),
 )
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_flags_say_what_is_there(numbers: list[float], name: str) -> None:
+def test_flags_report_nan_and_inf(numbers: list[float], name: str) -> None:
     buffer = Buffer(name, len(numbers))
     with np.errstate(over="ignore"):
         buffer.array[...] = np.array(numbers, np.float64).astype(buffer.array.dtype)
@@ -158,14 +158,14 @@ def test_flags_say_what_is_there(numbers: list[float], name: str) -> None:
     np.testing.assert_array_equal(row_of(summary), row)
 
 
-def test_bool_bytes_other_than_0_and_1() -> None:
+def test_bool_bytes_other_than_0_and_1_are_uninitialized() -> None:
     buffer = Buffer("bool", 4)
     buffer.payload[...] = [0, 1, 2, 1]
     assert buffer.inspect("bool")[0] == Flag.UNWRITTEN
     assert is_pattern(buffer.array).tolist() == [False, False, True, False]
 
 
-def test_pattern_word_and_odd_addresses() -> None:
+def test_the_pattern_is_found_at_odd_addresses() -> None:
     raw = np.zeros(12, np.uint8)
     fill(raw[1:])
     assert raw[2:].view("<u2").tolist() == [PATTERN_WORD] * 5
@@ -176,7 +176,7 @@ def test_pattern_word_and_odd_addresses() -> None:
     assert not is_pattern(np.array(["a"], object)).any()
 
 
-def test_fill_refuses_what_it_cannot_fill() -> None:
+def test_fill_rejects_arrays_that_it_cannot_fill() -> None:
     read_only = np.zeros(3)
     read_only.flags.writeable = False
     for array in (np.zeros(6)[::2], np.array([None]), read_only):
@@ -188,12 +188,12 @@ def test_fill_refuses_what_it_cannot_fill() -> None:
     assert is_pattern(fortran).all()
 
 
-def test_no_inspector_for_strings_and_unknown_names() -> None:
+def test_strings_and_unknown_dtypes_have_no_inspector() -> None:
     assert inspector("str") is None
     assert inspector("f128") is None
 
 
-def test_integer_rows_become_integers() -> None:
+def test_rows_of_integers_become_integers() -> None:
     buffer = Buffer("i32", 2)
     buffer.array[...] = [-7, 2**30]
     _, row = buffer.inspect("i32")

@@ -1,4 +1,4 @@
-"""Statistics by pieces are those of the whole, and can be given up."""
+"""Statistics by pieces equal those of the whole tensor, and can be cancelled."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from nncdbg.stats import blocks, histogram, piecewise, summarize
 from nncdbg.stats.blocks import next_nonfinite
 
 
-class GaveUpError(Exception):
+class CancelledError(Exception):
     """Raised between two pieces."""
 
 
-def _odd_values(size: int) -> Array:
+def _values_with_nonfinite(size: int) -> Array:
     values = np.random.default_rng(0).standard_normal(size).astype(np.float32)
     values[3], values[50], values[51], values[7] = np.nan, np.inf, -np.inf, 0
     return values
 
 
 ARRAYS = {
-    "flat": _odd_values(1000),
-    "transposed": _odd_values(1000).reshape(10, 100).T,
-    "every other": _odd_values(2000)[::2],
-    "repeated": np.broadcast_to(_odd_values(100), (10, 100)),
-    "bf16": _odd_values(1000).astype(ml_dtypes.bfloat16).reshape(2, 5, 100),
+    "flat": _values_with_nonfinite(1000),
+    "transposed": _values_with_nonfinite(1000).reshape(10, 100).T,
+    "every other": _values_with_nonfinite(2000)[::2],
+    "repeated": np.broadcast_to(_values_with_nonfinite(100), (10, 100)),
+    "bf16": _values_with_nonfinite(1000).astype(ml_dtypes.bfloat16).reshape(2, 5, 100),
     "i4": np.arange(1000).astype(np.int8).astype(ml_dtypes.int4),
     "bool": np.arange(1000) % 3 == 0,
     "only nan": np.full(200, np.nan),
     "empty": np.zeros((0, 3)),
     "scalar": np.asarray(2.5),
-    "complex": _odd_values(1000).astype(np.complex64),
+    "complex": _values_with_nonfinite(1000).astype(np.complex64),
 }
 
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_the_same_as_of_the_whole(array: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_by_pieces_equal_those_of_the_whole(array: Array, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(piecewise, "_PIECE", 64)
     calls: list[int] = []
     found = piecewise.summarize_by_pieces(array, lambda: calls.append(1))
@@ -52,20 +52,20 @@ def test_the_same_as_of_the_whole(array: Array, monkeypatch: pytest.MonkeyPatch)
         assert spread.as_dict() == expected.as_dict()
 
 
-def test_it_can_be_given_up_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_can_be_cancelled_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(piecewise, "_PIECE", 64)
     left = iter([None, None])
 
     def between() -> None:
         if next(left, 1) is not None:
-            raise GaveUpError
+            raise CancelledError
 
-    with pytest.raises(GaveUpError):
+    with pytest.raises(CancelledError):
         piecewise.summarize_by_pieces(np.zeros(1000), between)
 
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_next_nonfinite_visits_each_odd_element_in_order(
+def test_next_nonfinite_visits_each_nonfinite_element_in_order(
     array: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "_PIECE", 64)
@@ -73,9 +73,9 @@ def test_next_nonfinite_visits_each_odd_element_in_order(
         expected = np.flatnonzero(~np.isfinite(array.reshape(-1).astype(np.complex128)))
     found, start = [], 0
     for _ in expected:
-        place = next_nonfinite(array, start, lambda: None)
-        assert place is not None
-        found.append(place)
-        start = place + 1
+        position = next_nonfinite(array, start, lambda: None)
+        assert position is not None
+        found.append(position)
+        start = position + 1
     assert found == expected.tolist()
     assert next_nonfinite(array, start, lambda: None) == (found[0] if found else None)

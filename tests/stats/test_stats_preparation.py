@@ -1,4 +1,4 @@
-"""Each in a process of its own: there is one preparation per process."""
+"""Preparation of the compiled statistics: it happens once per process, so each test runs its own process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def run(*lines: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_numba_is_not_imported_before_it_is_wanted() -> None:
+def test_numba_is_not_imported_before_preparation() -> None:
     assert (
         run("from nncdbg import stats", CHECK, "print('numba' in sys.modules, stats.ready())")
         == "False False"
     )
 
 
-def test_without_numba_the_plain_pass_stays() -> None:
+def test_the_plain_pass_is_used_without_numba() -> None:
     out = run(
         "sys.modules['numba'] = None",
         "from nncdbg import stats",
@@ -42,12 +42,12 @@ def test_without_numba_the_plain_pass_stays() -> None:
     assert out.startswith(("False ModuleNotFoundError", "False ImportError"))
 
 
-def test_leaving_while_it_compiles_is_safe(tmp_path: Path) -> None:
+def test_exit_during_compilation_is_safe(tmp_path: Path) -> None:
     run("from nncdbg import stats", "stats.prepare()", "stats.prepare()", NUMBA_CACHE_DIR=str(tmp_path))
 
 
-def test_no_folder_for_the_cache() -> None:
-    """numba refuses `cache=True` where it finds no place for a cache; compiling works all the same."""
+def test_compilation_works_without_a_cache_folder() -> None:
+    """numba rejects `cache=True` where it finds no folder for a cache."""
     out = run(
         "from numba.core import caching",
         "caching.CompileResultCacheImpl._locator_classes = []",

@@ -34,7 +34,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def sample(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
-    """Random bits: every NaN, infinity, sub-normal and extreme integer that the dtype has may come."""
+    """Return random bits: any NaN, infinity, subnormal or extreme integer of the dtype can occur."""
     dtype = dtypes.NUMPY[name]
     rng = np.random.default_rng(seed)
     if name == "bool":
@@ -45,7 +45,9 @@ def sample(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", NUMBERS)
-def test_every_dtype_shape_and_layout(either_pass: str, name: str, layout: str) -> None:
+def test_statistics_of_every_dtype_shape_and_layout_are_exact(
+    either_pass: str, name: str, layout: str
+) -> None:
     for seed, shape in enumerate(SHAPES):
         array = LAYOUTS[layout](sample(name, shape, seed))
         array.flags.writeable = False
@@ -70,7 +72,7 @@ FLOAT_TENSORS: dict[str, list[float]] = {
 
 @pytest.mark.parametrize("name", ["f64", "f32", "f16", "bf16", "f8e5m2", "c64"])
 @pytest.mark.parametrize("tensor", FLOAT_TENSORS)
-def test_special_values(either_pass: str, name: str, tensor: str) -> None:
+def test_statistics_of_special_values_are_exact(either_pass: str, name: str, tensor: str) -> None:
     array = np.array(FLOAT_TENSORS[tensor]).astype(dtypes.NUMPY[name])
     summary = stats.summarize(array)
     assert_agrees(summary, array)
@@ -124,7 +126,7 @@ def test_equal_elements_have_no_spread(either_pass: str, name: str, number: floa
         ("c128", lambda r: 1e300 * r),
     ],
 )
-def test_mean_and_std_at_hard_magnitudes(either_pass: str, name: str, make: Any) -> None:
+def test_mean_and_std_are_accurate_at_extreme_magnitudes(either_pass: str, name: str, make: Any) -> None:
     array = make(np.random.default_rng(3).standard_normal(3000)).astype(dtypes.NUMPY[name])
     assert_agrees(stats.summarize(array), array)
     summary, (mean, std) = stats.summarize(array), (expected(array)["mean"], expected(array)["std"])
@@ -142,13 +144,15 @@ def test_mean_and_std_at_hard_magnitudes(either_pass: str, name: str, make: Any)
     st.booleans(),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_array(either_pass: str, array: np.ndarray[Any, Any], turned: bool) -> None:
-    array = array.T[::-1] if turned and array.ndim else array
+def test_statistics_of_any_array_are_exact(
+    either_pass: str, array: np.ndarray[Any, Any], reversed_axes: bool
+) -> None:
+    array = array.T[::-1] if reversed_axes and array.ndim else array
     assert_agrees(stats.summarize(array), array)
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">f8", ">i8", ">u2", ">f2"])
-def test_foreign_byte_order_and_unaligned(either_pass: str, dtype: str) -> None:
+def test_byte_order_and_alignment_do_not_matter(either_pass: str, dtype: str) -> None:
     array = np.arange(2000).astype(dtype)
     native = array.astype(array.dtype.newbyteorder("="))
     raw = np.zeros(native.nbytes + 1, np.uint8)
@@ -157,7 +161,7 @@ def test_foreign_byte_order_and_unaligned(either_pass: str, dtype: str) -> None:
     assert stats.summarize(array) == stats.summarize(native) == stats.summarize(unaligned)
 
 
-def test_large_tensor_in_threads(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_tensor_is_summarized_in_threads(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summarization, "_cores", lambda: 3)
     array = np.random.default_rng(0).standard_normal(5_000_001, dtype=np.float32)
     array[[5, 4_999_999]] = np.nan, np.inf
@@ -169,26 +173,26 @@ def test_large_tensor_in_threads(compiled: None, monkeypatch: pytest.MonkeyPatch
     assert summary.mean == pytest.approx(finite.mean(), rel=1e-9, abs=1e-12)
 
 
-def test_broadcast_of_any_size_reads_each_element_once(either_pass: str) -> None:
+def test_a_broadcast_tensor_reads_each_element_once(either_pass: str) -> None:
     array = np.broadcast_to(np.array([[1.0], [np.nan]], np.float32), (10**6, 2, 10**6))
     summary = stats.summarize(array)
     assert (summary.nan, summary.count, summary.std) == (10**12, 2 * 10**12, 0.0)
 
 
-def test_strings_and_what_no_tensor_holds() -> None:
+def test_strings_have_no_statistics_and_other_dtypes_are_errors() -> None:
     none = Summary(None, None, None, None, 0, 0, 0, 0, 0, 2)
     assert stats.summarize(np.array(["a", "b"])) == stats.summarize(np.array(["a", "b"], object)) == none
     with pytest.raises(UsageError, match="no statistics"):
         stats.summarize(np.zeros(2, "M8[s]"))
 
 
-def test_scalars(either_pass: str) -> None:
+def test_scalars_are_summarized(either_pass: str) -> None:
     assert stats.summarize(np.float32(2.5)).min == 2.5
     assert stats.summarize(np.bool_(True)).max == 1
     assert stats.summarize(3).max == 3
 
 
-def test_record() -> None:
+def test_a_summary_prints_and_is_immutable() -> None:
     summary = stats.summarize(np.array([-0.125, 6.0625, np.nan, np.inf, 0]))
     assert str(summary) == "nan 1 +inf 1 min -0.125 mean 1.979 max 6.062 std 2.888"
     assert str(stats.summarize(np.array([-np.inf]))) == "-inf 1 of 1"
@@ -200,7 +204,7 @@ def test_record() -> None:
     assert hash(summary) == hash(dataclasses.replace(summary))
 
 
-def test_combining_parts_is_the_whole() -> None:
+def test_combined_parts_equal_the_whole() -> None:
     array = sample("f32", (4000,))
     parts = [summarize_plain(part) for part in np.array_split(array, 7)]
     assert_agrees(combine(parts), array)

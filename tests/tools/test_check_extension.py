@@ -1,4 +1,4 @@
-"""The check of a packaged extension reports each defect that the Marketplace or Open VSX would."""
+"""The check of a packaged extension reports each defect that the Marketplace or Open VSX reports."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ DEFECTS: dict[str, tuple[Change, str]] = {
     "category": (key("categories", ["Debugger"]), "unknown category 'Debugger'"),
     "keywords": (key("keywords", ["a"] * 31), "31 keywords"),
     "small icon": (file("media/icon.png", png(64)), "is 64x64"),
-    "icon no PNG": (key("icon", "media/icon.svg"), "is not a packaged PNG"),
+    "icon not PNG": (key("icon", "media/icon.svg"), "is not a packaged PNG"),
     "newer types": (key("devDependencies", {"@types/vscode": "1.101.0"}), "newer than engines.vscode"),
     "main": (key("main", "./out/other.js"), "out/other.js is named in package.json and not packaged"),
     "relative picture": (file("readme.md", b"![x](media/x.png)"), "media/x.png: VS Code shows only https"),
@@ -99,7 +99,7 @@ DEFECTS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_defect_is_reported(defect: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_is_reported(defect: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change, message = DEFECTS[defect]
     assert main([str(package(tmp_path, change))]) == 1
     reported = capsys.readouterr().err.splitlines()
@@ -117,7 +117,7 @@ def test_publishing_needs_links_and_https_pictures(
     assert all(f"{each!r} is missing" in reported for each in ("repository", "bugs", "homepage"))
 
 
-def test_publishable_package(tmp_path: Path) -> None:
+def test_a_publishable_package_passes_the_check(tmp_path: Path) -> None:
     def change(manifest: dict[str, Any], files: Files) -> None:
         url = "https://example.org/example"
         manifest.update(repository={"type": "git", "url": f"{url}.git"}, bugs={"url": url}, homepage=url)
@@ -140,7 +140,7 @@ def test_embedded_pictures_pass_the_check(tmp_path: Path) -> None:
     assert "![two](https://example.org/a.png)" in readme
 
 
-def test_unreadable_package_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_package_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "example.vsix"
     path.write_bytes(b"no zip")
     assert main([str(path)]) == 3

@@ -1,4 +1,4 @@
-"""The example package in `examples/plugin`, installed: a front-end, a backend, an op and a command."""
+"""The installed example package of `examples/plugin`: a front-end, a backend, an op and a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL = EXAMPLE / "area.calc"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the package is installed into, without network."""
+    """The folder with the installed package; the installation needs no network."""
     folder = tmp_path_factory.mktemp("installed")
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(folder)]
     pip = [sys.executable, "-m", "pip", "install", *options, str(EXAMPLE)]
@@ -59,8 +59,8 @@ def test_the_backend_runs_the_program(installed: Path) -> None:
 def test_the_prompt_lists_and_runs_the_command(installed: Path) -> None:
     done = run(installed, str(MODEL), typed="help\ntally\nquit\n")
     assert done.returncode == 0, done.stderr
-    looking = done.stdout.partition("Program and values")[2].partition("Edits, marks, branches")[0]
-    assert "tally" in looking
+    listed_commands = done.stdout.partition("Program and values")[2].partition("Edits, marks, branches")[0]
+    assert "tally" in listed_commands
     assert "   2  Mul" in done.stdout
 
 
@@ -87,7 +87,7 @@ print(program.graph.nodes[2].location)
     assert done.stdout == "area.calc:4\n"
 
 
-def test_an_error_in_a_file_names_its_line(installed: Path, tmp_path: Path) -> None:
+def test_an_error_in_a_file_has_its_line(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "wrong.calc").write_text("input r\nb = r * r\nb = r + r\noutput b\n")
     done = run(installed, "run", str(tmp_path / "wrong.calc"))
     assert done.returncode == 3
@@ -95,7 +95,7 @@ def test_an_error_in_a_file_names_its_line(installed: Path, tmp_path: Path) -> N
     assert "wrong.calc:3" in done.stderr
 
 
-def test_a_broken_package_is_named_and_stops_nothing_else(tmp_path: Path) -> None:
+def test_a_broken_package_is_reported_and_other_commands_work(tmp_path: Path) -> None:
     metadata = tmp_path / "broken_calculator-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-calculator\nVersion: 1.0\n")
@@ -104,20 +104,20 @@ def test_a_broken_package_is_named_and_stops_nothing_else(tmp_path: Path) -> Non
     (metadata / "entry_points.txt").write_text("\n".join(lines))
     text = tmp_path / "model.nnc"
     text.write_text("graph @main(%x: f32[2]) -> (%y: f32[2]) {\n  %y: f32[2] = Relu(%x)\n  return %y\n}\n")
-    words = "of broken-calculator failed: ModuleNotFoundError: No module named 'no_such_module'"
+    failure = "of broken-calculator failed: ModuleNotFoundError: No module named 'no_such_module'"
     assert run(tmp_path, "run", str(text)).returncode == 0
     refused = run(tmp_path, "run", str(MODEL))
     assert (refused.returncode, refused.stderr.startswith('error: the extension "calc"')) == (3, True)
-    assert words in refused.stderr
+    assert failure in refused.stderr
     assert "pip uninstall broken-calculator" in refused.stderr
-    assert words in run(tmp_path, "run", str(text), "--backend", "rounding").stderr
+    assert failure in run(tmp_path, "run", str(text), "--backend", "rounding").stderr
     listed = run(tmp_path, "ops")
     assert listed.returncode == 0
-    assert words in listed.stderr
+    assert failure in listed.stderr
     assert "Relu" in listed.stdout
     prompt = run(tmp_path, str(text), typed="help\nnext\nquit\n")
     assert prompt.returncode == 0
-    assert words in prompt.stdout + prompt.stderr
+    assert failure in prompt.stdout + prompt.stderr
 
 
 def test_built_in_names_read_no_metadata(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The generated files under docs/ are current, and the check reports those that are not."""
+"""The generated files under docs/ are current, and the check reports stale files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.generate_pages import SOURCES, Pages, main
 
 
 @pytest.mark.parametrize("target", SOURCES)
-def test_generated_file_is_current(target: str) -> None:
+def test_a_generated_file_is_current(target: str) -> None:
     assert main(["--check", "--only", target]) == 0, "run `make docs`"
 
 
@@ -21,13 +21,13 @@ def two_pages() -> Pages:
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one folder of generated files, not written yet."""
+    """The folder of generated files of a small repository; the files do not exist yet."""
     monkeypatch.setattr(generate_pages, "ROOT", tmp_path)
     monkeypatch.setattr(generate_pages, "SOURCES", {"docs/made/": two_pages})
     return tmp_path / "docs" / "made"
 
 
-def test_check_reports_missing_files_and_writes_nothing(
+def test_the_check_reports_missing_files_and_writes_nothing(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--check"]) == 1

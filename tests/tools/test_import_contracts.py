@@ -1,4 +1,4 @@
-"""The contracts of imports: what breaks them."""
+"""The import contracts: the imports that break them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def checked(kind: type[Any], graph: ImportGraph, **options: object) -> Any:
         (["p.loose", "p.top", "p.low"], [("p", "p.top")], True, [], []),
     ],
 )
-def test_complete_layers(
+def test_every_module_is_in_a_layer_and_imports_only_downward(
     layers: list[str],
     imports: list[tuple[str, str]],
     kept: bool,
@@ -47,7 +47,7 @@ def test_complete_layers(
     assert (check.kept, check.metadata["outside"], check.metadata["backward"]) == (kept, outside, backward)
 
 
-def test_a_cycle_longer_than_allowed_is_listed_with_its_imports() -> None:
+def test_a_cycle_that_is_too_long_is_listed_with_its_imports() -> None:
     cycle = [("p.top", "p.low.a"), ("p.low.a", "p.low.b"), ("p.low.b", "p.top")]
     assert checked(SmallCyclesContract, graph_of(*cycle), most=3).kept
     check = checked(SmallCyclesContract, graph_of(*cycle), most=2)
@@ -55,7 +55,7 @@ def test_a_cycle_longer_than_allowed_is_listed_with_its_imports() -> None:
     assert (check.kept, modules, sorted(imports)) == (False, ["p.low.a", "p.low.b", "p.top"], sorted(cycle))
 
 
-def test_loose_modules_count_with_the_package_itself() -> None:
+def test_the_package_itself_counts_as_a_loose_module() -> None:
     assert checked(FewLooseModulesContract, graph_of(), package="p", most=3).kept
     check = checked(FewLooseModulesContract, graph_of(), package="p", most=2)
     assert (check.kept, check.metadata["loose"]) == (False, ["p", "p.loose", "p.top"])

@@ -1,4 +1,4 @@
-"""`tools/install.sh`: a real pip in real environments, over a small checkout that needs no network."""
+"""`tools/install.sh`: real pip and real environments with a small checkout that needs no network."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
 
 
 class Checkout:
-    """A checkout, in a folder with a space, of a project that pip can install without a network."""
+    """A checkout of a project that pip can install without a network; its path contains a space."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,13 +73,13 @@ class Checkout:
         )
 
     def install(self, *arguments: str, **environment: str) -> tuple[int, str]:
-        """Exit code and output of a whole run."""
+        """Run the installer, and return its exit code and output."""
         process = self.start(*arguments, **environment)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
 
-    def answer(self) -> str:
-        """What the installed module says."""
+    def module_output(self) -> str:
+        """Return the output of the installed module."""
         command = [str(self.venv / "bin" / "python"), "-I", "-m", "nncdbg"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -102,7 +102,7 @@ def test_install_reports_progress_and_runs_once(checkout: Checkout) -> None:
     assert re.search(r"downloads about \d+ MB, once; needs \d+ MB on disk\n", output)
     assert re.search(r"^ +\d+ s  .*, \d+ MB so far$", output, re.MULTILINE)
     assert re.search(r"^installed in \d+ s$", output, re.MULTILINE)
-    assert checkout.answer() == "%answer i64[] 42"
+    assert checkout.module_output() == "%answer i64[] 42"
     assert checkout.install() == (0, "")
 
 
@@ -110,29 +110,29 @@ def test_changed_dependencies_update_in_place_and_a_damaged_environment_is_repla
     checkout: Checkout,
 ) -> None:
     assert checkout.install()[0] == 0
-    mine = checkout.venv / "mine.txt"
-    mine.write_text("kept while the environment is whole")
+    other_file = checkout.venv / "other_file.txt"
+    other_file.write_text("kept while the environment is whole")
 
     (checkout.folder / "pyproject.toml").write_text(PROJECT + 'description = "changed"\n')
     code, output = checkout.install()
-    assert (code, mine.exists()) == (0, True)
+    assert (code, other_file.exists()) == (0, True)
     assert "updating the installation" in output
 
     (checkout.venv / ".installed").unlink()
     next(checkout.venv.glob("lib/*/site-packages/nncdbg.py")).write_text("half of the fi")
     code, output = checkout.install()
-    assert (code, mine.exists()) == (0, False)
+    assert (code, other_file.exists()) == (0, False)
     assert "installing nncdbg into" in output
-    assert checkout.answer() == "%answer i64[] 42"
+    assert checkout.module_output() == "%answer i64[] 42"
 
-    mine.write_text("of an environment whose Python is gone")
+    other_file.write_text("of an environment whose Python is gone")
     (checkout.venv / "bin" / "python").unlink()
     (checkout.venv / "bin" / "python").symlink_to("/no/such/python3.9")
-    assert (checkout.install()[0], mine.exists()) == (0, False)
-    assert checkout.answer() == "%answer i64[] 42"
+    assert (checkout.install()[0], other_file.exists()) == (0, False)
+    assert checkout.module_output() == "%answer i64[] 42"
 
 
-def test_killed_install_is_replaced_and_its_lock_is_free(checkout: Checkout) -> None:
+def test_a_killed_install_is_replaced_and_its_lock_is_free(checkout: Checkout) -> None:
     process = checkout.start(SLOW_BUILD="60")
     deadline = time.monotonic() + 60
     while not (checkout.venv / "tmp").exists():
@@ -143,10 +143,10 @@ def test_killed_install_is_replaced_and_its_lock_is_free(checkout: Checkout) -> 
     assert not (checkout.venv / ".installed").exists()
     code, output = checkout.install()
     assert code == 0, output
-    assert checkout.answer() == "%answer i64[] 42"
+    assert checkout.module_output() == "%answer i64[] 42"
 
 
-def test_second_run_waits_for_the_first(checkout: Checkout) -> None:
+def test_a_second_run_waits_for_the_first(checkout: Checkout) -> None:
     with (checkout.folder / ".venv.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = checkout.start()
@@ -157,7 +157,7 @@ def test_second_run_waits_for_the_first(checkout: Checkout) -> None:
     assert process.returncode == 0, output
 
 
-def test_folder_that_is_no_environment_is_kept(checkout: Checkout) -> None:
+def test_a_folder_that_is_not_an_environment_is_kept(checkout: Checkout) -> None:
     checkout.venv.mkdir()
     (checkout.venv / "thesis.tex").write_text("years of work")
     code, output = checkout.install()
@@ -166,7 +166,7 @@ def test_folder_that_is_no_environment_is_kept(checkout: Checkout) -> None:
     assert (checkout.venv / "thesis.tex").read_text() == "years of work"
 
 
-def test_program_that_does_not_start_is_an_error(checkout: Checkout) -> None:
+def test_an_installed_program_that_does_not_start_is_an_error(checkout: Checkout) -> None:
     backend = checkout.folder / "backend.py"
     backend.write_text(BACKEND.replace("answer = 42", "import missing").replace(",,43", ",,"))
     code, output = checkout.install()
@@ -175,7 +175,7 @@ def test_program_that_does_not_start_is_an_error(checkout: Checkout) -> None:
     assert not (checkout.venv / ".installed").exists()
 
 
-def test_unreachable_index_is_named(checkout: Checkout) -> None:
+def test_an_unreachable_index_is_an_error(checkout: Checkout) -> None:
     (checkout.folder / "pyproject.toml").write_text(
         PROJECT.replace("requires = []", 'requires = ["hatchling"]')
     )
@@ -187,7 +187,7 @@ def test_unreachable_index_is_named(checkout: Checkout) -> None:
     assert "Traceback" not in output
 
 
-def test_older_python_is_refused_and_a_newer_one_is_found(checkout: Checkout) -> None:
+def test_an_older_python_is_rejected_and_a_newer_one_is_found(checkout: Checkout) -> None:
     programs = checkout.folder / "programs"
     programs.mkdir()
     for name in ("python3", "python3.14", "python3.13", "python3.12", "python3.11"):
@@ -212,7 +212,7 @@ def test_older_python_is_refused_and_a_newer_one_is_found(checkout: Checkout) ->
     )
 
 
-def test_python_without_ensurepip_is_named(
+def test_python_without_ensurepip_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -222,13 +222,13 @@ def test_python_without_ensurepip_is_named(
     assert "hint: Debian and Ubuntu: sudo apt install python3-venv" in error
 
 
-def test_unwritable_folder_is_an_error_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_folder_is_an_error_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert install.main(["--venv", "/proc/nncdbg/venv"]) == 1
     assert capsys.readouterr().err.startswith("error: cannot install into /proc/nncdbg/venv: ")
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "description"),
     [
         ("Collecting numba>=0.61 (from nncdbg==0.1.0)", "downloading numba"),
         ("  Using cached onnx-1.23.2-cp311-cp311-manylinux.whl (8.9 MB)", "downloading onnx"),
@@ -238,8 +238,8 @@ def test_unwritable_folder_is_an_error_without_traceback(capsys: pytest.CaptureF
         ("Successfully built nncdbg", ""),
     ],
 )
-def test_lines_of_pip_are_described(line: str, words: str) -> None:
-    assert install.described(line) == words
+def test_lines_of_pip_are_described(line: str, description: str) -> None:
+    assert install.described(line) == description
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, and every page is in its navigation."""
+"""The documentation site builds without a warning, and every page is in its navigation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_page_is_in_the_navigation(repository: Path) -> None:
     assert pages - pages_in_navigation(docs) == set(), "add the page to a toctree in docs/index.md"
 
 
-def test_site_builds_without_warnings(repository: Path, tmp_path: Path) -> None:
+def test_the_site_builds_without_warnings(repository: Path, tmp_path: Path) -> None:
     pytest.importorskip("sphinx", reason="needs the extra nncdbg[docs]")
     built = subprocess.run(
         [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q"]

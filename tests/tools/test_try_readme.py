@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout whose `.venv` uses the packages of the tests, so that nothing is downloaded."""
+    """A checkout with a `.venv` that uses the packages of the tests, so that nothing is downloaded."""
     folder = tmp_path / "nncdbg"
     for name in ("tools", "examples"):
         shutil.copytree(ROOT / name, folder / name)
@@ -47,7 +47,7 @@ def test_commands_of_the_readme_work_in_order(checkout: Path, tmp_path: Path) ->
     assert len(rest) == 5
 
 
-def test_ways_to_install_are_listed() -> None:
+def test_the_install_commands_of_the_readme_are_found() -> None:
     assert installations(README) == [
         "python3 -m venv env",
         "env/bin/pip install .",
@@ -57,7 +57,7 @@ def test_ways_to_install_are_listed() -> None:
     ]
 
 
-def test_sizes_are_those_of_the_installer() -> None:
+def test_the_readme_has_the_sizes_of_the_installer() -> None:
     download, disk = install.SIZES[""]
-    words = f"downloads about {download} MB, once, and needs {disk} MB on disk"
-    assert words in " ".join(README.split())
+    sizes = f"downloads about {download} MB, once, and needs {disk} MB on disk"
+    assert sizes in " ".join(README.split())

@@ -1,4 +1,4 @@
-"""Code of a user, with every public name, for a strict type checker."""
+"""Code that uses every public name, for a strict type checker."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SAMPLE = Path(__file__).with_name("sample.py")
 
 
 def errors_of(folder: Path, source: str) -> list[str]:
-    """What pyright reports in strict mode on a file with this source."""
+    """Return the errors that pyright reports in strict mode for a file with this source."""
     pytest.importorskip("basedpyright", reason="basedpyright cannot be installed on this platform")
     (folder / "sample.py").write_text(source)
     settings = {"include": ["."], "typeCheckingMode": "strict", "pythonVersion": "3.11"}

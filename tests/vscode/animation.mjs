@@ -1,4 +1,4 @@
-// Plays the first minutes with a NaN in VS Code, and leaves frames; usage: animation.mjs PLAN.json
+// Plays the first minutes with a NaN in VS Code, and saves frames; usage: animation.mjs PLAN.json
 // `plan.result` gets the frames in order: [{ file, milliseconds }, ...].
 
 import fs from "node:fs";
@@ -34,7 +34,7 @@ await withEditor({ ...plan, settings }, async ({ page, open }) => {
   await message.click();
   const link = page.locator("a", { hasText: "Debug: stop at the origin" }).first();
   await link.waitFor();
-  // Away from what shows a tooltip.
+  // Away from elements with a tooltip.
   await page.mouse.move(300, 650);
   await frame(3500);
   await page.keyboard.press("Escape");

@@ -1,6 +1,6 @@
-"""Makes the pictures in the extension's README from a real VS Code: `python -m tests.vscode.animation`.
+"""Make the pictures of the extension's README in VS Code: `python -m tests.vscode.animation`.
 
-The still ones are those that the tests of the editor have left in `pictures/`.
+The still pictures are those that the editor tests saved in `pictures/`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from tests.vscode.installed import FOLDER, ROOT, VSIX, end_of, missing
+from tests.vscode.installed import FOLDER, ROOT, VSIX, missing, run_script
 
 MEDIA = ROOT / "vscode-extension" / "media" / "pictures"
 TARGET = MEDIA / "watch.gif"
@@ -23,12 +23,12 @@ STILLS = {
     "map.png": "graph-dark",
     "tensor.png": "tensor-dark",
 }
-"""The pictures of the README, and those of the tests that they are."""
+"""Pictures of the README, and the pictures of the tests that they are copied from."""
 _COLORS = 64
 
 
 def main() -> int:
-    """Write the animation; the exit code."""
+    """Write the pictures and return the exit code."""
     reason = missing()
     if reason is not None:
         print(f"error: {reason}", file=sys.stderr)
@@ -54,9 +54,9 @@ def main() -> int:
             "result": str(result),
         }
         (scratch / "plan.json").write_text(json.dumps(plan))
-        returned, said = end_of(FOLDER / "animation.mjs", scratch / "plan.json")
+        returned, output = run_script(FOLDER / "animation.mjs", scratch / "plan.json")
         if returned or not result.is_file():
-            print(f"error: the editor did not play to the end:\n{said}", file=sys.stderr)
+            print(f"error: the editor did not play to the end:\n{output}", file=sys.stderr)
             return 4
         write(json.loads(result.read_text(encoding="utf-8")), TARGET)
     print(f"{TARGET.relative_to(ROOT)}: {TARGET.stat().st_size >> 10} KiB")

@@ -1,4 +1,4 @@
-// A VS Code of its own for one run: code-server on a free port, with its data in a folder of its own, in Chromium.
+// A separate VS Code for one run: code-server on a free port, with its own data folder, in Chromium.
 
 import { spawn } from "node:child_process";
 import fs from "node:fs";
@@ -6,7 +6,7 @@ import { createRequire } from "node:module";
 import net from "node:net";
 import path from "node:path";
 
-/** The folder that has `node_modules/` with code-server and playwright-core. */
+/** The folder of `node_modules/` with code-server and playwright-core. */
 export const INSTALLED = process.env.NNCDBG_EDITOR ?? import.meta.dirname;
 
 const { chromium } = createRequire(path.join(INSTALLED, "package.json"))("playwright-core");
@@ -27,15 +27,15 @@ function codeServer({ data, extensions, env }, ...more) {
   const folders = ["--user-data-dir", data, "--extensions-dir", extensions, "--config", "/dev/null"];
   const options = { stdio: ["ignore", "pipe", "pipe"], detached: true, env: { ...process.env, ...env } };
   const child = spawn(process.execPath, [CODE_SERVER, ...folders, ...more], options);
-  child.said = "";
+  child.output = "";
   for (const stream of [child.stdout, child.stderr]) {
-    stream.on("data", (text) => (child.said += text));
+    stream.on("data", (text) => (child.output += text));
   }
   return child;
 }
 
 function writeSettings(data, settings) {
-  // VS Code in a browser reads those of the machine from one file, those of the user from the other.
+  // VS Code in a browser reads machine settings and user settings from separate files.
   for (const name of ["User", "Machine"]) {
     fs.mkdirSync(path.join(data, name), { recursive: true });
     fs.writeFileSync(path.join(data, name, "settings.json"), JSON.stringify(settings));
@@ -46,7 +46,7 @@ async function install(place, vsix) {
   const child = codeServer(place, "--install-extension", vsix);
   const code = await new Promise((resolve) => child.on("exit", resolve));
   if (code !== 0) {
-    throw new Error(`${vsix} cannot be installed:\n${child.said}`);
+    throw new Error(`${vsix} cannot be installed:\n${child.output}`);
   }
 }
 
@@ -61,10 +61,10 @@ async function healthy(port, child) {
     }
     await new Promise((resolve) => setTimeout(resolve, 250));
   }
-  throw new Error(`code-server does not answer:\n${child.said}`);
+  throw new Error(`code-server does not answer:\n${child.output}`);
 }
 
-/** Starts all, calls `use({ page, open, forget, host, settings })`, and ends all.  `env`: variables beside those of this process. */
+/** Starts server and browser, calls `use({ page, open, forget, host, settings })`, and ends both.  `env`: further variables. */
 export async function withEditor({ scratch, settings, vsix, env }, use) {
   const data = path.join(scratch, "data");
   const extensions = path.join(scratch, "extensions");
@@ -80,7 +80,7 @@ export async function withEditor({ scratch, settings, vsix, env }, use) {
   const server = codeServer(own, ...place, "--disable-getting-started-override");
   let browser;
   const end = () => process.kill(-server.pid, "SIGTERM");
-  // Told to end before its time, this process leaves nothing behind; Chromium goes with its pipe.
+  // When this process is terminated, it ends the server; Chromium ends with its pipe.
   process.once("SIGTERM", () => {
     end();
     process.exit(1);
@@ -101,7 +101,7 @@ export async function withEditor({ scratch, settings, vsix, env }, use) {
       await page.goto(`http://${host}/?${query}`, { waitUntil: "domcontentloaded", timeout: 60_000 });
       await page.waitForSelector(".monaco-workbench .part.editor", { timeout: 60_000 });
     };
-    /** Closes the window, and deletes what VS Code keeps in the browser: the layout, recent commands. */
+    /** Closes the window, and deletes VS Code's state in the browser: layout and recent commands. */
     const forget = async () => {
       await page.goto("about:blank");
       const client = await browser.newCDPSession(page);

@@ -1,7 +1,7 @@
-// Where VS Code begins the tests that run in its extension host: those of one file of exthost/, each without an earlier session.
+// Entry point of the tests in VS Code's extension host: runs one file of exthost/, each test without an earlier session.
 
 const path = require("node:path");
-const { forget, over, plan } = require("./session");
+const { forget, endSession, plan } = require("./session");
 const { runTable } = require("./table");
 
 exports.run = () =>
@@ -10,6 +10,6 @@ exports.run = () =>
     try {
       await test();
     } finally {
-      await over();
+      await endSession();
     }
   });

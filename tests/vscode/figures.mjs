@@ -1,4 +1,4 @@
-// How long VS Code takes, on the screen; usage: figures.mjs PLAN.json
+// Durations in VS Code, measured on the screen; usage: figures.mjs PLAN.json
 // Figures go to `plan.result`: { name: seconds or [seconds, ...] }.
 
 import fs from "node:fs";
@@ -11,25 +11,25 @@ import { openAll, pageOf } from "./screen/views.mjs";
 const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
 const STARTS = 5;
 const WINDOWS = 9;
-/** ms that a new window is busy with itself. */
+/** ms that a new window needs to start. */
 const STARTED = 4000;
 const STEPS = 30;
 const WARM = 3;
-/** Nothing more is expected after so many ms without a change. */
+/** ms without a change after which the screen is settled. */
 const QUIET = 700;
 
 const TEXT = "text, arrow and values";
 
-/** What is seen of a step, by place.  A page of an extension is a frame of its own. */
+/** Selectors of the places that a step changes.  A page of an extension is a separate frame. */
 const PLACES = {
   [TEXT]: ".editor-instance",
   "VS Code's own views": ".debug-variables, .debug-watch, .debug-call-stack, .debug-breakpoints",
 };
 
-/** Runs in each frame from its beginning: when the last key went down, and when each place changed last. */
+/** Runs in each frame from its start: records the time of the last key, and of the last change of each place. */
 function record(places) {
   const seen = (globalThis.nncdbgSeen = { key: 0, last: {} });
-  // VS Code takes `parent` away from its pages.
+  // VS Code removes `parent` from its pages.
   const inPage = parent !== self;
   const now = () => performance.timeOrigin + performance.now();
   addEventListener("keydown", () => Object.assign(seen, { key: now(), last: {} }), true);
@@ -46,10 +46,10 @@ function record(places) {
     found.forEach((place) => place && mark(inPage ? "pages of the extension" : place));
   };
   const options = { subtree: true, childList: true, attributes: true, characterData: true };
-  /** A page of the extension is written into its frame when that is there already. */
+  /** The extension writes a page into an existing frame, which must then be observed again. */
   seen.observe = () => new MutationObserver(changed).observe(document, options);
   seen.observe();
-  // What is drawn changes no document.
+  // Drawing on a canvas does not change the document.
   for (const name of ["putImageData", "drawImage", "fillRect"]) {
     const draw = CanvasRenderingContext2D.prototype[name];
     CanvasRenderingContext2D.prototype[name] = function (...given) {
@@ -61,22 +61,22 @@ function record(places) {
   }
 }
 
-/** The ms from a key to the last change of each place. */
+/** Returns the ms from a key to the last change of each place. */
 async function step(page, screen, key) {
   await page.keyboard.press(key);
-  const look = async () => {
+  const collect = async () => {
     const frames = await Promise.all(page.frames().map((each) => each.evaluate(() => globalThis.nncdbgSeen).catch(() => undefined)));
     return { from: frames[0].key, last: Object.assign({}, ...frames.filter(Boolean).map((each) => each.last)) };
   };
   const { from, last } = await screen.until(async () => {
-    const seen = await look();
+    const seen = await collect();
     return seen.last[TEXT] && Date.now() - Math.max(...Object.values(seen.last)) > QUIET && seen;
   }, "a settled screen");
-  // A page that has not changed still has what it was told before.
+  // A page that has not changed still has its old times.
   return Object.fromEntries(Object.entries(last).flatMap(([place, at]) => (at > from ? [[place, at - from]] : [])));
 }
 
-/** F5 again and again: the ms until the line where the session stops is shown. */
+/** Presses F5 repeatedly, and returns the ms until the stopped line is shown. */
 async function starts(page, screen) {
   const found = [];
   for (let count = 0; count < STARTS; count++) {
@@ -89,7 +89,7 @@ async function starts(page, screen) {
   return found;
 }
 
-/** F10 again and again, the first ones not counted. */
+/** Presses F10 repeatedly, and returns the ms of each step after the first ones. */
 async function steps(page, screen) {
   for (let count = 0; count < WARM; count++) {
     await step(page, screen, "F10");
@@ -101,7 +101,7 @@ async function steps(page, screen) {
   return found;
 }
 
-/** What VS Code says of the activation, in ms, in one window after the other: each has finished its own start. */
+/** Returns VS Code's activation times in ms, each in a new window that has finished its start. */
 async function activations(page, screen, open) {
   const found = [];
   for (let count = 0; count < WINDOWS; count++) {
@@ -110,8 +110,8 @@ async function activations(page, screen, open) {
     await screen.openFile("first_steps.nnc");
     await screen.command("Developer: Show Running Extensions");
     const row = page.locator(".runtime-extensions-editor .monaco-list-row", { hasText: /nncdbg/ }).first();
-    const said = await screen.until(async () => /Activation: (\d+)ms/.exec(await row.innerText()), "the time of activation");
-    found.push(Number(said[1]));
+    const match = await screen.until(async () => /Activation: (\d+)ms/.exec(await row.innerText()), "the time of activation");
+    found.push(Number(match[1]));
     await page.keyboard.press("Control+w");
     await page.locator(".runtime-extensions-editor").waitFor({ state: "detached" });
     await page.keyboard.press("Control+w");
@@ -119,7 +119,7 @@ async function activations(page, screen, open) {
   return found;
 }
 
-/** From the installation of the package to the first stop in a model of the user's: what is pressed, and the ms. */
+/** Measures from the installation to the first stop in a user's model: clicks and keys, and ms. */
 async function firstStop() {
   const began = Date.now();
   const settings = { "security.workspace.trust.enabled": true };
@@ -158,7 +158,7 @@ await withEditor({ ...plan, settings: { "nncdbg.python": plan.python } }, async 
   figures.steps = await steps(page, screen);
   const view = new TensorView(page, screen);
   await view.open("%large");
-  await view.says(".words", /block of \d+ × \d+ elements/);
+  await view.expectText(".words", /block of \d+ × \d+ elements/);
   await openAll(page);
   await pageOf(page, screen, "li .go");
   await screen.command("nncdbg: Open the Graph in an Editor Tab");

@@ -1,6 +1,6 @@
-"""Figures of the extension in a real VS Code, one JSON line each; exit code 1 if one misses its bar.
+"""Figures of the extension in VS Code, one JSON line each; exit code 1 if one misses its bar.
 
-`make bench-editor` installs what it needs, and runs this.
+`make bench-editor` installs the requirements and runs this.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.vscode.installed import FOLDER, ROOT, VSIX, end_of, missing
+from tests.vscode.installed import FOLDER, ROOT, VSIX, missing, run_script
 
 NODES = 700
 LARGE = 4096, 4096
-"""The sizes of a tensor that is looked at while stepping."""
+"""The sizes of a tensor that is pinned during the steps."""
 START, STEP, ACTIVATION, BUNDLES = 3.0, 0.150, 0.050, 300.0
-"""Seconds from F5 to the stopped line; from F10 to its values; of the activation; KiB of what is loaded."""
+"""Bars: seconds from F5 to the stopped line, from F10 to the values, of the activation; KiB of bundles."""
 FIRST_CLICKS, FIRST_SECONDS = 4, 90.0
-"""From the Install button to the first stop in a model of the user's."""
+"""Bars from the Install button to the first stop in a user's model."""
 LATE = {"uplot.js", "dagre.js", "layout.js", "graph.js", "graph.css"}
 """Bundles that are loaded only with the first plot, or with the graph map or the graph tab."""
 
 OURS = ("text, arrow and values", "pages of the extension")
-"""Places that wait for nncdbg.  VS Code lets its own views wait until nobody has stepped for a while."""
+"""Places that wait for nncdbg.  VS Code updates its own views only after a pause between steps."""
 
 
 def model(path: Path) -> None:
-    """A network of `NODES` nodes: products with weights, sums and activations in turn."""
+    """Save a network of `NODES` nodes: products with weights, sums and activations in turn."""
     rng = np.random.default_rng(0)
     nodes, weights, before = [], [], "x"
     for number in range(NODES):
@@ -58,7 +58,7 @@ def model(path: Path) -> None:
 
 
 def own_model(path: Path) -> None:
-    """A small network as PyTorch exports one: the size of the batch is a symbol."""
+    """Save a small network as PyTorch exports it, with a symbolic batch size."""
     rng = np.random.default_rng(0)
     sizes = {"conv.weight": (8, 3, 3, 3), "conv.bias": (8,), "fc.weight": (10, 8), "fc.bias": (10,)}
     weights = [
@@ -79,7 +79,7 @@ def own_model(path: Path) -> None:
 
 
 def on_the_screen(scratch: Path) -> dict[str, Any]:
-    """What `figures.mjs` has found, in ms."""
+    """Run `figures.mjs` and return its measurements in ms."""
     workspace = scratch / "workspace"
     shutil.copytree(ROOT / "examples", workspace)
     model(workspace / "nodes.onnx")
@@ -95,15 +95,15 @@ def on_the_screen(scratch: Path) -> dict[str, Any]:
         "result": str(result),
     }
     (scratch / "plan.json").write_text(json.dumps(plan))
-    returned, said = end_of(FOLDER / "figures.mjs", scratch / "plan.json")
+    returned, output = run_script(FOLDER / "figures.mjs", scratch / "plan.json")
     if returned:
-        raise SystemExit(said)
+        raise SystemExit(output)
     found: dict[str, Any] = json.loads(result.read_text())
     return found
 
 
 def bundles() -> dict[str, float]:
-    """KiB of each script and style sheet that the extension loads."""
+    """Return the KiB of each script and style sheet that the extension loads."""
     with zipfile.ZipFile(VSIX) as package:
         return {
             each.filename.removeprefix("extension/out/"): each.file_size / 1024
@@ -118,7 +118,7 @@ def row(figure: str, ours: float, bar: float | None) -> dict[str, Any]:
 
 
 def measure(scratch: Path) -> list[dict[str, Any]]:
-    """All figures, in seconds and KiB; `ratio` is that to the bar."""
+    """Return all figures, in seconds and KiB; `ratio` is the figure divided by its bar."""
     found = on_the_screen(scratch)
     steps, with_views = found["steps"], found["with_views"]
     places = sorted({place for each in with_views for place in each})
@@ -167,7 +167,7 @@ def measure(scratch: Path) -> list[dict[str, Any]]:
 
 
 def settled(steps: list[dict[str, float]]) -> float:
-    """Seconds from the key to the last change of what waits for nncdbg, the median."""
+    """Return the median seconds from the key to the last change of places that wait for nncdbg."""
     return statistics.median(max(each.get(place, 0) for place in OURS) for each in steps) / 1000
 
 

@@ -1,4 +1,4 @@
-"""What a run of the editor needs on this machine, and how its scripts are run."""
+"""Requirements of the editor tests on this machine, and runs of their scripts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LIMIT = 1800.0
 
 
 def chromium() -> str | None:
-    """The browser's path."""
+    """Return the browser's path."""
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def missing() -> str | None:
-    """What is not there, in a sentence; None where all is."""
+    """Return a sentence about the first missing requirement, or None."""
     for program in ("node", "rg"):
         if shutil.which(program) is None:
             return f"there is no {program} on the path"
@@ -35,17 +35,17 @@ def missing() -> str | None:
 
 
 def command(script: Path, *arguments: Path) -> list[str]:
-    """The command line of a script."""
+    """Return the command line of a script."""
     return ["node", str(script), *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:
-    """The environment variables of a script."""
+    """Return the environment variables of a script."""
     return {**os.environ, "NNCDBG_CHROMIUM": str(chromium())}
 
 
-def end_of(script: Path, *arguments: Path) -> tuple[int, str]:
-    """What a script returns and says; it is asked to end when it takes too long."""
+def run_script(script: Path, *arguments: Path) -> tuple[int, str]:
+    """Return the exit code and output of a script, which is terminated after `LIMIT` seconds."""
     process = subprocess.Popen(
         command(script, *arguments),
         env=environment(),
@@ -55,8 +55,8 @@ def end_of(script: Path, *arguments: Path) -> tuple[int, str]:
         text=True,
     )
     try:
-        said, _ = process.communicate(timeout=LIMIT)
+        output, _ = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         process.terminate()
-        said, _ = process.communicate(timeout=30)
-    return process.returncode, said
+        output, _ = process.communicate(timeout=30)
+    return process.returncode, output

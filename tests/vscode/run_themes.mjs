@@ -11,20 +11,20 @@ import { runTable } from "./table.js";
 
 const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
 const HERE = import.meta.dirname;
-/** Files whose name in a message of VS Code means that the tests of the extension host cannot begin. */
+/** A message of VS Code with one of these files means that the tests of the extension host cannot start. */
 const IN_THE_HOST = ["exthost", "session.js", "table.js"].map((each) => path.join(HERE, each));
 
 console.log = console.error;
 let count = 0;
 
-/** A copy of the workspace that VS Code has no state of: no breakpoints, no editors. */
+/** Copies the workspace to a folder for which VS Code has no state: no breakpoints, no editors. */
 function freshWorkspace() {
   const folder = path.join(plan.scratch, String(++count), path.basename(plan.workspace));
   fs.cpSync(plan.workspace, folder, { recursive: true });
   return folder;
 }
 
-/** VS Code runs the tests of a file of exthost/ in its extension host. */
+/** Runs the tests of a file of exthost/ in VS Code's extension host. */
 async function inTheHost({ page, open, host }, theme, result) {
   const workspace = freshWorkspace();
   fs.writeFileSync(path.join(workspace, ".vscode", "tests.json"), JSON.stringify({ ...plan, theme, result }));
@@ -46,11 +46,11 @@ async function inTheHost({ page, open, host }, theme, result) {
   page.off("console", read);
 }
 
-/** The tests of a file of screen/ use the editor as a person does.  Each has a workspace of its own, and leaves pictures. */
+/** Runs the tests of a file of screen/, which use mouse and keys.  Each test has a new workspace, and saves pictures. */
 async function onTheScreen({ page, open, host, settings }, theme, result) {
   const { tests } = await import(`./${theme}.mjs`);
   const screen = new Screen(page, plan.pictures);
-  /** With another extension beside ours: a folder of these tests. */
+  /** Adds an extension from a folder of these tests. */
   const beside = (name) => ["extensionDevelopmentPath", `vscode-remote://${host}${encodeURI(path.join(HERE, name))}`];
   await runTable(tests, result, async (test) => {
     const workspace = freshWorkspace();
@@ -64,7 +64,7 @@ async function onTheScreen({ page, open, host, settings }, theme, result) {
   });
 }
 
-/** Without what takes time in each new window and concerns no test. */
+/** Settings without slow features of a new window that no test needs. */
 const SETTINGS = {
   "nncdbg.python": plan.python,
   "chat.disableAIFeatures": true,

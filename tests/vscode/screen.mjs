@@ -1,29 +1,29 @@
-// What a person sees and does in VS Code.  A wait is for what is expected to be seen.
+// Actions and visible state of a VS Code window.  Each wait is for an expected visible state.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
 
-/** The machine may be busy. */
+/** Timeout in ms, enough for a busy machine. */
 const LONG = 60_000;
-/** How long the language server may take, which shows that the extensions are up. */
+/** ms to wait for the language server, which shows that the extensions have started. */
 const UP = 5_000;
-/** How long a key may do nothing, before it is pressed again. */
-const UNHEARD = 5_000;
-/** The same for a key that does another thing when it is heard twice, such as F5. */
-const UNHEARD_ONCE = 20_000;
+/** ms without an effect after which a key is pressed again. */
+const RETRY_AFTER = 5_000;
+/** The same for a key with another effect when it is pressed twice, such as F5. */
+const RETRY_ONCE_AFTER = 20_000;
 
 export const BREAKPOINT =
   ".margin-view-overlays [class*=codicon-debug-breakpoint], .glyph-margin-widgets [class*=codicon-debug-breakpoint]";
 export const STOPPED = ".debug-top-stack-frame-line";
-/** What is seen of a session that has been asked for, even while its model is read. */
+/** Visible signs of a starting session, even while its model is read. */
 export const BEGUN = [
   ".debug-toolbar:visible",
   '.part.sidebar:has(.title-label:has-text("Run and Debug")) .monaco-progress-container.active:visible',
 ].join(", ");
 
-/** The pattern for the text of an editor line, which has non-breaking blanks. */
-function withAnyBlanks(pattern) {
+/** Returns the pattern for the text of an editor line, which has non-breaking spaces. */
+function withAnySpaces(pattern) {
   return new RegExp(pattern.source.replaceAll(" ", "\\s"), pattern.flags);
 }
 
@@ -52,12 +52,12 @@ export class Screen {
     throw new Error(`never seen: ${what}`);
   }
 
-  /** The texts of what is found, with plain blanks, each on one line. */
+  /** Returns the texts of a locator, with plain spaces, each on one line. */
   async texts(locator) {
     return (await locator.allInnerTexts()).map((each) => each.replace(/\s+/g, " ").trim());
   }
 
-  /** The lines of the editor that are on the screen, with what stands at their ends. */
+  /** Returns the visible lines of the editor, with the inline values at their ends. */
   lines() {
     return this.texts(this.page.locator(".editor-instance .view-line"));
   }
@@ -67,7 +67,7 @@ export class Screen {
     return this.until(found, `a line like ${pattern}`);
   }
 
-  /** Of a view beside the editor, such as `debug-call-stack`, the rows. */
+  /** Returns the rows of a view, such as `debug-call-stack`. */
   rows(view, options = {}) {
     return this.page.locator(`.${view} .monaco-list-row`, options);
   }
@@ -77,15 +77,15 @@ export class Screen {
     return this.until(found, `a row of ${view} like ${pattern}`);
   }
 
-  /** F5, until a notification with this text is there. */
-  async startsInVain(text) {
+  /** Presses F5 until a notification with this text is shown. */
+  async expectStartFailure(text) {
     const toast = `.notification-toast:has-text("${text}")`;
-    await this.pressUntil("F5", `${BEGUN}, ${toast}`, "that a session begins");
-    return this.held(text);
+    await this.pressUntil("F5", `${BEGUN}, ${toast}`, "the start of a session");
+    return this.holdToast(text);
   }
 
-  /** A notification, with the pointer over it: VS Code hides any other after some seconds. */
-  async held(text) {
+  /** Waits for a notification and puts the pointer over it: VS Code hides any other after some seconds. */
+  async holdToast(text) {
     const toast = this.toast(text);
     await toast.waitFor({ timeout: LONG });
     // A dialog may be in front of it.
@@ -97,7 +97,7 @@ export class Screen {
     return this.page.locator(".notification-toast", { hasText: text }).first();
   }
 
-  /** Taken when two looks one after the other show the same. */
+  /** Saves a screenshot once two in a row are equal. */
   async picture(name) {
     const file = path.join(this.pictures, `${name}.png`);
     let last = Buffer.alloc(0);
@@ -114,11 +114,11 @@ export class Screen {
     await this.doubleClickFile(name);
     await this.see(`.tab[data-resource-name="${tab}"]`);
     await this.see('.statusbar-item:has-text("NNC graph")');
-    // Without it VS Code may drop a key: it is pressed again later.
+    // Without a lens VS Code may drop a key, which is then pressed again later.
     await this.page.locator(".codelens-decoration").first().waitFor({ timeout: UP }).catch(() => undefined);
   }
 
-  /** Opens a model, whose listing is shown.  A window that has just opened may not know yet that it is none of its texts. */
+  /** Opens the listing of a model.  A new window may first open the model as a text. */
   async openModel(name, listing) {
     const shown = `.tab[data-resource-name="${listing}"]`;
     const asText = `.tab[data-resource-name="${name}"].active`;
@@ -149,18 +149,18 @@ export class Screen {
   }
 
   pressUntil(key, seen, what) {
-    return this.again(() => this.page.keyboard.press(key), seen, what, UNHEARD_ONCE);
+    return this.again(() => this.page.keyboard.press(key), seen, what, RETRY_ONCE_AFTER);
   }
 
-  /** Presses a key that steps until a line of the editor is like `pattern`. */
+  /** Presses a key that steps until a line of the editor matches `pattern`. */
   stepUntil(key, pattern) {
-    const line = this.page.locator(".editor-instance .view-line", { hasText: withAnyBlanks(pattern) });
-    return this.again(() => this.page.keyboard.press(key), line, `a line like ${pattern}`, UNHEARD_ONCE);
+    const line = this.page.locator(".editor-instance .view-line", { hasText: withAnySpaces(pattern) });
+    return this.again(() => this.page.keyboard.press(key), line, `a line like ${pattern}`, RETRY_ONCE_AFTER);
   }
 
-  /** Acts again as long as nothing is seen of it: VS Code drops what the extension host is not up for.
-   * `seen` is a selector or a locator. */
-  async again(action, seen, what, patience = UNHEARD) {
+  /** Repeats an action until it has a visible effect: VS Code drops input before the extension host has started.
+   * `seen` is a selector or a locator of the effect. */
+  async again(action, seen, what, patience = RETRY_AFTER) {
     const sight = (typeof seen === "string" ? this.page.locator(seen) : seen).first();
     let found = (await sight.count()) > 0;
     for (let tries = 0; tries < 6 && !found; tries++) {
@@ -170,17 +170,17 @@ export class Screen {
     assert.ok(found, `never seen: ${what}`);
   }
 
-  /** F5 on the editor at hand, until the session stops. */
+  /** Presses F5 in the current editor, and waits until the session stops. */
   async start() {
-    await this.pressUntil("F5", BEGUN, "that a session begins");
+    await this.pressUntil("F5", BEGUN, "the start of a session");
     await this.see(STOPPED);
-    // On a busy machine a key that was pressed again is heard after all.
+    // On a busy machine both presses of a repeated key may take effect.
     if (await this.page.locator('.monaco-dialog-box:has-text("is already running")').count()) {
       await this.page.keyboard.press("Escape");
     }
   }
 
-  /** Opens a file, and begins to debug it with the cursor in the line with this text. */
+  /** Opens a file, and starts to debug it with the cursor in the line with this text. */
   async debug(name, text) {
     await this.openFile(name);
     await this.click(text);
@@ -205,12 +205,12 @@ export class Screen {
     await this.stoppedAt(text);
   }
 
-  /** The arrow is in the line with this text. */
+  /** Waits until the arrow is in the line with this text. */
   async stoppedAt(text) {
     await this.until(async () => (await this.currentLine())?.includes(text), `the arrow at ${text}`);
   }
 
-  /** The text of the line that the program stands at. */
+  /** Returns the text of the line with the arrow. */
   currentLine() {
     return this.page.evaluate(
       ([stopped]) => {
@@ -230,7 +230,7 @@ export class Screen {
     await this.gone(".debug-toolbar");
   }
 
-  /** A line of the debug console. */
+  /** Types a line into the debug console. */
   async enter(line) {
     const input = this.page.locator(".repl-input-wrapper .monaco-editor");
     if (!(await input.isVisible())) {
@@ -243,11 +243,11 @@ export class Screen {
     await this.page.keyboard.press("Enter");
   }
 
-  /** An answer in the debug console. */
-  said(pattern) {
+  /** Waits for an answer in the debug console. */
+  expectAnswer(pattern) {
     const rows = this.page.locator(".repl .monaco-list-row:not(:has(.input))");
     const found = async () => (await this.texts(rows)).find((each) => pattern.test(each));
-    return this.until(found, `the debug console says ${pattern}`);
+    return this.until(found, `an answer like ${pattern} in the debug console`);
   }
 
   /** Runs a command of the palette by its title. */
@@ -256,13 +256,13 @@ export class Screen {
     const palette = this.page.locator(".quick-input-widget:visible");
     const type = async () => {
       if (await palette.count()) {
-        // The list is as of its opening, when a command may not have been enabled yet.
+        // The list does not change after its opening, when a command may not have been enabled yet.
         await this.page.keyboard.press("Escape");
         await this.gone(".quick-input-widget");
       }
       await this.page.keyboard.press("F1");
       // A stop of the program takes the focus, and closes the palette.
-      await this.page.locator(".quick-input-widget input").fill(`>${title}`, { timeout: UNHEARD }).catch(() => undefined);
+      await this.page.locator(".quick-input-widget input").fill(`>${title}`, { timeout: RETRY_AFTER }).catch(() => undefined);
     };
     await this.again(type, row, `${title} in the palette`);
     await this.page.locator(row).first().click();

@@ -1,4 +1,4 @@
-// What the tests in the extension host share: the files of the workspace, and the session that is under way.
+// Shared by the tests in the extension host: the files of the workspace, and the current session.
 
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
@@ -13,14 +13,14 @@ const NAN = at("nan_softmax.nnc");
 const MODEL = at("model.onnx");
 const LISTING = at(path.join(".nncdbg", "model.nnc"));
 
-/** The machine may be busy. */
+/** Timeout in ms, enough for a busy machine. */
 const LONG = 60_000;
 
 
-const told = [];
+const events = [];
 let unseen = 0;
 vscode.debug.registerDebugAdapterTrackerFactory("nncdbg", {
-  createDebugAdapterTracker: () => ({ onDidSendMessage: (message) => told.push(message) }),
+  createDebugAdapterTracker: () => ({ onDidSendMessage: (message) => events.push(message) }),
 });
 
 async function until(found, what, limit = LONG) {
@@ -34,20 +34,20 @@ async function until(found, what, limit = LONG) {
   throw new Error(`not within ${limit} ms: ${what}`);
 }
 
-/** The next `stopped` event that no test has seen yet. */
+/** Waits for the next unseen `stopped` event. */
 async function stopped(reason) {
   const index = await until(() => {
-    const found = told.findIndex((each, number) => number >= unseen && each.event === "stopped");
+    const found = events.findIndex((each, number) => number >= unseen && each.event === "stopped");
     return found >= 0 && found + 1;
   }, `stopped (${reason})`);
   unseen = index;
-  assert.equal(told[index - 1].body.reason, reason);
+  assert.equal(events[index - 1].body.reason, reason);
   await until(() => vscode.debug.activeStackItem instanceof vscode.DebugStackFrame, "a focused frame");
 }
 
-/** What was told until now is of no concern. */
+/** Ignores all events so far. */
 function forget() {
-  unseen = told.length;
+  unseen = events.length;
 }
 
 async function start(program, more = {}) {
@@ -57,24 +57,24 @@ async function start(program, more = {}) {
   return until(() => vscode.debug.activeDebugSession, "a session");
 }
 
-/** What the extension asks the server of by itself from now on, and what comes. */
+/** Records the extension's own requests of a command from now on, and their answers. */
 async function listen(command) {
   const { onDidSendRequest } = await vscode.extensions.getExtension("nncdbg.nncdbg").activate();
-  const asked = [];
+  const requested = [];
   const answered = [];
   const listener = onDidSendRequest((exchange) => {
     if (exchange.command === command) {
-      asked.push(exchange.arguments);
+      requested.push(exchange.arguments);
       exchange.body.then((body) => answered.push(body), () => undefined);
     }
   });
-  return { asked, answered, dispose: () => listener.dispose() };
+  return { requested, answered, dispose: () => listener.dispose() };
 }
 
-const ask = (command, argument = {}) => vscode.debug.activeDebugSession.customRequest(command, { threadId: 1, ...argument });
+const request = (command, argument = {}) => vscode.debug.activeDebugSession.customRequest(command, { threadId: 1, ...argument });
 
 async function top() {
-  return (await ask("stackTrace")).stackFrames[0];
+  return (await request("stackTrace")).stackFrames[0];
 }
 
 async function move(command, reason = "step") {
@@ -96,13 +96,13 @@ function breakAt(file, line, ...more) {
 }
 
 async function variable(scope, name) {
-  const { scopes } = await ask("scopes", { frameId: (await top()).id });
+  const { scopes } = await request("scopes", { frameId: (await top()).id });
   const { variablesReference } = scopes.find((each) => each.name === scope);
-  const { variables } = await ask("variables", { variablesReference });
+  const { variables } = await request("variables", { variablesReference });
   return variables.find((each) => each.name === name);
 }
 
-/** By line; of the whole file, or from line `first` to `last`, counted from 0. */
+/** Returns the inline values by line: of the whole file, or of lines `first` to `last`, counted from 0. */
 async function inlineValues(file, stoppedAt, first = 0, last = undefined) {
   const { id } = await top();
   const document = await vscode.workspace.openTextDocument(file);
@@ -112,7 +112,7 @@ async function inlineValues(file, stoppedAt, first = 0, last = undefined) {
   return new Map(values.map((each) => [each.range.start.line + 1, each.text]));
 }
 
-async function over() {
+async function endSession() {
   vscode.debug.removeBreakpoints(vscode.debug.breakpoints);
   await vscode.debug.stopDebugging();
   await until(() => !vscode.debug.activeDebugSession, "the end of the session");
@@ -126,7 +126,7 @@ module.exports = {
   LISTING,
   MODEL,
   NAN,
-  ask,
+  request,
   at,
   breakAt,
   forget,
@@ -134,13 +134,13 @@ module.exports = {
   lineOf,
   listen,
   move,
-  over,
+  endSession,
   plan,
   root,
   settings,
   start,
   stopped,
-  told,
+  events,
   top,
   until,
   variable,

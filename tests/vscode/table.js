@@ -12,7 +12,7 @@ function within(limit, promise) {
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
-/** `run(test)` is to run one of the tests.  The file `result` has all results; until then `result`.part has the first ones. */
+/** Runs each test by `run(test)`.  The file `result`.part has the results so far; at the end it is renamed to `result`. */
 exports.runTable = async (tests, result, run) => {
   const results = [];
   for (const [name, test] of Object.entries(tests)) {

@@ -23,7 +23,7 @@ def test_frames_keep_their_order_and_durations(tmp_path: Path) -> None:
         assert made.convert("RGB").getpixel((0, 0)) == (0, 0, 255)
 
 
-def test_the_animation_of_the_readme_moves_and_is_below_2_mb() -> None:
+def test_the_animation_of_the_readme_has_frames_and_is_below_2_mb() -> None:
     assert TARGET.stat().st_size < 2_000_000
     with Image.open(TARGET) as animation:
         assert getattr(animation, "n_frames", 1) >= 5

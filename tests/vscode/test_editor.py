@@ -1,7 +1,7 @@
-"""The extension in a real VS Code: its extension host runs tests, and others go through the screen.
+"""The extension in VS Code: tests in its extension host, and tests on the screen.
 
-`make e2e-editor` installs what it needs, and runs this.  A theme is a file of `exthost/` or `screen/`;
-`-k tensor` runs one.  NNCDBG_VSIX names another package than the one that `make vsix` has built.
+`make e2e-editor` installs the requirements and runs this.  A theme is a file of `exthost/` or `screen/`;
+`-k tensor` runs one.  NNCDBG_VSIX is the package to test (default: the one that `make vsix` builds).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ print("the program has ended", flush=True)
 
 
 def themes(kind: str, suffix: str) -> list[str]:
-    """The files with tests of one kind; a new one is found by being there."""
+    """Return the names of the test files of one kind."""
     return sorted(each.stem for each in (FOLDER / kind).glob(f"*{suffix}"))
 
 
 class Editor:
-    """One VS Code in which themes run, one after the other."""
+    """A VS Code that runs themes one after the other."""
 
     def __init__(self, scratch: Path) -> None:
         PICTURES.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ class Editor:
 
 @pytest.fixture(scope="session")
 def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
-    """The editor of this process of pytest; skips, with the reason, where something is missing."""
+    """The editor of this pytest process, or a skip if a requirement is missing."""
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
@@ -110,17 +110,17 @@ def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
 
 
 @pytest.mark.parametrize("theme", themes("exthost", ".js"))
-def test_exthost(theme: str, editor: Editor) -> None:
+def test_exthost_theme_passes(theme: str, editor: Editor) -> None:
     editor.run(f"exthost/{theme}")
 
 
 @pytest.mark.parametrize("theme", themes("screen", ".mjs"))
-def test_screen(theme: str, editor: Editor) -> None:
+def test_screen_theme_passes(theme: str, editor: Editor) -> None:
     editor.run(f"screen/{theme}")
 
 
 def make_workspace(base: Path) -> Path:
-    """A folder with blanks and other letters in its name: the examples, and models with odd names."""
+    """Make a workspace, with spaces and umlauts in its name: the examples, and models with unusual names."""
     folder = base / "graph größe ws"
     shutil.copytree(ROOT / "examples", folder)
     (folder / ".vscode").mkdir()
@@ -138,7 +138,7 @@ def make_workspace(base: Path) -> Path:
 
 
 def save(path: Path, ops: list[str], first: str = "conv:0", second: str = "sum + 1") -> None:
-    """x through two ops, and a sum, with names that have to be quoted."""
+    """Save a model of two ops and a sum, with value names that need quotes."""
     nodes = [
         helper.make_node(ops[0], ["x"], [first], name="/layer/conv"),
         helper.make_node("Add", [first, first], [second]),

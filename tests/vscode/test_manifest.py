@@ -1,4 +1,4 @@
-"""What the extension's manifest says fits the package, and the files that are there."""
+"""The extension's manifest matches the package and its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert MANIFEST["version"] == nncdbg.__version__
 
 
-def test_each_command_that_is_used_is_declared() -> None:
+def test_each_used_command_is_declared() -> None:
     declared = {each["command"] for each in CONTRIBUTES["commands"]}
     used = {each["command"] for menu in CONTRIBUTES["menus"].values() for each in menu}
     used |= {each["command"] for each in CONTRIBUTES["keybindings"]}
@@ -29,7 +29,7 @@ def test_each_command_that_is_used_is_declared() -> None:
     assert "nncdbg.reverseStepInto" in used
 
 
-def test_each_file_that_is_named_is_there() -> None:
+def test_each_named_file_exists() -> None:
     named = list(_files(CONTRIBUTES))
     assert [each for each in named if not (EXTENSION / each).is_file()] == []
     assert len(named) > 10
@@ -45,14 +45,14 @@ def _files(part: Any) -> Iterator[str]:
         yield part
 
 
-def test_a_launch_may_say_what_the_server_knows() -> None:
+def test_launch_properties_match_the_server() -> None:
     launch = CONTRIBUTES["debuggers"][0]["configurationAttributes"]["launch"]["properties"]
     known = set(LaunchArguments.__struct_encode_fields__)
-    # The editor itself says `noDebug`.
+    # The editor itself has the key `noDebug`.
     assert set(launch) == known - {"noDebug"}
 
 
-def test_stepping_back_has_keys_that_nothing_else_of_ours_has() -> None:
+def test_stepping_back_has_its_own_keys() -> None:
     keys = {each["command"]: each["key"] for each in CONTRIBUTES["keybindings"]}
     assert keys["workbench.action.debug.stepBack"] == "alt+f10"
     assert keys["workbench.action.debug.reverseContinue"] == "alt+f5"

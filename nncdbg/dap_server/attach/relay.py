@@ -121,7 +121,7 @@ class Relay:
 
     def begin(self) -> None:
         """Forward messages of the process, now that the client has the answer to `attach`."""
-        _tell(self._session, _ours(), self._capabilities)
+        _tell(self._session, _own_capabilities(), self._capabilities)
         self._begun.set()
 
     def forward(self, request: Request) -> bool:
@@ -273,7 +273,7 @@ class Relay:
         if not self._terminated:
             session.client.say(f"the connection to {self.place} has ended{why}", "important")
             session.client.send_event("terminated")
-        _tell(session, self._capabilities, _ours())
+        _tell(session, self._capabilities, _own_capabilities())
 
 
 def end_relay(session: Session) -> None:
@@ -284,9 +284,9 @@ def end_relay(session: Session) -> None:
         relay.join()
 
 
-def _ours() -> Message:
-    told: Message = msgspec.to_builtins(capabilities())
-    return told
+def _own_capabilities() -> Message:
+    converted: Message = msgspec.to_builtins(capabilities())
+    return converted
 
 
 def _tell(session: Session, before: Message, now: Message) -> None:

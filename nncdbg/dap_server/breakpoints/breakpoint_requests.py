@@ -40,7 +40,7 @@ class LineRequest:
     column: bool
     terms: Terms
 
-    def asked(self, session: Session) -> dict[str, Any]:
+    def requested_location(self, session: Session) -> dict[str, Any]:
         line = session.client.outgoing_line(self.line)
         where = {"line": line} if 0 <= line <= MAX_NUMBER else {}
         return {**where, "source": self._source()}
@@ -50,7 +50,7 @@ class LineRequest:
             return Source(source_reference=self.reference)
         return Source(name=os.path.basename(self.path or ""), path=self.path)
 
-    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         listing = self._listing(session, before)
         if listing is session.program.debugger.loaded.listing:
             return self._in_listing(session)
@@ -117,10 +117,10 @@ class FunctionRequest:
     name: str
     terms: Terms
 
-    def asked(self, session: Session) -> dict[str, Any]:
+    def requested_location(self, session: Session) -> dict[str, Any]:
         return {}
 
-    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         program = session.program
         kind, name = _function(program.debugger, self.name)
         found = break_at(program.debugger, self.terms, **{kind: name})
@@ -136,10 +136,10 @@ class DataRequest:
     access: str | None
     terms: Terms
 
-    def asked(self, session: Session) -> dict[str, Any]:
+    def requested_location(self, session: Session) -> dict[str, Any]:
         return {}
 
-    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         if self.access not in (None, "write"):
             raise UsageError(
                 f"cannot stop when a value is {_ACCESSES.get(self.access, self.access)}",
@@ -189,11 +189,11 @@ class InstructionRequest:
     offset: int
     terms: Terms
 
-    def asked(self, session: Session) -> dict[str, Any]:
+    def requested_location(self, session: Session) -> dict[str, Any]:
         where = {"offset": self.offset} if abs(self.offset) <= MAX_NUMBER else {}
         return {**where, "instruction_reference": self.reference}
 
-    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         debugger = session.program.debugger
         there = statement_at(session, self.reference, self.offset)
         if there is not None:

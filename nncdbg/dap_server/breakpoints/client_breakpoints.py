@@ -42,13 +42,13 @@ class Placed:
 class BreakpointRequest(Protocol):
     """A requested breakpoint; equal requests are the same breakpoint."""
 
-    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         """Set it on the session's program.  `before` is its breakpoint on an earlier program.
 
         Raises NncdbgError with the reason if that fails.
         """
 
-    def asked(self, session: Session) -> dict[str, Any]:
+    def requested_location(self, session: Session) -> dict[str, Any]:
         """The fields for the requested location."""
 
 
@@ -60,7 +60,7 @@ class ClientBreakpoint:
     kind: str
     requested: BreakpointRequest
     found: engine.Breakpoint | None = None
-    told: Breakpoint = field(default_factory=lambda: Breakpoint(verified=False))
+    record: Breakpoint = field(default_factory=lambda: Breakpoint(verified=False))
 
 
 class Breakpoints:
@@ -93,46 +93,46 @@ class Breakpoints:
                 for kept, requested in zip(stays, requests, strict=True)
             ]
             for kept in now:
-                if not _stands(session, kept):
-                    self._put(session, kept)
+                if not _exists(session, kept):
+                    self._set(session, kept)
         self._groups[group] = now
-        return [kept.told for kept in now]
+        return [kept.record for kept in now]
 
     def _drop(self, session: Session, dropped: Iterable[ClientBreakpoint]) -> None:
         for kept in dropped:
             if kept.found is None:
                 continue
             self._by_number.pop(kept.found.number, None)
-            if _stands(session, kept):
+            if _exists(session, kept):
                 session.program.debugger.delete(kept.found.number)
 
-    def _put(self, session: Session, kept: ClientBreakpoint) -> None:
+    def _set(self, session: Session, kept: ClientBreakpoint) -> None:
         before, kept.found = kept.found, None
         if session.debuggee is None:
-            asked = kept.requested.asked(session)
-            kept.told = Breakpoint(id=kept.id, verified=False, message=PENDING, reason="pending", **asked)
+            where = kept.requested.requested_location(session)
+            kept.record = Breakpoint(id=kept.id, verified=False, message=PENDING, reason="pending", **where)
             return
         try:
-            placed = kept.requested.put(session, before)
+            placed = kept.requested.place(session, before)
         except NncdbgError as error:
-            asked = kept.requested.asked(session)
-            kept.told = Breakpoint(
-                id=kept.id, verified=False, message=reason(error), reason="failed", **asked
+            where = kept.requested.requested_location(session)
+            kept.record = Breakpoint(
+                id=kept.id, verified=False, message=reason(error), reason="failed", **where
             )
             return
         kept.found = placed.found
         self._by_number[placed.found.number] = kept
-        kept.told = Breakpoint(id=kept.id, verified=True, **placed.where)
+        kept.record = Breakpoint(id=kept.id, verified=True, **placed.where)
 
     def bind(self, session: Session) -> None:
         """Set all of them on a new program, and report the changes."""
         self._by_number.clear()
         with _together(session):
             for kept in [each for group in self._groups.values() for each in group]:
-                told = kept.told
-                self._put(session, kept)
-                if kept.told != told:
-                    changed = BreakpointEventBody(reason="changed", breakpoint=kept.told)
+                earlier = kept.record
+                self._set(session, kept)
+                if kept.record != earlier:
+                    changed = BreakpointEventBody(reason="changed", breakpoint=kept.record)
                     session.client.send_event("breakpoint", changed)
 
     def enter(
@@ -146,14 +146,14 @@ class Breakpoints:
     ) -> Breakpoint:
         """Add one that was set by a command of the client's console; return its record."""
         kept = ClientBreakpoint(self.new_id(), kind, requested, found)
-        kept.told = Breakpoint(id=kept.id, verified=True, **where)
+        kept.record = Breakpoint(id=kept.id, verified=True, **where)
         self._by_number[found.number] = kept
         self._groups.setdefault(group, []).append(kept)
-        return kept.told
+        return kept.record
 
     def take_deleted(self, session: Session) -> list[ClientBreakpoint]:
         """Remove those that a command of the client's console has deleted."""
-        gone = [kept for kept in self._by_number.values() if not _stands(session, kept)]
+        gone = [kept for kept in self._by_number.values() if not _exists(session, kept)]
         for kept in gone:
             assert kept.found is not None
             del self._by_number[kept.found.number]
@@ -167,7 +167,7 @@ class Breakpoints:
         return [self._by_number[number] for number in numbers if number in self._by_number]
 
 
-def _stands(session: Session, kept: ClientBreakpoint) -> bool:
+def _exists(session: Session, kept: ClientBreakpoint) -> bool:
     """Return whether the engine still has it: console commands delete breakpoints too."""
     if kept.found is None or session.debuggee is None:
         return False

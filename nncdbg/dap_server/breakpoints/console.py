@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping import breakpoints as engine
 
 
-def tell_breakpoints(session: Session, before: set[int]) -> None:
+def report_breakpoint_changes(session: Session, before: set[int]) -> None:
     """Update the client's table after a console command, and report the changes.
 
     `before` are the engine's breakpoint numbers before the command: newer breakpoints are added, deleted ones
@@ -31,17 +31,17 @@ def tell_breakpoints(session: Session, before: set[int]) -> None:
     """
     table = session.breakpoints
     for kept in table.take_deleted(session):
-        session.client.send_event("breakpoint", BreakpointEventBody(reason="removed", breakpoint=kept.told))
+        session.client.send_event("breakpoint", BreakpointEventBody(reason="removed", breakpoint=kept.record))
     for found in session.program.debugger.breakpoints:
         if found.number in before or found.temporary:
             continue
         path = session.program.sources.file
         if found.kind == "line" and path is not None:
-            told = _enter_line(session, found, str(path))
+            record = _enter_line(session, found, str(path))
         else:
             kind, requested = _request_of(found)
-            told = table.enter(session, "console", kind, requested, found, {"message": str(found)})
-        session.client.send_event("breakpoint", BreakpointEventBody(reason="new", breakpoint=told))
+            record = table.enter(session, "console", kind, requested, found, {"message": str(found)})
+        session.client.send_event("breakpoint", BreakpointEventBody(reason="new", breakpoint=record))
 
 
 def _terms(found: engine.Breakpoint) -> Terms:
@@ -51,7 +51,7 @@ def _terms(found: engine.Breakpoint) -> Terms:
 
 def _enter_line(session: Session, found: engine.Breakpoint, path: str) -> Breakpoint:
     requested = LineRequest(path, 0, found.lines[0], False, _terms(found))
-    where = requested.asked(session) | ({"message": found.note} if found.note else {})
+    where = requested.requested_location(session) | ({"message": found.note} if found.note else {})
     return session.breakpoints.enter(
         session, ("line", os.path.realpath(path)), "line", requested, found, where
     )

@@ -88,7 +88,7 @@ class ExceptionFilters:
     requests: list[FilterRequest] | None = None
     always: Sequence[str] = ()
     """Kinds that the launch configuration catches."""
-    told: list[Breakpoint] = field(default_factory=list)
+    records: list[Breakpoint] = field(default_factory=list)
     _ids: dict[FilterRequest, int] = field(default_factory=dict)
     _left_out: frozenset[str] = _BEYOND
     """Kinds for which the client was offered no filter."""
@@ -100,16 +100,16 @@ class ExceptionFilters:
         self.requests = list(requests)
         for requested in requests:
             self._ids.setdefault(requested, new_id())
-        self.told = self._applied(debugger)
-        return self.told
+        self.records = self._applied(debugger)
+        return self.records
 
     def bind(self, debugger: Debugger, client: Client) -> None:
         """Apply them to a new program, and report the changes to the client."""
         self._offer(debugger, client)
         if self.requests is None:
             return
-        before, self.told = self.told, self._applied(debugger)
-        for now, then in zip(self.told, before, strict=True):
+        before, self.records = self.records, self._applied(debugger)
+        for now, then in zip(self.records, before, strict=True):
             if now != then:
                 client.send_event("breakpoint", BreakpointEventBody(reason="changed", breakpoint=now))
 
@@ -143,7 +143,7 @@ class ExceptionFilters:
 
     def ids(self, kind: str) -> list[int]:
         """The ids of the filters that stop at findings of a kind."""
-        verified = {told.id for told in self.told if told.verified}
+        verified = {record.id for record in self.records if record.verified}
         return [
             self._ids[requested]
             for requested in self.requests or ()

@@ -1,7 +1,7 @@
 """The handlers by topic; importing this package registers them all."""
 
-from nncdbg.dap_server import black_box, terminal_window
-from nncdbg.dap_server.handlers import (
+from nncdbg.dap_server import black_box, terminal_window  # noqa: F401
+from nncdbg.dap_server.handlers import (  # noqa: F401
     breakpoints,
     data_breakpoints,
     disassembly,
@@ -23,28 +23,3 @@ from nncdbg.dap_server.handlers import (
     timeline,
     variables,
 )
-
-__all__ = [
-    "black_box",
-    "breakpoints",
-    "data_breakpoints",
-    "disassembly",
-    "editing",
-    "evaluating",
-    "exceptions",
-    "explaining",
-    "graph",
-    "lifecycle",
-    "lines",
-    "map",
-    "memory",
-    "moving",
-    "sources",
-    "stack",
-    "statistics",
-    "targets",
-    "tensors",
-    "terminal_window",
-    "timeline",
-    "variables",
-]

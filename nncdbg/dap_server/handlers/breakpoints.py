@@ -81,14 +81,14 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
         for each in wanted
     ]
     group = ("line", reference or (os.path.realpath(path) if path else None))
-    told = session.breakpoints.replace(session, "line", group, requests)
+    records = session.breakpoints.replace(session, "line", group, requests)
     if arguments.source_modified and path is not None:
-        told = [_with_note(each, "the program keeps the text that was loaded") for each in told]
-    return SetBreakpointsBody(breakpoints=told)
+        records = [_with_note(each, "the program keeps the text that was loaded") for each in records]
+    return SetBreakpointsBody(breakpoints=records)
 
 
-def _with_note(told: Breakpoint, note: str) -> Breakpoint:
-    return replace(told, message=f"{told.message}; {note}" if told.message else note)
+def _with_note(record: Breakpoint, note: str) -> Breakpoint:
+    return replace(record, message=f"{record.message}; {note}" if record.message else note)
 
 
 @request("setFunctionBreakpoints", when=CONFIGURABLE, capability="supportsFunctionBreakpoints")
@@ -99,8 +99,8 @@ def set_function_breakpoints(
         FunctionRequest(each.name, Terms(each.condition or None, each.hit_condition or None))
         for each in arguments.breakpoints
     ]
-    told = session.breakpoints.replace(session, "function", "function", requests)
-    return SetFunctionBreakpointsBody(breakpoints=told)
+    records = session.breakpoints.replace(session, "function", "function", requests)
+    return SetFunctionBreakpointsBody(breakpoints=records)
 
 
 @request("setInstructionBreakpoints", when=CONFIGURABLE, capability="supportsInstructionBreakpoints")
@@ -115,8 +115,8 @@ def set_instruction_breakpoints(
         )
         for each in arguments.breakpoints
     ]
-    told = session.breakpoints.replace(session, "instruction", "instruction", requests)
-    return SetInstructionBreakpointsBody(breakpoints=told)
+    records = session.breakpoints.replace(session, "instruction", "instruction", requests)
+    return SetInstructionBreakpointsBody(breakpoints=records)
 
 
 @request("breakpointLocations", when=LIVE, capability="supportsBreakpointLocationsRequest")

@@ -79,17 +79,17 @@ def _kernel(session: Session, code: Code, pc: int) -> str | None:
     op = code.nodes[pc].op
     if op in CONTROL or op.startswith("@"):
         return None
-    backend = session.program.debugger.backend.name
+    backend = session.program.debugger.backend
     found = lookup(op, version_of(op, code.opsets))
-    if backend == "onnxruntime" or found is None:
-        return backend
+    if not backend.runs_op_kernels or found is None:
+        return backend.name
     if found.ufunc is not None:
-        return f"{backend}.{found.ufunc}"
+        return f"{backend.name}.{found.ufunc}"
     if found.reference:
         return f"onnx.reference {op}"
     kernel = found.kernel
     module, name = getattr(kernel, "__module__", None), getattr(kernel, "__qualname__", None)
-    return backend if module is None or name is None else f"{module}.{name}"
+    return backend.name if module is None or name is None else f"{module}.{name}"
 
 
 _MICRO_OPS: WeakKeyDictionary[Code, dict[int, tuple[str, ...]]] = WeakKeyDictionary()

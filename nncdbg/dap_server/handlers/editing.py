@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     from nncdbg.engine.values.values import Values
 
 
-@request("setVariable", when=LIVE, values=True, capability="supportsSetVariable")
+@request(
+    "setVariable",
+    when=LIVE,
+    values=True,
+    capability="supportsSetVariable",
+    title="Recomputing the values that depend on it",
+)
 def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariableBody:
     container = session.handles.place(arguments.variables_reference)
     if container is None:
@@ -84,7 +90,13 @@ def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
     )
 
 
-@request("setExpression", when=LIVE, values=True, capability="supportsSetExpression")
+@request(
+    "setExpression",
+    when=LIVE,
+    values=True,
+    capability="supportsSetExpression",
+    title="Recomputing the values that depend on it",
+)
 def set_expression(session: Session, arguments: SetExpressionArguments) -> SetExpressionBody:
     scope = values_from(session, arguments.frame_id)
     name, index = split_target(arguments.expression, scope.has, scope.names)

@@ -46,6 +46,7 @@ def _is_read(arguments: bytes | None) -> bool:
         "supportsANSIStyling": True,
     },
     reads=_is_read,
+    title="Evaluating",
 )
 def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
     text = arguments.expression

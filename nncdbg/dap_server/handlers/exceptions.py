@@ -34,8 +34,8 @@ def set_exception_breakpoints(
         FilterRequest(each.filter_id, each.condition or None) for each in arguments.filter_options or ()
     ]
     debugger = session.debuggee.debugger if session.debuggee is not None else None
-    told = session.exception_filters.replace(requests, debugger, session.breakpoints.new_id)
-    return SetExceptionBreakpointsBody(breakpoints=told)
+    records = session.exception_filters.replace(requests, debugger, session.breakpoints.new_id)
+    return SetExceptionBreakpointsBody(breakpoints=records)
 
 
 @request("exceptionInfo", when=STOPPED, capability="supportsExceptionInfoRequest", reads=True)

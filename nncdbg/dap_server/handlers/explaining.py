@@ -47,7 +47,10 @@ PLANE = 1 << 20
 
 
 class ExplainArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Without `expression`, the name of a value: the most abnormal one near the current statement."""
+    """`expression` is the name of a value (default: the most abnormal value near the current statement).
+
+    `count` is at most 100.
+    """
 
     expression: str | None = None
     frame_id: int | None = None
@@ -56,7 +59,12 @@ class ExplainArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 @request("nncdbg/explain", when=LIVE, values=True, arguments=ExplainArguments, reads=True)
 def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
-    """The statements a value was computed from, the nearest first; for NaN or Inf the path to its origin."""
+    """Return the statements from which a value was computed: `value`, `steps` (nearest first) and `more`.
+
+    Each step has `line`, `text`, `op`, `graph`, `source` and `values`.  Each value has `name`, `type` and
+    `stats`, and `elements` (small tensors) or `picture` (large tensors).  If a NaN or Inf originates in the
+    value, `origin` has `kind`, `cause`, `evidence` and `hint`.
+    """
     if not 1 <= arguments.count <= MOST_STATEMENTS:
         raise UsageError(
             f"cannot return {arguments.count} statements in one response",

@@ -31,22 +31,21 @@ _KINDS = {"while": "loop", "if": "branch"}
 
 
 class GraphArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """Ids of statements that are replaced by their blocks."""
+    """Ids of statements to replace with their blocks (at most 4096)."""
 
     open: list[str] = []
 
 
 class GraphStateArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """`statistics`: include those of each result on the stack."""
-
     statistics: bool = False
 
 
 @request("nncdbg/graph", when=LIVE, values=True, arguments=GraphArguments, reads=True)
 def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
-    """All statements of the entry graph, in the order of the program; of expanded blocks too.
+    """Return the whole graph: `nodes` in program order, `edges`, `blocks`, `source` and `leftOut`.
 
-    `edges` are [from, to, value, carried] with positions in `nodes`, -1 for an input of the graph.
+    Each node has `id`, `block`, `kind`, `label`, `values`, `type` and `line`.  Each edge is
+    `[from, to, value, carried]`.  `from` and `to` are positions in `nodes`, or -1 for an input.
     """
     if len(arguments.open) > MOST_OPENED:
         raise UsageError(
@@ -137,10 +136,11 @@ def _edges(
 
 @request("nncdbg/graphState", when=LIVE, values=True, arguments=GraphStateArguments, reads=True)
 def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, Any]:
-    """The current statement of each block on the stack, outermost first; and the abnormal results.
+    """Return the state of the graph: `stack`, `flags`, and `statistics` if requested.
 
-    `statistics` are of the first result of statements on the stack: [largest absolute value, mean, std,
-    fraction of zeros].  They are those that were logged: no large tensor is read for them.
+    `stack` lists `block` and `pc`, outermost frame first.  `flags` maps a statement to `nan` or `inf`.
+    `statistics` maps a statement to the largest absolute value, mean, standard deviation and share of
+    zeros of its first result.  They are the logged statistics: no tensor is read for them.
     """
     blocks = on_the_stack(session, (), len(session.program.debugger.control.stack))
     glance = Glance(session.program.shown, False, session.queue.check_cancelled)

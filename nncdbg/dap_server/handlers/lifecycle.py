@@ -42,7 +42,7 @@ def initialize(session: Session, arguments: InitializeRequestArguments) -> dict[
     return capabilities()
 
 
-@request("launch", when=LIVE | {State.INITIALIZED}, arguments=LaunchArguments)
+@request("launch", when=LIVE | {State.INITIALIZED}, arguments=LaunchArguments, title="Loading the program")
 def launch_program(session: Session, arguments: LaunchArguments) -> None:
     _begins_once(session)
     if session.attachment is not None:
@@ -52,7 +52,7 @@ def launch_program(session: Session, arguments: LaunchArguments) -> None:
     session.defer(lambda: session.client.send_event("initialized"))
 
 
-@request("attach", when=LIVE | {State.INITIALIZED}, arguments=AttachArguments)
+@request("attach", when=LIVE | {State.INITIALIZED}, arguments=AttachArguments, title="Attaching")
 def attach(session: Session, arguments: AttachArguments) -> None:
     _begins_once(session)
     if session.attachment is None:
@@ -131,7 +131,7 @@ def _why_edits_are_lost(session: Session, wanted: LaunchArguments) -> str | None
     return None if stamps(wanted.configuration(), files) == files else "a file of the program has changed"
 
 
-@request("restart", when=LIVE, capability="supportsRestartRequest", moves=True)
+@request("restart", when=LIVE, capability="supportsRestartRequest", moves=True, title="Loading the program")
 def restart(session: Session, arguments: RestartArguments) -> None:
     """Restart the program from its current file; an attached one goes back to the start of its graph.
 

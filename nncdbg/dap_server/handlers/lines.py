@@ -33,7 +33,7 @@ LONGEST = 200
 
 
 class LinesArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The lines `start` to `end`, inclusive, of the text of a frame (default: the innermost)."""
+    """Both lines are included; at most 1000 lines."""
 
     start: int
     end: int
@@ -42,11 +42,11 @@ class LinesArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @request("nncdbg/lines", when=LIVE, values=True, arguments=LinesArguments, reads=True)
 def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
-    """The results so far of each of these lines: `line` and `text`; and the number of the frame.
+    """Return `frameId` and `lines`: the `line` and `text` of each line with results.
 
-    Covers all blocks on the stack, from this frame outwards, with statements in its text.  Statistics are
-    those of variable lists; the type is left out, as the line contains it.
+    An editor shows `text`, the latest results of the line, at the end of the line.
     """
+    # Covers all blocks on the stack, from this frame outwards, with statements in its text.
     first, last = (session.client.incoming_line(each) for each in (arguments.start, arguments.end))
     if last - first >= MAX_LINES:
         raise UsageError(

@@ -32,7 +32,7 @@ _LAST_LINES = {"loop": "next", "branch": "yield"}
 
 
 class MapArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Ids of nodes to expand, and of those on the stack to collapse."""
+    """Ids of nodes to expand, and of nodes on the stack to collapse (at most 64 in total)."""
 
     open: list[str] = []
     closed: list[str] = []
@@ -91,7 +91,7 @@ class Drawing:
         origin = block.origin
         assert origin.frame is not None, "the outermost block is on the stack"
         listing = self.session.program.debugger.loaded.listing_of(origin.frame.code)
-        told = {
+        fields = {
             "id": block.statement_id(pc),
             "cluster": block.id,
             "kind": kind,
@@ -102,7 +102,7 @@ class Drawing:
             "state": self._state(block, pc),
         }
         worst = next((each for each in ("nan", "inf") if each in flags), None)
-        return told if worst is None else {**told, "flag": worst}
+        return fields if worst is None else {**fields, "flag": worst}
 
     def _label(self, block: Block, pc: int, op: str) -> str:
         """The op; for a loop or branch its name, for a running loop also the iteration."""
@@ -162,10 +162,10 @@ class Drawing:
         line = self.session.client.outgoing_line(listing.header_line(first.path))
         nodes = []
         for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):
-            told: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}
-            told |= {"label": spelled(each.name), "values": [], "line": line, "source": 0, "state": "done"}
+            fields: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}
+            fields |= {"label": spelled(each.name), "values": [], "line": line, "source": 0, "state": "done"}
             flag = self.flag(first, each.name)
-            nodes.append(told if flag is None else {**told, "flag": flag})
+            nodes.append(fields if flag is None else {**fields, "flag": flag})
         return nodes
 
 
@@ -175,7 +175,10 @@ def _input_id(source: Source) -> str:
 
 @request("nncdbg/map", when=LIVE, values=True, arguments=MapArguments, reads=True)
 def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
-    """The nearest statements of the innermost blocks on the stack, and the values between them."""
+    """Return `nodes`, `clusters` and `edges` around the current statement, and their `sources`.
+
+    Each node has `state` (`done`, `current`, `next`), `flag` (`nan`, `inf`) and `line`.
+    """
     if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:
         raise UsageError(
             f"{len(arguments.open) + len(arguments.closed)} nodes are too many for one request",

@@ -78,7 +78,13 @@ def _elements(scope: Values, array: Any, start: int, stop: int) -> npt.NDArray[A
     return np.asarray(scope.to_host(array.reshape(-1)[start:stop]))
 
 
-@request("writeMemory", when=LIVE, values=True, capability="supportsWriteMemoryRequest")
+@request(
+    "writeMemory",
+    when=LIVE,
+    values=True,
+    capability="supportsWriteMemoryRequest",
+    title="Recomputing the values that depend on it",
+)
 def write_memory(session: Session, arguments: WriteMemoryArguments) -> WriteMemoryBody:
     place, offset = resolved(session, arguments.memory_reference, arguments.offset)
     data = _decoded(arguments.data)

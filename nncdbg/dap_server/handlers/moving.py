@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Arguments of the custom reverse requests, which the protocol does not have."""
-
     thread_id: int = MAIN_THREAD
 
 
@@ -127,11 +125,13 @@ def reverse_continue(session: Session, arguments: ReverseContinueArguments) -> N
 
 @request("nncdbg/reverseStepIn", when=STOPPED, moves=True, arguments=ReverseArguments)
 def reverse_step_in(session: Session, arguments: ReverseArguments) -> None:
+    """Undo the last executed statement, in any frame; the server sends `continued` and `stopped`."""
     _backward(session, arguments.thread_id, session.program.debugger.step_back_into, unasked=True)
 
 
 @request("nncdbg/reverseStepOut", when=STOPPED, moves=True, arguments=ReverseArguments)
 def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
+    """Go back to the statement that began the innermost frame; the server sends `continued` and `stopped`."""
     _backward(session, arguments.thread_id, session.program.debugger.reverse_step_out, unasked=True)
 
 

@@ -46,6 +46,8 @@ RULE = (
 
 
 class NearbyArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`count` is at most 200."""
+
     count: int = 40
 
 
@@ -63,9 +65,11 @@ class Near:
 
 @request("nncdbg/nearby", when=LIVE, values=True, arguments=NearbyArguments, reads=True)
 def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
-    """Values that the preceding statements wrote, and the inputs of their blocks.
+    """Return the `values` of the frames on the stack, abnormal values first, `rule` and `frames`.
 
-    No tensor is read: the statistics are those logged when it was written.
+    `rule` describes the order.  Each value has `name`, `shortName`, `stats` and `series`.  `stats` contains
+    the statistics taken when the value was written: no tensor is read.  `series` contains its statistics at
+    the latest visits to its block.
     """
     if not 1 <= arguments.count <= MOST_VALUES:
         raise UsageError(
@@ -80,7 +84,7 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
     return {
         "frames": [_frame(session, depth) for depth in depths],
         "values": [
-            {"frame": depths.index(near.depth), **_told(session, near)}
+            {"frame": depths.index(near.depth), **_value_fields(session, near)}
             | _series(glance, near, past.get(_code(session, near.depth), ()))
             for near in chosen
         ],
@@ -171,11 +175,11 @@ def _frame(session: Session, depth: int) -> dict[str, Any]:
     }
 
 
-def _told(session: Session, near: Near) -> dict[str, Any]:
+def _value_fields(session: Session, near: Near) -> dict[str, Any]:
     code = _code(session, near.depth)
     listing, pc = session.program.debugger.loaded.listing_of(code), code.definition[near.slot]
     line = listing.line(code.path, pc) if pc >= 0 else listing.header_line(code.path)
-    told = {
+    fields = {
         "name": spelled(code.names[near.slot]),
         "shortName": value_title(session, code, code.names[near.slot]),
         "type": type_text(near.content),
@@ -184,7 +188,7 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
         "rank": near.rank,
         "why": near.why,
     }
-    return told if near.summary is None else {**told, "stats": near.summary.as_dict()}
+    return fields if near.summary is None else {**fields, "stats": near.summary.as_dict()}
 
 
 # -- over iterations ------------------------------------------------------------------------------

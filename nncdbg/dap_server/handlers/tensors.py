@@ -76,11 +76,10 @@ class Against(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SliceArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tensor by `name` or `expression`, and the part to return: `index` is text (``0, :, 2:5``).
+    """`name` or `expression` selects a tensor.
 
-    With `against`, the tensor it is compared with replaces it (`part` "there"), or the difference does
-    (`part` "difference", in f64).  `known` is the `version` of an answer to the same request that the client
-    still has.
+    `index` (text, `0, :, 2:5`) or `axes` (`[{start, stop, step}]`) selects a part of it.  `maxElements` is at
+    most 262144.  `known` is the `version` in an earlier response.
     """
 
     name: str | None = None
@@ -97,7 +96,7 @@ class SliceArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SliceBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`data` are the elements in C order; `shape` is that of `data`; `stride` is the extent of a cell.
+    """`data` holds the elements in C order; `shape` is that of `data`; `stride` is the extent of a cell.
 
     With `reduce` "stride" a cell is every `stride[i]`-th element along axis i; otherwise a block of that many
     elements, reduced (see `nncdbg.stats.blocks`), with `flags` (base64, a byte for each block) and the counts
@@ -133,6 +132,8 @@ class CompareArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class HistogramArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`bins` is at most 4096.  `range` is `[low, high]`."""
+
     expression: str
     bins: int = 32
     range: tuple[float, float] | None = None
@@ -140,7 +141,7 @@ class HistogramArguments(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 class NonfiniteArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`start` is the position, in C order, of the element at which the search starts."""
+    """`start` is a position in C order."""
 
     expression: str
     start: int = 0
@@ -152,8 +153,12 @@ class StatisticsArguments(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     frame_id: int | None = None
 
 
-@request("nncdbg/slice", when=LIVE, values=True, arguments=SliceArguments, reads=True)
+@request("nncdbg/slice", when=LIVE, values=True, arguments=SliceArguments, reads=True, title="Reading values")
 def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
+    """Return a sample: `data` contains every `stride[i]`-th element along axis i, in C order.
+
+    If `version` equals `known`, the response is `unchanged` and has no data.
+    """
     if not 1 <= arguments.max_elements <= MAX_ELEMENTS:
         raise UsageError(
             f"a sample cannot have {arguments.max_elements} elements",
@@ -323,8 +328,16 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
         raise UsageError(f"the index is invalid for {type_text(whole)}: {error}") from None
 
 
-@request("nncdbg/histogram", when=LIVE, values=True, arguments=HistogramArguments, reads=True)
+@request(
+    "nncdbg/histogram",
+    when=LIVE,
+    values=True,
+    arguments=HistogramArguments,
+    reads=True,
+    title="Computing a histogram",
+)
 def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]:
+    """Count the elements by bins: `type`, `edges`, `counts`, `nan`, `posinf`, `neginf`, `seconds`."""
     if not 1 <= arguments.bins <= MAX_BINS:
         raise UsageError(
             f"a histogram cannot have {arguments.bins} bins", hint=f"request 1 to {MAX_BINS} bins"
@@ -342,9 +355,19 @@ def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]
     return {"type": type_text(content), **found.as_dict(), "seconds": time.perf_counter() - start}
 
 
-@request("nncdbg/stats", when=LIVE, values=True, arguments=StatisticsArguments, reads=True)
+@request(
+    "nncdbg/stats",
+    when=LIVE,
+    values=True,
+    arguments=StatisticsArguments,
+    reads=True,
+    title="Computing statistics",
+)
 def statistics(session: Session, arguments: StatisticsArguments) -> dict[str, Any]:
-    """One entry for each expression; failed ones have `error` instead of `stats`."""
+    """Return `statistics`: the `expression`, `type`, `stats` and `seconds` of each expression.
+
+    If an expression fails, its item has `expression` and `error`.
+    """
     scope = values_from(session, arguments.frame_id)
     return {"statistics": [_statistics(session, scope, text) for text in arguments.expressions]}
 
@@ -366,7 +389,10 @@ def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
 
 @request("nncdbg/nonfinite", when=LIVE, values=True, arguments=NonfiniteArguments, reads=True)
 def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]:
-    """The index of the next NaN or infinity in C order, wrapping around at the end; null if there is none."""
+    """Return the `index` of the next NaN or infinity, starting at `start`.
+
+    At the end of the tensor, the search continues at 0.  `index` is null if all elements are finite.
+    """
     scope = values_from(session, arguments.frame_id)
     array = np.asarray(scope.to_host(standing_tensor(scope, arguments.expression)))
     if not 0 <= arguments.start < max(1, array.size):
@@ -382,7 +408,11 @@ def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]
 
 @request("nncdbg/compare", when=LIVE, values=True, arguments=CompareArguments, reads=True)
 def comparison(session: Session, arguments: CompareArguments) -> dict[str, Any]:
-    """The difference of a tensor from another one, over all elements (see `nncdbg.stats.Comparison`)."""
+    """Compare a tensor with another one over all elements.
+
+    Fields: `types`, `max_abs`, `max_rel`, `mean_abs`, `cosine`, `max_ulp`, `mismatched`, `nan_mismatch`,
+    `inf_mismatch`, `count`, `worst`, `seconds`.
+    """
     scope = values_from(session, arguments.frame_id)
     start = time.perf_counter()
     here = tensor_of(scope, arguments.expression)

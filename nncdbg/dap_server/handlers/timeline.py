@@ -40,11 +40,11 @@ class MarksArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """No arguments: the answer is the whole timeline."""
+    """No arguments."""
 
 
 class MomentArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The moment after a number of statements on a branch, by default the current one."""
+    """`branch` is the current one by default."""
 
     statements: int
     branch: int | None = None
@@ -65,7 +65,7 @@ class Moment:
 
 @request("nncdbg/marks", when=LIVE, arguments=MarksArguments)
 def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
-    """Set, delete and rename marks and return them all; `goto` moves the program to one."""
+    """Change or list marks; return the `name`, `statements`, `branch` and `here` of all `marks`."""
     debugger = session.program.debugger
     if arguments.action != "list":
         name = _mark_name(arguments.name, "name")
@@ -100,7 +100,7 @@ def _mark(session: Session, name: str) -> dict[str, Any]:
 
 @request("nncdbg/moment", when=STOPPED, arguments=MomentArguments, moves=True)
 def moment(session: Session, arguments: MomentArguments) -> None:
-    """Go to a moment of a branch: back, or forward by running up to it."""
+    """Go back or forward to this moment; the server sends `continued` and `stopped`."""
     timeline = session.program.debugger.timeline
     branch = timeline.branch if arguments.branch is None else arguments.branch
     if branch not in timeline.branches:
@@ -121,7 +121,12 @@ def _go_to(session: Session, mark: Mark) -> None:
 
 @request("nncdbg/timeline", when=LIVE, values=True, arguments=TimelineArguments, reads=True)
 def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
-    """The branches, the current one first, each with its own moments in the order of time."""
+    """Return the `branches`, current branch first.
+
+    Each branch has `number`, `title`, `parent`, `since`, `current`, `leftOut` and `moments`.  Each moment
+    has `kind`, `statements`, `name`, `line`, `text` and `graph`.  `kind` is `start`, `checkpoint`, `micro`,
+    `edit`, `mark`, `left` or `now`.
+    """
     known = session.program.debugger.timeline
     numbers = [known.branch, *(each for each in sorted(known.branches, reverse=True) if each != known.branch)]
     room, branches = MOST_MOMENTS, []
@@ -138,7 +143,7 @@ def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
                 "parent": branch.parent,
                 "since": branch.tick,
                 "current": number == known.branch,
-                "moments": [_told(session, each) for each in kept],
+                "moments": [_moment_fields(session, each) for each in kept],
                 "leftOut": len(found) - len(kept),
             }
         )
@@ -181,19 +186,19 @@ def _edits_of_parent(session: Session, branch: Branch) -> Sequence[Deviation]:
     return known.state_of(known.branches[branch.parent])[2]
 
 
-def _told(session: Session, moment: Moment) -> dict[str, Any]:
-    told: dict[str, Any] = {"kind": moment.kind, "statements": moment.tick}
+def _moment_fields(session: Session, moment: Moment) -> dict[str, Any]:
+    fields: dict[str, Any] = {"kind": moment.kind, "statements": moment.tick}
     if moment.name is not None:
         # In full: `goto` identifies a mark by its name.
-        told["name"] = moment.name
+        fields["name"] = moment.name
     if moment.at is not None:
         debugger, code, pc = session.program.debugger, moment.at.code, moment.at.pc
         listing = debugger.loaded.listing_of(code)
         line = listing.line(code.path, pc)
-        told["line"] = session.client.outgoing_line(line)
-        told["text"] = _shortened(listing.lines[line - 1].strip())
-        told["graph"] = _shortened(code.graph.name)
-    return told
+        fields["line"] = session.client.outgoing_line(line)
+        fields["text"] = _shortened(listing.lines[line - 1].strip())
+        fields["graph"] = _shortened(code.graph.name)
+    return fields
 
 
 def _shortened(text: str) -> str:

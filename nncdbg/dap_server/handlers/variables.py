@@ -39,7 +39,7 @@ MOST = 10_000
 """Most variables of one request."""
 
 
-@request("scopes", when=LIVE, values=True, reads=True)
+@request("scopes", when=LIVE, values=True, reads=True, title="Reading values")
 def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
     """The scopes of a frame; none if it is gone, or is a line of the user's model."""
     place = session.handles.place(arguments.frame_id)
@@ -61,7 +61,14 @@ def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
     return ScopesBody(scopes=listed)
 
 
-@request("variables", when=LIVE, values=True, capability="supportsValueFormattingOptions", reads=True)
+@request(
+    "variables",
+    when=LIVE,
+    values=True,
+    capability="supportsValueFormattingOptions",
+    reads=True,
+    title="Reading values",
+)
 def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
     for name in ("start", "count"):
         number = getattr(arguments, name)

@@ -47,13 +47,13 @@ class Modules:
     sources: Sources
     _codes: int = 0
     _entered: set[str] = field(default_factory=set)
-    _told: bool = False
+    _announced: bool = False
     _sources: list[Source] = field(default_factory=list)
 
     def announce(self, client: Client) -> None:
         """Announce new modules and sources to the client; cheap if there are none."""
-        if not self._told:
-            self._told = True
+        if not self._announced:
+            self._announced = True
             self._newly_entered()
             for module in self.all():
                 client.send_event("module", ModuleEventBody(reason="new", module=module))

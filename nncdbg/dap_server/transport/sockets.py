@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
 from nncdbg.dap_server.capture import Capture
-from nncdbg.dap_server.ending import told_to_end
+from nncdbg.dap_server.ending import ending_on_signals
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport.addresses import Address
@@ -31,7 +31,7 @@ def serve_clients(address: Address, token: str | None) -> int:
         listener.close()
         sessions.put(None)
 
-    with told_to_end(end) as caught:
+    with ending_on_signals(end) as caught:
         print(f"nncdbg dap: listening on {listener}", file=sys.stderr, flush=True)
         if listener.access.file is not None:
             print(f"nncdbg dap: clients must show the token in {listener.access.file}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
 from nncdbg.dap_server.capture import Capture
-from nncdbg.dap_server.ending import told_to_end
+from nncdbg.dap_server.ending import ending_on_signals
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport.connection import Connection
@@ -41,7 +41,7 @@ def serve_stdio() -> int:
     connection = Connection(reader, writer.write, writer.end)
     connection.descriptor = descriptor
     session = Session(connection, Runner())
-    with told_to_end(session.interrupted) as caught, Capture(session.client.print_output) as capture:
+    with ending_on_signals(session.interrupted) as caught, Capture(session.client.print_output) as capture:
         session.flush_output = capture.flush
         session.start()
         over = threading.Event()

@@ -56,6 +56,8 @@ class Backend(Protocol):
     name: str
     on_host: bool
     """True if values are NumPy arrays; else allocators of host memory cannot hold them."""
+    runs_op_kernels: bool
+    """True if statements run the kernels of the ops' declarations, which are Python functions."""
 
     def bind(self, call: Call) -> Kernels:
         """Return the kernel of a statement.  Never raises: if there is no kernel, `run` raises."""

@@ -36,6 +36,7 @@ class CuPy:
 
     name = "cupy"
     on_host = False
+    runs_op_kernels = True
 
     def __init__(self) -> None:
         self.xp: Any = _library()

@@ -43,6 +43,7 @@ class OnnxRuntime:
 
     name = "onnxruntime"
     on_host = True
+    runs_op_kernels = False
 
     def __init__(self, *, threads: int = 1) -> None:
         try:

@@ -7,19 +7,18 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import numpy as np
 
-from nncdbg.engine.building.statements import Statements
+from nncdbg.engine.building.blocks import Branches, Loop, OpenBlock
+from nncdbg.engine.building.values import Given, GraphValue, attribute_of, literal_data
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import Excerpt, GraphError, NncdbgError
 from nncdbg.engine.graph import (
-    Array,
     Attribute,
     Constant,
     Graph,
@@ -33,94 +32,13 @@ from nncdbg.engine.graph import (
     TensorType,
     Type,
     Value,
-    tensor_only,
 )
 from nncdbg.engine.inference.types import common_type
-from nncdbg.engine.text.lexemes import Flaw
+from nncdbg.engine.text.lexemes import Flaw, fresh_name
 from nncdbg.engine.text.types import parse_type
 
 _OWN_FILES = (str(Path(__file__).parents[2]) + os.sep, contextlib.__file__)
 """Files of nncdbg itself, excluded from the user's source positions."""
-
-
-class GraphValue:
-    """A value of a graph that is being built; arithmetic and comparisons append statements."""
-
-    __array_ufunc__ = None  # `array * value` is a statement too.
-
-    def __init__(self, builder: Builder, block: _Block, name: str, type: Type | None) -> None:
-        self.name = name
-        self.type = type
-        self.block = block
-        self._builder = builder
-
-    def __repr__(self) -> str:
-        return f"<%{self.name}: {self.type or '?'}>"
-
-    def __add__(self, other: Given) -> GraphValue:
-        return self._builder.op("Add", self, other)
-
-    def __radd__(self, other: Given) -> GraphValue:
-        return self._builder.op("Add", other, self)
-
-    def __sub__(self, other: Given) -> GraphValue:
-        return self._builder.op("Sub", self, other)
-
-    def __rsub__(self, other: Given) -> GraphValue:
-        return self._builder.op("Sub", other, self)
-
-    def __mul__(self, other: Given) -> GraphValue:
-        return self._builder.op("Mul", self, other)
-
-    def __rmul__(self, other: Given) -> GraphValue:
-        return self._builder.op("Mul", other, self)
-
-    def __truediv__(self, other: Given) -> GraphValue:
-        return self._builder.op("Div", self, other)
-
-    def __rtruediv__(self, other: Given) -> GraphValue:
-        return self._builder.op("Div", other, self)
-
-    def __matmul__(self, other: Given) -> GraphValue:
-        return self._builder.op("MatMul", self, other)
-
-    def __neg__(self) -> GraphValue:
-        return self._builder.op("Neg", self)
-
-    def __lt__(self, other: Given) -> GraphValue:
-        return self._builder.op("Less", self, other)
-
-    def __gt__(self, other: Given) -> GraphValue:
-        return self._builder.op("Greater", self, other)
-
-
-Given: TypeAlias = "GraphValue | bool | float | str | Sequence[Any] | Array | np.generic | None"
-"""An operand: a value, inline data, an array (it becomes a constant), or None for an omitted operand."""
-
-
-@dataclass(eq=False)
-class _Block:
-    """An open graph, branch or loop body."""
-
-    kind: str
-    name: str
-    parent: _Block | None = None
-    inputs: list[Value] = field(default_factory=list)
-    outputs: tuple[Value, ...] | None = None
-    nodes: list[Node] = field(default_factory=list)
-    constants: list[Constant] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
-    comment: str = ""
-
-    def encloses(self, other: _Block | None) -> bool:
-        while other is not None and other is not self:
-            other = other.parent
-        return other is self
-
-    def graph(self) -> Graph:
-        assert self.outputs is not None
-        parts = (tuple(self.inputs), self.outputs, tuple(self.nodes), tuple(self.constants))
-        return Graph(self.name, *parts, self.comment)
 
 
 class Builder:
@@ -157,17 +75,17 @@ class Builder:
         """
         self.location: Location | None = None
         """The location of the next statements; None: the Python line."""
-        self._opsets = {**({} if opset is None else {"": opset}), **(opsets or {})}
+        self._opsets: Mapping[str, int] = {**({} if opset is None else {"": opset}), **(opsets or {})}
         self._stores, self._readers, self._source = tuple(stores), tuple(readers), source
         self._locations = locations
         self._graphs: dict[str, Graph] = {}
-        self._open: list[tuple[_Block, Statements]] = []
+        self._open: list[OpenBlock] = []
         self._comment = ""
 
     def program(self, entry: str | None = None) -> Program:
         """Return the program; it runs `entry`, by default the graph that no other graph calls."""
         if self._open:
-            self._fail(f"graph @{self._open[0][0].name} is open", "call program() after its `with` block")
+            self._fail(f"graph @{self._open[0].name} is open", "call program() after its `with` block")
         calls = {op[1:] for graph in self._graphs.values() for op in _ops(graph) if op.startswith("@")}
         entries = [name for name in self._graphs if name not in calls]
         if entry is None and len(entries) != 1:
@@ -189,19 +107,20 @@ class Builder:
         """Build a graph inside the `with` block, which ends with `returns`."""
         if name in self._graphs:
             self._fail(f"two graphs are named @{name}", "choose another name")
-        block = _Block("graph", name, comment=comment)
-        self._open.append((block, Statements(self._opsets, self._graphs, {}, block.names)))
+        block = OpenBlock("graph", name, self._opsets, self._graphs)
+        block.comment = comment
+        self._open.append(block)
         try:
             yield
             if block.outputs is None:
                 self._fail(f"graph @{name} returns nothing", "end it with returns(), even without results")
             self._graphs[name] = block.graph()
         finally:
-            self._open = self._open[: [each[0] for each in self._open].index(block)]
+            del self._open[self._open.index(block) :]
 
     def input(self, name: str, type: str | Type) -> GraphValue:
         """Define an input of the graph, such as ``input("x", "f32[N,4]")``."""
-        block, _ = self._top()
+        block = self._top()
         if block.kind != "graph":
             self._fail("only a graph has inputs", "use carry() for a value of a loop")
         block.inputs.append(Value(name, self._type(type)))
@@ -242,7 +161,7 @@ class Builder:
         self, op: str, *operands: Given, names: Sequence[str | None], **attributes: Any
     ) -> tuple[GraphValue, ...]:
         """Append a statement with one output for each name; None is an unused output."""
-        given = {key: _attribute(value) for key, value in attributes.items() if value is not None}
+        given = {key: attribute_of(value) for key, value in attributes.items() if value is not None}
         return self._append(op, [self._operand(each) for each in operands], names, given)
 
     def __getattr__(self, name: str) -> Callable[..., GraphValue]:
@@ -267,13 +186,13 @@ class Builder:
 
     def break_unless(self, condition: GraphValue) -> None:
         """Leave the loop unless `condition` is true."""
-        if self._top()[0].kind != "body":
+        if self._top().kind != "body":
             self._fail("break is not allowed here", "move it to the top level of a loop's body")
         self._append("break", [self._operand(condition)], [], {})
 
     def next(self, *values: GraphValue, collect: Sequence[GraphValue] = ()) -> None:
         """End the body of a loop: the next carried values in the order of `carry`, and values to collect."""
-        block = self._top()[0]
+        block = self._top()
         carried = block.inputs[1:] if block.kind == "body" else []
         if block.kind == "body" and len(values) != len(carried):
             self._fail(f"the loop carries {len(carried)} values, but next has {len(values)}")
@@ -295,28 +214,25 @@ class Builder:
 
     # -- blocks --------------------------------------------------------------------------------
 
-    def _top(self) -> tuple[_Block, Statements]:
+    def _top(self) -> OpenBlock:
         if not self._open:
             self._fail("no graph is open", 'open one: with b.graph("main")')
         return self._open[-1]
 
-    def _enter(self, block: _Block) -> None:
-        _, statements = self._top()
-        self._open.append((block, statements))
-        statements.used = statements.used | block.names
-        block.names = statements.used
+    def _enter(self, block: OpenBlock) -> None:
+        outer = self._top()
+        block.used |= outer.used
+        block.types.update(outer.types)
+        self._open.append(block)
 
-    def _leave(self, block: _Block, ended: bool) -> None:
-        index = [each[0] for each in self._open].index(block)
-        outer, statements = self._open[index - 1]
-        del self._open[index:]
-        statements.used = outer.names
+    def _leave(self, block: OpenBlock, ended: bool) -> None:
+        del self._open[self._open.index(block) :]
         if ended and block.outputs is None:
             word = "next()" if block.kind == "body" else "yields()"
             self._fail("the block has no last line", f"end it with {word}, even without results")
 
     def _end(self, kind: str, values: Sequence[GraphValue]) -> None:
-        block = self._top()[0]
+        block = self._top()
         if block.kind != kind:
             words = {"graph": "returns()", "body": "next()", "branch": "yields()"}
             self._fail(f"{words[kind]} is not the end of this block", f"end it with {words[block.kind]}")
@@ -330,21 +246,18 @@ class Builder:
     # -- statements of the innermost block -----------------------------------------------------
 
     def _define(self, name: str, type: Type | None) -> GraphValue:
-        block, statements = self._top()
-        if name in statements.used:
+        block = self._top()
+        if name in block.used:
             self._fail(f"%{name} is defined twice", "rename one of the two values")
-        statements.used.add(name)
-        statements.types[name] = type
+        block.used.add(name)
+        block.types[name] = type
         return GraphValue(self, block, name, type)
 
     def _fresh(self, what: str) -> str:
-        _, statements = self._top()
-        name = statements.fresh(what.rpartition(".")[2].lower())
-        statements.used.discard(name)
-        return name
+        return fresh_name(what.rpartition(".")[2].lower(), self._top().used)
 
     def _constant(self, name: str, type: Type, data: Inline | Reference) -> GraphValue:
-        self._top()[0].constants.append(Constant(Value(name, type), data))
+        self._top().constants.append(Constant(Value(name, type), data))
         return self._define(name, type)
 
     def _append(
@@ -354,7 +267,7 @@ class Builder:
         names: Sequence[str | None],
         attributes: Mapping[str, Attribute],
     ) -> tuple[GraphValue, ...]:
-        block, statements = self._top()
+        block = self._top()
         if block.outputs is not None:
             self._fail("the block has ended", "add statements before its last line")
         location, comment = self._line(), self._comment
@@ -362,9 +275,9 @@ class Builder:
         outputs = tuple(Value(name or "") for name in names)
         node = Node(op, tuple(operands), outputs, attributes, location=location, comment=comment)
         try:
-            types = statements.inferred(node)
+            types = block.inferred(node)
         except NncdbgError as error:
-            known = zip(operands, statements.types_at(node), strict=True)
+            known = zip(operands, block.types_at(node), strict=True)
             error.operands = error.operands or tuple(
                 f"%{name}: {type}" for name, type in known if name and type
             )
@@ -379,13 +292,12 @@ class Builder:
 
     def _operand(self, given: Given) -> Operand:
         if isinstance(given, GraphValue):
-            block, _ = self._top()
-            if not given.name or not given.block.encloses(block):
+            if not given.name or not given.block.encloses(self._top()):
                 self._fail(f"%{given.name or '_'} is not visible here", "pass it as an input or a result")
             return given.name
         if isinstance(given, (np.ndarray, np.generic)):
             return self.constant(self._fresh("constant"), given).name
-        return None if given is None else Literal(_tuples(given))
+        return None if given is None else Literal(literal_data(given))
 
     def _type(self, type: str | Type) -> Type:
         if not isinstance(type, str):
@@ -423,164 +335,8 @@ def _python_line() -> Location:
     return Location(frame.f_code.co_filename, frame.f_lineno)
 
 
-class _Control:
-    """A statement with blocks; its results are named after it is complete."""
-
-    def __init__(self, builder: Builder) -> None:
-        self._builder = builder
-        self._location, self._comment = builder._line(), builder._comment
-        builder._comment = ""
-        self._place = -1
-        self._types: list[Type | None] = []
-
-    def _complete(self, op: str, inputs: Sequence[Operand], bodies: Sequence[_Block]) -> None:
-        block, _ = self._builder._top()
-        graphs = tuple(body.graph() for body in bodies)
-        outputs = (Value(""),) * len(graphs[0].outputs)
-        self._place = len(block.nodes)
-        block.nodes.append(Node(op, tuple(inputs), outputs, {}, graphs, self._location, self._comment))
-
-    def _named(self, index: int, name: str) -> GraphValue:
-        builder = self._builder
-        block, _ = builder._top()
-        if self._place < 0 or not 0 <= index < len(self._types):
-            builder._fail(f"result {index} does not exist", "use the results after the `with` block")
-        node = block.nodes[self._place]
-        if node.outputs[index].name:
-            builder._fail(f"result {index} is named %{node.outputs[index].name} already")
-        found = builder._define(name or builder._fresh(node.op), self._types[index])
-        outputs = list(node.outputs)
-        outputs[index] = Value(found.name, found.type)
-        block.nodes[self._place] = replace(node, outputs=tuple(outputs))
-        return found
-
-
-class Loop(_Control):
-    """A loop: inside it, `carry` its values and read its `counter`; after it, name its results."""
-
-    def __init__(self, builder: Builder, name: str, times: Operand) -> None:
-        super().__init__(builder)
-        self._times = times
-        self._initial: list[Operand] = []
-        self._block = _Block("body", name, builder._top()[0], [Value("")])
-
-    def __enter__(self) -> Loop:
-        self._builder._enter(self._block)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        types = self._builder._top()[1].types
-        self._builder._leave(self._block, error is None)
-        if error is not None:
-            return
-        outputs = self._block.outputs or ()
-        carried = self._block.inputs[1:]
-        stacked = (_stacked(types.get(value.name)) for value in outputs[len(carried) :])
-        self._types = [*(value.type for value in carried), *stacked]
-        self._complete("while", (self._times, *self._initial), [self._block])
-
-    def counter(self, name: str) -> GraphValue:
-        """Define the number of the iteration, from 0: ``i64[]``."""
-        self._block.inputs[0] = Value(name, TensorType("i64", ()))
-        return self._builder._define(name, self._block.inputs[0].type)
-
-    def carry(self, name: str, initial: Given, *, type: str | Type | None = None) -> GraphValue:
-        """Define a value that each iteration passes to the next; its type is that of `initial`."""
-        builder = self._builder
-        if isinstance(initial, GraphValue) and initial.block is self._block:
-            builder._fail(f"%{initial.name} is defined in the loop", "start from a value around it")
-        if isinstance(initial, (np.ndarray, np.generic)):
-            builder._fail(f"%{name} starts from an array", "define a constant before the loop")
-        known = initial.type if isinstance(initial, GraphValue) else None
-        self._initial.append(builder._operand(initial))
-        self._block.inputs.append(Value(name, builder._type(type) if type is not None else known))
-        return builder._define(name, self._block.inputs[-1].type)
-
-    def result(self, carried: GraphValue, *, name: str = "") -> GraphValue:
-        """Return the final value of a carried value."""
-        names = [value.name for value in self._block.inputs[1:]]
-        if carried.name not in names:
-            self._builder._fail(f"%{carried.name} is not carried by this loop")
-        return self._named(names.index(carried.name), name)
-
-    def collected(self, index: int, *, name: str = "") -> GraphValue:
-        """Return the collected values number `index`, stacked on a new first axis."""
-        return self._named(len(self._block.inputs) - 1 + index, name)
-
-
-class Branches(_Control):
-    """A condition: build both branches, then name the results."""
-
-    def __init__(self, builder: Builder, condition: Operand) -> None:
-        super().__init__(builder)
-        self._condition = condition
-        self._blocks: list[_Block] = []
-
-    def then(self, name: str = "") -> Any:
-        """Build the branch that runs if the condition is true, in a `with` block."""
-        return self._branch(name, 0)
-
-    def otherwise(self, name: str = "") -> Any:
-        """Build the branch that runs if the condition is false, in a `with` block."""
-        return self._branch(name, 1)
-
-    @contextlib.contextmanager
-    def _branch(self, name: str, number: int) -> Iterator[None]:
-        builder = self._builder
-        if len(self._blocks) != number:
-            builder._fail("build then() first, and otherwise() second, each once")
-        block = _Block("branch", name, builder._top()[0])
-        builder._enter(block)
-        self._blocks.append(block)
-        types = builder._top()[1].types
-        try:
-            yield
-        except BaseException:
-            builder._leave(block, ended=False)
-            raise
-        builder._leave(block, ended=True)
-        yielded = [types.get(value.name) for value in block.outputs or ()]
-        if number == 0:
-            self._types = yielded
-            return
-        if len(yielded) != len(self._types):
-            builder._fail(f"the branches yield {len(self._types)} and {len(yielded)} values")
-        pairs = zip(self._types, yielded, strict=True)
-        self._types = [first if first == second else None for first, second in pairs]
-        self._complete("if", (self._condition,), self._blocks)
-
-    def result(self, index: int = 0, *, name: str = "") -> GraphValue:
-        """Return result number `index`."""
-        return self._named(index, name)
-
-
 def _ops(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         yield node.op
         for inner in node.subgraphs:
             yield from _ops(inner)
-
-
-def _stacked(type: Type | None) -> Type | None:
-    known = tensor_only(type)
-    return TensorType(known.dtype, None if known.shape is None else (None, *known.shape)) if known else None
-
-
-def _tuples(data: Any) -> Any:
-    return tuple(map(_tuples, data)) if isinstance(data, (list, tuple)) else data
-
-
-def _attribute(value: Any) -> Attribute:
-    """Return an attribute as in program text: floats are f32, lists are tuples, arrays are data."""
-    if isinstance(value, np.ndarray):
-        return Inline(value)
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return float(np.float32(value))
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_attribute, value))
-    found: Attribute = value
-    return found

@@ -104,7 +104,7 @@ class Carrier:
             for result, marks in zip(step.results, carried, strict=False):
                 self.marks.add(result, "real", origins, marks)
                 if marks is not None:
-                    self.tell(origins, step.binding)
+                    self.report(origins, step.binding)
         self._carry_shapes(step)
         for number, stage in groups_of(step.known, "meant"):
             self._consume(step, number, stage)
@@ -139,11 +139,11 @@ class Carrier:
             if np.ndim(result):
                 self.marks.add_shape(result, origins)
 
-    def tell(self, origins: Origins, statement: Statement | None = None) -> None:
+    def report(self, origins: Origins, statement: Statement | None = None) -> None:
         """Report origins that were held back; `statement` is the one that they influence now."""
         used = None if statement is None else Visit.of(statement, self.machine.frames)
         for number in origins:
-            self.seen.tell(number, used)
+            self.seen.report(number, used)
 
     def _consume(self, step: Step, number: int, stage: Stage) -> None:
         given = masks_of(step.known, "meant", (number, stage))
@@ -172,7 +172,7 @@ class Carrier:
             self.marks.add(result, "real", frozenset({number}), spoiled)
         if spoiled is not None:
             self.rounded.add(number)
-            self.tell(frozenset({number}), step.binding)
+            self.report(frozenset({number}), step.binding)
 
     def influenced(self, step: Step, marked: Sequence[Marked], *, exact: bool = True) -> Sequence[Marked]:
         """Return the elements of each result that depend on the marked elements of the operands."""

@@ -119,7 +119,7 @@ class Entrances:
                 continue
             number = self.seen.add(
                 None,
-                tell=False,
+                report=False,
                 kind=kind,
                 role="propagated" if pc == ENTRANCE else "birth",
                 statement=Statement(code, pc),

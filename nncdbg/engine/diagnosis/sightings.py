@@ -98,10 +98,10 @@ class Sighting:
 class Sightings:
     """The recorded findings of a run, with those to report in the order of their report."""
 
-    told: list[Sighting] = field(default_factory=list)
+    reported: list[Sighting] = field(default_factory=list)
     _every: list[Sighting] = field(default_factory=list)
     _known: dict[tuple[Any, ...], list[Sighting]] = field(default_factory=dict)
-    _untold: set[int] = field(default_factory=set)
+    _withheld: set[int] = field(default_factory=set)
 
     def __getitem__(self, number: int) -> Sighting:
         return self._every[number]
@@ -112,24 +112,24 @@ class Sightings:
         whole = key[0] != "birth" or len(found) >= MOST_VISITS
         return found[-1] if found and whole else None
 
-    def add(self, key: tuple[Any, ...] | None, *, tell: bool = True, **fields: Any) -> Sighting:
-        """Add a record; without `tell` it is reported only once `tell` is called."""
+    def add(self, key: tuple[Any, ...] | None, *, report: bool = True, **fields: Any) -> Sighting:
+        """Add a record; without `report` it is reported only once `report` is called."""
         sighting = Sighting(len(self._every), **fields)
         self._every.append(sighting)
         if key is not None:
             self._known.setdefault(key, []).append(sighting)
-        if tell:
-            self.told.append(sighting)
+        if report:
+            self.reported.append(sighting)
         else:
-            self._untold.add(sighting.number)
+            self._withheld.add(sighting.number)
         return sighting
 
-    def tell(self, number: int, used: Visit | None = None) -> None:
+    def report(self, number: int, used: Visit | None = None) -> None:
         """Report a record that was held back; `used` is the statement that it influences."""
-        if number in self._untold:
-            self._untold.discard(number)
+        if number in self._withheld:
+            self._withheld.discard(number)
             self._every[number].used = used
-            self.told.append(self._every[number])
+            self.reported.append(self._every[number])
 
     def conclude(self, outputs: Origins, nearest: Origins, *, ended: bool) -> None:
         """Determine what reaches an output, then keep one record of each statement and role.
@@ -138,16 +138,16 @@ class Sightings:
         outputs. If the program did not end, everything may reach an output.
         """
         handed_on = self._ancestors(nearest)
-        for sighting in self.told:
+        for sighting in self.reported:
             reaching = sighting.number in outputs
             if not sighting.born:
                 reaching = sighting.number in handed_on and bool(sighting.roots & outputs)
             sighting.reaches_output = not sighting.lost and (reaching or not ended)
-        groups: dict[Any, list[Sighting]] = {id(each): [each] for each in self.told}
+        groups: dict[Any, list[Sighting]] = {id(each): [each] for each in self.reported}
         for same in self._known.values():
             for each in same[1:]:
                 groups[id(same[0])] = groups.get(id(same[0]), []) + groups.pop(id(each), [])
-        self.told = [_one(group) for group in groups.values() if group]
+        self.reported = [_one(group) for group in groups.values() if group]
 
     def _ancestors(self, numbers: Origins) -> set[int]:
         found: set[int] = set()

@@ -99,7 +99,7 @@ class Trail:
 
     @property
     def sightings(self) -> list[Sighting]:
-        return self._seen.told
+        return self._seen.reported
 
     # -- reports -----------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class Trail:
         apart = alone(finding, step.application, born)
         legal = self.diagnosing.is_legal(apart, slots)
         cause, within = self.diagnosing.cause(apart)
-        sighting = self._notes.birth(finding, parents, tell=not legal, cause=cause, within=within)
+        sighting = self._notes.birth(finding, parents, report=not legal, cause=cause, within=within)
         if kind == "inf" and cause.name in OVERFLOWS:
             self._carrier.rounded.add(sighting.number)
         if legal:
@@ -344,5 +344,5 @@ class Trail:
         reaching = NONE.union(*(marks.origins for marks in known))
         nearest = NONE.union(*(marks.latest for marks in known))
         infinite = frozenset(number for marks in known for number, _ in marks.meant)
-        self._carrier.tell(reaching | infinite)
+        self._carrier.report(reaching | infinite)
         self._seen.conclude(reaching | infinite, nearest, ended=ended)

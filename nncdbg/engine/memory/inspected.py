@@ -220,10 +220,10 @@ class InspectedAllocation(Allocation):
         return adopted if several else adopted[0]
 
     def _left_unwritten(
-        self, binding: Binding, inputs: Sequence[Any], buffer: Array, told: str, index: int = 0
+        self, binding: Binding, inputs: Sequence[Any], buffer: Array, detail: str, index: int = 0
     ) -> None:
         self._mark_unwritten(buffer, binding)
-        self.report(Finding("uninitialized", binding, told, inputs, index, result=buffer))
+        self.report(Finding("uninitialized", binding, detail, inputs, index, result=buffer))
 
     def _adopt(
         self, binding: Binding, inputs: Sequence[Any], index: int, result: Any, wrong: str | None = None

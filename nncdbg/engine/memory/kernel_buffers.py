@@ -56,9 +56,9 @@ class KernelBuffers:
         found = {}
         for index, result in enumerate(results):
             if isinstance(result, np.ndarray) and not result.dtype.hasobject:
-                told = _compared(binding, index, result, second[index] if second is not None else None)
-                if told is not None:
-                    found[index] = told
+                detail = _compared(binding, index, result, second[index] if second is not None else None)
+                if detail is not None:
+                    found[index] = detail
         # A kernel that is not deterministic proves nothing.
         return found if found and (second is None or self._repeats(results, again)) else {}
 
@@ -80,8 +80,8 @@ class KernelBuffers:
                 kernel(*inputs, second)
                 return (second,)
 
-            for told in self.misuse(binding, (buffer,), again).values():
-                found(binding, inputs, buffer, told)
+            for detail in self.misuse(binding, (buffer,), again).values():
+                found(binding, inputs, buffer, detail)
             return buffer
 
         return into

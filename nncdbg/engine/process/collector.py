@@ -8,12 +8,17 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause collection in the body, where it would scan all records repeatedly and free none."""
+def collector_paused(*, freeze: bool = False) -> Iterator[None]:
+    """Pause collection in the body, where it would scan all records repeatedly and free none.
+
+    `freeze` excludes all records from later collections too, for records that live as long as the process.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if freeze:
+            gc.freeze()
         if enabled:
             gc.enable()

@@ -65,9 +65,9 @@ class Judge:
 
     def explain(self, error: BaseException, frame: Frame, pc: int) -> NncdbgError:
         """Return a statement's error with its place, its operands, and the origins of their sizes."""
-        told = explained(error, frame, pc, self.listing_in(frame.code))
-        told.operands += size_origins(self.machine.frames, frame, pc, self.inputs)
-        return told
+        result = explained(error, frame, pc, self.listing_in(frame.code))
+        result.operands += size_origins(self.machine.frames, frame, pc, self.inputs)
+        return result
 
     # -- breakpoints -------------------------------------------------------------------------
 
@@ -185,15 +185,15 @@ class Judge:
         statement = finding.binding
         left = (each.frame for each in self.machine.finished() if isinstance(each, FramePopped))
         frame = next(f for f in chain(reversed(self.machine.frames), left) if f.code is statement.code)
-        for told, when in self.catches.qualifying(finding):
-            detail = told.detail
+        for caught, when in self.catches.qualifying(finding):
+            detail = caught.detail
             try:
                 current = Current.after(frame, statement.pc)
                 if when is not None and not condition(when, replace(self.scope, current=current)):
                     continue
             except NncdbgError as error:
-                detail = f"{detail}; the condition of catch {told.kind} failed: {error.message}"
-            return self.describe("exception", frame, statement.pc, detail=detail, finding=told)
+                detail = f"{detail}; the condition of catch {caught.kind} failed: {error.message}"
+            return self.describe("exception", frame, statement.pc, detail=detail, finding=caught)
         return None
 
     def settle_before(self) -> Stop | None:

@@ -15,21 +15,21 @@ from nncdbg.engine.text.listing import Listing
 def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> NncdbgError:
     """Return the error with statement, source and operands; other exceptions become a RunError."""
     node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
-    told = (
+    result = (
         error
         if isinstance(error, NncdbgError)
         else _wrapped(error, node.op if node else "the end of the graph")
     )
-    if node is not None and node.op not in told.message:
-        told.message = f"{node.op}: {told.message}"
-    if told.excerpt is None:
-        told.excerpt = text.excerpt(frame.code.path, pc)
+    if node is not None and node.op not in result.message:
+        result.message = f"{node.op}: {result.message}"
+    if result.excerpt is None:
+        result.excerpt = text.excerpt(frame.code.path, pc)
     if node is not None:
         operands = frame.code.operands_of(pc, frame.slots)
         known = zip(node.inputs, map(type_of, operands), strict=True)
-        told.operands = tuple(f"%{name}: {type}" for name, type in known if isinstance(name, str) and type)
-        told.source = str(node.location) if node.location is not None else None
-    return told
+        result.operands = tuple(f"%{name}: {type}" for name, type in known if isinstance(name, str) and type)
+        result.source = str(node.location) if node.location is not None else None
+    return result
 
 
 _SHOWN = 6

@@ -45,7 +45,7 @@ class Bisection:
     configuration: WatchConfiguration
     dtype: str = "f16"
     tolerance: Tolerance = field(default_factory=Tolerance)
-    told: Callable[[str, int, int], None] = lambda phase, runs, kept: None
+    on_progress: Callable[[str, int, int], None] = lambda phase, runs, kept: None
     best: list[Place] | None = None
     runs: int = 0
     notes: list[str] = field(default_factory=list)
@@ -75,22 +75,22 @@ class Bisection:
 
         Raises the error of a failing wide run, and UsageError if its outputs already have NaN.
         """
-        self._tell("running the program in its declared types")
+        self._report("running the program in its declared types")
         self._reference(self._note)
         self._check_reference()
         if self._will_do([]):
             return []
-        self._tell("trying each statement alone")
+        self._report("trying each statement alone")
         self._reference(self._try_alone)
         guess = [place for place, alone in self.alone.items() if alone.reason]
         if not (guess and self._will_do(guess)):
             guess = self._grown(guess)
-        self._tell("removing statements that are not needed")
+        self._report("removing statements that are not needed")
         return self.ordered(minimized(self.ordered(guess), self._will_do))
 
     def _grown(self, guess: list[Place]) -> list[Place]:
         """Add the least exact statements to the guess: 1, 2, 4 ... of them, until it is sufficient."""
-        self._tell("adding the least exact statements")
+        self._report("adding the least exact statements")
         others = sorted(
             (place for place in self.alone if place not in guess), key=lambda place: -self.alone[place].factor
         )
@@ -112,11 +112,11 @@ class Bisection:
         fine = self.outcome(kept).fine
         if fine and (self.best is None or len(kept) < len(self.best)):
             self.best = list(kept)
-        self._tell("")
+        self._report("")
         return fine
 
-    def _tell(self, phase: str) -> None:
-        self.told(phase, self.runs, len(self.best) if self.best is not None else len(self.alone))
+    def _report(self, phase: str) -> None:
+        self.on_progress(phase, self.runs, len(self.best) if self.best is not None else len(self.alone))
 
     # -- runs ------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Bisection:
         alone.times += 1
         if alone.times > _FULL and alone.times & (alone.times - 1):
             return
-        self._tell("")
+        self._report("")
         host = debugger.backend.to_host
         operands = [*map(host, operands)]
         trial = Trial(debugger, self.configuration, self.dtype, self.tolerance)
@@ -232,7 +232,7 @@ class Bisection:
 
     def reasons(self, places: Sequence[Place]) -> list[Kept]:
         """Return the statements that stay wide, each with what fails without it."""
-        self._tell("testing each statement alone")
+        self._report("testing each statement alone")
         return [self._reason(place, [each for each in places if each != place]) for place in places]
 
     def unexplained(self, places: Sequence[Place]) -> list[Kept]:
@@ -246,7 +246,7 @@ class Bisection:
 
     def _reason(self, place: Place, others: Sequence[Place]) -> Kept:
         alone, without = self.alone[place], self.outcome(others)
-        self._tell("testing each statement alone")
+        self._report("testing each statement alone")
         if alone.reason:
             detail = alone.detail
         else:

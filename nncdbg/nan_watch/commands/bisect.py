@@ -107,12 +107,12 @@ def shown(screen: Screen, search: Bisection) -> Iterator[None]:
     with screen.err.status("") as status:
         phase = ""
 
-        def tell(now: str, runs: int, kept: int) -> None:
+        def update(now: str, runs: int, kept: int) -> None:
             nonlocal phase
             phase = now or phase
             status.update(f"{phase}: {runs} runs, {kept} statements stay; Ctrl-C prints the best so far")
 
-        search.told = tell
+        search.on_progress = update
         yield
 
 

@@ -104,21 +104,21 @@ def shown(screen: Screen, job: Job) -> Iterator[None]:
         TimeElapsedColumn(),
     )
     with Bar(*columns, console=screen.err, transient=True) as bar:
-        job.told = _teller(bar, bar.add_task("", total=None, facts=""))
+        job.on_progress = _progress_updates(bar, bar.add_task("", total=None, facts=""))
         yield
 
 
-def _teller(bar: Any, task: Any) -> Callable[[Progress], None]:
+def _progress_updates(bar: Any, task: Any) -> Callable[[Progress], None]:
     most = 0
 
-    def tell(progress: Progress) -> None:
+    def update(progress: Progress) -> None:
         nonlocal most
         most = max(most, progress.statements)
         facts = f"{progress.statements} statements, {progress.bytes} bytes, {progress.runs} runs"
         done = most - progress.statements if most > 1 else None
         bar.update(task, description=progress.phase, facts=facts, total=most or None, completed=done or 0)
 
-    return tell
+    return update
 
 
 def _document(reduced: Reduced, folder: Path, seconds: float) -> dict[str, Any]:

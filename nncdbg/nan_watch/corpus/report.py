@@ -108,8 +108,8 @@ class CorpusReport:
         report.limit(self._max_findings)
         report.unlisted += self._dropped
         runs = max(1, len(report.cases))
-        report.notes += _told(self._notes, runs)
-        report.unchecked += [*_told(self._unchecked, runs), *left]
+        report.notes += _sentences(self._notes, runs)
+        report.unchecked += [*_sentences(self._unchecked, runs), *left]
         return report
 
 
@@ -120,8 +120,10 @@ def _key(finding: WatchFinding) -> tuple[Any, ...]:
     return finding.kind, finding.role, place, inner, finding.cause, finding.trips
 
 
-def _told(words: Counter[str], runs: int) -> list[str]:
+def _sentences(words: Counter[str], runs: int) -> list[str]:
     """Return each sentence once, bounded, with its number of runs if it does not apply to all."""
-    told = [text if count == runs else f"{text} (in {count} of {runs} runs)" for text, count in words.items()]
-    more = len(told) - _MOST_WORDS
-    return told if more <= 0 else [*told[:_MOST_WORDS], f"and {more} more"]
+    sentences = [
+        text if count == runs else f"{text} (in {count} of {runs} runs)" for text, count in words.items()
+    ]
+    more = len(sentences) - _MOST_WORDS
+    return sentences if more <= 0 else [*sentences[:_MOST_WORDS], f"and {more} more"]

@@ -147,11 +147,11 @@ def _operands(expression: Expression, scope: Values) -> Iterator[Operand]:
 def _facts(expression: Expression, scope: Values) -> Iterator[str]:
     """Return each comparison of the expression that holds, with the values of both sides."""
     evaluator = Evaluator(expression.text, scope)
-    told = False
+    any_true = False
     for node in _comparisons(expression.root):
         sides = [(part, evaluator.evaluate(part)) for part in node.operands]
         if evaluator.truth(node):
-            told = True
+            any_true = True
             yield (
                 ", ".join(
                     f"{expression.text[part.start : part.end].strip()} is {_shown(value)}"
@@ -160,7 +160,7 @@ def _facts(expression: Expression, scope: Values) -> Iterator[str]:
                 )
                 or expression.text
             )
-    if not told:
+    if not any_true:
         yield f"{expression.text} is true"
 
 

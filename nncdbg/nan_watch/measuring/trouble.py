@@ -70,7 +70,7 @@ class _Spot:
     gates: tuple[Threshold, ...]
     constants: frozenset[int]
     """The indices of constant operands."""
-    told: bool
+    measured: bool
     """Whether the statement is measured, or only passes levels on."""
 
 
@@ -138,7 +138,7 @@ class Trouble:
             return
         row = self.row(result)
         level = self._level(spot, inputs, result, row) if self._relative else None
-        if not spot.told:
+        if not spot.measured:
             return
         summary = summary_of(row, dtype)
         track = self.track(spot.binding.code, spot.binding.pc, index, dtype)

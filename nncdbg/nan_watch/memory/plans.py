@@ -92,14 +92,14 @@ def _defined(debugger: Debugger, value: Placed) -> Line:
 
 def left_out(debugger: Debugger, arena: PlacedAllocation) -> list[str]:
     """Return notes about values in memory outside the plan."""
-    told = []
+    notes = []
     if arena.apart:
         names = _listed(arena.apart)
-        told.append(f"values without a place in the plan, which used separate memory: {names}")
+        notes.append(f"values without a place in the plan, which used separate memory: {names}")
     if arena.beyond:
         names = _listed(arena.beyond)
-        told.append(f"values that do not fit in the arena, which used separate memory: {names}")
-    return told
+        notes.append(f"values that do not fit in the arena, which used separate memory: {names}")
+    return notes
 
 
 def unrun(debugger: Debugger, plan: PlacedPlan, played: Played) -> list[str]:

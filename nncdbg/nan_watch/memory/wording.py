@@ -142,7 +142,7 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
 
 def state(debugger: Debugger, differs: Differs) -> WatchFinding:
     """Return the finding of a kernel whose second run gives another result."""
-    told = differs.detail or f"computes a different %{differs.name} from the same operands"
+    detail = differs.detail or f"computes a different %{differs.name} from the same operands"
     statement = differs.moment.statement
     return WatchFinding(
         "state",
@@ -151,7 +151,7 @@ def state(debugger: Debugger, differs: Differs) -> WatchFinding:
         iteration=differs.moment.iteration,
         inputs=_operands(statement),
         cause="state between runs",
-        evidence=f"in the second run, {verb(statement)} {told}",
+        evidence=f"in the second run, {verb(statement)} {detail}",
         hint="do not keep state between calls; draw random numbers from `rng`",
     )
 
@@ -172,8 +172,8 @@ def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) ->
         else:
             cause, hint = "kept reference", "do not keep operands or buffers between calls"
             evidence += f": it still reads %{owner.value}, which is live from line {begin} to line {end}"
-        other, told = _taker(debugger, read.block)
-        evidence += told
+        other, reuse = _taker(debugger, read.block)
+        evidence += reuse
     return WatchFinding(
         "reuse",
         "birth",

@@ -108,7 +108,7 @@ class Job:
     inputs: Mapping[str, Any]
     configuration: WatchConfiguration
     state: Path | None = None
-    told: Callable[[Progress], None] = lambda progress: None
+    on_progress: Callable[[Progress], None] = lambda progress: None
     _origin: str = ""
     _reduction: Reduction | None = field(default=None)
 
@@ -139,7 +139,7 @@ class Job:
             self._save(done=True)
 
     def _begin(self) -> bool:
-        self.told(Progress("looking for the finding", 0, 0, 0))
+        self.on_progress(Progress("looking for the finding", 0, 0, 0))
         if self.state is not None:
             self._origin = origin_of(self.program, self.inputs, self.configuration)
         finding = found_first(self.program, self.inputs, self.configuration)
@@ -163,7 +163,7 @@ class Job:
         return saved.done
 
     def _made(self, probe: Probe) -> Reduction:
-        return Reduction(probe, kept=lambda case: self._save(), told=self.told)
+        return Reduction(probe, kept=lambda case: self._save(), on_progress=self.on_progress)
 
     def _save(self, *, done: bool = False) -> None:
         if self.state is None or self._reduction is None or self._reduction.best is None:

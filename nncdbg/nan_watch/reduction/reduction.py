@@ -38,12 +38,12 @@ class Progress:
 class Reduction:
     """Reduces step by step.  `best` is the smallest case so far, None before the first.
 
-    `kept` is called with every new best case; the other callback receives the progress.
+    `kept` is called with every new best case, `on_progress` with the progress.
     """
 
     probe: Probe
     kept: Callable[[Case], None] = lambda case: None
-    told: Callable[[Progress], None] = lambda progress: None
+    on_progress: Callable[[Progress], None] = lambda progress: None
     best: Case | None = None
     phase: str = "looking for the finding"
 
@@ -118,7 +118,7 @@ class Reduction:
     def _tell(self) -> None:
         best = self.best
         statements, size = (best.statements, best.bytes) if best is not None else (0, 0)
-        self.told(Progress(self.phase, self.probe.runs, statements, size))
+        self.on_progress(Progress(self.phase, self.probe.runs, statements, size))
 
 
 def _size(case: Case) -> tuple[int, int]:

@@ -129,5 +129,5 @@ def _test(suite: Element, report: Report, name: str, seconds: float) -> Element:
 
 
 def _add(test: Element, tag: str, type_: str, message: str, lines: Iterable[str]) -> None:
-    told = SubElement(test, tag, type=visible(type_), message=visible(message, NAME))
-    told.text = "\n".join(visible(line, SENTENCE) for text in lines for line in text.split("\n"))
+    element = SubElement(test, tag, type=visible(type_), message=visible(message, NAME))
+    element.text = "\n".join(visible(line, SENTENCE) for text in lines for line in text.split("\n"))

@@ -11,10 +11,10 @@ from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
 from nncdbg.nan_watch.reports.wording import (
     explanation,
     headline,
+    is_shown_in_full,
     remarks,
     source,
     subject,
-    told_in_full,
     value_of,
     verdict,
 )
@@ -42,7 +42,7 @@ def _blocks(report: Report, watched: Watched) -> Iterator[str]:
         yield "\n| | kind | where | op | value | cause |\n|---|---|---|---|---|---|"
         yield from (_row(number, finding) for number, finding in enumerate(report.findings[:_ROWS], 1))
         yield from (f"\n{words}" for words in left_out(report.findings, _ROWS, "findings"))
-    full = [(number, each) for number, each in enumerate(report.findings, 1) if told_in_full(each)]
+    full = [(number, each) for number, each in enumerate(report.findings, 1) if is_shown_in_full(each)]
     for number, finding in full[:_DETAILS]:
         yield from _details(number, finding, report, watched)
     broken = [case for case in report.cases if case.status != OK]
@@ -51,9 +51,9 @@ def _blocks(report: Report, watched: Watched) -> Iterator[str]:
         for case in broken[:_ROWS]:
             yield f"| {_code(case.name)} | {_prose(visible(case.status))} | {_prose(sentence(case.error))} |"
         yield from (f"\n{words}" for words in left_out(broken, _ROWS, "cases"))
-    told = remarks(report)
-    if told:
-        yield "\n" + "\n".join(f"- {_prose(words)}" for words in told)
+    notes = remarks(report)
+    if notes:
+        yield "\n" + "\n".join(f"- {_prose(words)}" for words in notes)
 
 
 def _row(number: int, finding: WatchFinding) -> str:

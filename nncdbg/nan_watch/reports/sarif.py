@@ -20,7 +20,14 @@ from nncdbg.nan_watch.reports.bounds import FINDINGS, NOTES, STATEMENT, first, s
 from nncdbg.nan_watch.reports.json import strict
 from nncdbg.nan_watch.reports.places import is_text, uri
 from nncdbg.nan_watch.reports.rules import Rule, rule_of
-from nncdbg.nan_watch.reports.wording import explanation, headline, place, statement, subject, told_in_full
+from nncdbg.nan_watch.reports.wording import (
+    explanation,
+    headline,
+    is_shown_in_full,
+    place,
+    statement,
+    subject,
+)
 from nncdbg.nan_watch.watched import Watched
 from nncdbg.version import __version__
 
@@ -49,13 +56,13 @@ class _Run:
 
     def as_dict(self) -> dict[str, Any]:
         report = self.report
-        told = [finding for finding in report.findings if told_in_full(finding)]
-        results = [self._result(finding) for finding in told[:FINDINGS]]
+        listed = [finding for finding in report.findings if is_shown_in_full(finding)]
+        results = [self._result(finding) for finding in listed[:FINDINGS]]
         return {
             "tool": {"driver": self._driver()},
             # One analysis per model: GitHub replaces earlier results under the same name.
             "automationDetails": {"id": f"nncdbg watch/{visible(self._model())}/"},
-            "invocations": [self._invocation(len(told) - len(results))],
+            "invocations": [self._invocation(len(listed) - len(results))],
             "artifacts": self._artifacts(),
             "originalUriBaseIds": {_ROOT: {"description": {"text": "the folder in which nncdbg ran"}}},
             "columnKind": "unicodeCodePoints",

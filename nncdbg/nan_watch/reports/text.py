@@ -13,9 +13,9 @@ from nncdbg.nan_watch.reports.wording import (
     explanation,
     headline,
     in_passing,
+    is_shown_in_full,
     remarks,
     subject,
-    told_in_full,
     unlisted_of_chain,
     verdict,
 )
@@ -46,7 +46,7 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
 
     yield Text(f"{subject(report)}: {verdict(report)}", _HEADS.get(report.status, "bold yellow"))
     numbered = [*enumerate(report.findings[:_MOST], start=1)]
-    for full, group in groupby(numbered, lambda each: told_in_full(each[1])):
+    for full, group in groupby(numbered, lambda each: is_shown_in_full(each[1])):
         if not full:
             yield Text()
             passing = [*group]

@@ -170,7 +170,7 @@ def _how_often(finding: WatchFinding) -> list[str]:
     return [words for words in (case, times) if words]
 
 
-def told_in_full(finding: WatchFinding) -> bool:
+def is_shown_in_full(finding: WatchFinding) -> bool:
     """Return whether a finding is shown in full; statements that only propagate take one line."""
     return finding.trips or finding.role != "propagated" or not finding.site.op
 
@@ -195,7 +195,7 @@ _CHAIN = 3
 
 def unlisted_of_chain(report: Report) -> int:
     """Return the number of unlisted findings in the chain at the list's end; a limit drops these first."""
-    if len(report.findings) <= _CHAIN or any(map(told_in_full, report.findings[-_CHAIN - 1 :])):
+    if len(report.findings) <= _CHAIN or any(map(is_shown_in_full, report.findings[-_CHAIN - 1 :])):
         return 0
     listed = sum(each.role == "propagated" for each in report.findings)
     return min(report.unlisted, max(0, report.counts["propagated"] - listed))

@@ -1,7 +1,7 @@
-"""Kernels as users write them, each with a bug.
+"""User kernels, each with a bug.
 
-Those that write into memory of their own choosing see `out` with some bytes around it, as a compiled
-kernel does; the debug allocator has guards there.
+Kernels that write out of bounds access `out` with some bytes around it, like a compiled kernel; the debug
+allocator has guards there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _like_the_first(attributes: Mapping[str, Any], types: Sequence[Any]) -> list
 
 
 def _flat(out: Any, before: int, after: int) -> Any:
-    """The buffer as one row, with elements of the memory around it."""
+    """Return the buffer as a vector, with elements of the memory around it."""
     start = out.ctypes.data - before * out.itemsize
     count = before + out.size + after
     memory = (ctypes.c_byte * (count * out.itemsize)).from_address(start)
@@ -29,7 +29,7 @@ def _flat(out: Any, before: int, after: int) -> Any:
 
 @nncdbg.op("bugs.BlockedGelu", infer=_like_the_first, accepts_out=True)
 def blocked_gelu(xp: Any, x: Any, *, out: Any) -> Any:
-    """Works in blocks of four and forgets the rest."""
+    """Compute GELU in blocks of four; the rest is not written."""
     whole = x.size // 4 * 4
     flat, result = x.reshape(-1)[:whole], out.reshape(-1)
     result[:whole] = flat * (0.5 + 0.5 * np.tanh(0.7978845608 * (flat + 0.044715 * flat**3)))
@@ -38,7 +38,7 @@ def blocked_gelu(xp: Any, x: Any, *, out: Any) -> Any:
 
 @nncdbg.op("bugs.RoundedScale", infer=_like_the_first, accepts_out=True)
 def rounded_scale(xp: Any, x: Any, *, factor: float = 2.0, out: Any) -> Any:
-    """Rounds the number of elements up to a multiple of four, and writes so many."""
+    """Scale, but round the number of written elements up to a multiple of four."""
     whole = -(-x.size // 4) * 4
     wide = np.zeros(whole, x.dtype)
     wide[: x.size] = x.reshape(-1) * factor
@@ -48,7 +48,7 @@ def rounded_scale(xp: Any, x: Any, *, factor: float = 2.0, out: Any) -> Any:
 
 @nncdbg.op("bugs.ShiftDown", infer=_like_the_first, accepts_out=True)
 def shift_down(xp: Any, x: Any, *, out: Any) -> Any:
-    """Each element moves to the place before it, the first one too."""
+    """Move each element to the previous index, including the first one."""
     out.reshape(-1)[-1] = 0
     _flat(out, 1, 0)[: x.size] = x.reshape(-1)
     return out
@@ -56,14 +56,14 @@ def shift_down(xp: Any, x: Any, *, out: Any) -> Any:
 
 @nncdbg.op("bugs.Accumulate", infer=_like_the_first, accepts_out=True)
 def accumulate(xp: Any, x: Any, *, out: Any) -> Any:
-    """Adds to what stands in the output, which was 0 in the library that it comes from."""
+    """Add to the content of the output, which is 0 in the library that the kernel was written for."""
     out += x
     return out
 
 
 @nncdbg.op("bugs.EvenColumns", infer=_like_the_first, accepts_out=True)
 def even_columns(xp: Any, x: Any, *, out: Any) -> Any:
-    """Swaps the columns two by two; the last of an odd number is never written."""
+    """Swap columns in pairs; the last of an odd number is never written."""
     pairs = x.shape[-1] // 2 * 2
     out[..., 0:pairs:2] = x[..., 1:pairs:2]
     out[..., 1:pairs:2] = x[..., 0:pairs:2]
@@ -79,7 +79,7 @@ def _softmax_formula(attributes: Mapping[str, Any], types: Sequence[Any]) -> str
 
 @nncdbg.op("bugs.FusedSoftmax", infer=_like_the_first, formula=_softmax_formula)
 def fused_softmax(xp: Any, x: Any) -> Any:
-    """A softmax that does not take out the maximum."""
+    """Compute softmax without subtracting the maximum."""
     with np.errstate(all="ignore"):
         e = np.exp(x)
         return e / e.sum(axis=-1, keepdims=True)
@@ -99,20 +99,20 @@ def _norm_formula(attributes: Mapping[str, Any], types: Sequence[Any]) -> str:
 
 @nncdbg.op("bugs.FastNormalize", infer=_like_the_first, formula=_norm_formula)
 def fast_normalize(xp: Any, x: Any) -> Any:
-    """One over the root of the sum of squares; the epsilon of its definition was left out."""
+    """Divide by the root of the sum of squares, without the epsilon of the definition."""
     with np.errstate(all="ignore"):
         return x * (1 / np.sqrt((x * x).sum(axis=-1, keepdims=True)))
 
 
 @nncdbg.op("bugs.Calibrate", infer=_like_the_first)
 def calibrate(xp: Any, x: Any) -> Any:
-    """A table of somebody's, which has no entry for what is beyond 3."""
+    """Apply a table that has no entry for values beyond 3."""
     return np.where(np.abs(x) > 3, np.asarray(np.nan, x.dtype), x * np.asarray(0.9, x.dtype))
 
 
 @nncdbg.op("bugs.Hazard", infer=_like_the_first)
 def hazard(xp: Any, x: Any) -> Any:
-    """A rate that its author lets go to infinity below 0.25."""
+    """Return a rate that is Inf below 0.25 by definition."""
     return np.where(x < 0.25, np.asarray(np.inf, x.dtype), 1 - x)
 
 
@@ -135,19 +135,19 @@ def _log_add_exp_formula(attributes: Mapping[str, Any], types: Sequence[Any]) ->
 
 @nncdbg.op("bugs.LogAddExp", infer=_like_the_first, formula=_log_add_exp_formula)
 def log_add_exp(xp: Any, a: Any, b: Any) -> Any:
-    """The log of the sum of two exponentials, as it is written."""
+    """Compute the log of the sum of two exponentials without subtracting the maximum."""
     with np.errstate(all="ignore"):
         return np.log(np.exp(a) + np.exp(b))
 
 
 @nncdbg.op("bugs.Whiten", infer=_like_the_first)
 def whiten(xp: Any, x: Any) -> Any:
-    """Divides by its own deviation."""
+    """Divide by the standard deviation without an epsilon."""
     with np.errstate(all="ignore"):
         return (x - x.mean(axis=0)) / x.std(axis=0)
 
 
 @nncdbg.op("bugs.PlainRelu", infer=_like_the_first)
 def plain_relu(xp: Any, x: Any) -> Any:
-    """A relu that makes 0 of NaN, as many are written."""
+    """Compute ReLU with 0 for NaN, as many kernels do."""
     return np.where(x > 0, x, np.zeros((), x.dtype))

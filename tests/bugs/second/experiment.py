@@ -1,6 +1,6 @@
-"""Check the effect that a label claims by experiment: change the values at the origin, compare the outputs.
+"""Check the claimed effect of a label by experiment: change the values at the origin, compare the outputs.
 
-The watch is not involved.
+The watch is not used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import nncdbg
 from tests.bugs.labels import Bug
 
 SIZES = (0.0, 0.01, 1.0, -1.0, 90.0, -90.0, 3e4, -3e4, 6e4)
-"""The largest of the values that replace what is not finite."""
+"""Scales of the values that replace nonfinite elements."""
 
 
 def outputs_differ(bug: Bug) -> bool:
@@ -49,7 +49,7 @@ def _outputs(debugger: nncdbg.Debugger) -> dict[str, Any]:
 
 
 def _at_the_origin(bug: Bug, debugger: nncdbg.Debugger) -> str:
-    """Run until just after the statement of the origin, in the iteration of the label; its result's name."""
+    """Run until after the statement of the origin in the label's iteration; return its result's name."""
     line, wanted = bug.label.lines["origin"][0], bug.label.iteration
     name = _result(bug, line)
     debugger.break_at(line=line)
@@ -61,7 +61,7 @@ def _at_the_origin(bug: Bug, debugger: nncdbg.Debugger) -> str:
             if not _harmless(bug, debugger.value(name)):
                 return name
         stop = debugger.run()
-    raise AssertionError("the statement of the origin never gives what the label says")
+    raise AssertionError("the statement of the origin never has the result of the label")
 
 
 def _result(bug: Bug, line: int) -> str:
@@ -70,7 +70,7 @@ def _result(bug: Bug, line: int) -> str:
 
 
 def _harmless(bug: Bug, value: Any) -> bool:
-    """Whether this is a call or a round of the statement without the bug."""
+    """Return whether this execution of the statement is without the bug."""
     return bug.label.expect in ("nan", "inf") and not _is(bug.label.expect, value).any()
 
 
@@ -80,7 +80,7 @@ def _is(kind: str, value: Any) -> Any:
 
 
 def _replaced(value: Any, size: float) -> Any:
-    """The value with other numbers where it is not finite; all of it where it is finite throughout."""
+    """Return the value with other numbers in its nonfinite elements, or in all elements if all are finite."""
     array = np.array(value)
     if array.dtype.kind in "biu":
         return np.where(array > 0, array - np.asarray(1, array.dtype), np.asarray(1, array.dtype))

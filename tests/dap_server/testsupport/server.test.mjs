@@ -1,5 +1,5 @@
-// The client that VS Code's own adapters are tested with, against the real server, over stdio and TCP.
-// NNCDBG names the command; without it, the one on the path.
+// VS Code's test client for adapters against the server, over stdio and TCP.
+// NNCDBG is the command (default: the one on the path).
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -74,7 +74,7 @@ for (const transport of ["stdio", "tcp"]) {
         dc.launch({ program: FIRST_STEPS, stopOnEntry: true, ...options }),
         stopped("entry", 10),
       ]);
-    const moved = (asked, reason, line) => Promise.all([asked, stopped(reason, line)]);
+    const moved = (request, reason, line) => Promise.all([request, stopped(reason, line)]);
     const innermost = async () => (await dc.stackTraceRequest(THREAD)).body.stackFrames[0];
     const variables = async () => {
       const { scopes } = (await dc.scopesRequest({ frameId: (await innermost()).id })).body;
@@ -84,7 +84,7 @@ for (const transport of ["stdio", "tcp"]) {
 
     test("a breakpoint is hit", () => dc.hitBreakpoint({ program: FIRST_STEPS }, { path: FIRST_STEPS, line: 11 }));
 
-    test("one on a constant is moved to the next statement", () =>
+    test("a breakpoint on a constant is moved to the next statement", () =>
       dc.hitBreakpoint(
         { program: FIRST_STEPS },
         { path: FIRST_STEPS, line: 8 },
@@ -113,7 +113,7 @@ for (const transport of ["stdio", "tcp"]) {
       await moved(dc.reverseContinueRequest(THREAD), "entry", 10);
     });
 
-    test("stops where a NaN originates, and says from what", async () => {
+    test("stops where a NaN originates, and reports its cause", async () => {
       await Promise.all([
         dc.waitForEvent("initialized").then(async () => {
           await dc.setExceptionBreakpointsRequest({ filters: ["nan"] });
@@ -127,7 +127,7 @@ for (const transport of ["stdio", "tcp"]) {
       assert.match(details.stackTrace, /Log/);
     });
 
-    test("tells what a kernel prints, and what a logpoint says", async () => {
+    test("sends the output of a kernel and of a logpoint", async () => {
       writeFileSync(join(folder, "ops.py"), LOUD);
       writeFileSync(join(folder, "model.nnc"), LOUD_MODEL);
       const messages = [];
@@ -146,7 +146,7 @@ for (const transport of ["stdio", "tcp"]) {
       assert.match(messages.join(""), /the sum is 3/);
     });
 
-    test("evaluates, and what is set is computed with", async () => {
+    test("evaluates expressions, also after a value is set", async () => {
       await entered({ inputs: { x: "ones" } });
       assert.equal((await dc.evaluateRequest({ expression: "sum(%x)", context: "watch" })).body.result, "8.0");
       const frame = await innermost();
@@ -165,7 +165,7 @@ for (const transport of ["stdio", "tcp"]) {
       await moved(dc.restartRequest({ arguments: arguments_ }), "entry", 10);
     });
 
-    test("refuses what cannot be, and goes on", async () => {
+    test("refuses invalid requests, and continues", async () => {
       await dc.initializeRequest();
       await assert.rejects(dc.launchRequest({ program: "missing.nnc" }), /missing\.nnc/);
       await assert.rejects(dc.customRequest("noSuchRequest"), /unknown request/);

@@ -1,4 +1,4 @@
-"""Statements for backends: ONNX's node cases, and single ops written by hand, as `Call`s."""
+"""`Call`s for backends: from ONNX's node cases and from single ops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def call(
     outputs: tuple[str, ...] = ("y",),
     constants: frozenset[int] = frozenset(),
 ) -> Call:
-    """The statement `outputs = op(inputs, attributes)`; an output "" is not asked for."""
+    """The statement `outputs = op(inputs, attributes)`; an output "" is not requested."""
     operands = tuple(None if value is None else f"x{index}" for index, value in enumerate(inputs))
     node = Node(op, operands, tuple(map(Value, outputs)), dict(attributes or {}))
     found = lookup(op, version) or Op(op, None)
@@ -48,5 +48,5 @@ def call_of(case: NodeCase) -> Call:
 
 
 def results_of(bound: Call, result: Any) -> list[Any]:
-    """What a kernel returned, as a list."""
+    """The result of a kernel as a list."""
     return list(result) if bound.several else [result]

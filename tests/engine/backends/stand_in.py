@@ -1,8 +1,8 @@
-"""A stand-in for CuPy: a namespace over NumPy whose arrays refuse what CuPy's refuse.
+"""A stand-in for CuPy: a namespace over NumPy with arrays that have the restrictions of CuPy's.
 
-No implicit way to NumPy (`np.asarray` and everything that calls it raises TypeError), no NumPy
-array among the operands of its functions, no object dtype.  `transfers` lists each copy between
-"host" and "device", `waits` counts the reads that would wait for a device.
+Implicit conversions to NumPy (`np.asarray` and its callers) raise TypeError, functions refuse NumPy arrays
+as operands, and there is no object dtype.  `transfers` lists each copy between "host" and "device";
+`waits` counts the reads that would wait for a device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class DeviceArray:
-    """An array that one has to ask for its numbers."""
+    """An array that allows only explicit conversion to NumPy."""
 
     __array_priority__ = 100
     __slots__ = ("__weakref__", "_numbers", "_space")
@@ -36,7 +36,7 @@ class DeviceArray:
     def __array_function__(self, function: Any, types: Any, args: Any, fields: Any) -> Any:
         return self._space.close(function(*self._space.open(list(args)), **self._space.open(fields)))
 
-    # -- explicit ways to the host ---------------------------------------------------------
+    # -- explicit transfers to the host ----------------------------------------------------
 
     def get(self) -> Any:
         self._space.waits += 1
@@ -68,7 +68,7 @@ class DeviceArray:
     def __iter__(self) -> Any:
         return (self[index] for index in range(len(self._numbers)))
 
-    # -- what an array is --------------------------------------------------------------------
+    # -- array protocol ----------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -81,7 +81,7 @@ class DeviceArray:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)  # `__array_interface__` would be an implicit way.
+            raise AttributeError(name)  # `__array_interface__` would be an implicit conversion.
         found = getattr(self._numbers, name)
         if not callable(found) or isinstance(found, np.dtype):
             return self._space.close(found) if isinstance(found, np.ndarray) else found
@@ -128,7 +128,7 @@ class Universal:
 
 
 class StandIn(ModuleType):
-    """The namespace; functions are NumPy's, over arrays of its own."""
+    """The namespace: NumPy's functions over `DeviceArray`s."""
 
     ndarray = DeviceArray
 
@@ -138,7 +138,7 @@ class StandIn(ModuleType):
         self.waits = 0
 
     def open(self, value: Any) -> Any:
-        """The numbers in an argument; a NumPy array is refused, as CuPy refuses it."""
+        """Unwrap an argument; NumPy arrays are refused, as in CuPy."""
         if isinstance(value, DeviceArray):
             return value._numbers
         if isinstance(value, np.ndarray):
@@ -165,7 +165,7 @@ class StandIn(ModuleType):
         return call
 
     def asarray(self, value: Any, dtype: Any = None, order: Any = None) -> Any:
-        """The one way to the device."""
+        """Copy an array to the device; the only such transfer."""
         if isinstance(value, DeviceArray):
             return self.close(value._numbers.astype(dtype or value.dtype, copy=False))
         self.transfers.append("to device")
@@ -189,7 +189,7 @@ class StandIn(ModuleType):
 
 
 class _Part:
-    """A module inside the namespace, such as `linalg`."""
+    """A submodule of the namespace, such as `linalg`."""
 
     def __init__(self, space: StandIn, module: ModuleType) -> None:
         self._space, self._module = space, module
@@ -199,4 +199,4 @@ class _Part:
 
 
 ABSENT = frozenset({"spacing", "char", "strings", "vectorize"})
-"""Some of what NumPy has and CuPy has not."""
+"""Some functions of NumPy that CuPy does not have."""

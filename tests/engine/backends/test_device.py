@@ -1,4 +1,4 @@
-"""The CuPy backend on a stand-in that refuses every implicit conversion; on a device where there is one."""
+"""The CuPy backend on a stand-in that refuses implicit conversions, and on a real device."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def opened(text: str, **fields: Any) -> nncdbg.Debugger:
 # -- the library and the device -------------------------------------------------------------
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cupy_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(UsageError, match=r"pip install nncdbg\[gpu\]"):
         backend_of("cupy")
 
 
 class _NoDriver(ModuleType):
-    """CuPy on a machine without a driver: it can be imported, and every call raises."""
+    """CuPy on a machine without a driver: the import succeeds and every call raises."""
 
     class cuda:  # noqa: N801
         class runtime:  # noqa: N801
@@ -86,7 +86,7 @@ class _NoDriver(ModuleType):
                 raise cls.CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
 
 
-def test_without_a_device_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_device_the_error_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", _NoDriver("cupy"))
     with pytest.raises(UsageError, match="found no device: cudaErrorInsufficientDriver"):
         nncdbg.Debugger(nncdbg.parse(PROGRAM), backend="cupy")
@@ -103,7 +103,7 @@ def test_an_allocator_of_host_memory_is_refused(xp: StandIn) -> None:
 # -- programs -----------------------------------------------------------------------------------
 
 
-def test_nothing_is_copied_or_waited_for_until_somebody_looks(xp: StandIn) -> None:
+def test_a_run_neither_copies_nor_waits_until_a_value_is_read(xp: StandIn) -> None:
     x = np.array([[1, 2, 3], [-4, -5, -6]], np.float32)
     debugger = opened(PROGRAM, inputs={"x": x})
     assert debugger.run().reason == "end"
@@ -127,7 +127,7 @@ def test_a_constant_is_moved_once(xp: StandIn) -> None:
     assert len(xp.transfers) == moved
 
 
-def test_values_are_looked_at_changed_and_gone_back_to(xp: StandIn) -> None:
+def test_values_on_the_device_are_read_edited_and_restored(xp: StandIn) -> None:
     debugger = opened(PROGRAM, inputs={"x": np.ones((2, 3), np.float32)})
     debugger.run_to(line=5)
     assert type(debugger.value("h")) is np.ndarray
@@ -141,7 +141,7 @@ def test_values_are_looked_at_changed_and_gone_back_to(xp: StandIn) -> None:
     assert debugger.value("r")[0, 0] == 1
 
 
-def test_loops_decide_on_values_of_the_device(xp: StandIn) -> None:
+def test_loop_conditions_on_the_device(xp: StandIn) -> None:
     for backend in ("numpy", "cupy"):
         debugger = nncdbg.Debugger(nncdbg.parse(LOOP), {"x": np.array([1, 2], np.float32)}, backend=backend)
         assert debugger.run().reason == "end", debugger.stop
@@ -162,7 +162,7 @@ def test_the_log_is_written_on_the_device_and_fetched_in_one_transfer(xp: StandI
     assert xp.waits == 1
 
 
-def test_a_nan_stops_at_its_birth(xp: StandIn) -> None:
+def test_a_nan_stops_at_its_origin(xp: StandIn) -> None:
     text = PROGRAM.replace("%r = Relu(%again)", "%r = Log(%again)")
     debugger = opened(text, inputs={"x": np.array([[1, 2, 3], [-4, -5, -6]], np.float32)})
     debugger.catch("nan")
@@ -170,7 +170,7 @@ def test_a_nan_stops_at_its_birth(xp: StandIn) -> None:
     assert (stop.reason, stop.node.op if stop.node else None) == ("exception", "Log")
 
 
-def test_random_numbers_are_those_of_numpy(xp: StandIn) -> None:
+def test_random_numbers_equal_numpy(xp: StandIn) -> None:
     text = "#nncdbg 1\ngraph @main() -> (%r) {\n  %r = RandomNormal(shape=[4])\n  return %r\n}\n"
     drawn = []
     for backend in ("cupy", "numpy"):
@@ -182,7 +182,7 @@ def test_random_numbers_are_those_of_numpy(xp: StandIn) -> None:
     np.testing.assert_array_equal(first, second)
 
 
-# -- what has no kernel ---------------------------------------------------------------------------
+# -- ops without a kernel -------------------------------------------------------------------------
 
 MIXED = """#nncdbg 1
 graph @main(%x: f32[4]) -> (%y) {
@@ -194,13 +194,13 @@ graph @main(%x: f32[4]) -> (%y) {
 """
 
 
-def test_an_op_without_a_kernel_says_so(xp: StandIn) -> None:
+def test_an_op_without_a_kernel_is_unsupported(xp: StandIn) -> None:
     stop = opened(MIXED).run()
     assert isinstance(stop.error, UnsupportedOp)
     assert "HannWindow has no kernel on cupy" in stop.error.message
 
 
-def test_with_the_flag_it_runs_on_numpy_visibly(xp: StandIn) -> None:
+def test_with_fallback_an_op_without_a_kernel_runs_on_numpy_and_is_listed(xp: StandIn) -> None:
     x = np.zeros(4, np.float32)
     debugger = opened(MIXED, inputs={"x": x}, fallback=True)
     assert debugger.run().reason == "end", debugger.stop
@@ -210,14 +210,14 @@ def test_with_the_flag_it_runs_on_numpy_visibly(xp: StandIn) -> None:
     np.testing.assert_array_equal(debugger.value("y"), expected.value("y"))
 
 
-def test_a_function_that_the_library_lacks_is_named(xp: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_missing_from_cupy_is_named(xp: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.engine.backends.stand_in.ABSENT", frozenset({"maximum"}))
     x = xp.asarray(np.ones(2, np.float32))
     with pytest.raises(UnsupportedOp, match="no cupy.maximum"):
         backend_of("cupy").bind(call("Relu", (x,))).run(x)
 
 
-def test_element_types_that_the_device_lacks_are_named(xp: StandIn) -> None:
+def test_element_types_without_device_support_are_named(xp: StandIn) -> None:
     import ml_dtypes
 
     with pytest.raises(UnsupportedOp, match="does not support bfloat16"):
@@ -233,7 +233,7 @@ def groups() -> list[Any]:
 
 
 def run(case: NodeCase, backend: Any) -> bool:
-    """Check one case; False if there is no kernel for it on the device."""
+    """Check one case; return False if the device has no kernel for it."""
     bound = call_of(case)
     kernels = backend.bind(bound)
     try:
@@ -249,14 +249,14 @@ def run(case: NodeCase, backend: Any) -> bool:
 
 
 @pytest.mark.parametrize("group", groups())
-def test_kernels_keep_to_the_device(group: list[NodeCase], xp: StandIn) -> None:
+def test_kernels_stay_on_the_device(group: list[NodeCase], xp: StandIn) -> None:
     backend = backend_of("cupy")
     for case in group:
         run(case, backend)
 
 
 def test_most_cases_have_a_kernel(xp: StandIn) -> None:
-    """So that the table above cannot pass by refusing everything."""
+    """Ensures that the tests above do not pass because every case is unsupported."""
     backend = backend_of("cupy")
     some = [case for case in all_cases()[::7] if case.op not in BLOCKS | RANDOM]
     assert sum(run(case, backend) for case in some) > 0.6 * len(some)
@@ -275,7 +275,7 @@ TENSORS: dict[str, Array] = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_rows_of_the_device_are_those_of_the_host(name: str, xp: StandIn) -> None:
+def test_statistics_on_the_device_equal_those_on_the_host(name: str, xp: StandIn) -> None:
     tensor = TENSORS[name]
     row = xp.asarray(np.zeros(COLUMNS))
     with np.errstate(all="ignore"):
@@ -298,7 +298,7 @@ def test_the_stand_in_refuses_what_cupy_refuses(xp: StandIn) -> None:
 
 @pytest.mark.gpu
 def test_rows_and_kernels_on_a_device() -> None:
-    """Not run yet on a machine with a device."""
+    """Untested: not run on a machine with a device yet."""
     cupy = pytest.importorskip("cupy")
     try:
         cupy.cuda.runtime.getDeviceCount()
@@ -308,14 +308,14 @@ def test_rows_and_kernels_on_a_device() -> None:
 
     backend = backend_of("cupy")
     for tensor in TENSORS.values():
-        row, there = backend.to_device(np.zeros(COLUMNS)), backend.to_device(tensor)
-        backend.summarize(there, row)  # The first call compiles.
+        row, on_device = backend.to_device(np.zeros(COLUMNS)), backend.to_device(tensor)
+        backend.summarize(on_device, row)  # The first call compiles.
         with cupyx.allow_synchronize(False):
-            backend.summarize(there, row)
+            backend.summarize(on_device, row)
         np.testing.assert_allclose(backend.to_host(row), np.array(row_of(summarize(tensor))), rtol=1e-9)
 
 
-def test_the_fused_source_has_no_place_left_open() -> None:
+def test_the_fused_source_has_no_placeholder_left() -> None:
     source = source_for("float")
     assert "ELEMENT" not in source
     assert "THREADS" not in source

@@ -1,4 +1,4 @@
-"""Formulas of onnxruntime's ops on a device: their statements are placed one by one."""
+"""Formulas of onnxruntime's ops on a device, with each statement placed separately."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def test_op_on_a_device_equals_numpy(row: Row, monkeypatch: pytest.MonkeyPatch) 
         assert stop.reason == "end", stop.detail
         assert debugger.outputs is not None
         results.append([np.asarray(value) for value in debugger.outputs.values()])
-    there, here = results
-    compare(there, here, 1e-5, 1e-6)
+    on_device, on_host = results
+    compare(on_device, on_host, 1e-5, 1e-6)

@@ -39,7 +39,7 @@ def opened(text: str = PROGRAM, inputs: Any = None, **fields: Any) -> nncdbg.Deb
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "poison", "plain"])
-def test_values_are_those_of_numpy(allocator: str) -> None:
+def test_values_equal_numpy(allocator: str) -> None:
     debugger = opened(allocator=allocator)
     expected = nncdbg.Debugger(nncdbg.parse(PROGRAM), {"x": X})
     assert debugger.run().reason == "end"
@@ -49,10 +49,10 @@ def test_values_are_those_of_numpy(allocator: str) -> None:
     np.testing.assert_allclose(debugger.outputs["y"], expected.outputs["y"], rtol=1e-6)
 
 
-def test_statements_that_agree_share_a_session() -> None:
+def test_equal_statements_share_a_session() -> None:
     debugger = opened()
     assert isinstance(debugger.backend, OnnxRuntime)
-    assert not debugger.backend.sessions, "opening makes none"
+    assert not debugger.backend.sessions, "opening creates no session"
     debugger.run()
     assert len(debugger.backend.sessions) == 3
     debugger.restart()
@@ -61,7 +61,7 @@ def test_statements_that_agree_share_a_session() -> None:
 
 
 def test_a_kernel_writes_into_the_buffer_of_the_allocator() -> None:
-    """It is inspected there, and the rows of statistics are complete."""
+    """The result is inspected in the buffer, and its statistics are complete."""
     debugger = opened()
     debugger.run()
     frame = debugger.control.machine.frames[0]
@@ -73,7 +73,7 @@ def test_a_kernel_writes_into_the_buffer_of_the_allocator() -> None:
     assert debugger.value("r").base is not None
 
 
-def test_operands_are_bound_where_they_stand() -> None:
+def test_operands_are_bound_without_a_copy() -> None:
     debugger = opened()
     backend = debugger.backend
     assert isinstance(backend, OnnxRuntime)
@@ -96,7 +96,7 @@ def test_operands_are_bound_where_they_stand() -> None:
 
 
 def test_operands_that_are_not_contiguous_are_copied_first() -> None:
-    """A value over memory has no strides."""
+    """An OrtValue over existing memory has no strides."""
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     kernels = backend_of("onnxruntime").bind(call("Neg", (x,)))
     assert kernels.into is not None
@@ -106,7 +106,7 @@ def test_operands_that_are_not_contiguous_are_copied_first() -> None:
         np.testing.assert_array_equal(kernels.run(operand), -operand)
 
 
-def test_a_changed_weight_is_seen() -> None:
+def test_an_edited_weight_is_used() -> None:
     debugger = opened()
     debugger.run()
     before = debugger.value("y").copy()
@@ -117,8 +117,8 @@ def test_a_changed_weight_is_seen() -> None:
     np.testing.assert_array_equal(debugger.value("h"), X @ np.ones((3, 2), np.float32))
 
 
-def test_no_statement_holds_on_to_its_operands() -> None:
-    """The history budget drops old values; what a binding held would stay."""
+def test_a_binding_does_not_keep_its_operands() -> None:
+    """A reference in a binding would keep values that the history budget drops."""
     x = np.ones((200, 300), np.float32)
     bound = call("Relu", (x,))
     kernels = backend_of("onnxruntime").bind(bound)
@@ -126,10 +126,10 @@ def test_no_statement_holds_on_to_its_operands() -> None:
     assert kernels.into is not None
     kernels.into(x, buffer)
     kernels.run(x)
-    alive = weakref.ref(x), weakref.ref(buffer)
+    references = weakref.ref(x), weakref.ref(buffer)
     del x, buffer
     gc.collect()
-    assert [reference() for reference in alive] == [None, None]
+    assert [reference() for reference in references] == [None, None]
 
 
 def test_results_outlive_the_session() -> None:
@@ -160,7 +160,7 @@ def test_operands_of_any_layout(operand: Any) -> None:
     np.testing.assert_array_equal(kernels.into(operand, buffer), -operand)
 
 
-def test_optional_operands_and_results_that_nobody_asks_for() -> None:
+def test_optional_operands_and_unused_results() -> None:
     x = np.arange(8, dtype=np.float32)
     low = np.array(2, np.float32)
     np.testing.assert_array_equal(
@@ -197,7 +197,7 @@ def test_narrow_floats() -> None:
 
 
 def test_ops_of_onnxruntime_itself() -> None:
-    """Production models have them after optimisation."""
+    """Optimized production models contain them."""
     nodes = (Node("com.microsoft.Gelu", ("x",), (Value("y"),)),)
     graph = Graph("main", (Value("x", TensorType("f32", (2, 3))),), (Value("y"),), nodes)
     program = Program({"main": graph}, "main", opsets={"": 21, "com.microsoft": 1})
@@ -227,7 +227,7 @@ def test_an_error_of_the_kernel_is_an_error_of_the_run() -> None:
     assert "ONNXRuntimeError" not in stop.error.message
 
 
-def test_a_buffer_that_does_not_fit_is_refused() -> None:
+def test_a_buffer_of_another_shape_is_refused() -> None:
     kernels = OnnxRuntime().bind(call("Relu", (X,)))
     assert kernels.into is not None
     with pytest.raises(RunError, match="Relu failed in onnxruntime"):
@@ -244,14 +244,14 @@ graph @main(%x: f32[2,3]) -> (%y) {
 """
 
 
-def test_an_op_without_a_kernel_says_so() -> None:
+def test_an_op_without_a_kernel_is_unsupported() -> None:
     stop = opened(MIXED).run()
     assert isinstance(stop.error, UnsupportedOp)
     assert "RandomNormalLike has no kernel on onnxruntime" in stop.error.message
     assert stop.line == 3
 
 
-def test_with_the_flag_it_runs_on_numpy_visibly() -> None:
+def test_with_fallback_an_op_without_a_kernel_runs_on_numpy_and_is_listed() -> None:
     debugger = opened(MIXED, fallback=True, seed=5)
     assert debugger.loaded.fallbacks == []
     assert debugger.run().reason == "end"
@@ -263,7 +263,7 @@ def test_with_the_flag_it_runs_on_numpy_visibly() -> None:
     np.testing.assert_array_equal(debugger.value("y"), expected.value("y"))
 
 
-def test_elements_that_are_packed_fall_back_into_the_same_buffer() -> None:
+def test_packed_elements_fall_back_into_the_same_buffer() -> None:
     text = """#nncdbg 1
 graph @main(%x: f32[4]) -> (%y) {
   %q = Cast(%x, to=22)
@@ -287,13 +287,13 @@ def test_an_error_of_the_run_does_not_fall_back() -> None:
     assert debugger.loaded.fallbacks == []
 
 
-def test_without_the_library_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnxruntime_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match="pip install onnxruntime"):
         backend_of("onnxruntime")
 
 
-def test_an_unknown_backend_is_told() -> None:
+def test_the_error_for_an_unknown_backend_lists_the_backends() -> None:
     with pytest.raises(UsageError, match="use one of: numpy, onnxruntime, cupy"):
         backend_of("torch")
 
@@ -319,7 +319,7 @@ def test_going_back_and_into_micro_programs() -> None:
     np.testing.assert_allclose(debugger.value("y").sum(axis=1), [1, 1], rtol=1e-6)
 
 
-def test_a_nan_is_caught_where_it_is_born() -> None:
+def test_a_nan_is_caught_at_its_origin() -> None:
     debugger = opened(PROGRAM.replace("Relu(%h)", "Log(%h)"))
     debugger.catch("nan")
     stop = debugger.run()

@@ -1,4 +1,4 @@
-"""Every kernel of onnxruntime against ours, on ONNX's own node cases: alone, and into a given buffer."""
+"""Every kernel of onnxruntime against nncdbg's on ONNX's node cases, with and without an output buffer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("onnxruntime")
 
 KNOWN = Path(__file__).parents[2] / "known" / "onnxruntime.txt"
 BLOCKS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""Ops with graphs inside are control flow of the machine."""
+"""Ops with subgraphs, which are control flow of the machine."""
 
 
 @lru_cache(maxsize=1)
@@ -33,7 +33,7 @@ def backend() -> Any:
 
 @lru_cache(maxsize=1)
 def known() -> dict[str, str]:
-    """Case name to the reason why onnxruntime and ONNX part there."""
+    """The reason why onnxruntime and ONNX differ, by case name."""
     lines = [line for line in KNOWN.read_text().splitlines() if line and not line.startswith("#")]
     return dict(line.split(": ", 1) for line in lines)
 
@@ -48,7 +48,7 @@ def by_op() -> list[Any]:
 
 
 def run(case: NodeCase) -> bool:
-    """Check one case; False if onnxruntime has no kernel for it."""
+    """Check one case; return False if onnxruntime has no kernel for it."""
     bound = call_of(case)
     kernels = backend().bind(bound)
     try:
@@ -79,7 +79,7 @@ def test_kernels_agree(group: list[NodeCase]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(known()))
-def test_what_is_known_to_differ_does_differ(name: str) -> None:
+def test_known_differences_still_differ(name: str) -> None:
     case = next(case for case in cases() if case.name == name)
     with pytest.raises(Exception, match=r"(?s).*") as caught:
         run(case)
@@ -87,6 +87,6 @@ def test_what_is_known_to_differ_does_differ(name: str) -> None:
 
 
 def test_most_cases_have_a_kernel() -> None:
-    """So that the table above cannot pass by refusing everything."""
+    """Ensures that the tests above do not pass because every case is unsupported."""
     some = [case for case in cases()[::7] if case.name not in known()]
     assert sum(map(run, some)) > 0.7 * len(some)

@@ -1,4 +1,4 @@
-"""Kernels that users bring for ops of their own domains."""
+"""User kernels for ops of custom domains."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_file_is_executed_once(tmp_path: Path) -> None:
     assert len(declared("swirl.b.Swirl")) == 1
 
 
-def test_with_inference_a_kernel_writes_into_the_buffer(tmp_path: Path) -> None:
+def test_a_kernel_with_type_inference_writes_into_the_buffer(tmp_path: Path) -> None:
     text = """
 import nncdbg
 
@@ -74,13 +74,13 @@ def swirl(xp, x, *, angle, out=None):
     assert debugger.value("y").tolist() == [0.25] * 3
 
 
-def test_without_a_library_the_op_can_be_stepped_up_to() -> None:
-    stop = debugger_for("swirl.nobody").run()
+def test_without_a_library_the_program_runs_up_to_the_op() -> None:
+    stop = debugger_for("swirl.unknown").run()
     assert isinstance(stop.error, UnsupportedOp)
-    assert "swirl.nobody.Swirl has no kernel" in stop.error.message
+    assert "swirl.unknown.Swirl has no kernel" in stop.error.message
 
 
-def test_on_another_backend_it_needs_the_flag(tmp_path: Path) -> None:
+def test_a_user_kernel_on_another_backend_needs_fallback(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     nncdbg.load_op_library(library(tmp_path, SWIRL.format(domain="swirl.d")))
     stop = debugger_for("swirl.d", backend="onnxruntime").run()
@@ -91,7 +91,7 @@ def test_on_another_backend_it_needs_the_flag(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("x = 1\n", "declares no op"),
         ("import nncdbg\n\n1 / 0\n", r"ZeroDivisionError: division by zero \(line 3\)"),
@@ -105,16 +105,16 @@ def test_on_another_backend_it_needs_the_flag(tmp_path: Path) -> None:
         ("import nncdbg\nnncdbg.op('swirl.f.T', sinse=2)(lambda xp, x: x)\n", "sinse"),
     ],
 )
-def test_a_library_that_is_wrong_enters_nothing(tmp_path: Path, content: str, told: str) -> None:
+def test_an_invalid_library_declares_no_op(tmp_path: Path, content: str, message: str) -> None:
     relu = declared("Relu")
-    with pytest.raises(LoadError, match=told):
+    with pytest.raises(LoadError, match=message):
         nncdbg.load_op_library(library(tmp_path, content))
     assert declared("Relu") == relu
     assert lookup("Mine", 21) is None
     assert not declared("swirl.e.T")
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_library_file_is_a_load_error(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="does not exist"):
         nncdbg.load_op_library(tmp_path / "nowhere.py")
     with pytest.raises(LoadError, match="is not a path"):

@@ -1,4 +1,4 @@
-"""Gradients of graph text through the engine, and by finite differences."""
+"""Gradients of graph text by the engine and by finite differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Arrays = Mapping[str, Any]
 
 
 def program_of(lines: Sequence[str], inputs: Arrays, *, opset: int = 21, typed: bool = True) -> Program:
-    """A program of one graph that gives ``%loss``."""
+    """A program of one graph that returns ``%loss``."""
     types = {
         name: type_of(array) if typed else TensorType(type_of(array).dtype) for name, array in inputs.items()
     }
@@ -29,15 +29,15 @@ def program_of(lines: Sequence[str], inputs: Arrays, *, opset: int = 21, typed: 
 
 
 def with_gradient(program: Program, xs: Sequence[str], y: str = "loss", **request: Any) -> Program:
-    """The program that also calls the gradient of its value `y`, and gives that too: ``%g_loss_x`` by ``%x``.
+    """The program extended by a call of the gradient of `y`; the gradient by ``%x`` is ``%g_loss_x``.
 
-    What comes back was printed and parsed.
+    The result was printed and parsed.
     """
     main = program.graphs[program.entry]
     types = {value.name: value.type for value in (*main.inputs, *(c.value for c in main.constants))}
     name = f"gradient{len(program.graphs)}"
-    asked = Request(y, tuple(xs), tuple(xs), **request)
-    graph = gradient_graph(name, main.nodes, asked, types, program.graphs, program.opsets)
+    gradient_request = Request(y, tuple(xs), tuple(xs), **request)
+    graph = gradient_graph(name, main.nodes, gradient_request, types, program.graphs, program.opsets)
     results = tuple(Value(f"g_{y}_{x}") for x in xs)
     call = Node(f"@{name}", tuple(value.name for value in graph.inputs), results)
     outer = replace(main, nodes=(*main.nodes, call), outputs=(*main.outputs, *results))
@@ -50,7 +50,7 @@ def with_gradient(program: Program, xs: Sequence[str], y: str = "loss", **reques
 
 
 def run(program: Program, inputs: Arrays, **options: Any) -> dict[str, Any]:
-    """The outputs by name."""
+    """Run the program and return the outputs by name."""
     debugger = nncdbg.Debugger(program, dict(inputs), statistics=False, **options)
     stop = debugger.run()
     assert stop.reason == "end", stop.detail
@@ -80,7 +80,7 @@ def differences(function: Callable[[Arrays], float], x: str, inputs: Arrays) -> 
 def check(
     lines: Sequence[str], inputs: Arrays, xs: Sequence[str], *, opset: int = 21, typed: bool = True
 ) -> Graph:
-    """The engine's gradient agrees with finite differences; the graph that gave it."""
+    """Check the engine's gradient against finite differences, and return the gradient graph."""
     program = program_of(lines, inputs, opset=opset, typed=typed)
     debugger = nncdbg.Debugger(program, dict(inputs), allocator="plain", statistics=False)
 

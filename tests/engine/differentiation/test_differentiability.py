@@ -1,4 +1,4 @@
-"""What is said of the gradient of an op that has a formula and no rule."""
+"""Differentiability of ops with a formula but no gradient rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GAPS = {
 
 
 @pytest.mark.parametrize("name", THROUGH)
-def test_a_gradient_goes_through_these_formulas(name: str) -> None:
+def test_these_formulas_are_differentiable(name: str) -> None:
     assert rule_gaps(name) == frozenset()
 
 
@@ -28,11 +28,11 @@ def test_ops_without_a_rule_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Det", "NonZero", "nncdbg.Windows"])
-def test_ops_without_a_formula_have_no_answer(name: str) -> None:
+def test_rule_gaps_of_ops_without_a_formula_are_none(name: str) -> None:
     assert rule_gaps(name) is None
 
 
-def test_a_gradient_stops_where_it_is_said_to() -> None:
+def test_the_run_fails_at_the_op_that_rule_gaps_lists() -> None:
     from onnx import helper
     from onnx.helper import make_tensor_value_info as info
 

@@ -1,4 +1,4 @@
-"""Backward graphs: how they read, what they leave out, how often they can be taken, where they end."""
+"""Backward graphs: text, omitted computations, higher derivatives, missing rules."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ X = np.array([0.3, -0.7, 1.2])
 
 
 def statements(lines: list[str], xs: list[str], **options: Any) -> list[str]:
-    """The lines of the gradient's graph between its braces."""
+    """The lines in the body of the gradient graph."""
     inputs = dict.fromkeys(("x", "w"), X)
     program = with_gradient(program_of(lines, inputs, **options), xs)
     text = str(program).split("graph @gradient1")[1]
     return [line.strip() for line in text.splitlines()[1:-1]]
 
 
-def test_it_reads_like_a_program() -> None:
+def test_the_text_of_a_gradient_graph() -> None:
     lines = ["%h = Mul(%x, %w)", "%t = Tanh(%h)", "%s = Add(%t, %x)", "%loss = ReduceSum(%s, keepdims=0)"]
     assert statements(lines, ["x", "w"]) == [
         "%d_loss = nncdbg.FullLike(%loss, value=1.0)",
@@ -48,12 +48,12 @@ def test_it_reads_like_a_program() -> None:
     ]
 
 
-def test_what_nobody_asks_for_is_not_computed() -> None:
+def test_unused_gradients_are_not_computed() -> None:
     lines = ["%h = Mul(%x, %w)", "%loss = ReduceSum(%h, keepdims=0)", "%other = Det(%h)"]
     assert not any("%x)" in line for line in statements(lines, ["x"]))
 
 
-def test_a_value_that_does_not_matter_has_the_gradient_zero() -> None:
+def test_a_value_without_influence_has_gradient_zero() -> None:
     inputs = {"x": X, "w": X}
     program = program_of(
         ["%i = Cast(%w, to=7)", "%f = Cast(%i, to=11)", "%p = Mul(%x, %f)", "%loss = ReduceSum(%p)"], inputs
@@ -61,7 +61,7 @@ def test_a_value_that_does_not_matter_has_the_gradient_zero() -> None:
     assert gradients(program, ["w"], inputs)[0].tolist() == [0, 0, 0]
 
 
-def test_the_value_itself() -> None:
+def test_the_gradient_of_a_value_by_itself_is_one() -> None:
     program = program_of(["%loss = Exp(%x)"], {"x": X})
     got = run(with_gradient(with_gradient(program, ["x"]), ["loss"]), {"x": X})
     np.testing.assert_allclose(got["g_loss_x"], np.exp(X))
@@ -87,7 +87,7 @@ def test_the_value_itself() -> None:
     ],
 )
 def test_gradient_of_a_gradient(line: str) -> None:
-    """The gradient of the sum of squares of the gradient, once inlined and once by differences."""
+    """The gradient of the sum of squares of the gradient agrees with finite differences."""
     program = program_of(
         [*line.splitlines(), "%cube = Pow(%y, 3)", "%loss = ReduceSum(%cube, keepdims=0)"], {"x": X}
     )
@@ -124,7 +124,7 @@ graph @inner(%v: f64[3]) -> (%s: f64[3], %v) {
 """
 
 
-def test_calls_are_gone_through() -> None:
+def test_gradient_through_calls() -> None:
     program = parse(CALLS)
     (got,) = gradients(program, ["x"], {"x": X})
     wanted = differences(lambda inputs: float(run(program, inputs)["loss"]), "x", {"x": X})
@@ -146,13 +146,13 @@ def test_a_call_that_draws_random_numbers_is_not_repeated() -> None:
     assert "back through @inner: its random numbers cannot be drawn again" in str(stop.error)
 
 
-def test_graphs_that_call_themselves() -> None:
+def test_recursive_graphs_have_no_gradient() -> None:
     text = CALLS.replace("%s = Sin(%m)", "%u, _ = @inner(%m)\n  %s = Sin(%u)")
     assert "it calls itself" in str(with_gradient(parse(text), ["x"]))
 
 
-def test_statements_that_cannot_be_are_told_by_the_run() -> None:
-    """Making the gradient of a wrong program does not fail: the program itself is at fault."""
+def test_invalid_statements_are_reported_by_the_run() -> None:
+    """Building the gradient of an invalid program succeeds; the error is that of the program."""
     for line in ("%loss = Transpose(%x, perm=[0, 0])", "%loss = Concat(%x, axis=4)", "%loss = Mul(%x)"):
         program = with_gradient(program_of([line], {"x": X}), ["x"])
         assert "nncdbg.NoGradientRule" in str(program)
@@ -160,8 +160,8 @@ def test_statements_that_cannot_be_are_told_by_the_run() -> None:
             nncdbg.Debugger(program, {"x": X})
 
 
-def test_a_value_between_ends_the_walk() -> None:
-    """By %h, and with %h held: the path through it does not count."""
+def test_gradients_by_and_with_constant_intermediate_values() -> None:
+    """The gradient by %h, and the gradient by %x with %h constant, which excludes the path through %h."""
     program = program_of(["%h = Sin(%x)", "%p = Mul(%h, %x)", "%loss = ReduceSum(%p, keepdims=0)"], {"x": X})
     got = run(with_gradient(program, ["h", "x"]), {"x": X})
     np.testing.assert_allclose(got["g_loss_h"], X)
@@ -193,7 +193,7 @@ def test_a_value_between_ends_the_walk() -> None:
         ),
     ],
 )
-def test_what_has_no_rule_fails_where_it_is_needed(lines: list[str], message: str) -> None:
+def test_an_op_without_a_rule_fails_where_its_gradient_is_needed(lines: list[str], message: str) -> None:
     inputs = {"x": np.array([2.0]), "w": np.array([[1.0]])}
     program = with_gradient(program_of(lines, inputs), ["x"])
     debugger = nncdbg.Debugger(program, inputs)
@@ -206,13 +206,13 @@ def test_what_has_no_rule_fails_where_it_is_needed(lines: list[str], message: st
     assert debugger.value("%d_loss").shape == debugger.value("%loss").shape
 
 
-def test_complex_numbers_have_none() -> None:
+def test_complex_numbers_have_no_gradient() -> None:
     x = np.array([1 + 1j])
     program = with_gradient(program_of(["%loss = Mul(%x, %x)"], {"x": x}), ["x"])
     assert "its rule is for real numbers" in str(program)
 
 
-def test_a_deep_chain_is_no_recursion() -> None:
+def test_the_gradient_of_a_deep_chain_does_not_recurse() -> None:
     count = 3000
     lines = [f"%v{i + 1} = Sin(%v{i})" for i in range(count)]
     program = program_of(
@@ -239,8 +239,8 @@ def test_going_back_through_a_backward_graph() -> None:
     assert len(seen) > len(program.graphs["gradient1"].nodes)
 
 
-def test_without_shapes_the_run_tells_them() -> None:
-    """Nothing but element types is known when the graph is made."""
+def test_gradient_without_static_shapes() -> None:
+    """Only element types are known when the gradient graph is built."""
     inputs = {"x": np.ones((2, 1)), "w": np.ones((1, 3))}
     graph = check(["%p = Mul(%x, %w)", "%loss = ReduceSum(%p, keepdims=0)"], inputs, ["x", "w"], typed=False)
     assert [node.op for node in graph.nodes].count("nncdbg.SumLike") == 2

@@ -1,6 +1,6 @@
-"""Pairs of runs that compute the same: models of exporters, optimizers and quantizers.
+"""Pairs of equivalent runs: models of exporters, optimizers and quantizers.
 
-Each is a model against onnxruntime, or against another form of it.  None may be called different.
+Each pair is a model against onnxruntime or against another form of the model.  None may be reported.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Good:
     inputs: Callable[[Any], dict[str, Any] | None] = inputs_of
 
     def report(self) -> Any:
-        """What `nncdbg.diff` finds."""
+        """The report of `nncdbg.diff`."""
         one = self.a()
         b = None if self.b is None else nncdbg.load(self.b())
-        # What a backend has no kernel for runs on NumPy, on both sides.
+        # Ops without a kernel in a backend run on NumPy, on both sides.
         fields: dict[str, Any] = {} if self.backend is None else {"backend_b": self.backend, "fallback": True}
         return nncdbg.diff(nncdbg.load(one), b, self.inputs(one), **fields)
 
@@ -50,7 +50,7 @@ def _made(name: str, *forms: Callable[[Any], Any]) -> Any:
 
 
 def good() -> Iterator[Good]:
-    """All pairs that this machine has the models of."""
+    """All pairs with models that exist on this machine."""
     yield from architectures()
     yield from wheel("light")
     yield from wheel("pytorch-converted", step=4)
@@ -60,7 +60,7 @@ def good() -> Iterator[Good]:
 
 
 def architectures() -> Iterator[Good]:
-    """Our own models, their optimized and quantized forms, against onnxruntime and each other."""
+    """nncdbg's own models, their optimized and quantized forms, against onnxruntime and each other."""
     int8 = partial(quantized, per_channel=True)
     for name in ARCHITECTURES:
         forms: dict[str, tuple[Callable[[Any], Any], ...]] = {
@@ -79,7 +79,7 @@ def architectures() -> Iterator[Good]:
         fused = partial(optimized, level="extended")
         yield Good(f"{name}, fused", partial(_made, name), partial(_made, name, fused))
         yield Good(f"{name}, fused on onnxruntime", partial(_made, name, fused), backend="onnxruntime")
-        # onnxruntime's Resize truncates 8-bit integers, and by ONNX they are rounded: a real difference.
+        # onnxruntime's Resize truncates 8-bit integers, but ONNX rounds them: a real difference.
         if name not in ("recurrent", "decoder"):
             made = partial(_made, name, partial(quantized, form="QOperator"))
             yield Good(f"{name}, QOperator on onnxruntime", made, backend="onnxruntime")
@@ -129,7 +129,7 @@ def exported() -> Iterator[Good]:
 
 
 def shared() -> Iterator[Good]:
-    """Larger models, where they are at hand."""
+    """Larger models, if they exist on this machine."""
     repository = Path(__file__).parents[3]
     folder = Path(os.environ.get("NNCDBG_SHARED", repository.parent / "shared")) / "models"
     paths = [folder / name for name in ("silero_vad.onnx", "silero_vad_16k_op15.onnx")]

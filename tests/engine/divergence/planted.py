@@ -1,7 +1,7 @@
-"""Planted differences between two models, and the statement at which each has to be named.
+"""Planted differences between two models, and the statement at which each must be reported.
 
-The truth was written before the comparison was run on them for the first time.  `truth` is the name of a
-node: of side A's, or of side B's where only that has it.
+The expected statements were written before the comparison first ran on these models.  `truth` is the name
+of a node of side A, or of side B if only that has it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.models import making
 from tests.models.forms import renamed, reordered
 
 Edit = Callable[[Any], str]
-"""Changes a model in place; the name of the node that is the difference."""
+"""Changes a model in place and returns the name of the changed node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A difference: side A's model, the edit that makes side B's, and the form of B's file."""
+    """A difference: the model of side A, the edit that gives side B, and the form of B's file."""
 
     name: str
     make: Callable[[], Any]
@@ -33,7 +33,7 @@ class Planted:
     form: Callable[[Any], Any]
 
     def sides(self) -> tuple[Any, Any, str]:
-        """Both models, and the truth."""
+        """Both models, and the name of the changed node."""
         a, b = self.make(), self.make()
         truth = self.edit(b)
         names = [output.name for output in b.graph.output]
@@ -45,12 +45,12 @@ class Planted:
 
 
 def node_of(model: Any, op: str, number: int = 0) -> Any:
-    """The node number `number` of an op."""
+    """The node of an op with this index."""
     return [node for node in model.graph.node if node.op_type == op][number]
 
 
 def attribute(op: str, number: int = 0, **values: Any) -> Edit:
-    """Other values of attributes."""
+    """An edit that changes attributes."""
 
     def edit(model: Any) -> str:
         node = node_of(model, op, number)
@@ -63,7 +63,7 @@ def attribute(op: str, number: int = 0, **values: Any) -> Edit:
 
 
 def parameter(op: str, number: int, operand: int, change: Callable[[Any], Any]) -> Edit:
-    """Another constant operand."""
+    """An edit that changes a constant operand."""
 
     def edit(model: Any) -> str:
         node = node_of(model, op, number)
@@ -78,7 +78,7 @@ def parameter(op: str, number: int, operand: int, change: Callable[[Any], Any]) 
 
 
 def element(value: float) -> Callable[[Any], Any]:
-    """Adds to the element in the middle."""
+    """A change that adds `value` to the middle element."""
 
     def change(array: Any) -> Any:
         array.reshape(-1)[array.size // 2] += value
@@ -88,7 +88,7 @@ def element(value: float) -> Callable[[Any], Any]:
 
 
 def replaced(op: str, number: int, other: str, **values: Any) -> Edit:
-    """Another op with the same operands."""
+    """An edit that replaces an op by another with the same operands."""
 
     def edit(model: Any) -> str:
         node = node_of(model, op, number)
@@ -101,7 +101,7 @@ def replaced(op: str, number: int, other: str, **values: Any) -> Edit:
 
 
 def removed(op: str, number: int = 0) -> Edit:
-    """The op's readers read its first operand."""
+    """An edit that removes an op, so that its readers read its first operand."""
 
     def edit(model: Any) -> str:
         node = node_of(model, op, number)
@@ -120,7 +120,7 @@ def removed(op: str, number: int = 0) -> Edit:
 def inserted(
     op: str, number: int, chain: list[tuple[str, dict[str, Any]]], factor: float | None = None
 ) -> Edit:
-    """Ops between an op's first operand and the op; `factor` is the constant of a Mul."""
+    """An edit that inserts ops before an op's first operand; `factor` is the constant of a Mul."""
 
     def edit(model: Any) -> str:
         node = node_of(model, op, number)
@@ -140,7 +140,7 @@ def inserted(
 
 
 def operands(op: str, number: int, order: list[int]) -> Edit:
-    """The operands in another order."""
+    """An edit that reorders operands."""
 
     def edit(model: Any) -> str:
         node = node_of(model, op, number)
@@ -151,7 +151,7 @@ def operands(op: str, number: int, order: list[int]) -> Edit:
 
 
 def rewired(op: str, number: int, operand: int, source: tuple[str, int, int]) -> Edit:
-    """An operand that is the output (op, number, output) of another node."""
+    """An edit that replaces an operand by the output (op, number, output) of another node."""
 
     def edit(model: Any) -> str:
         node, other = node_of(model, op, number), node_of(model, *source[:2])
@@ -162,7 +162,7 @@ def rewired(op: str, number: int, operand: int, source: tuple[str, int, int]) ->
 
 
 def exchanged(op: str, one: int, other: int, operand: int) -> Edit:
-    """Two nodes of an op that have each other's constant; the first is the truth."""
+    """An edit that exchanges a constant of two nodes of an op; it returns the first node."""
 
     def edit(model: Any) -> str:
         nodes = node_of(model, op, one), node_of(model, op, other)
@@ -181,7 +181,7 @@ def _both(model: Any) -> Any:
 
 
 def first_rows(array: Any) -> Any:
-    """Adds to the first 10 rows."""
+    """Add 0.2 to the first 10 rows."""
     array[:10] += 0.2
     return array
 
@@ -297,13 +297,13 @@ _LATER: list[tuple[str, Callable[[], Any], Edit]] = [
     ("deep encoder wrong skip", deep_encoder, rewired("Add", 34, 0, ("Add", 26, 0))),
     ("deep residual epsilon", deep_residual, attribute("BatchNormalization", 13, epsilon=0.1)),
 ]  # fmt: skip
-"""Written after the first run on the others, to see how far what was mended there carries."""
+"""Written after the first run on `_EDITS`, to test that the fixes made for those generalize."""
 
 _FORMS = (_same, renamed, reordered, _both)
 
 
 def planted() -> list[Planted]:
-    """All differences; the forms of side B's file take turns, but ops that only B has keep their names."""
+    """All differences; the forms of side B's file alternate, but inserted ops keep their names."""
     return [
         Planted(
             name, make, edit, reordered if edit.__qualname__.startswith("inserted") else _FORMS[index % 4]

@@ -1,4 +1,4 @@
-"""A program in another float type: casts around ops that take one float type only."""
+"""Programs converted to another float type: casts around ops that accept one float type only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ graph @main(%x: f32[2,4]) -> (%y: f32[2,3]) {
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
-def test_casting_gets_past_an_op_that_takes_f32_only(dtype: str) -> None:
+def test_casting_adds_casts_around_an_op_that_accepts_f32_only(dtype: str) -> None:
     program = nncdbg.parse(QUANTIZED)
     cast = cast_program(program, dtype)
     text = str(cast)
@@ -52,7 +52,7 @@ def test_diff_pairs_the_statements_around_inserted_casts() -> None:
     assert report.first is None
 
 
-def test_a_constant_that_other_ops_read_too_is_cast() -> None:
+def test_a_constant_with_other_readers_is_cast() -> None:
     text = """#nncdbg 1
 opset 18
 

@@ -1,4 +1,4 @@
-"""Two runs side by side: who is matched with whom, what counts as a divergence, and where it is found."""
+"""Comparison of two runs: matching of statements, tolerances, the first divergence."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ graph @main(%x: f32[3]) -> (%y: f32[3]) {
 """
 
 
-# -- where the first divergence is ---------------------------------------------------------------
+# -- the first divergence ------------------------------------------------------------------------
 
 
 def test_a_run_agrees_with_itself() -> None:
@@ -101,7 +101,7 @@ def test_a_bug_in_one_iteration_is_found_in_that_iteration() -> None:
     assert report.matched == {"place": 11}
 
 
-def test_nan_on_one_side_is_a_divergence_that_nothing_tolerates() -> None:
+def test_nan_on_one_side_diverges_under_any_tolerance() -> None:
     def spoiled(array: Any) -> Any:
         array[0, 1] = np.nan
         return array
@@ -119,7 +119,7 @@ def test_nan_on_one_side_is_a_divergence_that_nothing_tolerates() -> None:
     assert report.first.comparison.nan_mismatch == 1
 
 
-def test_another_number_of_iterations_leaves_values_without_counterpart() -> None:
+def test_values_of_additional_iterations_are_unmatched() -> None:
     text = (
         NET.split("graph")[0]
         + """
@@ -171,7 +171,7 @@ def test_other_names_and_layers_are_paired_by_structure(factor: str, equal: bool
     other = nncdbg.parse(RENAMED.replace("FACTOR", factor))
     report = nncdbg.diff(nncdbg.parse(NET), other, {"x": x_of(2, 4)})
     assert sum(report.matched.values()) == 4
-    assert report.matched["value"] >= 3, "an Identity lies before the first statement of side B"
+    assert report.matched["value"] >= 3, "side B has an Identity before its first statement"
     assert (report.only_a, report.only_b) == (["b"], ["t1"])
     assert report.equal == equal
     assert report.outputs[0].way == "position"
@@ -196,10 +196,10 @@ graph @main(%x: f32[3]) -> (%r: f32[3]) {
     report = compared(one, other, budget=0).run()
     assert report.equal
     assert report.matched == {"structure": 3}
-    assert report.spilled == 6, "what is beyond the budget goes to a file"
+    assert report.spilled == 6, "values beyond the budget are written to a file"
 
 
-# -- laws over random programs -------------------------------------------------------------------
+# -- properties of random programs ---------------------------------------------------------------
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -218,7 +218,7 @@ def test_allocators_agree_to_the_bit(text: str, allocator: str) -> None:
 
 @FEW
 @given(runnable(), st.booleans())
-def test_a_program_with_other_names_is_matched_whole(text: str, same_names: bool) -> None:
+def test_a_program_with_other_names_is_matched_completely(text: str, same_names: bool) -> None:
     other = text if same_names else re.sub(r"%(?!x\b|z\b)(\w+)", r"%n_\1", text)
     one, two = (nncdbg.Debugger(nncdbg.parse(each), INPUTS) for each in (text, other))
     report = compared(one, two, Tolerance(ulp=0), same_places=False).run()
@@ -229,7 +229,7 @@ def test_a_program_with_other_names_is_matched_whole(text: str, same_names: bool
 
 @FEW
 @given(runnable(), st.sampled_from(["Add", "Mul", "Tanh"]), st.integers(0, 3))
-def test_a_wrong_kernel_is_blamed_or_never_ran(text: str, op: str, after: int) -> None:
+def test_a_wrong_kernel_is_the_first_divergence_if_it_ran(text: str, op: str, after: int) -> None:
     backend = Planted(op, lambda array: array + np.float32(0.5), after)
     report = nncdbg.diff(
         nncdbg.parse(text), inputs=INPUTS, backend_b=backend, allocator_b="plain", rtol=0.0, atol=0.0
@@ -263,13 +263,15 @@ def test_a_wrong_kernel_is_blamed_or_never_ran(text: str, op: str, after: int) -
         ([1.0], [1.001], "f2", {}, 0),
     ],
 )
-def test_what_is_beyond_a_tolerance(a: Any, b: Any, dtype: str, fields: dict[str, Any], count: int) -> None:
+def test_number_of_elements_beyond_a_tolerance(
+    a: Any, b: Any, dtype: str, fields: dict[str, Any], count: int
+) -> None:
     found = excess(np.array(a, dtype), np.array(b, dtype), Tolerance(**fields))
     assert found.count == count
     assert (found.factor > 1) == bool(count)
 
 
-def test_a_tolerance_is_a_number_from_0_on() -> None:
+def test_a_negative_tolerance_is_a_usage_error() -> None:
     for field in ("rtol", "atol", "ulp"):
         with pytest.raises(UsageError, match=field):
             Tolerance(**{field: -1})
@@ -279,7 +281,7 @@ def test_a_tolerance_is_a_number_from_0_on() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
-def test_another_element_type_is_the_same_program(dtype: str) -> None:
+def test_a_run_in_another_element_type_is_equal(dtype: str) -> None:
     report = nncdbg.diff(nncdbg.parse(NET), inputs={"x": x_of(2, 4)}, dtype_b=dtype)
     assert report.equal
     assert {match.b.type for match in report.outputs} == {f"{dtype}[2,4]"}
@@ -300,7 +302,7 @@ graph @main(%x: f32[2]) -> (%y: f32[2]) {
     assert report.first.comparison.inf_mismatch == 2
 
 
-def test_casting_keeps_integers_and_what_an_op_wants_in_f32() -> None:
+def test_casting_keeps_integers_and_operands_that_must_be_f32() -> None:
     text = """#nncdbg 1
 opset 18
 graph @main(%x: f32[1,1,2,2]) -> (%y: f32[...], %n: i64[1], %z: f32[2]) {
@@ -319,7 +321,7 @@ graph @main(%x: f32[1,1,2,2]) -> (%y: f32[...], %n: i64[1], %z: f32[2]) {
     kinds = {name: str(array.dtype) for name, array in debugger.outputs.items()}
     assert kinds == {"y": "float16", "n": "int64", "z": "float16"}
     assert debugger.value("scales").dtype == np.float32
-    assert str(program) == str(nncdbg.parse(text)), "the program that was cast is as it was"
+    assert str(program) == str(nncdbg.parse(text)), "casting does not change the original program"
     with pytest.raises(UsageError, match="i8"):
         cast_program(program, "i8")
 
@@ -332,16 +334,16 @@ def test_side_b_gets_the_inputs_of_side_a() -> None:
     assert notes == ["input %other of side B receives the value of %y of side A"]
 
 
-# -- the other side at hand ----------------------------------------------------------------------
+# -- values of the other side --------------------------------------------------------------------
 
 
-def test_the_counterpart_of_a_value_wherever_side_a_stands() -> None:
+def test_the_counterpart_of_a_value_at_any_position_of_side_a() -> None:
     program, x = nncdbg.parse(LOOP), x_of(3)
     probe = nncdbg.Debugger(program, {"x": x})
     sums = [float(written.contents[0].sum()) for written in Side(probe, "").all() if written.names == ("g",)]
 
     def late(array: Any) -> Any:
-        # Only what the fourth iteration gives.
+        # Change the fourth iteration only.
         return bumped(array) if float(array.sum()) == sums[3] else array
 
     backend = Planted("Tanh", late)
@@ -355,9 +357,9 @@ def test_the_counterpart_of_a_value_wherever_side_a_stands() -> None:
     companion = Companion(lockstep)
     debugger = nncdbg.Debugger(program, {"x": x})
     debugger.go_to(first.a.tick)
-    name, there = companion.value(debugger, "g")
-    assert (name, there[first.excess.where]) == ("g", first.elements[1])
-    assert there[0] != debugger.value("g")[0]
+    name, counterpart = companion.value(debugger, "g")
+    assert (name, counterpart[first.excess.where]) == ("g", first.elements[1])
+    assert counterpart[0] != debugger.value("g")[0]
     np.testing.assert_array_equal(companion.value(debugger, "x")[1], x)
     with pytest.raises(NotComputed, match="an input of its block"):
         companion.value(debugger, "h")
@@ -370,7 +372,7 @@ def test_the_counterpart_of_a_value_wherever_side_a_stands() -> None:
 # -- failures ------------------------------------------------------------------------------------
 
 
-def test_a_side_that_fails_says_which_and_where() -> None:
+def test_the_error_of_a_failing_side_has_the_side_and_the_line() -> None:
     def fail(array: Any) -> Any:
         raise ValueError("no luck")
 

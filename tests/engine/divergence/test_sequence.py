@@ -16,7 +16,7 @@ def units(*entries: tuple[str, str]) -> list[Unit]:
     ]
 
 
-def test_positions_follow_like_endings_of_names() -> None:
+def test_units_with_equal_name_endings_are_aligned() -> None:
     a = units(("Conv", "net/1/Conv"), ("Relu", "net/1/Relu"), ("Conv", "net/2/Conv"), ("Relu", "net/2/Relu"))
     b = units(("Conv", "m.2.Conv"), ("Relu", "m.2.Relu"))
     assert [(one.number, other.number) for one, other in common_subsequence(a, b)] == [(2, 0), (3, 1)]
@@ -32,7 +32,7 @@ def test_alignment_is_one_to_one_in_order_and_of_equal_ops(left: list[str], righ
     b = units(*((op, f"b{i}") for i, op in enumerate(right)))
     pairs = [(one.number, other.number) for one, other in common_subsequence(a, b)]
     assert pairs == sorted(pairs)
-    assert len({there for _, there in pairs}) == len(pairs)
+    assert len({other for _, other in pairs}) == len(pairs)
     assert all(left[i] == right[j] for i, j in pairs)
     assert len(pairs) == _longest_common(left, right)
 

@@ -1,6 +1,6 @@
-"""Whether two runs are called different, and at which statement: a sample of the corpora.
+"""Verdicts of the comparison of two runs on a sample of the corpora.
 
-`benchmarks/bench_diff.py` takes all.
+`benchmarks/bench_diff.py` runs all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUICK = [each for each in planted() if not each.name.startswith("deep")][::4]
 
 
 @pytest.mark.parametrize("good", SAMPLE, ids=lambda good: good.name)
-def test_good_models_are_not_called_different(good: Good) -> None:
+def test_equivalent_models_do_not_differ(good: Good) -> None:
     pytest.importorskip("onnxruntime")
     report = good.report()
     assert not report.trips()
@@ -31,7 +31,7 @@ def test_good_models_are_not_called_different(good: Good) -> None:
 
 
 @pytest.mark.parametrize("difference", QUICK, ids=lambda difference: difference.name)
-def test_a_planted_difference_is_named_at_its_statement(difference: Planted) -> None:
+def test_a_planted_difference_is_reported_at_its_statement(difference: Planted) -> None:
     a, b, truth = difference.sides()
     report = nncdbg.diff(nncdbg.load(a), nncdbg.load(b), inputs_of(a))
     assert report.cause is not None
@@ -47,7 +47,7 @@ def test_paths_and_models_are_loaded(tmp_path: object) -> None:
 
 
 def chain(*ops: str) -> str:
-    """A program in which each statement reads the one before; names are numbers."""
+    """A program in which each statement reads the previous result, with numbered values."""
     lines = [f"  %v{i + 1} = {op}(%v{i})" for i, op in enumerate(ops)]
     header = f"#nncdbg 1\nopset 18\n\ngraph @main(%v0: f32[8]) -> (%v{len(ops)}: f32[8]) {{"
     return "\n".join([header, *lines, f"  return %v{len(ops)}", "}", ""])
@@ -57,7 +57,7 @@ def chain(*ops: str) -> str:
     ("extra", "place"), [("Neg", 1), ("Neg", 3), ("Abs", 2), ("Softplus", 5), ("Cos", 0), ("Cos", 6)]
 )
 @pytest.mark.parametrize("in_b", [True, False])
-def test_an_extra_op_is_named_though_it_shifts_the_names(extra: str, place: int, in_b: bool) -> None:
+def test_an_extra_op_that_shifts_the_names_is_reported(extra: str, place: int, in_b: bool) -> None:
     ops = ["Tanh", "Sin", "Tanh", "Sin", "Tanh", "Sin"]
     texts = chain(*ops), chain(*ops[:place], extra, *ops[place:])
     a, b = texts if in_b else texts[::-1]
@@ -67,7 +67,7 @@ def test_an_extra_op_is_named_though_it_shifts_the_names(extra: str, place: int,
     assert (report.cause.site.op, report.cause.site.value) == (extra, f"v{place + 1}")
 
 
-def test_a_side_that_fails_says_what_differs_before_it() -> None:
+def test_the_error_of_a_failing_side_names_the_earlier_difference() -> None:
     text = """#nncdbg 1
 opset 18
 
@@ -97,8 +97,8 @@ graph @main(%x: f32[4]) -> (%y: f32[4]) {
 """
 
 
-def test_a_tie_that_falls_the_other_way_is_no_difference_of_the_outputs() -> None:
-    # tanh(x) is as near to 0.5 as f32 gets; side B gives the number above.
+def test_a_tie_that_rounds_differently_is_not_a_difference_of_the_outputs() -> None:
+    # tanh(x) is the f32 nearest to 0.5; side B gives the next number above.
     inputs = {"x": np.array([0.5493061, 1, 2, 3], np.float32)}
 
     def nudged(array: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The machine: each undo restores the previous state exactly, a clone runs on, each statement counts once."""
+"""The machine: undo restores the previous state, clones run independently, each statement counts once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ graph @layer(%h: f32[3]) -> (%k: f32[3]) {
 
 
 def frame_state(frame: Frame) -> tuple[Any, ...]:
-    """The frame with every value that it has computed, by identity."""
+    """The state of a frame, with the identities of all computed values."""
     computed = [
         (slot, id(content))
         for slot, content in enumerate(frame.slots)
@@ -66,7 +66,7 @@ def positions(machine: Machine) -> list[Position]:
 
 
 def check_undo(machine: Machine, *, micro: nncdbg.Debugger | None = None) -> Counter[str]:
-    """Execute to the end; undo and repeat every statement on the way, then undo all of them."""
+    """Run to the end with an undo and a repeat of every statement, then undo all of them."""
     states, stacks, kinds = [], [], Counter[str]()
     while not machine.ended:
         states.append(machine_state(machine))
@@ -110,7 +110,7 @@ def test_undo_restores_the_state_before_every_kind_of_transfer() -> None:
     assert check_undo(micro.control.machine, micro=micro)["FramePushed"] > 3
 
 
-def test_copied_transfers_are_undone_without_a_change_of_the_original() -> None:
+def test_undo_on_a_clone_does_not_change_the_original() -> None:
     debugger = started(TRANSFERS, allocator="plain")
     machine = debugger.control.machine
     start = machine_state(machine)[0], positions(machine)
@@ -130,7 +130,7 @@ def test_copied_transfers_are_undone_without_a_change_of_the_original() -> None:
 
 @FEW
 @given(runnable(), st.integers(0, 60))
-def test_a_clone_runs_on_as_the_original(text: str, ticks: int) -> None:
+def test_a_clone_gives_the_same_results_as_the_original(text: str, ticks: int) -> None:
     debugger = started(text)
     debugger.go_to(ticks)
     clone = debugger.control.machine.clone()

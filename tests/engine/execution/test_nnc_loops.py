@@ -1,4 +1,4 @@
-"""The loops that nnc tests its own machine with, as programs: equal numbers under every allocator."""
+"""The loops of nnc's own tests as programs: equal results under every allocator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BIAS = RNG.standard_normal(2).astype(np.float32)
 
 
 def conv(x: Any) -> Any:
-    """A 3 x 3 convolution with padding 1, written out."""
+    """A 3 x 3 convolution with padding 1, in NumPy."""
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     out = np.zeros((1, 2, 6, 6))
     for row in range(3):
@@ -29,7 +29,7 @@ def conv(x: Any) -> Any:
 
 
 def pooled(x: Any) -> Any:
-    """The maximum over 3 x 3, padding 1."""
+    """The maximum over 3 x 3 windows with padding 1."""
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
     return np.max([padded[:, :, r : r + 6, c : c + 6] for r in range(3) for c in range(3)], axis=0)
 
@@ -172,7 +172,7 @@ def run(text: str, inputs: dict[str, Any], allocator: str) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_loop_of_nnc_gives_its_numbers_under_every_allocator(name: str) -> None:
+def test_loops_of_nnc_give_the_expected_results_under_every_allocator(name: str) -> None:
     text, expected = CASES[name]
     if SCALAR in text:
         numbers = {"x": 0.34, "y": 1.11, "z": 2.8}
@@ -189,7 +189,7 @@ def test_a_loop_of_nnc_gives_its_numbers_under_every_allocator(name: str) -> Non
 
 
 @pytest.mark.parametrize("start", [0.32, 0.34])
-def test_a_graph_is_used_again_with_other_data(start: float) -> None:
+def test_a_graph_runs_again_with_other_data(start: float) -> None:
     text = scalar(power("z", "x") + "\n  %r = Identity(%p)")
     inputs = {"x": np.float32(start), "y": np.float32(0), "z": np.float32(2.8)}
     for allocator in ALLOCATORS:
@@ -197,7 +197,7 @@ def test_a_graph_is_used_again_with_other_data(start: float) -> None:
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_what_is_carried_is_assigned_all_at_once(allocator: str) -> None:
+def test_carried_values_are_assigned_in_parallel(allocator: str) -> None:
     text = """graph @main(%a: f32[], %b: f32[]) -> (%r0: f32[], %r1: f32[]) {
   while @w (%x0: f32[] = %a, %x1: f32[] = %b) times 3 {
     %sum = Add(%x0, %x1)
@@ -205,12 +205,12 @@ def test_what_is_carried_is_assigned_all_at_once(allocator: str) -> None:
   } -> (%r0: f32[] = %x0, %r1: f32[] = %x1)
   return %r0, %r1
 }"""
-    # One after the other, x0 = x1 and then x1 = x0 + x1, would give 12 and 12.
+    # Sequential assignment, x0 = x1 and then x1 = x0 + x1, would give 12 and 12.
     assert run(text, {"a": np.float32(1), "b": np.float32(2)}, allocator) == [5.0, 8.0]
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_carried_values_that_change_places_are_freed_once(allocator: str) -> None:
+def test_swapped_carried_values_are_freed_once(allocator: str) -> None:
     text = """graph @main(%a: f32[], %b: f32[]) -> (%r0: f32[], %r1: f32[], %r2: f32[]) {
   %c = Add(%a, %b)
   %d = Mul(%c, 2.0)

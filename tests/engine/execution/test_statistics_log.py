@@ -1,4 +1,4 @@
-"""Whose the logged statistics are: those of the very array, however the run came to it."""
+"""Logged statistics belong to the array in the slot, after any sequence of steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def logged(dbg: nncdbg.Debugger, name: str) -> list[float] | None:
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "poison", "plain"])
-def test_after_steps_forward_and_back(allocator: str) -> None:
+def test_statistics_after_steps_forward_and_back(allocator: str) -> None:
     dbg = debugger(allocator)
     dbg.step_into()
     for _ in range(7):
@@ -50,7 +50,7 @@ def test_after_steps_forward_and_back(allocator: str) -> None:
     assert logged(dbg, "u") == row_of(summarize(dbg.value("u")))
 
 
-def test_what_was_set_by_hand_has_no_row() -> None:
+def test_an_edited_value_has_no_logged_statistics() -> None:
     dbg = debugger()
     dbg.step_into()
     dbg.step_over()
@@ -60,7 +60,7 @@ def test_what_was_set_by_hand_has_no_row() -> None:
     assert logged(dbg, "u") == row_of(summarize(np.full(3, 6, np.float32)))
 
 
-def test_the_ring_keeps_the_latest() -> None:
+def test_the_ring_buffer_keeps_the_latest_rows() -> None:
     dbg = debugger(times=CAPACITY)
     dbg.break_at(value="%u", when=f"$iter == {CAPACITY - 1}")
     dbg.step_into()
@@ -75,12 +75,12 @@ def test_the_ring_keeps_the_latest() -> None:
 
 
 def test_the_statistics_of_a_numpy_scalar_are_logged_and_its_nan_is_caught() -> None:
-    """Without an allocator's buffers NumPy gives numbers for tensors of no axes."""
+    """Without output buffers NumPy returns scalars instead of arrays of rank 0."""
     stats.prepare(wait=True)
     text = "graph @main(%x: f32[]) -> (%b) {\n  %a = Log(%x)\n  %b = Add(%a, %x)\n  return %b\n}\n"
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": 2.0}, allocator="plain")
     for _ in range(2):
-        # The first run prepares the inspection of the type, the second one uses it.
+        # The first run prepares the inspection of the type, the second run uses it.
         debugger.restart()
         debugger.run()
         assert debugger.observers.log is not None

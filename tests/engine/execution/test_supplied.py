@@ -1,4 +1,4 @@
-"""Results given for statements whose op has no kernel: set where the program stops, kept from then on."""
+"""Results supplied for ops without a kernel: set at the stop and kept in later runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stopped(text=PROGRAM, **options):
     return debugger
 
 
-def to_the_op(debugger):
+def step_back_to_the_op(debugger):
     for _ in range(20):
         stop = debugger.step_back()
         if stop.node is not None and stop.node.op == "acme.Foo":
@@ -51,7 +51,7 @@ def to_the_op(debugger):
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "poison", "plain"])
-def test_results_are_set_and_the_program_goes_on(allocator):
+def test_results_are_set_and_the_program_continues(allocator):
     debugger = stopped(allocator=allocator)
     assert debugger.awaited == ("b", "c")
     debugger.set_value("%b", 2)
@@ -63,13 +63,13 @@ def test_results_are_set_and_the_program_goes_on(allocator):
     assert debugger.awaited == ()
 
 
-def test_back_and_restart_keep_what_was_set():
+def test_going_back_and_restarting_keep_supplied_results():
     debugger = stopped()
     debugger.set_value("%b", 2)
     debugger.set_value("%c", [[1.0, 2, 3], [4, 5, 6]])
     debugger.run()
     first = debugger.outputs["y"]
-    to_the_op(debugger)
+    step_back_to_the_op(debugger)
     assert debugger.step_over().node.op == "Add"
     assert debugger.value("%c").dtype == np.float32
     debugger.go_to(0)
@@ -77,18 +77,18 @@ def test_back_and_restart_keep_what_was_set():
     np.testing.assert_array_equal(debugger.outputs["y"], first)
 
 
-def test_set_again_after_going_back():
+def test_supplied_results_can_be_edited_after_going_back():
     debugger = stopped()
     debugger.set_value("%b", 0)
     debugger.set_value("%c", "zeros[2,3]")
     debugger.run()
-    to_the_op(debugger)
+    step_back_to_the_op(debugger)
     debugger.set_value("%b", 5, (0, 0))
     assert debugger.run().reason == "end"
     np.testing.assert_array_equal(debugger.outputs["y"], np.array([[6, 1, 1], [1, 1, 1]], np.float32))
 
 
-def test_a_result_that_is_missing_is_named():
+def test_a_missing_result_is_named():
     debugger = stopped()
     debugger.set_value("%b", 0)
     stop = debugger.run()
@@ -98,7 +98,7 @@ def test_a_result_that_is_missing_is_named():
         debugger.value("%c")
 
 
-def test_every_iteration_gets_the_result_and_one_can_be_changed_after_it():
+def test_every_iteration_uses_the_supplied_result_and_it_can_be_changed():
     debugger = stopped(LOOP)
     debugger.set_value("%t", [1, 2])
     debugger.step_over()
@@ -107,7 +107,7 @@ def test_every_iteration_gets_the_result_and_one_can_be_changed_after_it():
     np.testing.assert_array_equal(debugger.outputs["y"], np.array([13, 25], np.float32))
 
 
-def test_files(tmp_path):
+def test_results_are_supplied_from_files(tmp_path):
     np.save(tmp_path / "b.npy", np.array([[1, 2, 3], [4, 5, 6]], np.float32))
     np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
     debugger = stopped(folder=tmp_path)
@@ -120,7 +120,7 @@ def test_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("name", "value", "message"),
     [
         ("b", "zeros[2,4]", "the new value has shape [2, 4]"),
         ("b", [1, 2], "the new value has shape [2]"),
@@ -131,11 +131,11 @@ def test_files(tmp_path):
         ("b", "nonsense", "is not valid data"),
     ],
 )
-def test_what_does_not_fit_is_refused(name, value, says):
+def test_incompatible_results_are_refused(name, value, message):
     debugger = stopped()
     with pytest.raises(UsageError) as raised:
         debugger.set_value(name, value)
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert debugger.run().reason == "exception"
 
 

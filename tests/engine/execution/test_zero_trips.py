@@ -1,4 +1,4 @@
-"""What a loop collects in no iteration: no elements, of the type and sizes that are known before it runs."""
+"""Collected values of a loop without iterations: empty, with the type and sizes known before the run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def loop(nodes, kind, *, by_condition):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("by_condition", [False, True])
-def test_collected_values_of_no_iteration_have_the_sizes_that_onnx_infers(name, by_condition):
+def test_collected_values_of_a_loop_without_iterations_have_the_inferred_sizes(name, by_condition):
     nodes, kind, shape = CASES[name]
     model = loop(nodes, kind, by_condition=by_condition)
     inputs = {

@@ -1,4 +1,4 @@
-"""Expressions: against NumPy, against the caret they must show, and against those who mean ill."""
+"""Expressions: values compared with NumPy, error messages with carets, hostile input."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ VARIABLES: dict[str, object] = {"iter": 4, "op": "Softmax", "line": 12, "out": H
 
 @dataclass
 class Counted:
-    """Stands for nncdbg.stats.Summary."""
+    """Replaces `nncdbg.stats.Summary`."""
 
     min: float | None
     nan: int
 
 
 class Moment:
-    """A scope over VALUES, in which `%late` is known but not computed yet."""
+    """A scope over VALUES with a value `%late` that is not computed yet."""
 
     def has(self, name: str) -> bool:
         return name in VALUES or name == "late"
@@ -389,7 +389,7 @@ UNARY += ["log", "log2", "log10", "log1p", "sin", "cos", "tanh"]
 
 @pytest.mark.parametrize("name", UNARY)
 @pytest.mark.parametrize("value", ["h", "g", "half", "i", "n", "b"])
-def test_functions_of_elements_are_those_of_numpy(name: str, value: str) -> None:
+def test_elementwise_functions_equal_numpy(name: str, value: str) -> None:
     array = VALUES[value]
     real = array.astype(np.float64) if array.dtype.kind in "ib" else array
     kept = name in ("abs", "isnan", "isinf", "isfinite")
@@ -412,14 +412,14 @@ def test_every_function_and_spelling_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_a_spelling_means_the_function(spelling: str) -> None:
+def test_a_spelling_is_an_alias_of_its_function(spelling: str) -> None:
     name = SPELLINGS[spelling]
     more = {"unsqueeze": ", 0", "mod": ", 2", "reshape": ", 3, 2"}.get(name, "")
     same(read(f"{spelling}(%h{more})"), read(f"{name}(%h{more})"))
     same(read(f"torch.{spelling}(%h{more})"), read(f"{name}(%h{more})"))
 
 
-def test_large_std_goes_block_by_block() -> None:
+def test_std_of_a_large_tensor_is_computed_in_blocks() -> None:
     large = np.random.default_rng(0).normal(5, 2, 200_001).astype(np.float32)
     VALUES["large"] = large
     assert read("std(%large)") == pytest.approx(large.astype(np.float64).std(), rel=1e-12)
@@ -434,7 +434,7 @@ def test_names() -> None:
     assert parse("1 + $iter", SCOPE.has).names == frozenset()
 
 
-def test_not_computed_passes_through() -> None:
+def test_not_computed_is_propagated() -> None:
     with pytest.raises(NotComputed, match="%late is not computed yet"):
         read("%late + 1")
 
@@ -566,7 +566,7 @@ def test_error(text: str, message: str, underlined: str, hint: str) -> None:
     assert str(error.excerpt).count("^") == max(1, error.excerpt.width)
 
 
-def test_error_reads_well() -> None:
+def test_the_text_of_an_error() -> None:
     with pytest.raises(ExpressionError) as caught:
         read("1 + (%h + %i) * 2")
     assert str(caught.value) == (
@@ -579,7 +579,7 @@ def test_error_reads_well() -> None:
     )
 
 
-def test_long_line_is_cut_around_the_place() -> None:
+def test_a_long_line_is_cut_around_the_error() -> None:
     text = "1 + " * 60 + "%hh" + " + 1" * 60
     with pytest.raises(ExpressionError) as caught:
         read(text)
@@ -672,7 +672,7 @@ def test_split_assignment() -> None:
         ("%h[%h > 0]*=10", H[H > 0] * 10),
     ],
 )
-def test_augmented_assignment_computes_from_the_value_before(text: str, expected: Any) -> None:
+def test_augmented_assignment_uses_the_previous_value(text: str, expected: Any) -> None:
     assignment = split_assignment(text, SCOPE.has)
     assert assignment.target == "h"
     assert "h" in assignment.value.names
@@ -787,12 +787,12 @@ def test_equals_numpy(text: str) -> None:
         ).map("".join),
     )
 )
-def test_anything_is_a_value_or_an_expression_error(text: str) -> None:
+def test_any_text_gives_a_value_or_an_expression_error(text: str) -> None:
     with contextlib.suppress(ExpressionError, NotComputed):
         read(text)
 
 
-# -- those who mean ill --------------------------------------------------------------------------------
+# -- hostile input -------------------------------------------------------------------------------------
 
 HOSTILE = [
     "__import__('os').system('id')",
@@ -866,7 +866,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=[row[:30].strip() or "blank" for row in HOSTILE])
-def test_hostile(text: str) -> None:
+def test_hostile_input_is_an_expression_error_in_bounded_time(text: str) -> None:
     start = time.perf_counter()
     with pytest.raises(ExpressionError) as caught:
         read(text)
@@ -874,7 +874,7 @@ def test_hostile(text: str) -> None:
     assert len(str(caught.value)) < 2000
 
 
-def test_deep_but_allowed() -> None:
+def test_deep_nesting_within_the_limit() -> None:
     assert read("(" * 99 + "1" + ")" * 99) == 1
     assert read("1" + " + 1" * 99) == 100
     same(read("%h" + "[:]" * 98), H)

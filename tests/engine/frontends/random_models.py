@@ -220,7 +220,7 @@ def damage(model, rng):
         names = rng.choice([node.input, node.output])
         del names[rng.randrange(len(names) + 1) :]
     elif place == 4 and node.input:
-        node.input[rng.randrange(len(node.input))] = rng.choice(["", "x", "nobody", *node.output])
+        node.input[rng.randrange(len(node.input))] = rng.choice(["", "x", "undefined", *node.output])
     elif place == 5 and node.output:
         node.output[rng.randrange(len(node.output))] = rng.choice(["", "x", "y", "fresh"])
     elif node.attribute:
@@ -240,7 +240,7 @@ def _damage_signature(graph, rng):
         elif change == 2:
             value.type.Clear()
         else:
-            value.name = rng.choice(["", "x", "nobody"])
+            value.name = rng.choice(["", "x", "undefined"])
 
 
 def _damage_attribute(node, rng):

@@ -52,7 +52,7 @@ def test_a_layer_never_takes_the_name_of_another_graph():
 
 
 @pytest.mark.parametrize("names", [["/a/x"], ["/a/x", "/b/x"], ["/net/x", "/net/y"], ["x", "y"], ["", ""]])
-def test_single_node_scopes_whole_graph_scopes_and_missing_scopes_are_not_layers(names):
+def test_single_node_scopes_and_whole_graph_scopes_are_not_layers(names):
     assert list(chain(*names).graphs) == ["main"]
 
 

@@ -164,9 +164,7 @@ def between(made, *places):
         ([3], ["@blocks", "Cast", "Add"], ["@blocks.0", "@blocks.1"], ["Gemm", "Relu"]),
     ],
 )
-def test_a_node_without_metadata_is_in_the_innermost_common_layer_of_its_neighbors(
-    places, main_graph, blocks, block
-):
+def test_a_node_without_metadata_is_in_the_common_layer_of_its_neighbors(places, main_graph, blocks, block):
     program = load(between(network(), *places))
     assert ops(program, "main_graph") == main_graph
     assert ops(program, "blocks") == blocks

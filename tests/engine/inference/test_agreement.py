@@ -1,4 +1,4 @@
-"""The compiler and the editor infer the same types and report the same errors: they share one pass."""
+"""The compiler and the language server infer the same types and report the same errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Types: TypeAlias = "dict[Path, dict[str, Type | None]]"
 
 
 def analyzed(text: str) -> Analysis:
-    """What the language server finds in a text."""
+    """The language server's analysis of a text."""
     steps = Analyzer().steps(text.splitlines())
     while True:
         try:
@@ -31,7 +31,7 @@ def analyzed(text: str) -> Analysis:
 
 
 def editor_types(analysis: Analysis) -> Types:
-    """The types of all values by their blocks."""
+    """The types of all values by block."""
     return {
         block.path: {name: chunk.types.of(block, name) for name in block.names}
         for chunk in analysis.chunks
@@ -40,15 +40,15 @@ def editor_types(analysis: Analysis) -> Types:
 
 
 def of_compiler(program: Program) -> tuple[Types, tuple[int, NncdbgError] | None]:
-    """The types of the values of the entry by their blocks, and the first error with its line."""
+    """The types of the entry graph's values by block, and the first error with its line."""
     places: list[int] = []
     text: Listing = listing(program)
 
-    def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
+    def report(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
         places.append(text.line(path, pc))
         return error
 
-    compiler = Compiler(program, lambda constant: initial_data(constant, program), complain)
+    compiler = Compiler(program, lambda constant: initial_data(constant, program), report)
     graph = program.graphs[program.entry]
     try:
         code = compiler.compile(graph, [None] * len(graph.inputs))
@@ -111,7 +111,7 @@ GOOD = {
     "operators": "%z = Relu(%x)\n%y = ReduceSum(%z, keepdims=0)\nreturn %y",
     "literals": "%z = Add(%x, 1)\n%y = Gather(%z, [0, 1])\nreturn %y",
     "an op without a schema": "%z = acme.Thing(%x)\n%y: f32[7] = acme.Thing(%z)\nreturn %y",
-    "a size that only its declaration gives": "%z = NonZero(%x)\n%y: i64[2,5] = Identity(%z)\nreturn %y",
+    "a size from its declaration only": "%z = NonZero(%x)\n%y: i64[2,5] = Identity(%z)\nreturn %y",
     "branches of the same type": branch("Relu(%x)", "Neg(%x)"),
     "branches of two sizes": branch("Relu(%x)", "Concat(%x, %x, axis=1)"),
     "branches of two ranks": branch("Relu(%x)", "ReduceSum(%x, keepdims=0)"),

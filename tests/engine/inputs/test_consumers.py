@@ -1,4 +1,4 @@
-"""Inputs that are not given: integers in the range of what reads them, sizes that let the program run."""
+"""Generated inputs: integers in the range that their readers accept, sizes for which the program runs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ graph @main({inputs}) -> ({result}) {{
 
 @pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("seed", range(3))
-def test_integers_are_drawn_from_what_their_reader_accepts(name, seed):
+def test_integers_are_drawn_from_the_range_that_their_reader_accepts(name, seed):
     inputs, body, note = INTEGERS[name]
     debugger = nncdbg.Debugger(program(inputs, body), seed=seed)
     notes = [str(each) for each in debugger.notes if "%x" in str(each)]
@@ -102,7 +102,7 @@ def test_the_whole_range_is_drawn():
     assert set(debugger.inputs["x"].tolist()) == set(range(7))
 
 
-def test_uniform_integers_keep_to_the_range_too_and_given_ones_are_kept():
+def test_uniform_integers_are_in_the_range_and_given_ones_are_unchanged():
     made = program("%x: i64[50]", "%y = Gather(%t, %x, axis=1)")
     assert nncdbg.Debugger(made, {"x": "uniform"}).inputs["x"].max() < 3
     assert nncdbg.Debugger(made, {"x": "arange"}).inputs["x"].max() == 49
@@ -152,7 +152,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_sizes_are_chosen_so_that_the_program_runs(name):
+def test_sizes_are_chosen_for_which_the_program_runs(name):
     inputs, body, expected, note = SIZES[name]
     debugger = nncdbg.Debugger(program(inputs, body))
     assert debugger.inputs.dims == expected
@@ -160,7 +160,7 @@ def test_sizes_are_chosen_so_that_the_program_runs(name):
     assert debugger.run().reason == "end"
 
 
-def test_unknown_sizes_without_a_name_are_chosen_too():
+def test_unnamed_unknown_sizes_are_chosen():
     debugger = nncdbg.Debugger(program("%x: f32[?,?]", "%y = MatMul(%x, %t)"))
     assert debugger.inputs["x"].shape == (1, 7)
     assert any("axis 1 = 7, so that MatMul line 6 fits" in str(note) for note in debugger.notes)
@@ -173,18 +173,18 @@ def test_given_sizes_and_inputs_are_respected():
     assert nncdbg.Debugger(made, {"x": np.zeros((24, 4), np.float32)}).inputs.dims == {"N": 24}
 
 
-def test_what_fits_with_no_size_keeps_one_and_fails_when_it_runs():
+def test_without_a_fitting_size_the_size_is_one_and_the_run_fails():
     debugger = nncdbg.Debugger(program("%x: f32[N,4]", "%s = Reshape(%x, [3,5])\n  %y = MatMul(%s, %s)"))
     assert debugger.inputs.dims == {"N": 1}
     assert debugger.run().reason == "exception"
 
 
-def test_a_program_that_is_wrong_whatever_the_sizes_is_refused_quickly():
+def test_a_program_that_is_invalid_for_all_sizes_is_refused():
     with pytest.raises(GraphError):
         nncdbg.Debugger(program("%x: f32[N,4]", "%y = MatMul(%t, %t)"))
 
 
-def test_a_function_that_calls_itself_ends_the_search():
+def test_the_search_for_sizes_ends_for_recursive_functions():
     text = """#nncdbg 1
 opset 18
 

@@ -1,4 +1,4 @@
-"""Images as inputs: exact pixels, layouts, sizes, colours, and what is refused."""
+"""Images as inputs: exact pixels, layouts, sizes, colors, errors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from nncdbg.engine.inputs.image_plan import MOST_PIXELS
 from nncdbg.engine.inputs.image_specs import Fitting, Linear, image_file
 
 RNG = np.random.default_rng(0)
-COLOURS = RNG.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-GREY = RNG.integers(0, 256, (6, 8), dtype=np.uint8)
+COLORS = RNG.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+GRAY = RNG.integers(0, 256, (6, 8), dtype=np.uint8)
 DEEP = RNG.integers(0, 65536, (6, 8), dtype=np.uint16)
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 
 
 def read(path: Path, steps: str, dtype: str, *shape: int | str | None, folder: Path | None = None):
-    """The array and the note for an input of this type; `steps` with its colon."""
+    """The array and the note for an input of this type; `steps` includes the colon."""
     graph = Graph("main", inputs=(Value("x", TensorType(dtype, shape)),))
     bound = bind(graph, {"x": f"{path}{steps}"}, folder=folder)
     (note,) = bound.notes
@@ -45,7 +45,7 @@ def refusal(path: Path, steps: str, dtype: str, *shape: int | str | None) -> str
 
 @pytest.fixture
 def photo(tmp_path):
-    return saved(tmp_path / "photo.png", COLOURS)
+    return saved(tmp_path / "photo.png", COLORS)
 
 
 def saved(path: Path, pixels: np.ndarray | Image.Image, **options: Any) -> Path:
@@ -78,7 +78,7 @@ def test_steps_are_parsed(text, fields):
 @pytest.mark.parametrize(
     "text", ["x.npy", "zeros", "png", "a.png.npy", "a.svg", "[1, 2]", "a.png:/255 + 1]\n.x"]
 )
-def test_other_texts_are_no_images(text):
+def test_other_texts_are_not_images(text):
     if text.startswith("a.png:"):
         with pytest.raises(UsageError, match="is not a valid step"):
             image_file(text)
@@ -99,7 +99,7 @@ def test_other_texts_are_no_images(text):
         ("nchw,hw", "two steps of the same kind"),
     ],
 )
-def test_wrong_steps_are_usage_errors(steps, message):
+def test_invalid_steps_are_usage_errors(steps, message):
     with pytest.raises(UsageError) as caught:
         image_file(f"a.png:{steps}")
     assert message in str(caught.value)
@@ -108,16 +108,16 @@ def test_wrong_steps_are_usage_errors(steps, message):
 @pytest.mark.parametrize(
     ("shape", "steps", "expected"),
     [
-        ((1, 3, 6, 8), "", COLOURS.transpose(2, 0, 1)[None]),
-        (("N", 3, "H", "W"), "", COLOURS.transpose(2, 0, 1)[None]),
-        ((1, 6, 8, 3), "", COLOURS[None]),
-        ((3, 6, 8), "", COLOURS.transpose(2, 0, 1)),
-        ((6, 8, 3), "", COLOURS),
-        (("N", "C", "H", "W"), ":nchw", COLOURS.transpose(2, 0, 1)[None]),
-        (("N", "H", "W", "C"), ":nhwc", COLOURS[None]),
-        (None, ":hwc", COLOURS),
-        ((1, 3, 6, 8), ":bgr", COLOURS[..., ::-1].transpose(2, 0, 1)[None]),
-        ((1, 3, 6, 8), ":raw", COLOURS.transpose(2, 0, 1)[None]),
+        ((1, 3, 6, 8), "", COLORS.transpose(2, 0, 1)[None]),
+        (("N", 3, "H", "W"), "", COLORS.transpose(2, 0, 1)[None]),
+        ((1, 6, 8, 3), "", COLORS[None]),
+        ((3, 6, 8), "", COLORS.transpose(2, 0, 1)),
+        ((6, 8, 3), "", COLORS),
+        (("N", "C", "H", "W"), ":nchw", COLORS.transpose(2, 0, 1)[None]),
+        (("N", "H", "W", "C"), ":nhwc", COLORS[None]),
+        (None, ":hwc", COLORS),
+        ((1, 3, 6, 8), ":bgr", COLORS[..., ::-1].transpose(2, 0, 1)[None]),
+        ((1, 3, 6, 8), ":raw", COLORS.transpose(2, 0, 1)[None]),
     ],
 )
 @pytest.mark.parametrize("dtype", ["u8", "i16", "i64"])
@@ -134,7 +134,7 @@ def test_integer_inputs_take_pixels_exactly(photo, dtype, shape, steps, expected
 def test_float_inputs_equal_numpy_bit_for_bit(photo, dtype, steps):
     array, note = read(photo, f":{steps}", dtype, 1, 3, 6, 8)
     real = np.float64 if dtype == "f64" else np.float32
-    values: Any = COLOURS.astype(real)
+    values: Any = COLORS.astype(real)
     expected = {
         "raw": values,
         "/255": values / real(255),
@@ -143,19 +143,19 @@ def test_float_inputs_equal_numpy_bit_for_bit(photo, dtype, steps):
         / np.array([0.229, 0.224, 0.225], real),
     }[steps].transpose(2, 0, 1)[None]
     assert array.tobytes() == expected.astype(dtypes.NUMPY[dtype]).tobytes()
-    said = "raw 0..255" if steps == "raw" else steps
-    assert note == f"input %x: photo.png, 8x6 RGB, {said}, NCHW"
+    scale = "raw 0..255" if steps == "raw" else steps
+    assert note == f"input %x: photo.png, 8x6 RGB, {scale}, NCHW"
 
 
 def test_imagenet_scales_before_channels_are_swapped(photo):
     array, note = read(photo, ":imagenet,bgr", "f32", 6, 8, 3)
-    expected = ((COLOURS.astype(np.float32) / np.float32(255) - MEAN) / DEVIATION)[..., ::-1]
+    expected = ((COLORS.astype(np.float32) / np.float32(255) - MEAN) / DEVIATION)[..., ::-1]
     assert array.tobytes() == expected.tobytes()
     assert note.endswith("imagenet, BGR, HWC")
 
 
 @pytest.mark.parametrize(
-    ("steps", "shape", "words"),
+    ("steps", "shape", "description"),
     [
         ("/255,resize", (1, 3, 4, 5), "resized to 5x4"),
         ("/255,resize=5x4", (1, 3, "H", "W"), "resized to 5x4"),
@@ -163,19 +163,19 @@ def test_imagenet_scales_before_channels_are_swapped(photo):
         ("/255,resize", (1, 3, 6, 8), None),
     ],
 )
-def test_size_changes_only_by_an_explicit_step(photo, steps, shape, words):
+def test_size_changes_only_by_an_explicit_step(photo, steps, shape, description):
     array, note = read(photo, f":{steps}", "f32", *shape)
     image = Image.open(photo)
-    if words is None:
-        expected = COLOURS
+    if description is None:
+        expected = COLORS
         assert note == "input %x: photo.png, 8x6 RGB, /255, NCHW"
-    elif "crop" in words:
+    elif "crop" in description:
         box = (1, 0, 7, 6)
         expected = np.asarray(image.resize((5, 5), Image.Resampling.BILINEAR, box))
     else:
         expected = np.asarray(image.resize((5, 4), Image.Resampling.BILINEAR))
-    if words is not None:
-        assert note == f"input %x: photo.png, 8x6 RGB, {words}, /255, NCHW"
+    if description is not None:
+        assert note == f"input %x: photo.png, 8x6 RGB, {description}, /255, NCHW"
     np.testing.assert_array_equal(array[0], expected.transpose(2, 0, 1).astype(np.float32) / np.float32(255))
 
 
@@ -228,7 +228,7 @@ def test_size_changes_only_by_an_explicit_step(photo, steps, shape, words):
         (":raw", "f8e4m3fn", (1, 3, 6, 8), ""),
     ],
 )
-def test_what_does_not_fit_is_refused_with_both_facts(photo, steps, dtype, shape, message):
+def test_an_incompatible_image_is_refused_with_both_sizes_or_types(photo, steps, dtype, shape, message):
     if not message:
         array, _ = read(photo, steps, dtype, *shape)
         assert np.isfinite(array.astype(np.float32)).all()
@@ -240,60 +240,60 @@ def palette(pixels: np.ndarray) -> Image.Image:
     return Image.fromarray(pixels).quantize(4)
 
 
-OPAQUE = np.dstack([COLOURS, np.full((6, 8), 255, np.uint8)])
-SEEN_THROUGH = np.dstack([COLOURS, np.arange(48, dtype=np.uint8).reshape(6, 8)])
+OPAQUE = np.dstack([COLORS, np.full((6, 8), 255, np.uint8)])
+TRANSPARENT = np.dstack([COLORS, np.arange(48, dtype=np.uint8).reshape(6, 8)])
 
 
 @pytest.mark.parametrize(
-    ("make", "suffix", "words"),
+    ("make", "suffix", "description"),
     [
-        (lambda: Image.fromarray(GREY), "png", "8x6 gray, converted to RGB"),
-        (lambda: Image.fromarray(GREY > 128), "png", "8x6 black and white, converted to RGB"),
-        (lambda: palette(COLOURS), "png", "8x6 palette, converted to RGB"),
-        (lambda: palette(COLOURS), "gif", "8x6 palette, converted to RGB"),
+        (lambda: Image.fromarray(GRAY), "png", "8x6 gray, converted to RGB"),
+        (lambda: Image.fromarray(GRAY > 128), "png", "8x6 black and white, converted to RGB"),
+        (lambda: palette(COLORS), "png", "8x6 palette, converted to RGB"),
+        (lambda: palette(COLORS), "gif", "8x6 palette, converted to RGB"),
         (lambda: Image.fromarray(OPAQUE), "png", "8x6 RGBA, opaque alpha removed"),
-        (lambda: Image.fromarray(COLOURS).convert("CMYK"), "tif", "8x6 CMYK, converted to RGB"),
-        (lambda: Image.fromarray(COLOURS), "bmp", "8x6 RGB"),
-        (lambda: Image.fromarray(COLOURS), "tiff", "8x6 RGB"),
+        (lambda: Image.fromarray(COLORS).convert("CMYK"), "tif", "8x6 CMYK, converted to RGB"),
+        (lambda: Image.fromarray(COLORS), "bmp", "8x6 RGB"),
+        (lambda: Image.fromarray(COLORS), "tiff", "8x6 RGB"),
     ],
 )
-def test_colours_become_rgb_as_pillow_converts_them(tmp_path, make, suffix, words):
+def test_colors_are_converted_to_rgb_as_in_pillow(tmp_path, make, suffix, description):
     path = saved(tmp_path / f"a.{suffix}", make())
     array, note = read(path, "", "u8", 6, 8, 3)
     np.testing.assert_array_equal(array, np.asarray(Image.open(path).convert("RGB")))
-    assert note == f"input %x: a.{suffix}, {words}, raw 0..255, HWC"
+    assert note == f"input %x: a.{suffix}, {description}, raw 0..255, HWC"
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "jpeg", "webp"])
 def test_lossy_formats_are_read(tmp_path, suffix):
-    path = saved(tmp_path / f"a.{suffix}", COLOURS)
+    path = saved(tmp_path / f"a.{suffix}", COLORS)
     array, _ = read(path, "", "u8", 1, 3, 6, 8)
     np.testing.assert_array_equal(array[0].transpose(1, 2, 0), np.asarray(Image.open(path).convert("RGB")))
 
 
 @pytest.mark.parametrize("shape", [(6, 8), (1, 6, 8), (6, 8, 1), (1, 1, 6, 8), (1, 6, 8, 1)])
-def test_one_channel_takes_grey_and_converts_colours(tmp_path, shape):
-    grey, note = read(saved(tmp_path / "grey.png", GREY), "", "u8", *shape)
-    np.testing.assert_array_equal(grey, GREY.reshape(shape))
+def test_one_channel_takes_gray_and_converts_colors(tmp_path, shape):
+    gray, note = read(saved(tmp_path / "gray.png", GRAY), "", "u8", *shape)
+    np.testing.assert_array_equal(gray, GRAY.reshape(shape))
     assert ", converted" not in note
-    photo = saved(tmp_path / "photo.png", COLOURS)
-    colours, note = read(photo, "", "u8", *shape)
-    np.testing.assert_array_equal(colours.reshape(6, 8), np.asarray(Image.open(photo).convert("L")))
+    photo = saved(tmp_path / "photo.png", COLORS)
+    colors, note = read(photo, "", "u8", *shape)
+    np.testing.assert_array_equal(colors.reshape(6, 8), np.asarray(Image.open(photo).convert("L")))
     assert "8x6 RGB, converted to gray" in note
 
 
 def test_four_channels_take_alpha(tmp_path):
-    path = saved(tmp_path / "a.png", SEEN_THROUGH)
-    np.testing.assert_array_equal(read(path, "", "u8", 6, 8, 4)[0], SEEN_THROUGH)
+    path = saved(tmp_path / "a.png", TRANSPARENT)
+    np.testing.assert_array_equal(read(path, "", "u8", 6, 8, 4)[0], TRANSPARENT)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_transparent_pixels_are_refused(tmp_path, channels):
-    path = saved(tmp_path / "a.png", SEEN_THROUGH)
+    path = saved(tmp_path / "a.png", TRANSPARENT)
     assert "it has transparent pixels" in refusal(path, "", "u8", 6, 8, channels)
 
 
-def test_sixteen_bit_grey_keeps_its_values(tmp_path):
+def test_sixteen_bit_gray_keeps_its_values(tmp_path):
     path = saved(tmp_path / "depth.png", DEEP)
     array, note = read(path, "", "u16", 1, 1, 6, 8)
     np.testing.assert_array_equal(array[0, 0], DEEP)
@@ -309,7 +309,7 @@ def test_sixteen_bit_grey_keeps_its_values(tmp_path):
     )
 
 
-def sixteen_bit_colours(path: Path) -> Path:
+def sixteen_bit_colors(path: Path) -> Path:
     def chunk(kind: bytes, content: bytes) -> bytes:
         return (
             struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -321,14 +321,14 @@ def sixteen_bit_colours(path: Path) -> Path:
     return path
 
 
-def test_colours_that_pillow_would_reduce_are_refused(tmp_path):
-    assert "it has 16-bit colors" in refusal(sixteen_bit_colours(tmp_path / "a.png"), "", "u8", 2, 2, 3)
-    wide = saved(tmp_path / "f.tif", Image.fromarray(GREY.astype(np.float32)))
+def test_colors_that_pillow_would_reduce_are_refused(tmp_path):
+    assert "it has 16-bit colors" in refusal(sixteen_bit_colors(tmp_path / "a.png"), "", "u8", 2, 2, 3)
+    wide = saved(tmp_path / "f.tif", Image.fromarray(GRAY.astype(np.float32)))
     assert "it has 32-bit pixels" in refusal(wide, ":raw", "f32", 6, 8)
 
 
 def test_animations_are_refused(tmp_path):
-    frames = [Image.fromarray(COLOURS), Image.fromarray(COLOURS[::-1])]
+    frames = [Image.fromarray(COLORS), Image.fromarray(COLORS[::-1])]
     for suffix in ("gif", "webp", "tif"):
         path = saved(tmp_path / f"a.{suffix}", frames[0], save_all=True, append_images=frames[1:])
         assert "it has 2 images" in refusal(path, "", "u8", 6, 8, 3)
@@ -336,10 +336,10 @@ def test_animations_are_refused(tmp_path):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif"])
-def test_photos_are_turned_upright(tmp_path, orientation, suffix):
+def test_photos_are_rotated_upright(tmp_path, orientation, suffix):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    path = saved(tmp_path / f"a.{suffix}", COLOURS, exif=exif)
+    path = saved(tmp_path / f"a.{suffix}", COLORS, exif=exif)
     turns = {
         1: lambda a: a,
         2: lambda a: a[:, ::-1],
@@ -350,7 +350,7 @@ def test_photos_are_turned_upright(tmp_path, orientation, suffix):
         7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
         8: lambda a: a.transpose(1, 0, 2)[::-1],
     }
-    stored = np.asarray(Image.open(path).convert("RGB")) if suffix == "jpg" else COLOURS
+    stored = np.asarray(Image.open(path).convert("RGB")) if suffix == "jpg" else COLORS
     upright = turns[orientation](stored)
     array, note = read(path, "", "u8", *upright.shape)
     np.testing.assert_array_equal(array, upright)
@@ -359,9 +359,9 @@ def test_photos_are_turned_upright(tmp_path, orientation, suffix):
         assert "the image is 6x8" in refusal(path, "", "u8", 6, 8, 3)
 
 
-def claiming(path: Path, width: int, height: int) -> Path:
-    """A small PNG whose header has another size."""
-    data = bytearray(saved(path, COLOURS).read_bytes())
+def with_header_size(path: Path, width: int, height: int) -> Path:
+    """A small PNG with another size in its header."""
+    data = bytearray(saved(path, COLORS).read_bytes())
     data[16:24] = struct.pack(">II", width, height)
     data[29:33] = struct.pack(">I", zlib.crc32(bytes(data[12:29])))
     path.write_bytes(data)
@@ -372,12 +372,12 @@ def claiming(path: Path, width: int, height: int) -> Path:
 @pytest.mark.parametrize("side", [8193, 12_000, 30_000, 1_000_000])
 def test_decompression_bombs_are_refused_from_the_header(tmp_path, side):
     with pytest.raises(LoadError, match="more than 67,108,864 pixels"):
-        read(claiming(tmp_path / "bomb.png", side, side), ":/255", "f32", 1, 3, "H", "W")
+        read(with_header_size(tmp_path / "bomb.png", side, side), ":/255", "f32", 1, 3, "H", "W")
     assert MOST_PIXELS < 8193**2
 
 
 def test_sizes_are_compared_before_pixels_are_decoded(tmp_path, monkeypatch):
-    path = claiming(tmp_path / "a.png", 8000, 8000)
+    path = with_header_size(tmp_path / "a.png", 8000, 8000)
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("the pixels were decoded"))
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda self: pytest.fail("the pixels were decoded"))
     assert "the image is 8000x8000, but the input needs 8x6" in refusal(path, "", "u8", 6, 8, 3)
@@ -386,7 +386,7 @@ def test_sizes_are_compared_before_pixels_are_decoded(tmp_path, monkeypatch):
 @pytest.mark.parametrize("keep", [0, 1, 8, 20, 40, 60, 100, -100])
 @pytest.mark.parametrize("suffix", ["png", "jpg", "gif", "bmp", "tif", "webp"])
 def test_truncated_files_are_load_errors(tmp_path, suffix, keep):
-    path = saved(tmp_path / f"a.{suffix}", np.tile(COLOURS, (8, 8, 1)))
+    path = saved(tmp_path / f"a.{suffix}", np.tile(COLORS, (8, 8, 1)))
     whole = path.read_bytes()
     path.write_bytes(whole[:keep])
     with pytest.raises((LoadError, InputError)) as caught:
@@ -423,8 +423,8 @@ def test_without_pillow_the_error_names_the_command(photo, monkeypatch):
     assert caught.value.hint == f"run {sys.executable} -m pip install pillow"
 
 
-def test_a_name_of_hidden_characters_is_shown_escaped(tmp_path):
-    path = saved(tmp_path / "a\x1b[31m.png", COLOURS)
+def test_a_name_with_control_characters_is_shown_escaped(tmp_path):
+    path = saved(tmp_path / "a\x1b[31m.png", COLORS)
     assert "\x1b" not in refusal(path, ":/255", "u8", 6, 8, 3)
 
 
@@ -432,10 +432,10 @@ def test_paths_relative_to_the_folder_and_path_objects(photo):
     graph = Graph("main", inputs=(Value("x", TensorType("u8", (6, 8, 3))),))
     by_text = bind(graph, {"x": "photo.png"}, folder=photo.parent)["x"]
     by_path = bind(graph, {"x": photo})["x"]
-    np.testing.assert_array_equal(by_text, COLOURS)
-    np.testing.assert_array_equal(by_path, COLOURS)
-    np.save(photo.with_suffix(".npy"), COLOURS)
-    np.testing.assert_array_equal(bind(graph, {"x": photo.with_suffix(".npy")})["x"], COLOURS)
+    np.testing.assert_array_equal(by_text, COLORS)
+    np.testing.assert_array_equal(by_path, COLORS)
+    np.save(photo.with_suffix(".npy"), COLORS)
+    np.testing.assert_array_equal(bind(graph, {"x": photo.with_suffix(".npy")})["x"], COLORS)
     with pytest.raises(InputError, match="is not a data file"):
         bind(graph, {"x": Path("zeros")})
     with pytest.raises(InputError, match="is not a valid step"):
@@ -443,7 +443,7 @@ def test_paths_relative_to_the_folder_and_path_objects(photo):
 
 
 def test_a_sequence_takes_images_of_several_sizes(tmp_path, photo):
-    small = saved(tmp_path / "small.png", COLOURS[:2])
+    small = saved(tmp_path / "small.png", COLORS[:2])
     element = TensorType("u8", (None, None, 3))
     bound = bind(Graph("main", inputs=(Value("x", SequenceType(element)),)), {"x": [str(photo), small]})
     assert [array.shape for array in bound["x"]] == [(6, 8, 3), (2, 8, 3)]
@@ -475,7 +475,7 @@ PROGRAM = """graph @main(%x: f32[1,3,6,8]) -> (%y: f32[1,3,6,8]) {
 
 def test_run_and_watch_take_an_image(photo):
     program = nncdbg.parse(PROGRAM)
-    expected = COLOURS.transpose(2, 0, 1)[None].astype(np.float32) / np.float32(255)
+    expected = COLORS.transpose(2, 0, 1)[None].astype(np.float32) / np.float32(255)
     np.testing.assert_array_equal(nncdbg.run(program, {"x": f"{photo}:/255"})["y"], expected)
     report = nncdbg.watch(program, {"x": f"{photo}:/255"})
     assert report.notes == ["input %x: photo.png, 8x6 RGB, /255, NCHW"]
@@ -486,7 +486,7 @@ def test_set_value_takes_an_image(photo):
     debugger.step_over()
     debugger.set_value("%h", "photo.png:/255")
     assert debugger.control.messages == ["%h: photo.png, 8x6 RGB, /255, NCHW"]
-    expected = COLOURS.transpose(2, 0, 1)[None].astype(np.float32) / np.float32(255)
+    expected = COLORS.transpose(2, 0, 1)[None].astype(np.float32) / np.float32(255)
     np.testing.assert_array_equal(debugger.value("%h"), expected)
     with pytest.raises(UsageError, match="the scale from 0..255 to f32 is missing"):
         debugger.set_value("%h", "photo.png")

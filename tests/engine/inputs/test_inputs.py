@@ -1,4 +1,4 @@
-"""Binding of inputs: files, arrays, generated data, sizes, and every way to get it wrong."""
+"""Binding of inputs: files, arrays, generated data, sizes, errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_generated_data_has_the_type_of_the_input(kind, name):
 
 
 @pytest.mark.parametrize("name", sorted(dtypes.NUMPY))
-def test_what_is_not_given_is_drawn_and_noted(name):
+def test_missing_inputs_are_drawn_at_random_and_noted(name):
     bound = bind(graph(x=TensorType(name, (64,))), seed=7)
     array = bound["x"]
     assert array.dtype == dtypes.NUMPY[name]
@@ -70,7 +70,7 @@ def test_a_draw_depends_on_seed_and_name_only():
     assert not np.array_equal(alone, bind(graph(x=F23), seed=4)["x"])
 
 
-def test_sizes_come_from_arrays_then_from_the_user_then_are_one():
+def test_sizes_come_from_arrays_then_from_the_user_and_default_to_one():
     both = graph(x=FN3, y=TensorType("f32", ("N", "M")), z=TensorType("f32", ("K", None)))
     bound = bind(both, {"x": np.zeros((4, 3), np.float32), "y": "zeros", "z": "ones"}, {"M": 5})
     assert bound["y"].shape == (4, 5)
@@ -89,7 +89,7 @@ def test_a_seed_is_not_negative(seed):
     assert caught.value.hint == "use an integer of 0 or more"
 
 
-def test_an_array_later_in_the_graph_sizes_an_input_before_it():
+def test_an_array_of_a_later_input_sizes_an_earlier_one():
     bound = bind(graph(x=FN3, y=TensorType("f32", ("N",))), {"y": np.zeros(6, np.float32)})
     assert bound["x"].shape == (6, 3)
 
@@ -143,7 +143,7 @@ def test_scalars_and_lists_are_converted(type_, data, expected):
 
 
 @pytest.mark.parametrize(
-    ("type_", "data", "says"),
+    ("type_", "data", "message"),
     [
         (F23, np.zeros((2, 3)), "it needs f32, not f64"),
         (F23, np.zeros((2, 4), np.float32), "axis 1 must have size 3, not 4"),
@@ -164,13 +164,13 @@ def test_scalars_and_lists_are_converted(type_, data, expected):
         (None, "zeros", "no known type"),
     ],
 )
-def test_what_does_not_fit_is_said(type_, data, says):
+def test_incompatible_data_is_a_usage_error(type_, data, message):
     with pytest.raises(UsageError) as raised:
         bind(graph(x=type_), {"x": data})
-    assert says in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_misfit_names_both_types_and_how_to_convert():
+def test_a_type_error_names_both_types_and_the_conversion():
     with pytest.raises(UsageError) as raised:
         bind(graph(x=F23), {"x": np.zeros((2, 3))})
     assert raised.value.operands == ("%x: f32[2,3] (the graph)", "f64[2,3] (given)")
@@ -184,7 +184,7 @@ def test_an_unknown_name_lists_the_inputs():
     assert raised.value.hint == "did you mean image?"
 
 
-def test_sizes_that_contradict_each_other():
+def test_contradictory_sizes_are_refused():
     two = graph(x=FN3, y=FN3)
     with pytest.raises(UsageError, match="axis 0 is N=5, but N=4 in %x"):
         bind(two, {"x": np.zeros((4, 3), np.float32), "y": np.zeros((5, 3), np.float32)})
@@ -217,9 +217,9 @@ def test_files_that_cannot_be_read(tmp_path):
     np.save(tmp_path / "good.npy", np.zeros((2, 3), np.float32))
     npy = (tmp_path / "good.npy").read_bytes()
     (tmp_path / "folder.npy").mkdir()
-    claim = io.BytesIO()
+    false_header = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": (10**11, 10**8)}
-    np.lib.format.write_array_header_1_0(claim, header)
+    np.lib.format.write_array_header_1_0(false_header, header)
     files = {
         "empty.npy": b"",
         "random.npy": bytes(range(256)),
@@ -228,7 +228,7 @@ def test_files_that_cannot_be_read(tmp_path):
         "pickle.npy": pickle.dumps([1, 2]),
         "short.npz": whole[: len(whole) // 2],
         "empty.npz": b"",
-        "claim.npy": claim.getvalue(),
+        "false_header.npy": false_header.getvalue(),
         "one.npz": npy,
         "many.npy": whole,
     }
@@ -255,7 +255,7 @@ def test_pickles_are_never_run(tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_an_archive_that_would_unpack_to_much_is_refused_by_its_header(tmp_path):
+def test_an_archive_that_would_unpack_to_much_data_is_refused_by_its_header(tmp_path):
     bomb = np.broadcast_to(np.float32(0), (50_000_000,))
     np.savez_compressed(tmp_path / "bomb.npz", x=bomb)
     assert (tmp_path / "bomb.npz").stat().st_size < 1_000_000
@@ -268,26 +268,26 @@ def test_an_archive_that_would_unpack_to_much_is_refused_by_its_header(tmp_path)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 8 << 20, "nothing is unpacked"
+    assert peak < 8 << 20, "the archive is not unpacked"
     fits = bind(graph(x=TensorType("f32", ("N",))), {"x": "bomb.npz:x"}, folder=tmp_path)["x"]
     assert fits.shape == (50_000_000,)
 
 
-def test_an_archive_whose_header_lies_is_refused(tmp_path):
-    claim = io.BytesIO()
+def test_an_archive_with_a_false_header_is_refused(tmp_path):
+    false_header = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 3)}
-    np.lib.format.write_array_header_1_0(claim, header)
-    with zipfile.ZipFile(tmp_path / "claim.npz", "w") as archive:
-        archive.writestr("x.npy", claim.getvalue() + b"few")
+    np.lib.format.write_array_header_1_0(false_header, header)
+    with zipfile.ZipFile(tmp_path / "false_header.npz", "w") as archive:
+        archive.writestr("x.npy", false_header.getvalue() + b"few")
         archive.writestr("text", "no array")
     with pytest.raises(LoadError, match="its header requires 12000000000 bytes, but the archive has 3"):
-        bind(graph(x=TensorType("f32", ("N", 3))), {"x": "claim.npz:x"}, folder=tmp_path)
+        bind(graph(x=TensorType("f32", ("N", 3))), {"x": "false_header.npz:x"}, folder=tmp_path)
     with pytest.raises(LoadError, match="is not a plain array"):
-        bind(graph(x=F23), {"x": "claim.npz:text"}, folder=tmp_path)
+        bind(graph(x=F23), {"x": "false_header.npz:text"}, folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["pipe.npy", "pipe.npz:x"])
-def test_a_pipe_or_device_is_refused_at_once(name, tmp_path):
+def test_a_pipe_or_device_is_refused_without_blocking(name, tmp_path):
     for path in ("pipe.npy", "pipe.npz"):
         os.mkfifo(tmp_path / path)
     (tmp_path / "zero.npy").symlink_to("/dev/zero")
@@ -314,7 +314,7 @@ def test_options():
 
 
 def hollow(file, size, missing=0):
-    """A .npy file of `size` float32 zeros without room on the disk, some bytes too short."""
+    """Write a sparse .npy file of `size` float32 zeros, `missing` bytes too short."""
     with file.open("wb") as stream:
         header = {"descr": "<f4", "fortran_order": False, "shape": (size,)}
         np.lib.format.write_array_header_1_0(stream, header)
@@ -337,7 +337,7 @@ def test_a_large_npy_file_is_mapped_not_read(tmp_path):
         npy.load_array(tmp_path / "short.npy")
 
 
-def test_a_part_of_a_mapped_file_is_read_by_itself(tmp_path):
+def test_a_part_of_a_mapped_file_is_read_alone(tmp_path):
     array = np.arange(100_000, dtype=np.float32).reshape(100, 1000)
     np.save(tmp_path / "x.npy", array)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -366,7 +366,7 @@ SPECS: dict[str, tuple[TensorType, Any]] = {
 
 
 @pytest.mark.parametrize("text", SPECS)
-def test_text_gives_numbers_lists_and_data_of_given_sizes(text):
+def test_text_is_parsed_as_numbers_lists_and_generated_data(text):
     type_, expected = SPECS[text]
     bound = bind(graph(x=type_), {"x": text})
     np.testing.assert_array_equal(bound["x"], expected)
@@ -375,7 +375,7 @@ def test_text_gives_numbers_lists_and_data_of_given_sizes(text):
 
 
 @pytest.mark.parametrize(
-    ("type_", "text", "says"),
+    ("type_", "text", "message"),
     [
         (F23, "normal[2,4]", "axis 1 must have size 3, not 4"),
         (F23, "normal[6]", "it needs 2 axes, not 1"),
@@ -387,14 +387,14 @@ def test_text_gives_numbers_lists_and_data_of_given_sizes(text):
         (TensorType("i64", (2,)), '["a"]', "it needs i64, not str"),
     ],
 )
-def test_text_that_does_not_fit_is_refused(type_, text, says):
+def test_text_of_incompatible_data_is_refused(type_, text, message):
     with pytest.raises(UsageError) as raised:
         bind(graph(x=type_), {"x": text})
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert "%x" in str(raised.value)
 
 
-def test_the_sizes_of_generated_data_are_sizes_of_symbols():
+def test_the_sizes_of_generated_data_bind_symbols():
     bound = bind(graph(x=FN3, y=TensorType("f32", ("N",))), {"x": "normal[5,3]", "y": "zeros"})
     assert bound.dims == {"N": 5}
     assert bound["y"].shape == (5,)

@@ -1,4 +1,4 @@
-"""Why a nested list is not an array."""
+"""The reason why a nested list is not an array."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CYCLE.append(CYCLE)
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         ([[1, 2], [3]], "a ragged list: [0] has 2 items, [1] has 1 item"),
         ([1, [2]], "a ragged list: [0] is a single item, [1] has 1 item"),
@@ -24,7 +24,7 @@ CYCLE.append(CYCLE)
         ([CYCLE, CYCLE], "a list nested more than 64 levels deep"),
     ],
 )
-def test_the_first_list_of_another_length_is_named(data: Any, words: str) -> None:
+def test_the_first_list_of_different_length_is_named(data: Any, message: str) -> None:
     with pytest.raises(ValueError, match="."):
         np.asarray(data)
-    assert ragged(data) == words
+    assert ragged(data) == message

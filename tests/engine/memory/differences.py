@@ -84,12 +84,20 @@ def _first(played: Played, reference: Debugger, in_arena: Debugger) -> Differenc
         return None
     code, pc = statement.code, statement.pc
     op = code.nodes[pc].op if pc < len(code.nodes) else ""
-    value = want = got = None
+    value = expected_value = actual_value = None
     if differs is not None and differs.slot is not None and differs.moment.tick == moment.tick:
-        value, got = differs.name, differs.actual
+        value, actual_value = differs.name, differs.actual
         reference.go_to(moment.tick + 1)
-        want = copied(reference.control.machine.frames[-1].slots[differs.slot])
+        expected_value = copied(reference.control.machine.frames[-1].slots[differs.slot])
     iteration = moment.iteration[-1] if moment.iteration else 0
     return Difference(
-        statement, op, in_arena.loaded.line(code, pc), iteration, value, want, got, detail, finding
+        statement,
+        op,
+        in_arena.loaded.line(code, pc),
+        iteration,
+        value,
+        expected_value,
+        actual_value,
+        detail,
+        finding,
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.backends.kernel_namespace import KernelNamespace
+from nncdbg.engine.backends.numpy import KernelNamespace
 from nncdbg.engine.ops import declaration
 from nncdbg.engine.ops.declaration import declared_together
 

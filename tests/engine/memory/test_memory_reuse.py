@@ -232,7 +232,7 @@ def _shortenable(code: Code) -> list[str]:
 # -- bugs outside the plan ------------------------------------------------------------------------
 
 
-def test_a_kernel_that_writes_into_another_value_is_reported_at_the_reader_of_that_value(
+def test_a_kernel_that_overwrites_another_value_is_reported_at_the_reader(
     declare_op: Callable[..., str],
 ) -> None:
     target: list[Any] = []

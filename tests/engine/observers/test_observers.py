@@ -1,4 +1,4 @@
-"""Observers change nothing: outputs with and without statistics, catches, guards and fills, bit for bit."""
+"""Outputs with and without statistics, catches, guards and fills are bit-equal."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _check_case(index: int, kind: str) -> None:
     assert found.ok, f"{case}: {found}"
 
 
-# -- what is found where observers do change a run ---------------------------------------------------------
+# -- reports of observers that change a run ----------------------------------------------------------------
 
 
 TEXT = """graph @main(%x: f32[4]) -> (%a: f32[4], %b: f32[4]) {
@@ -91,7 +91,7 @@ TEXT = """graph @main(%x: f32[4]) -> (%a: f32[4], %b: f32[4]) {
 """
 
 
-def test_one_bit_of_a_payload_is_a_difference() -> None:
+def test_a_digest_depends_on_every_bit() -> None:
     quiet, other = (np.frombuffer(np.uint32(bits).tobytes(), np.float32) for bits in (0x7FC00000, 0x7FC00001))
     assert digest(quiet) != digest(other)
     assert digest(quiet) == digest(quiet.copy())
@@ -108,7 +108,9 @@ def test_an_observer_that_changes_an_output_is_reported_with_the_first_element()
             program, {"x": [1.0, 2.0, 3.0, 4.0]}, allocator=allocator, statistics=statistics
         )
         if allocator == "poison":
-            debugger.observers.measure(lambda binding, execute: lambda *inputs: _meddled(execute(*inputs)))
+            debugger.observers.measure(
+                lambda binding, execute: lambda *inputs: _with_one_bit_flipped(execute(*inputs))
+            )
         return debugger
 
     found = verify_observers(make, lambda debugger: debugger.run())
@@ -124,7 +126,7 @@ def test_an_observer_that_changes_an_output_is_reported_with_the_first_element()
     assert found.as_dict()["first"]["index"] == [1]
 
 
-def _meddled(result: Any) -> Any:
+def _with_one_bit_flipped(result: Any) -> Any:
     result.view(np.uint32)[1] ^= 1
     return result
 

@@ -1,4 +1,4 @@
-"""Micro programs beside kernels, a bound on endless loops, and errors that say where sizes come from."""
+"""Checks against micro programs, the limit `max_ops`, and errors with the source of sizes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ graph @main(%x: f32[4]) -> (%y: f32[4]) {
 
 
 def straight(count: int) -> str:
-    """So many statements without a block: %v1, %v2 and so on."""
+    """A program of `count` statements without blocks, with values %v1, %v2, ..."""
     names = ["%x", *(f"%v{number}" for number in range(1, count + 1))]
     lines = [f"  {after} = Neg({before})" for before, after in pairwise(names)]
     body = "\n".join([*lines, f"  return {names[-1]}"])
@@ -73,16 +73,16 @@ def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator:
         "LogSoftmax",
         7,
     )
-    told = debugger.micro.disagreement
-    assert (told.name, told.kernel.shape, told.micro.shape) == ("c", (2, 4), (2, 4))
-    np.testing.assert_allclose(told.kernel[:, 0] - told.micro[:, 0], 0.01, rtol=1e-3)
-    np.testing.assert_allclose(told.kernel[:, 1:], told.micro[:, 1:], rtol=1e-5)
-    np.testing.assert_array_equal(debugger.value("c"), told.kernel)
+    disagreement = debugger.micro.disagreement
+    assert (disagreement.name, disagreement.kernel.shape, disagreement.micro.shape) == ("c", (2, 4), (2, 4))
+    np.testing.assert_allclose(disagreement.kernel[:, 0] - disagreement.micro[:, 0], 0.01, rtol=1e-3)
+    np.testing.assert_allclose(disagreement.kernel[:, 1:], disagreement.micro[:, 1:], rtol=1e-5)
+    np.testing.assert_array_equal(debugger.value("c"), disagreement.kernel)
     assert "in 2 elements" in stop.detail
-    assert debugger.run().reason == "end", "the program goes on"
+    assert debugger.run().reason == "end", "the program continues"
 
 
-def test_going_back_checks_nothing_again() -> None:
+def test_going_back_does_not_repeat_checks() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, allocator="arena", check="micro")
     debugger.run()
     runs = debugger.micro.coverage.runs
@@ -99,7 +99,7 @@ def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
     assert debugger.micro.coverage.runs == 0
 
 
-def test_check_and_catch_say_what_they_need() -> None:
+def test_errors_of_check_and_catch_name_the_requirement() -> None:
     program = nncdbg.parse(NET)
     with pytest.raises(UsageError, match="'macro'"):
         nncdbg.Debugger(program, check="macro")
@@ -120,10 +120,10 @@ def test_check_and_catch_say_what_they_need() -> None:
     assert quiet.micro.disagreement is not None
 
 
-# -- loops that never end ------------------------------------------------------------------------
+# -- infinite loops ------------------------------------------------------------------------------
 
 
-def test_an_endless_loop_stops_after_max_ops_and_again() -> None:
+def test_an_infinite_loop_stops_after_every_max_ops_statements() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(FOREVER), {"x": x_of(4)}, max_ops=100)
     stop = debugger.run()
     assert stop.reason == "pause"
@@ -138,7 +138,7 @@ def test_an_endless_loop_stops_after_max_ops_and_again() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10, 999])
-def test_a_straight_program_stops_at_the_very_statement(count: int) -> None:
+def test_a_straight_program_stops_exactly_at_max_ops(count: int) -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(straight(1000)), {"x": x_of(4)}, max_ops=count)
     stop = debugger.run()
     assert (stop.reason, debugger.control.machine.tick) == ("pause", count)
@@ -151,13 +151,13 @@ def test_a_straight_program_stops_at_the_very_statement(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1000, 1001, 5000])
-def test_a_program_that_just_fits_ends(count: int) -> None:
+def test_a_program_within_max_ops_ends(count: int) -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(straight(1000)), {"x": x_of(4)}, max_ops=count)
     assert debugger.run().reason == "end"
 
 
-def test_no_breakpoint_and_no_step_carries_it_over_the_limit() -> None:
-    """Conditions that never hold are tested at every line; the count is the same."""
+def test_breakpoints_and_steps_count_toward_max_ops() -> None:
+    """Conditions that are always false are tested at every line; the count is the same."""
     debugger = nncdbg.Debugger(nncdbg.parse(FOREVER), {"x": x_of(4)}, max_ops=21)
     for line in (4, 5, 6, 7):
         debugger.break_at(line=line, when="1 > 2")
@@ -168,7 +168,7 @@ def test_no_breakpoint_and_no_step_carries_it_over_the_limit() -> None:
     assert debugger.control.machine.tick == 42
 
 
-def test_a_finding_at_the_limit_is_told() -> None:
+def test_a_finding_at_the_limit_is_reported() -> None:
     program = nncdbg.parse(straight(5).replace("%v2 = Neg", "%v2 = Sqrt"))
     debugger = nncdbg.Debugger(program, {"x": np.ones(4, np.float32)}, max_ops=2)
     debugger.catch("nan")
@@ -182,7 +182,7 @@ def test_max_ops_is_at_least_one() -> None:
             nncdbg.Debugger(nncdbg.parse(NET), max_ops=count)
 
 
-def test_replays_and_going_to_a_moment_are_not_counted() -> None:
+def test_replays_and_go_to_are_not_counted() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(FOREVER), {"x": x_of(4)}, max_ops=100)
     assert debugger.go_to(500).reason == "goto"
     assert debugger.control.machine.tick == 500
@@ -190,7 +190,7 @@ def test_replays_and_going_to_a_moment_are_not_counted() -> None:
     assert debugger.go_to(80).reason == "goto"
 
 
-# -- sizes that disagree -------------------------------------------------------------------------
+# -- incompatible sizes --------------------------------------------------------------------------
 
 SIZES = """#nncdbg 1
 
@@ -215,7 +215,7 @@ graph @inner(%a: f32[...], %b: f32[...]) -> (%s: f32[...]) {
 """
 
 
-def test_an_error_about_sizes_says_where_they_were_bound() -> None:
+def test_an_error_about_sizes_names_the_inputs_that_bound_them() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(SIZES), {"x": x_of(3, 4), "y": x_of(5, 4), "k": np.array([3])})
     error = debugger.run().error
     assert isinstance(error, nncdbg.NncdbgError)
@@ -230,7 +230,7 @@ def test_an_error_about_sizes_says_where_they_were_bound() -> None:
     }
 
 
-def test_sizes_that_have_nothing_to_do_with_it_are_not_told() -> None:
+def test_an_error_about_sizes_omits_unrelated_sizes() -> None:
     text = """#nncdbg 1
 
 graph @main(%x: f32[N], %y: f32[M], %z: f32[K]) -> (%r: f32[...]) {

@@ -1,4 +1,4 @@
-"""Overflows inside ops whose results are finite: what is found, where, and what is left alone."""
+"""Overflows inside ops with finite results: reports, their location, and cases without a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPE = (2, 4, 3, 8)
 
 
 def watched(op: str, x: Any, *, backend: str = "numpy", scale: float = 1.5) -> Report:
-    """The report of a program of one normalization over `x` f32[2,4,3,8], or [2,8] with a skip connection."""
+    """Watch a program of one normalization over `x` f32[2,4,3,8], or [2,8] with a skip connection."""
     shape = ",".join(map(str, x.shape))
     size = x.shape[1] if op in BY_CHANNEL else x.shape[-1]
     named = [("scale", scale), ("bias", 0.25)][: CHECKED[op]]
@@ -51,22 +51,22 @@ def test_overflow_inside_trips_and_names_the_statement(op: str, backend: str) ->
 
 @pytest.mark.parametrize("op", CHECKED)
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e16])
-def test_results_without_overflow_are_left_alone(op: str, scale: float) -> None:
+def test_results_without_overflow_are_not_reported(op: str, scale: float) -> None:
     assert watched(op, drawn(op, scale)).findings == []
 
 
 @pytest.mark.parametrize("op", [*BY_ROW, *SKIPPING, *BY_CHANNEL])
-def test_overflow_without_influence_on_the_result_is_left_alone(op: str) -> None:
+def test_overflow_without_influence_on_the_result_is_not_reported(op: str) -> None:
     assert watched(op, drawn(op, 3e25), scale=0.0).findings == []
 
 
 @pytest.mark.parametrize("op", ["LayerNormalization", "InstanceNormalization", "MeanVarianceNormalization"])
 @pytest.mark.parametrize("level", [1.3e17, 1e19, 3e25, 1.1e36])
-def test_constant_rows_are_left_alone(op: str, level: float) -> None:
+def test_constant_rows_are_not_reported(op: str, level: float) -> None:
     assert watched(op, np.full(SHAPE, level, np.float32)).findings == []
 
 
-def test_statistics_of_padded_rows_are_left_alone() -> None:
+def test_statistics_of_padded_rows_are_not_reported() -> None:
     x = drawn("LayerNormalization", 1.0)
     x[:, 2:] = 0
     assert watched("LayerNormalization", x).findings == []

@@ -38,8 +38,8 @@ class Row:
     """Indices of the operands that onnxruntime requires as initializers."""
 
     def __str__(self) -> str:
-        words = [f"{key}={value}" for key, value in self.attributes.items()]
-        return self.title or " ".join([self.op.rpartition(".")[2], *words])
+        attributes = [f"{key}={value}" for key, value in self.attributes.items()]
+        return self.title or " ".join([self.op.rpartition(".")[2], *attributes])
 
     @property
     def named(self) -> list[bool]:

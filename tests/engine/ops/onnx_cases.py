@@ -23,7 +23,7 @@ from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete
 
 RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomUniform"})
-"""Ops whose expected outputs depend on another generator's numbers."""
+"""Ops with expected outputs from another random generator."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def cases_of(names: Iterable[str], *, skip: Iterable[str] = ()) -> list[NodeCase
 
 
 def uncovered(names: Iterable[str], *, tested: Iterable[str] = ()) -> list[str]:
-    """Ops with neither a case nor a test of their own (`tested`)."""
+    """Ops with neither a case nor a separate test (`tested`)."""
     covered = {case.op for case in all_cases() if case.op not in RANDOM} | set(tested)
     return sorted(set(names) - covered)
 

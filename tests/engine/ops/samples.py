@@ -15,7 +15,7 @@ from nncdbg.engine.ops.schema import complete
 from tests.engine.ops.onnx_cases import all_cases
 
 MOST_ELEMENTS = 600
-"""Maximum number of elements in the operands of a sample; larger cases cover nothing more."""
+"""Maximum number of elements in the operands of a sample; larger cases add no coverage."""
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ ROWS: list[Row] = [
 
 
 def loss_of(line: str) -> list[str]:
-    """Statements that add the sum of y*y + y over the result's elements, which differ in their cotangents."""
+    """The lines, followed by %loss as the sum of y*y + y, so that elements have different cotangents."""
     return [
         *line.splitlines(),
         "%square = Mul(%y, %y)",

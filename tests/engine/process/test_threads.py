@@ -1,4 +1,4 @@
-"""Threads of nncdbg, and what they may do at once."""
+"""Concurrent parsing and reading in threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nncdbg.engine.inputs.npy import load_array
 from nncdbg.engine.process.threads import parsed
 
 
-def test_a_parser_that_another_thread_disturbed_is_called_again() -> None:
+def test_parsing_is_repeated_after_interference_of_another_thread() -> None:
     calls: list[None] = []
 
     def parse() -> str:
@@ -28,12 +28,12 @@ def test_a_parser_that_another_thread_disturbed_is_called_again() -> None:
     assert len(calls) == 3
 
 
-def test_other_errors_are_raised_at_once() -> None:
+def test_syntax_errors_are_raised_without_a_retry() -> None:
     with pytest.raises(SyntaxError):
         parsed(lambda: ast.parse("1 +"))
 
 
-def test_a_parser_that_always_fails_ends() -> None:
+def test_a_parser_that_always_fails_raises() -> None:
     def parse() -> None:
         raise SystemError("broken")
 
@@ -45,10 +45,10 @@ def test_arrays_are_read_while_another_thread_parses(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.arange(3))
     code = "[" + ", ".join(f"(1, {{'a': {number}}})" for number in range(200)) + "]"
-    over = threading.Event()
+    stopped = threading.Event()
 
     def work() -> None:
-        while not over.is_set():
+        while not stopped.is_set():
             parsed(lambda: ast.parse(code))
 
     def wait(_phase: str, _info: dict[str, int]) -> None:
@@ -62,7 +62,7 @@ def test_arrays_are_read_while_another_thread_parses(tmp_path: Path) -> None:
         worker.start()
         assert all(load_array(path).sum() == 3 for _ in range(300))
     finally:
-        over.set()
+        stopped.set()
         worker.join()
         gc.callbacks.remove(wait)
         gc.set_threshold(*before)

@@ -1,4 +1,4 @@
-"""Breakpoints of the engine beside lines: places of the user's model, single statements, many at once."""
+"""Breakpoints at source lines of the model and at single statements, logpoints, watches, assertions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def debugger() -> nncdbg.Debugger:
     return nncdbg.Debugger(nncdbg.parse(MODEL))
 
 
-def test_every_statement_of_a_line_of_the_model(debugger: nncdbg.Debugger) -> None:
+def test_a_source_breakpoint_covers_every_statement_of_its_line(debugger: nncdbg.Debugger) -> None:
     found = debugger.break_at(source=("net.py", 12))
     assert found.lines == (5, 6)
     later = debugger.break_at(source=("/work/src/net.py", 13), hits=2)
@@ -52,7 +52,7 @@ def test_every_statement_of_a_line_of_the_model(debugger: nncdbg.Debugger) -> No
         ("net.py", 21, "no statement comes from net.py:21 or later"),
     ],
 )
-def test_lines_that_give_no_statement_are_refused(
+def test_source_lines_without_a_statement_are_refused(
     debugger: nncdbg.Debugger, file: str, line: int, message: str
 ) -> None:
     with pytest.raises(nncdbg.NncdbgError, match=message):
@@ -60,7 +60,7 @@ def test_lines_that_give_no_statement_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("known", "asked", "same"),
+    ("known", "requested", "same"),
     [
         ("net.py", "/a/net.py", True),
         ("src/net.py", "/a/src/net.py", True),
@@ -71,11 +71,11 @@ def test_lines_that_give_no_statement_are_refused(
         ("net.py", "/a/subnet.py", False),
     ],
 )
-def test_which_paths_are_one_file(known: str, asked: str, same: bool) -> None:
-    assert same_file(known, asked) is same
+def test_paths_of_the_same_file(known: str, requested: str, same: bool) -> None:
+    assert same_file(known, requested) is same
 
 
-def test_one_statement_by_its_block_and_one_of_a_micro_program(debugger: nncdbg.Debugger) -> None:
+def test_breakpoints_at_a_statement_of_a_block_and_of_a_micro_program(debugger: nncdbg.Debugger) -> None:
     found = debugger.break_at(site=(("main", 2, 0), 0), when="$iter == 2")
     assert found.lines == (8,)
     debugger.break_at(line=6)
@@ -97,7 +97,7 @@ def test_one_statement_by_its_block_and_one_of_a_micro_program(debugger: nncdbg.
         debugger.break_at(site=(("main",), 99))
 
 
-def test_many_at_once_take_effect_together(debugger: nncdbg.Debugger) -> None:
+def test_a_group_of_breakpoints_takes_effect_together(debugger: nncdbg.Debugger) -> None:
     with debugger.breakpoints.traps.together():
         first = debugger.break_at(op="Softmax")
         debugger.break_at(op="Neg")
@@ -105,15 +105,15 @@ def test_many_at_once_take_effect_together(debugger: nncdbg.Debugger) -> None:
     assert debugger.run().line == 8
 
 
-def test_what_logpoints_say_is_heard_when_it_happens(debugger: nncdbg.Debugger) -> None:
-    heard: list[tuple[LogMessage, int]] = []
-    debugger.control.said = lambda message: heard.append((message, debugger.control.machine.tick))
+def test_messages_of_logpoints_are_sent_during_the_run(debugger: nncdbg.Debugger) -> None:
+    messages: list[tuple[LogMessage, int]] = []
+    debugger.control.said = lambda message: messages.append((message, debugger.control.machine.tick))
     debugger.break_at(line=8, log="{$iter}: {$op} {$iter + 1}")
     debugger.break_at(value="t", when="any(%t == %t)", log="after")
     debugger.run()
-    assert [message.text for message, _ in heard][:3] == ["0: Neg 1", "after", "1: Neg 2"]
-    assert {message.line for message, _ in heard} == {8}
-    assert [tick for _, tick in heard] == sorted({tick for _, tick in heard})
+    assert [message.text for message, _ in messages][:3] == ["0: Neg 1", "after", "1: Neg 2"]
+    assert {message.line for message, _ in messages} == {8}
+    assert [tick for _, tick in messages] == sorted({tick for _, tick in messages})
     assert debugger.control.messages == []
 
 
@@ -146,11 +146,11 @@ def grown(allocator: str = "debug") -> tuple[nncdbg.Debugger, list[str]]:
         ({"value": "t"}, "t={max(%t)}", ["5: t=4.0", "5: t=8.0", "5: t=16.0"]),
         ({"line": 4}, "y={%y}", ["4: y=16.0"]),
         ({"line": 5}, "{%s}", ["5: 2.0", "5: 4.0", "5: 8.0"]),
-        # `run` takes a program's first statement as seen: what stands before it is not said again.
+        # `run` skips a logpoint before the program's first statement, where the debugger already is.
         ({"line": 3}, "no values", []),
     ],
 )
-def test_a_message_that_reads_the_result_of_its_line_is_printed_after_it(
+def test_a_logpoint_that_reads_the_result_of_its_line_is_printed_after_it(
     place: dict[str, Any], log: str, expected: list[str], allocator: str
 ) -> None:
     debugger, said = grown(allocator)
@@ -162,7 +162,9 @@ def test_a_message_that_reads_the_result_of_its_line_is_printed_after_it(
 
 
 @pytest.mark.parametrize("place", [{"line": 5}, {"op": "Mul"}, {"value": "t"}])
-def test_a_condition_on_the_result_stops_after_the_statement_both_ways(place: dict[str, Any]) -> None:
+def test_a_condition_on_the_result_stops_after_the_statement_forward_and_backward(
+    place: dict[str, Any],
+) -> None:
     debugger, _ = grown()
     found = debugger.break_at(**place, when="%t > 5")
     assert found.note == "the condition reads the result, so it is evaluated after the statement"
@@ -177,7 +179,7 @@ def test_a_condition_on_the_result_stops_after_the_statement_both_ways(place: di
     assert debugger.reverse_continue().reason == "entry"
 
 
-def test_a_stop_without_such_a_condition_is_before_the_statement() -> None:
+def test_a_condition_on_operands_stops_before_the_statement() -> None:
     debugger, said = grown()
     debugger.break_at(line=5, when="%s > 3")
     debugger.break_at(line=5, log="{%t}")
@@ -212,7 +214,7 @@ def test_condition_of_a_breakpoint_can_change_and_be_removed() -> None:
     assert found.condition is None
 
 
-def test_ignored_hits_pass_and_count() -> None:
+def test_ignored_hits_do_not_stop_but_count() -> None:
     debugger, _ = grown()
     found = debugger.break_at(op="Mul")
     debugger.breakpoints.ignore(found.number, 1)
@@ -228,7 +230,7 @@ def test_breakpoint_reports_the_line_it_moved_to(debugger: nncdbg.Debugger) -> N
     assert found.note == f"line 1 has no statement; moved to line {found.lines[0]}"
 
 
-def test_watched_expression_stops_where_its_result_changes_both_ways() -> None:
+def test_watched_expression_stops_where_its_result_changes_forward_and_backward() -> None:
     debugger, _ = grown()
     found = debugger.breakpoints.add({"watch": "%s > 3"})
     stop = debugger.run()
@@ -276,7 +278,7 @@ def test_assertion_on_out_covers_every_statement() -> None:
     assert debugger.run().reason == "end"
 
 
-def test_expressions_without_a_value_to_wait_for_are_refused() -> None:
+def test_watched_expressions_without_a_value_are_refused() -> None:
     debugger, _ = grown()
     for text in ("1 > 2", "$iter < 3"):
         with pytest.raises(nncdbg.NncdbgError, match="reads no value"):

@@ -1,4 +1,4 @@
-"""Control of a run: verbs, supervision, interrupted steps, limits of what stops the program."""
+"""Control of a run: commands, supervision, interrupted steps, moves that ignore breakpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def debugger() -> Debugger:
     return nncdbg.Debugger(nncdbg.parse(PROGRAM), {"x": np.ones(2, "f4")})
 
 
-def test_every_verb_goes_through_the_supervisor() -> None:
+def test_every_command_calls_the_supervisor() -> None:
     supervision = Supervision()
     debugger = nncdbg.Debugger(nncdbg.parse(PROGRAM), {"x": np.ones(2, "f4")}, supervision=supervision)
     seen = []
@@ -127,7 +127,7 @@ def test_move_to_ignores_breakpoints_and_findings() -> None:
     assert len(debugger.breakpoints) > 1
     assert all(found.count == 0 for found in debugger.breakpoints)
     debugger.restart()
-    assert debugger.run().reason == "breakpoint"  # from now on they count again
+    assert debugger.run().reason == "breakpoint"  # Breakpoints are active again.
 
 
 def test_move_to_an_unreachable_statement_leaves_the_program_unmoved() -> None:

@@ -1,4 +1,4 @@
-"""Short forms of names: unique, stable, and resolved to the value when typed back."""
+"""Short forms of names: unique, stable, and resolved to the value when typed in."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DECODER = [
         (["é" * 70, "b"], None, ("é" * 24 + "…" + "é" * 12,)),
     ],
 )
-def test_forms_are_the_parts_that_distinguish_a_name(
+def test_short_forms_are_the_distinguishing_parts_of_a_name(
     names: list[str], name: str | None, forms: tuple[str, ...]
 ) -> None:
     assert ShortNames(names).forms(name or names[0]) == forms
@@ -60,7 +60,7 @@ PATHS = st.lists(COMPONENTS, min_size=1, max_size=8).flatmap(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PATHS, min_size=1, max_size=12, unique=True))
-def test_a_form_typed_back_means_its_value(names: list[str]) -> None:
+def test_a_short_form_resolves_to_its_value(names: list[str]) -> None:
     short = ShortNames(names)
     for name in short.names:
         for form in short.forms(name):
@@ -68,14 +68,14 @@ def test_a_form_typed_back_means_its_value(names: list[str]) -> None:
             assert form == name or meant(form, short.names) == [name]
 
 
-def test_forms_do_not_depend_on_what_was_asked_before() -> None:
+def test_forms_do_not_depend_on_the_order_of_queries() -> None:
     forward, backward = ShortNames(DECODER), ShortNames(DECODER)
-    there = [forward.forms(name) for name in DECODER]
-    back = [backward.forms(name) for name in reversed(DECODER)]
-    assert there == back[::-1]
+    in_order = [forward.forms(name) for name in DECODER]
+    in_reverse = [backward.forms(name) for name in reversed(DECODER)]
+    assert in_order == in_reverse[::-1]
 
 
-def test_a_suffix_means_more_than_a_part_and_a_near_name_more_than_a_far_one() -> None:
+def test_suffixes_precede_inner_parts_and_inner_scopes_precede_outer_ones() -> None:
     assert meant("Conv_output", Scopes([["x/Conv_output_0", "y/Conv_output"]])) == ["y/Conv_output"]
     assert meant("output", Scopes([["conv_output_0"], ["x/output"]])) == ["x/output"]
     assert meant("output", Scopes([["b/output"], ["a/output", "c/output"]])) == ["b/output"]
@@ -108,7 +108,7 @@ graph @main(%x: f32[2]) -> (%/model/decoder/layers.1/act/Relu_output_0: f32[2]) 
 """
 
 
-def test_a_part_of_a_name_is_enough_wherever_a_value_is_named() -> None:
+def test_a_part_of_a_name_is_accepted_wherever_a_value_is_named() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": [1.0, -2.0]})
     found = debugger.break_at(value="%fc/Add_output_0", when="max(%fc/Add) > 0")
     assert found.target == "/model/decoder/layers.0/fc/Add_output_0"
@@ -123,12 +123,12 @@ def test_a_part_of_a_name_is_enough_wherever_a_value_is_named() -> None:
     assert debugger.evaluate("Add_output_0[0]") == 5.0
 
 
-def test_an_ambiguous_part_lists_what_it_can_be() -> None:
+def test_the_hint_for_an_ambiguous_part_lists_the_candidates() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": [1.0, -2.0]})
     debugger.run()
-    for look in (debugger.evaluate, debugger.value):
+    for lookup in (debugger.evaluate, debugger.value):
         with pytest.raises(ExpressionError, match="ambiguous") as raised:
-            look("%Relu_output_0")
+            lookup("%Relu_output_0")
         assert raised.value.hint == "one of: %layers.0…Relu_output_0, %layers.1…Relu_output_0"
     with pytest.raises(UsageError, match="ambiguous"):
         debugger.break_at(value="Relu_output_0")

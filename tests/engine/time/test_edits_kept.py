@@ -1,4 +1,4 @@
-"""A value that was set keeps what it was set to when something that it depends on is set."""
+"""A value that was set keeps its value when one of its dependencies is set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = """graph @main(%x: f32[2]) -> (%y: f32[2]) {
 
 @pytest.fixture(params=[{}, {"history": 0}, {"allocator": "debug"}, {"allocator": "plain"}], ids=str)
 def debugger(request: pytest.FixtureRequest) -> nncdbg.Debugger:
-    """At the end of the first iteration."""
+    """A debugger at the end of the first iteration."""
     found = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": [1, 2]}, **request.param)
     found.run_to(line=7)
     return found
@@ -43,7 +43,7 @@ def test_an_edit_of_an_operand_keeps_the_edited_result(debugger: nncdbg.Debugger
     assert late_decisions(debugger.values) == []
 
 
-def test_a_carried_value_that_was_set_keeps_it(debugger: nncdbg.Debugger) -> None:
+def test_an_edited_carried_value_is_kept(debugger: nncdbg.Debugger) -> None:
     debugger.set_value("s", 3)
     debugger.set_value("h", 50)
     assert seen(debugger, "hsab") == {"h": 50, "s": 3, "a": 4, "b": 4}
@@ -56,7 +56,7 @@ def test_the_next_iteration_computes_the_value(debugger: nncdbg.Debugger) -> Non
     assert seen(debugger, "ab") == {"a": 8, "b": 8}
 
 
-def test_both_edits_hold_after_a_restart(debugger: nncdbg.Debugger) -> None:
+def test_both_edits_persist_after_a_restart(debugger: nncdbg.Debugger) -> None:
     debugger.set_value("a", 10)
     debugger.set_value("x", 5)
     debugger.run()
@@ -68,7 +68,7 @@ def test_both_edits_hold_after_a_restart(debugger: nncdbg.Debugger) -> None:
     assert outputs.tolist() == [27, 27]
 
 
-def test_an_edit_before_the_edit_computes_all(debugger: nncdbg.Debugger) -> None:
+def test_an_edit_at_an_earlier_tick_recomputes_all(debugger: nncdbg.Debugger) -> None:
     debugger.set_value("a", 10)
     debugger.go_to(2)
     debugger.set_value("x", 5)

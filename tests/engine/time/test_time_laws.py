@@ -1,7 +1,7 @@
-"""Random walks through time against a model: the state is a function of the branch and the tick.
+"""Random sequences of moves against a model: the state is a function of the branch and the tick.
 
-The model knows where the walk is (branch, tick), what each branch was forked from, and the marks.  What
-the state must be there comes from fresh debuggers that only ever go forward.
+The model stores the position (branch, tick), the fork of each branch and the marks.  The expected states
+come from new debuggers that only step forward.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WALKS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCh
 
 @dataclass
 class Oracle:
-    """The states of one branch, computed by a debugger that goes forward from the start."""
+    """The states of one branch, computed by a debugger that only steps forward."""
 
     text: str
     options: dict[str, Any]
@@ -63,7 +63,7 @@ class Oracle:
 
 @dataclass
 class Model:
-    """Where a walk is, and what it knows."""
+    """The position (branch, tick), the branches and the marks of a sequence of moves."""
 
     text: str
     options: dict[str, Any]
@@ -81,7 +81,7 @@ class Model:
         return self.known[self.branch]
 
     def fork(self, name: str, number: float) -> None:
-        """A new branch keeps what was set until now on this one."""
+        """Start a new branch with the edits of the current one up to this tick."""
         kept = tuple(edit for edit in self.here.edits if edit[0] <= self.tick)
         self.left[self.branch] = self.tick
         self.branch = len(self.known)
@@ -94,7 +94,7 @@ class Model:
 
 
 def move(debugger: nncdbg.Debugger, model: Model, kind: str, *given: Any) -> None:
-    """One move of both."""
+    """Apply one move to the debugger and to the model."""
     at_start, at_end = model.tick == 0, debugger.control.machine.ended
     if kind == "next" and not at_end:
         debugger.step_into()
@@ -110,7 +110,7 @@ def move(debugger: nncdbg.Debugger, model: Model, kind: str, *given: Any) -> Non
             model.tick += 1
     elif kind in ("back over", "back out") and not at_start:
         debugger.step_back() if kind == "back over" else debugger.reverse_step_out()
-        # Where that is depends on the stack; the tick is checked against the state below.
+        # The new tick depends on the stack; the caller compares the state at this tick.
         assert debugger.control.machine.tick < model.tick
         model.tick = debugger.control.machine.tick
     elif kind == "restart":
@@ -124,7 +124,7 @@ def move(debugger: nncdbg.Debugger, model: Model, kind: str, *given: Any) -> Non
         try:
             debugger.set_value(name, given[1], (0,))
         except nncdbg.RunError:
-            # A dependent of the value needs memory that the arena has reused; nothing has changed.
+            # A dependent of the value needs memory that the arena has reused, so the edit was refused.
             if debugger.loaded.allocation.retains:
                 raise
         else:
@@ -148,19 +148,19 @@ def move(debugger: nncdbg.Debugger, model: Model, kind: str, *given: Any) -> Non
 
 
 def _settable(debugger: nncdbg.Debugger, number: int) -> str:
-    """One of the vectors that the innermost frame, or the entry graph, has computed."""
+    """The name of a vector computed in the innermost frame or the entry graph."""
     found = ["x", "z"]
     for name in debugger.control.machine.frames[-1].code.slot_of:
         with suppress(nncdbg.NncdbgError):
             value = debugger.value(name)
-            here = debugger.values.place(name).depth is not None
-            if name and here and value.shape == (3,) and value.dtype == np.float32:
+            is_in_frame = debugger.values.place(name).depth is not None
+            if name and is_in_frame and value.shape == (3,) and value.dtype == np.float32:
                 found.append(name)
     return found[-1 - number % len(found)]
 
 
 def _reverse_continue(debugger: nncdbg.Debugger, model: Model, at: int) -> None:
-    """With a breakpoint at the line of some earlier moment; back to its last hit."""
+    """Set a breakpoint at the line of an earlier tick and go back to its last hit."""
     line = model.here.places[min(at, model.tick - 1)][1]
     if not line or debugger.loaded.listing.next_site(line) is None:
         return
@@ -179,7 +179,7 @@ def _reverse_continue(debugger: nncdbg.Debugger, model: Model, at: int) -> None:
 def test_the_state_is_a_function_of_branch_and_tick(options: dict[str, Any]) -> None:
     reference = {key: value for key, value in options.items() if key != "history"}
     if reference.get("allocator") == "arena":
-        # The model looks at every value; the arena holds only some of them, with the same bits.
+        # The model reads every value; the arena keeps only some of them, with the same bits.
         reference = {"allocator": "plain"}
 
     @WALKS
@@ -198,7 +198,7 @@ def test_the_state_is_a_function_of_branch_and_tick(options: dict[str, Any]) -> 
 
 
 def _agree(seen: list[Any], wanted: list[Any], *, whole: bool) -> bool:
-    """Whether two states are the same; unless `whole`, values that are no longer held may be missing."""
+    """Whether two states are equal; unless `whole`, freed values may be missing."""
     if whole:
         return seen == wanted
     if seen[0] != wanted[0] or len(seen) != len(wanted):
@@ -219,7 +219,7 @@ graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
 """
 
 
-def test_an_edit_after_a_micro_program_is_applied_again_at_its_statement() -> None:
+def test_a_replay_applies_an_edit_after_a_micro_program_at_its_statement() -> None:
     debugger = started(MICRO)
     debugger.step_into(micro=True)
     debugger.step_out()
@@ -229,13 +229,13 @@ def test_an_edit_after_a_micro_program_is_applied_again_at_its_statement() -> No
     debugger.restart()
     assert [each.name for each in debugger.timeline.ahead] == ["a"]
     stop = debugger.step_over()
-    assert (stop.line, stop.reason) == (4, "step"), "the micro program is run through as one statement"
+    assert (stop.line, stop.reason) == (4, "step"), "the micro program is run as one statement"
     assert state(debugger) == edited
     debugger.restart()
     assert debugger.step_into().line == 4
 
 
-def test_an_edit_inside_a_micro_program_is_applied_again_there() -> None:
+def test_a_replay_applies_an_edit_inside_a_micro_program() -> None:
     debugger = started(MICRO)
     debugger.step_into(micro=True)
     debugger.step_over()
@@ -274,7 +274,7 @@ def test_a_micro_program_entered_before_an_edit_delays_it() -> None:
     assert debugger.value("b").tolist() == [1.0] * 3
 
 
-def test_without_an_edit_after_it_a_micro_program_is_forgotten_by_going_back() -> None:
+def test_going_back_drops_a_micro_program_without_later_edits() -> None:
     debugger = started(MICRO)
     debugger.step_into(micro=True)
     debugger.step_out()

@@ -1,4 +1,4 @@
-"""The timeline: history within a memory budget, and replay of values that were dropped."""
+"""The timeline: history within a memory budget, and replay of dropped values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def loop(iterations: int, **options: object) -> nncdbg.Debugger:
     return nncdbg.Debugger(nncdbg.parse(LOOP), {"x": "ones", "n": iterations}, **options)  # type: ignore[arg-type]
 
 
-def test_a_long_loop_keeps_a_bounded_past() -> None:
+def test_the_history_of_a_long_loop_is_bounded() -> None:
     debugger = loop(20_000)
     assert debugger.run().reason == "end"
     assert len(debugger.control.machine.journal) <= JOURNAL
@@ -33,7 +33,7 @@ def test_a_long_loop_keeps_a_bounded_past() -> None:
     assert len(debugger.timeline.checkpoints.states) < 30
 
 
-def test_any_iteration_of_a_long_loop_can_be_gone_back_to() -> None:
+def test_go_to_any_iteration_of_a_long_loop() -> None:
     debugger = loop(6_000)
     wanted = {}
     for iteration in (7, 1_500, 5_500):
@@ -47,7 +47,7 @@ def test_any_iteration_of_a_long_loop_can_be_gone_back_to() -> None:
         np.testing.assert_array_equal(debugger.value("b"), value)
 
 
-def test_stepping_back_past_the_journal_goes_on_one_by_one() -> None:
+def test_stepping_back_beyond_the_journal_moves_by_one_tick() -> None:
     debugger = loop(4_000)
     debugger.run()
     debugger.go_to(400)
@@ -56,7 +56,7 @@ def test_stepping_back_past_the_journal_goes_on_one_by_one() -> None:
         assert debugger.control.machine.tick == tick
 
 
-def test_a_budget_bounds_what_a_straight_program_keeps() -> None:
+def test_a_budget_bounds_the_values_that_a_straight_program_keeps() -> None:
     lines = "\n".join(f"  %v{i + 1} = Add(%v{i}, 1.0)" for i in range(400))
     text = f"graph @main(%v0: f32[100000]) -> (%v400: f32[100000]) {{\n{lines}\n  return %v400\n}}\n"
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"v0": "zeros"}, history="8MB")
@@ -72,7 +72,7 @@ def test_a_budget_bounds_what_a_straight_program_keeps() -> None:
     np.testing.assert_array_equal(debugger.value("v400")[:3], [300.0] * 3)
 
 
-def test_thirty_steps_there_back_and_there_again_give_the_same_bits() -> None:
+def test_steps_forward_back_and_forward_give_the_same_bits() -> None:
     debugger = loop(50)
     first = []
     for _ in range(30):
@@ -86,7 +86,7 @@ def test_thirty_steps_there_back_and_there_again_give_the_same_bits() -> None:
         assert {name: bytes(debugger.value(name)) for name in ("s", "i")} == seen
 
 
-def test_an_edit_survives_the_eviction_of_what_was_before_it() -> None:
+def test_an_edit_survives_the_eviction_of_earlier_values() -> None:
     debugger = loop(3_000)
     debugger.go_to(41)
     debugger.set_value("s", 5.0)
@@ -107,7 +107,7 @@ def test_an_edit_survives_the_eviction_of_what_was_before_it() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_random_ops_depend_on_the_seed_and_on_nothing_else(seed: int) -> None:
+def test_random_ops_depend_on_the_seed_only(seed: int) -> None:
     runs = []
     for history in (None, 0):
         debugger = loop(20, seed=seed, history=history)

@@ -1,4 +1,4 @@
-"""When a statement was last about to run, against a record of all that ran; and going there."""
+"""The last tick before a statement ran, compared with a record of the run, and moves to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def on(path: tuple[str | int, ...]) -> Callable[[Code], bool]:
 
 
 def recorded(debugger: nncdbg.Debugger) -> list[Moment]:
-    """The statement about to run at each tick, by single steps to the end; that is the last one twice."""
+    """The next statement at each tick, recorded by single steps; the last statement occurs twice."""
     found = [here(debugger)]
     while debugger.step_into().reason != "end":
         found.append(here(debugger))
@@ -40,7 +40,7 @@ def recorded(debugger: nncdbg.Debugger) -> list[Moment]:
 
 
 def check(debugger: nncdbg.Debugger, moments: list[Moment]) -> None:
-    """At the present tick: every statement's last visit is that of the record."""
+    """Check the last visit of every statement against the record, at the current tick."""
     now = debugger.control.machine.tick
     for path, pc in set(moments):
         last = max((tick for tick, moment in enumerate(moments[:now]) if moment == (path, pc)), default=None)
@@ -49,7 +49,7 @@ def check(debugger: nncdbg.Debugger, moments: list[Moment]) -> None:
 
 @pytest.mark.parametrize("allocator", ["debug", "arena"])
 @pytest.mark.parametrize("name", ["first_steps.nnc", "refine_loop.nnc", "attention.nnc"])
-def test_the_last_visit_is_that_of_the_record(name: str, allocator: str) -> None:
+def test_the_last_visit_agrees_with_the_record(name: str, allocator: str) -> None:
     debugger = debugger_of(name, allocator=allocator)
     moments = recorded(debugger)
     end = debugger.control.machine.tick
@@ -58,7 +58,7 @@ def test_the_last_visit_is_that_of_the_record(name: str, allocator: str) -> None
         check(debugger, moments)
 
 
-def test_past_the_journal_nothing_is_said_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visits_before_the_journal_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "JOURNAL", 4)
     debugger = debugger_of("refine_loop.nnc")
     moments = recorded(debugger)
@@ -69,7 +69,7 @@ def test_past_the_journal_nothing_is_said_that_is_not_known(monkeypatch: pytest.
         assert last_visit(debugger.control.machine, on(path), pc) == (last if last >= floor else None)
 
 
-def test_back_into_the_micro_program_that_was_taken_and_no_other() -> None:
+def test_step_back_enters_the_micro_program_only_if_it_was_entered_before() -> None:
     debugger = debugger_of("first_steps.nnc")
     debugger.run_to(line=13)
     debugger.step_into(micro=True)

@@ -1,4 +1,4 @@
-"""The backward slice: through calls, branches and loops, to the inputs of the program."""
+"""The backward slice through calls, branches and loops to the inputs of the program."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def sliced(debugger: nncdbg.Debugger, name: str, depth: int = 60) -> list[tuple[str, int | None]]:
-    """(value, iteration) of each named part of the slice, nearest first."""
+    """(value, iteration) of each named value in the slice, nearest first."""
     slicing = Slicing(debugger.timeline)
     place = debugger.values.place(name)
     found = slicing.origins(slicing.visit_of(place), [place.slot], depth)
     return [(each.name, each.visit.iteration) for each in found if each.name]
 
 
-def test_through_layers_down_to_the_programs_input() -> None:
+def test_a_slice_passes_through_layers_to_the_inputs() -> None:
     debugger = nncdbg.Debugger(nncdbg.load(EXAMPLES / "nan_softmax.nnc"))
     debugger.catch("nan")
     debugger.run()
     names = [name for name, _ in sliced(debugger, "terms")]
-    # %p is inside @normalize, which was left long ago; %q is what @entropy was given.
+    # %p is inside @normalize, which has returned; %q is the input of @entropy.
     assert names == ["terms", "logq", "q", "probs", "p", "z", "sharp", "logits", "scale"]
 
 
-def test_through_the_branch_that_was_taken_and_each_iteration_of_a_loop() -> None:
+def test_a_slice_passes_through_the_taken_branch_and_each_iteration() -> None:
     debugger = nncdbg.Debugger(nncdbg.load(EXAMPLES / "first_steps.nnc"))
     debugger.run()
     found = sliced(debugger, "probs")
@@ -41,7 +41,7 @@ def test_through_the_branch_that_was_taken_and_each_iteration_of_a_loop() -> Non
     assert names[-1] in ("a", "x")
 
 
-def test_collected_values_come_from_the_last_whole_iteration() -> None:
+def test_collected_values_depend_on_all_iterations() -> None:
     debugger = nncdbg.Debugger(nncdbg.load(EXAMPLES / "refine_loop.nnc"))
     debugger.run()
     found = sliced(debugger, "history")
@@ -52,7 +52,7 @@ def test_collected_values_come_from_the_last_whole_iteration() -> None:
     assert ("x", None) in found
 
 
-def test_depth_bounds_it_and_nothing_is_told_twice() -> None:
+def test_a_slice_is_bounded_by_depth_and_has_no_duplicates() -> None:
     debugger = nncdbg.Debugger(nncdbg.load(EXAMPLES / "first_steps.nnc"))
     debugger.run()
     assert [name for name, _ in sliced(debugger, "probs", 0)] == ["probs"]
@@ -61,7 +61,7 @@ def test_depth_bounds_it_and_nothing_is_told_twice() -> None:
     assert len(found) == len({(id(each.visit.slots), each.slot) for each in found})
 
 
-def test_what_was_computed_before_an_edit_is_not_told_as_its_origin() -> None:
+def test_values_computed_before_an_edit_are_not_in_the_slice() -> None:
     debugger = nncdbg.Debugger(nncdbg.load(EXAMPLES / "first_steps.nnc"))
     debugger.break_at(line=17, when="$iter == 2")
     debugger.run()
@@ -73,7 +73,7 @@ def test_what_was_computed_before_an_edit_is_not_told_as_its_origin() -> None:
 
 
 @pytest.mark.parametrize("history", [None, 0])
-def test_a_loop_longer_than_the_history_ends_the_slice_quietly(history: int | None) -> None:
+def test_a_loop_longer_than_the_history_ends_the_slice(history: int | None) -> None:
     text = """#nncdbg 1
 opset 18
 

@@ -1,4 +1,4 @@
-"""`$out` and `$in0` of the current statement, and convenience names, at stops and in conditions."""
+"""`$out` and `$in0` of the current statement, and convenience variables, at stops and in conditions."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def debugger(request: pytest.FixtureRequest) -> nncdbg.Debugger:
     return nncdbg.Debugger(nncdbg.parse(TEXT), inputs={"x": X, "k": np.array(3)}, allocator=request.param)
 
 
-def test_at_a_stop_in_is_of_the_next_statement_and_out_of_the_last(debugger: nncdbg.Debugger) -> None:
-    np.testing.assert_array_equal(debugger.evaluate("$out"), X)  # The inputs of a graph that begins.
+def test_at_a_stop_in_refers_to_the_next_statement_and_out_to_the_last(debugger: nncdbg.Debugger) -> None:
+    np.testing.assert_array_equal(debugger.evaluate("$out"), X)  # At its start, the inputs of a graph.
     assert debugger.evaluate("$out1") == 3
     debugger.step_over()
     np.testing.assert_array_equal(debugger.evaluate("$out"), np.maximum(X, 0))
     np.testing.assert_array_equal(debugger.evaluate("$in0"), debugger.evaluate("%a"))
-    np.testing.assert_array_equal(debugger.evaluate("$in1"), [2])  # Data in place has no name.
+    np.testing.assert_array_equal(debugger.evaluate("$in1"), [2])  # A literal has no name.
     debugger.step_over()
     np.testing.assert_array_equal(debugger.evaluate("$out1"), debugger.evaluate("%where"))
 
@@ -59,9 +59,7 @@ def test_at_a_stop_in_is_of_the_next_statement_and_out_of_the_last(debugger: nnc
         ("$in0 = 3", "`\\$in0` is defined by the debugger"),
     ],
 )
-def test_what_a_statement_does_not_have_is_an_error(
-    debugger: nncdbg.Debugger, text: str, message: str
-) -> None:
+def test_an_undefined_variable_is_an_error(debugger: nncdbg.Debugger, text: str, message: str) -> None:
     debugger.run_to(line=8)
     with pytest.raises(nncdbg.NncdbgError, match=message):
         debugger.evaluate(text)
@@ -72,7 +70,7 @@ def test_a_condition_on_out_is_evaluated_after_the_statement(debugger: nncdbg.De
     stop = debugger.run()
     assert (stop.reason, stop.line) == ("breakpoint", 10)
     assert debugger.evaluate("max(%t)") == debugger.evaluate("max($out)") == 8
-    assert debugger.evaluate("max($in0)") == 4  # The operand of the statement that the stop is about.
+    assert debugger.evaluate("max($in0)") == 4  # The operand of the statement of the stop.
     assert debugger.evaluate("$iter") == 1
 
 
@@ -85,7 +83,7 @@ def test_a_condition_on_operands_is_evaluated_before_the_statement(debugger: nnc
         debugger.value("%t")
 
 
-def test_a_watch_a_catch_and_a_message_read_the_statement(debugger: nncdbg.Debugger) -> None:
+def test_a_watch_and_a_logpoint_read_the_statement(debugger: nncdbg.Debugger) -> None:
     messages: list[LogMessage] = []
     debugger.control.said = messages.append
     debugger.break_at(line=10, log="{$iter}: {max($in0)} to {max($out)}")
@@ -96,7 +94,7 @@ def test_a_watch_a_catch_and_a_message_read_the_statement(debugger: nncdbg.Debug
     assert [message.text for message in messages] == ["0: 2.0 to 4.0", "1: 4.0 to 8.0"]
 
 
-def test_a_catch_reads_the_statement_that_made_the_finding() -> None:
+def test_a_catch_reads_the_statement_of_the_finding() -> None:
     text = "graph @main(%x: f32[2]) -> (%y: f32[2]) {\n  %y: f32[2] = Log(%x)\n  return %y\n}\n"
     debugger = nncdbg.Debugger(
         nncdbg.parse("#nncdbg 1\n\n" + text), inputs={"x": np.array([-1, 1], np.float32)}
@@ -110,7 +108,7 @@ def test_a_catch_reads_the_statement_that_made_the_finding() -> None:
 
 
 @pytest.mark.parametrize("place", [{"graph": "layer"}, {"op": "break"}, {"line": 11}])
-def test_out_is_refused_where_nothing_is_computed(
+def test_out_is_refused_where_no_result_is_computed(
     debugger: nncdbg.Debugger, place: dict[str, object]
 ) -> None:
     with pytest.raises(nncdbg.NncdbgError, match=r"no result is computed there|has no op break"):
@@ -118,7 +116,7 @@ def test_out_is_refused_where_nothing_is_computed(
     assert not debugger.breakpoints
 
 
-def test_an_unknown_variable_in_a_condition_is_refused_at_once(debugger: nncdbg.Debugger) -> None:
+def test_an_unknown_variable_in_a_condition_is_refused(debugger: nncdbg.Debugger) -> None:
     with pytest.raises(nncdbg.ExpressionError, match=r"there is no variable `\$limit`"):
         debugger.break_at(op="Mul", when="max($out) > $limit")
     debugger.evaluate("$limit = 5")
@@ -127,7 +125,7 @@ def test_an_unknown_variable_in_a_condition_is_refused_at_once(debugger: nncdbg.
     assert debugger.evaluate("$iter") == 1
 
 
-def test_a_convenience_name_keeps_its_value_across_steps_and_edits(debugger: nncdbg.Debugger) -> None:
+def test_a_convenience_variable_keeps_its_value_across_steps_and_edits(debugger: nncdbg.Debugger) -> None:
     debugger.step_over()
     before = debugger.evaluate("$kept = %a")
     debugger.set_value("%a", 0)

@@ -1,4 +1,4 @@
-"""Planted bugs of plans: a small seeded part of what `benchmarks/bench_mutants.py` measures."""
+"""Planted bugs of plans: a small seeded sample of `benchmarks/bench_mutants.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import nncdbg
 from tests.bugs.nets import random_net
 from tests.bugs.plan_judging import Subject
-from tests.bugs.plans import aimed_right
+from tests.bugs.plans import affects_planted_pair
 
 
 @pytest.fixture(params=range(100, 106))
@@ -21,7 +21,7 @@ def subject(request: pytest.FixtureRequest) -> tuple[Subject, Random]:
     return Subject(nncdbg.parse(random_net(random, 5)), inputs), random
 
 
-def test_every_planted_bug_is_found_with_its_victim_and_its_culprit(subject: tuple[Subject, Random]) -> None:
+def test_every_planted_bug_is_reported_with_its_victim_and_culprit(subject: tuple[Subject, Random]) -> None:
     tried, random = subject
     assert tried.false_alarms() == 0
     verdicts = [tried.judge(mutant) for mutant in tried.harmful(random, 1)]
@@ -29,15 +29,15 @@ def test_every_planted_bug_is_found_with_its_victim_and_its_culprit(subject: tup
     assert [verdict for verdict in verdicts if not verdict.right] == []
 
 
-def test_a_bug_is_between_the_values_that_it_was_planted_between(subject: tuple[Subject, Random]) -> None:
+def test_a_bug_affects_the_two_values_of_its_planted_pair(subject: tuple[Subject, Random]) -> None:
     tried, random = subject
     planted = [mutant for mutant in tried.harmful(random, 1) if mutant.pair is not None]
-    truths = [(mutant, tried.story.truth(mutant.plan)) for mutant in planted]
-    # A neighbour that moves into the end of another may reach over it into a third.
+    truths = [(mutant, tried.history.truth(mutant.plan)) for mutant in planted]
+    # A neighbour that overlaps the end of another value may extend into a third one.
     whole = [
         (mutant, truth)
         for mutant, truth in truths
         if "size" not in mutant.pattern and "row" not in mutant.pattern
     ]
     assert whole
-    assert all(truth is not None and aimed_right(mutant, truth) for mutant, truth in whole)
+    assert all(truth is not None and affects_planted_pair(mutant, truth) for mutant, truth in whole)

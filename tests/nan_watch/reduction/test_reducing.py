@@ -241,7 +241,7 @@ def interrupted_after(runs: int, job: Job) -> None:
         if progress.runs == runs:
             raise Stopped
 
-    job.told = told
+    job.on_progress = told
 
 
 @pytest.mark.parametrize("runs", [3, 6, 9])

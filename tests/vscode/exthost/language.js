@@ -1,11 +1,11 @@
-// The language server, as the editor sees it.
+// The language server in the editor.
 
 const assert = require("node:assert/strict");
 const vscode = require("vscode");
 const { FIRST_STEPS, NAN, at, forget, settings, stopped, top, until } = require("../session");
 
 exports.tests = {
-  async "commands, language and debugger are known"() {
+  async "commands, language and debugger are registered"() {
     const extension = vscode.extensions.getExtension("nncdbg.nncdbg");
     await vscode.workspace.openTextDocument(FIRST_STEPS);
     await until(() => extension.isActive, "activation");
@@ -15,7 +15,7 @@ exports.tests = {
     assert.ok((await vscode.languages.getLanguages()).includes("nnc"));
   },
 
-  async "the language server finds an error, and knows what a file has"() {
+  async "the language server reports an error and the symbols of a file"() {
     const uri = vscode.Uri.file(at("broken.nnc"));
     await vscode.window.showTextDocument(uri);
     const [found] = await until(() => {

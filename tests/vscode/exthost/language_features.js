@@ -1,4 +1,4 @@
-// Each feature of the language server, asked for as the editor asks.
+// Each feature of the language server, requested through the editor.
 
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
@@ -21,22 +21,22 @@ graph @layer(%t: f32[2,3]) -> (%u: f32[2,3]) {
 }
 `;
 
-const ask = (command, ...more) => vscode.commands.executeCommand(`vscode.${command}`, ...more);
+const execute = (command, ...more) => vscode.commands.executeCommand(`vscode.${command}`, ...more);
 
 let count = 0;
 
-/** A text that the server has read, in the editor. */
+/** Opens a text in the editor, and waits until the server has read it. */
 async function shown(text = TEXT) {
   const path = at(`features ${(count += 1)}.nnc`);
   fs.writeFileSync(path, text);
   const uri = vscode.Uri.file(path);
   const editor = await vscode.window.showTextDocument(uri);
-  await until(async () => (await ask("executeDocumentSymbolProvider", uri))?.length, "the outline");
+  await until(async () => (await execute("executeDocumentSymbolProvider", uri))?.length, "the outline");
   return { uri, editor, document: editor.document };
 }
 
-/** The place behind a piece of the text. */
-function behind(document, piece) {
+/** Returns the position after a piece of the text. */
+function after(document, piece) {
   return document.positionAt(document.getText().indexOf(piece) + piece.length);
 }
 
@@ -48,9 +48,9 @@ async function applied(document, edits) {
 }
 
 exports.tests = {
-  async "a key brings a diagnostic with its hint, and the next one takes it back"() {
+  async "an edit adds a diagnostic with its hint, and its quick fix removes it"() {
     const { uri, editor, document } = await shown();
-    const place = behind(document, "Relu(%x");
+    const place = after(document, "Relu(%x");
     assert.ok(await editor.edit((edit) => edit.insert(place, "q")));
     const [found] = await until(() => {
       const all = vscode.languages.getDiagnostics(uri);
@@ -59,7 +59,7 @@ exports.tests = {
     assert.match(found.message, /%xq is not defined\ndid you mean %x/);
     assert.equal(found.severity, vscode.DiagnosticSeverity.Error);
     assert.equal(document.getText(found.range), "%xq");
-    const actions = await ask("executeCodeActionProvider", uri, found.range);
+    const actions = await execute("executeCodeActionProvider", uri, found.range);
     const fix = actions.find((each) => each.isPreferred && each.kind.value === "quickfix");
     assert.ok(await vscode.workspace.applyEdit(fix.edit));
     assert.equal(document.getText(), TEXT);
@@ -68,30 +68,30 @@ exports.tests = {
 
   async "hover, definition, references, highlight"() {
     const { uri, document } = await shown();
-    const [hover] = await ask("executeHoverProvider", uri, behind(document, "= Rel"));
+    const [hover] = await execute("executeHoverProvider", uri, after(document, "= Rel"));
     assert.match(hover.contents[0].value, /Relu\(X: T\) -> \(Y: T\)/);
-    const use = behind(document, "@layer(%a");
-    const [definition] = await ask("executeDefinitionProvider", uri, use);
+    const use = after(document, "@layer(%a");
+    const [definition] = await execute("executeDefinitionProvider", uri, use);
     assert.equal(document.getText(definition.range), "%a");
-    assert.equal((await ask("executeReferenceProvider", uri, use)).length, 2);
-    assert.equal((await ask("executeDocumentHighlights", uri, use)).length, 2);
+    assert.equal((await execute("executeReferenceProvider", uri, use)).length, 2);
+    assert.equal((await execute("executeDocumentHighlights", uri, use)).length, 2);
   },
 
   async "completion of values, of ops with their documentation, of attributes"() {
     const { uri, document } = await shown(TEXT.replace("Relu(%x)", "Softmax(%x, )"));
-    const values = await ask("executeCompletionItemProvider", uri, behind(document, "Softmax(%"));
+    const values = await execute("executeCompletionItemProvider", uri, after(document, "Softmax(%"));
     assert.deepEqual(values.items.filter((each) => each.label === "%x").map((each) => each.detail), ["f32[2,3]"]);
-    const ops = await ask("executeCompletionItemProvider", uri, behind(document, "%a = Sof"), undefined, 500);
+    const ops = await execute("executeCompletionItemProvider", uri, after(document, "%a = Sof"), undefined, 500);
     const softmax = ops.items.find((each) => each.label === "Softmax");
     assert.match(softmax.documentation.value, /normalized exponential/);
     assert.equal(softmax.insertText.value, "Softmax($0)");
-    const attributes = await ask("executeCompletionItemProvider", uri, behind(document, "Softmax(%x, "));
+    const attributes = await execute("executeCompletionItemProvider", uri, after(document, "Softmax(%x, "));
     assert.match(attributes.items.find((each) => each.label === "axis").detail, /-1/);
   },
 
   async "signature help marks the argument under the cursor"() {
     const { uri, document } = await shown();
-    const help = await ask("executeSignatureHelpProvider", uri, behind(document, "Add(%t, "), ",");
+    const help = await execute("executeSignatureHelpProvider", uri, after(document, "Add(%t, "), ",");
     const { label, parameters } = help.signatures[0];
     assert.equal(label, "Add(A: T, B: T) -> (C: T)");
     assert.equal(label.slice(...parameters[help.activeParameter].label), "B: T");
@@ -99,41 +99,41 @@ exports.tests = {
 
   async "rename keeps quotes, and refuses a name that is taken"() {
     const { uri, document } = await shown();
-    const place = behind(document, '%"odd');
-    const edit = await ask("executeDocumentRenameProvider", uri, place, "odder name");
+    const place = after(document, '%"odd');
+    const edit = await execute("executeDocumentRenameProvider", uri, place, "odder name");
     assert.ok(await vscode.workspace.applyEdit(edit));
     assert.equal(document.getText(), TEXT.replaceAll("odd name", "odder name"));
-    await assert.rejects(ask("executeDocumentRenameProvider", uri, place, "x"), /%x/);
-    const prepared = await ask("prepareRename", uri, place);
+    await assert.rejects(execute("executeDocumentRenameProvider", uri, place, "x"), /%x/);
+    const prepared = await execute("prepareRename", uri, place);
     assert.equal(document.getText(prepared.range), '"odder name"');
   },
 
   async "symbols of the document and of the workspace, folding, selection"() {
     const { uri, document } = await shown();
-    const symbols = await ask("executeDocumentSymbolProvider", uri);
+    const symbols = await execute("executeDocumentSymbolProvider", uri);
     assert.deepEqual(symbols.map((each) => each.name), ["@main", "@layer"]);
-    const found = await ask("executeWorkspaceSymbolProvider", "layer");
+    const found = await execute("executeWorkspaceSymbolProvider", "layer");
     assert.ok(found.some((each) => each.location.uri.toString() === uri.toString()));
-    const folds = await ask("executeFoldingRangeProvider", uri);
+    const folds = await execute("executeFoldingRangeProvider", uri);
     assert.deepEqual(folds.map((each) => [each.start, each.end]), [[4, 7], [10, 12]]);
-    const [selection] = await ask("executeSelectionRangeProvider", uri, [behind(document, "Relu(%")]);
+    const [selection] = await execute("executeSelectionRangeProvider", uri, [after(document, "Relu(%")]);
     assert.equal(document.getText(selection.range), "%x");
     assert.ok(selection.parent.range.contains(selection.range));
   },
 
-  async "colours: whole, and in part"() {
+  async "colours of the whole text and of a range"() {
     const { uri } = await shown();
-    const legend = await ask("provideDocumentSemanticTokensLegend", uri);
+    const legend = await execute("provideDocumentSemanticTokensLegend", uri);
     assert.ok(legend.tokenTypes.includes("function"));
-    const whole = await ask("provideDocumentSemanticTokens", uri);
-    const part = await ask("provideDocumentRangeSemanticTokens", uri, new vscode.Range(4, 0, 8, 0));
+    const whole = await execute("provideDocumentSemanticTokens", uri);
+    const part = await execute("provideDocumentRangeSemanticTokens", uri, new vscode.Range(4, 0, 8, 0));
     assert.ok(part.data.length > 0 && part.data.length < whole.data.length);
   },
 
-  async "an inlay hint is the type that is left out; a code action writes it"() {
+  async "an inlay hint is the omitted type, and its edit writes the type"() {
     const { uri, document } = await shown();
     const all = new vscode.Range(0, 0, document.lineCount, 0);
-    const hints = await ask("executeInlayHintProvider", uri, all);
+    const hints = await execute("executeInlayHintProvider", uri, all);
     assert.deepEqual(hints.map((each) => each.label), [": f32[2,3]"]);
     const written = TEXT.replace("%a =", "%a: f32[2,3] =");
     assert.equal(await applied(document, hints[0].textEdits), written);
@@ -141,19 +141,19 @@ exports.tests = {
 
   async "formatting is the canonical print"() {
     const { uri, document } = await shown(TEXT.replace("  %a = Relu(%x)", "%a   =  Relu( %x )"));
-    const edits = await ask("executeFormatDocumentProvider", uri, { tabSize: 2, insertSpaces: true });
+    const edits = await execute("executeFormatDocumentProvider", uri, { tabSize: 2, insertSpaces: true });
     assert.match(await applied(document, edits), /\n {2}%a = Relu\(%x\)\n/);
   },
 
   async "a layer is flattened, and statements are grouped into one"() {
     const { uri, document } = await shown();
-    const call = behind(document, "= @lay");
-    const actions = await ask("executeCodeActionProvider", uri, new vscode.Range(call, call));
+    const call = after(document, "= @lay");
+    const actions = await execute("executeCodeActionProvider", uri, new vscode.Range(call, call));
     const flatten = actions.find((each) => each.kind.value === "refactor.inline");
     assert.ok(await vscode.workspace.applyEdit(flatten.edit));
     assert.match(document.getText(), /%"odd name": f32\[2,3\] = Add\(%a, %a\)/);
     const lines = new vscode.Range(5, 0, 6, 5);
-    const group = (await ask("executeCodeActionProvider", uri, lines)).find(
+    const group = (await execute("executeCodeActionProvider", uri, lines)).find(
       (each) => each.kind.value === "refactor.extract",
     );
     assert.ok(await vscode.workspace.applyEdit(group.edit));
@@ -162,25 +162,25 @@ exports.tests = {
 
   async "code lenses and call hierarchy"() {
     const { uri, document } = await shown();
-    const lenses = await ask("executeCodeLensProvider", uri);
+    const lenses = await execute("executeCodeLensProvider", uri);
     const titles = lenses.map((each) => each.command.title);
     assert.deepEqual(titles, ["Debug graph", "3 statements", "2 statements", "1 call"]);
     const { command, arguments: given } = lenses[3].command;
     await vscode.commands.executeCommand(command, ...given);
-    const [item] = await ask("prepareCallHierarchy", uri, behind(document, "graph @lay"));
+    const [item] = await execute("prepareCallHierarchy", uri, after(document, "graph @lay"));
     assert.equal(item.name, "@layer");
-    const incoming = await ask("provideIncomingCalls", item);
+    const incoming = await execute("provideIncomingCalls", item);
     assert.deepEqual(incoming.map((each) => each.from.name), ["@main"]);
-    const outgoing = await ask("provideOutgoingCalls", incoming[0].from);
+    const outgoing = await execute("provideOutgoingCalls", incoming[0].from);
     assert.deepEqual(outgoing.map((each) => [each.to.name, document.getText(each.fromRanges[0])]), [
       ["@layer", "@layer"],
     ]);
   },
 
-  async "a store that is there is a link"() {
+  async "an existing store is a link"() {
     fs.writeFileSync(at("weights.safetensors"), "");
     const { uri, document } = await shown(TEXT.replace("opset 18", 'opset 18\nstore "weights.safetensors"'));
-    const [link] = await ask("executeLinkProvider", uri);
+    const [link] = await execute("executeLinkProvider", uri);
     assert.match(document.getText(link.range), /weights\.safetensors/);
     assert.equal(link.target.fsPath, at("weights.safetensors"));
   },

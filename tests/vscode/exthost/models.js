@@ -1,4 +1,4 @@
-// A model opens as its listing, which follows it; F5 needs no launch.json.
+// A model opens as its listing, which is updated with the model; F5 needs no launch.json.
 
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
@@ -7,7 +7,7 @@ const {
   LISTING,
   MODEL,
   NAN,
-  ask,
+  request,
   at,
   breakAt,
   forget,
@@ -29,7 +29,7 @@ exports.tests = {
     assert.equal(document.languageId, "nnc");
     assert.match(document.getText(), /%"conv:0".* = Relu\(%x\)/);
     const tabs = () => vscode.window.tabGroups.all.flatMap((group) => group.tabs).map((tab) => tab.label);
-    await until(() => tabs().join() === "model.nnc", "the tab of the model gives way");
+    await until(() => tabs().join() === "model.nnc", "the tab of the model is replaced");
     const line = lineOf(LISTING, '%"sum + 1"');
     breakAt(LISTING, line);
     forget();
@@ -37,12 +37,12 @@ exports.tests = {
     await stopped("entry");
     assert.match(vscode.debug.activeDebugSession.configuration.program, /model\.onnx$/);
     assert.equal(await move("workbench.action.debug.continue", "breakpoint"), line);
-    const hover = await ask("evaluate", { expression: '%"conv:0"', context: "hover", frameId: (await top()).id });
+    const hover = await request("evaluate", { expression: '%"conv:0"', context: "hover", frameId: (await top()).id });
     assert.match(hover.result, /^f32\[2\] \[/);
     assert.match((await inlineValues(LISTING, line)).get(line - 1), /^\[/);
   },
 
-  async "a listing follows its model"() {
+  async "a listing is updated with its model"() {
     await vscode.commands.executeCommand("vscode.open", vscode.Uri.file(MODEL));
     await until(() => vscode.window.activeTextEditor?.document.uri.fsPath === LISTING, "the listing is shown");
     const document = vscode.window.activeTextEditor.document;
@@ -54,7 +54,7 @@ exports.tests = {
     await until(() => !document.getText().includes("Tanh"), "the text of the first model");
   },
 
-  async "the listing of a model that changes while it is debugged follows when the session has ended"() {
+  async "the listing of a model that changes during a session is updated after the session"() {
     await vscode.commands.executeCommand("vscode.open", vscode.Uri.file(MODEL));
     await until(() => vscode.window.activeTextEditor?.document.uri.fsPath === LISTING, "the listing is shown");
     const document = vscode.window.activeTextEditor.document;
@@ -73,7 +73,7 @@ exports.tests = {
     await until(() => !document.getText().includes("Tanh"), "the text of the first model");
   },
 
-  async "F5 without launch.json debugs the text that is open"() {
+  async "F5 without launch.json debugs the open text"() {
     await vscode.window.showTextDocument(vscode.Uri.file(NAN));
     forget();
     await vscode.commands.executeCommand("workbench.action.debug.start");

@@ -1,4 +1,4 @@
-// Sessions that cannot begin, that end badly, and that attach to a program.
+// Sessions that cannot start, that end in an error, and that attach to a program.
 
 const assert = require("node:assert/strict");
 const { spawn } = require("node:child_process");
@@ -16,13 +16,13 @@ const {
   settings,
   start,
   stopped,
-  told,
+  events,
   top,
   until,
 } = require("../session");
 
 exports.tests = {
-  async "without Python no session begins, and the next one does"() {
+  async "without Python no session starts, and with Python the next one does"() {
     await settings().update("python", at("nowhere/python"), vscode.ConfigurationTarget.Workspace);
     await until(() => settings().get("python").includes("nowhere"), "the setting");
     const configuration = { type: "nncdbg", request: "launch", name: "t", program: NAN };
@@ -39,7 +39,7 @@ exports.tests = {
     breakAt(NAN, lineOf(NAN, "%probs:"));
     await start(NAN);
     await stopped("entry");
-    const { body } = told.findLast((each) => each.event === "process");
+    const { body } = events.findLast((each) => each.event === "process");
     process.kill(body.systemProcessId, "SIGKILL");
     await until(() => !vscode.debug.activeDebugSession, "the end of the session");
     assert.equal(vscode.debug.breakpoints.length, 1);
@@ -47,7 +47,7 @@ exports.tests = {
     await stopped("breakpoint");
   },
 
-  async "what is attached to and is no debug server ends the session, and nobody there begins none"() {
+  async "attaching to a server of another protocol or to a closed port ends the session"() {
     const server = net.createServer((socket) => socket.end("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"));
     await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
     const { port } = server.address();
@@ -63,7 +63,7 @@ exports.tests = {
     await stopped("entry");
   },
 
-  async "a Python program that listens is attached to"() {
+  async "a session attaches to a listening Python program"() {
     breakAt(FIRST_STEPS, lineOf(FIRST_STEPS, "%scores:"));
     const child = spawn(plan.python, [at("listening.py")], { cwd: root, stdio: ["ignore", "pipe", "inherit"] });
     try {

@@ -2,7 +2,7 @@
 
 const assert = require("node:assert/strict");
 const vscode = require("vscode");
-const { FIRST_STEPS, NAN, ask, breakAt, lineOf, move, start, stopped, top, until, variable } = require("../session");
+const { FIRST_STEPS, NAN, request, breakAt, lineOf, move, start, stopped, top, until, variable } = require("../session");
 
 exports.tests = {
   async "a launch stops before the first statement"() {
@@ -14,12 +14,12 @@ exports.tests = {
     await until(() => vscode.window.activeTextEditor?.document.uri.fsPath === FIRST_STEPS, "the text is shown");
   },
 
-  async "a breakpoint is hit, and one with a condition in the iteration where it holds"() {
+  async "a breakpoint with a condition is hit in the iteration where it is true"() {
     breakAt(FIRST_STEPS, lineOf(FIRST_STEPS, "%best:"), "$iter == 2");
     await start(FIRST_STEPS, { stopOnEntry: false });
     await stopped("breakpoint");
     assert.equal((await top()).line, lineOf(FIRST_STEPS, "%best:"));
-    assert.equal((await ask("evaluate", { expression: "$iter" })).result, "2");
+    assert.equal((await request("evaluate", { expression: "$iter" })).result, "2");
   },
 
   async "step over, into and out, and back"() {
@@ -32,14 +32,14 @@ exports.tests = {
     assert.equal((await variable("Values", "%scores")).value, "<not computed>");
   },
 
-  async "reverse continue goes to the breakpoint before"() {
+  async "reverse continue goes to the previous breakpoint"() {
     breakAt(FIRST_STEPS, lineOf(FIRST_STEPS, "%best:"));
     await start(FIRST_STEPS, { stopOnEntry: false });
     await stopped("breakpoint");
     await move("workbench.action.debug.continue", "breakpoint");
-    assert.equal((await ask("evaluate", { expression: "$iter" })).result, "1");
+    assert.equal((await request("evaluate", { expression: "$iter" })).result, "1");
     await move("workbench.action.debug.reverseContinue", "breakpoint");
-    assert.equal((await ask("evaluate", { expression: "$iter" })).result, "0");
+    assert.equal((await request("evaluate", { expression: "$iter" })).result, "0");
   },
 
   async "the buttons of the toolbar step back into a layer, and out of it"() {
@@ -47,14 +47,14 @@ exports.tests = {
     await stopped("entry");
     await move("workbench.action.debug.stepOver");
     assert.equal(await move("nncdbg.reverseStepInto"), lineOf(FIRST_STEPS, "return %out"));
-    // There the program begins.
+    // The program starts there.
     assert.equal(await move("nncdbg.reverseStepOut", "entry"), lineOf(FIRST_STEPS, "%h:"));
   },
 
-  async "a NaN is caught where it is born"() {
+  async "a NaN is caught where it originates"() {
     await start(NAN);
     await stopped("entry");
-    await ask("setExceptionBreakpoints", { filters: ["nan"] });
+    await request("setExceptionBreakpoints", { filters: ["nan"] });
     assert.equal(await move("workbench.action.debug.continue", "exception"), lineOf(NAN, "%terms:"));
   },
 
@@ -63,7 +63,7 @@ exports.tests = {
     await stopped("entry");
     const context = { variable: { name: "%terms", evaluateName: "%terms" } };
     await vscode.commands.executeCommand("nncdbg.breakWhenNaN", context);
-    await ask("setExceptionBreakpoints", { filters: [] });
+    await request("setExceptionBreakpoints", { filters: [] });
     assert.equal(await move("workbench.action.debug.continue", "data breakpoint"), lineOf(NAN, "%terms:"));
   },
 };

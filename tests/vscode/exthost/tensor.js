@@ -1,4 +1,4 @@
-// The tensor view, from inside: which panels there are, and what they ask of the server.
+// The tensor view in the extension host: its panels, and their requests.
 
 const assert = require("node:assert/strict");
 const vscode = require("vscode");
@@ -28,7 +28,7 @@ exports.tests = {
     assert.deepEqual(panels().toSorted(), ["%h in column 2", "%h[1] in column 2", "%x * 2 in column 2"]);
   },
 
-  async "it asks once at each stop, with numbers as bytes, and follows the frame that it was opened from"() {
+  async "a panel sends one request at each stop, gets numbers as bytes, and keeps its frame"() {
     const wire = await listen("nncdbg/slice");
     await start(FIRST_STEPS);
     await stopped("entry");
@@ -36,10 +36,10 @@ exports.tests = {
     await until(() => wire.answered.length === 2, "type and shape, then the picture");
     const body = wire.answered[1];
     assert.deepEqual([body.type, body.elements, body.shape, typeof body.data], ["f32[2,4]", "f32", [2, 4], "string"]);
-    const frame = wire.asked[0].frameId;
+    const frame = wire.requested[0].frameId;
     await move("workbench.action.debug.stepInto");
     await until(() => wire.answered.length === 3, "one more at the next stop");
-    assert.equal(wire.asked[2].frameId, frame, "%x is a value of @main, and the program stands in @layer");
+    assert.equal(wire.requested[2].frameId, frame, "%x is a value of @main, and the program is in @layer");
     wire.dispose();
   },
 };

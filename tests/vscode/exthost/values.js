@@ -1,10 +1,10 @@
-// What is shown of values while stopped, and editing one.
+// Display of values at a stop, and an edit.
 
 const assert = require("node:assert/strict");
 const vscode = require("vscode");
 const {
   FIRST_STEPS,
-  ask,
+  request,
   inlineValues,
   listen,
   lineOf,
@@ -22,12 +22,12 @@ exports.tests = {
     await stopped("entry");
     await move("workbench.action.debug.stepOver");
     const frameId = (await top()).id;
-    assert.equal((await ask("evaluate", { expression: "size(%h)", context: "repl", frameId })).result, "8");
-    const hover = await ask("evaluate", { expression: "%h", context: "hover", frameId });
+    assert.equal((await request("evaluate", { expression: "size(%h)", context: "repl", frameId })).result, "8");
+    const hover = await request("evaluate", { expression: "%h", context: "hover", frameId });
     assert.match(hover.result, /^f32\[2,4\] \[\[/);
   },
 
-  async "lines end in the values that they have given"() {
+  async "executed lines end with their values"() {
     await start(FIRST_STEPS);
     await stopped("entry");
     await move("workbench.action.debug.stepOver");
@@ -38,31 +38,31 @@ exports.tests = {
     assert.ok(!shown.has(lineOf(FIRST_STEPS, "%probs:")));
   },
 
-  async "all lines in view are told in one request"() {
+  async "all visible lines are in one request"() {
     await start(FIRST_STEPS, { stopOnEntry: true });
     await stopped("entry");
-    // What is in view is asked for at the stop; these lines are part of it, or are asked for at once.
+    // The visible lines are requested at the stop; these lines are among them, or in one further request.
     const wire = await listen("nncdbg/lines");
     const shown = await inlineValues(FIRST_STEPS, 10, 5, 12);
     assert.ok(shown.has(lineOf(FIRST_STEPS, "graph @main")));
-    assert.ok(wire.asked.length <= 1, JSON.stringify(wire.asked));
-    const before = wire.asked.length;
+    assert.ok(wire.requested.length <= 1, JSON.stringify(wire.requested));
+    const before = wire.requested.length;
     await move("workbench.action.debug.stepOver");
-    await until(() => wire.asked.length > before, "the lines in view are asked for at the next stop");
+    await until(() => wire.requested.length > before, "the visible lines are requested at the next stop");
     wire.dispose();
   },
 
-  async "a value is edited, and what depends on it is computed again"() {
+  async "a value is edited, and dependent values are recomputed"() {
     await start(FIRST_STEPS);
     await stopped("entry");
     await move("workbench.action.debug.stepOver");
     const frameId = (await top()).id;
-    await ask("setExpression", { expression: "%h", value: "0", frameId });
+    await request("setExpression", { expression: "%h", value: "0", frameId });
     await move("workbench.action.debug.stepOver");
-    assert.equal((await ask("evaluate", { expression: "max(abs(%scores))", frameId: (await top()).id })).result, "0.0");
+    assert.equal((await request("evaluate", { expression: "max(abs(%scores))", frameId: (await top()).id })).result, "0.0");
   },
 
-  async "Explain Value asks for the value from the selected frame, then follows the stops"() {
+  async "Explain Value requests the value in the selected frame, and again at each stop"() {
     await start(FIRST_STEPS);
     await stopped("entry");
     await move("workbench.action.debug.stepOver");
@@ -71,12 +71,12 @@ exports.tests = {
     await vscode.commands.executeCommand("nncdbg.explain", { variable: { name: "%h", evaluateName: "%h" } });
     const body = await until(() => wire.answered.find(({ value }) => value === "%h"), "the answer");
     assert.match(body.steps.map(({ text }) => text).join("\n"), /Relu\(%centred\)/);
-    const asked = wire.asked.find(({ expression }) => expression === "%h");
-    assert.equal(asked.frameId, id);
+    const requested = wire.requested.find(({ expression }) => expression === "%h");
+    assert.equal(requested.frameId, id);
     const before = wire.answered.length;
     await move("workbench.action.debug.stepOver");
-    await until(() => wire.answered.length > before, "it is asked again at the next stop");
-    assert.deepEqual({ ...wire.asked.at(-1) }, { expression: "%h", frameId: undefined });
+    await until(() => wire.answered.length > before, "a request at the next stop");
+    assert.deepEqual({ ...wire.requested.at(-1) }, { expression: "%h", frameId: undefined });
     wire.dispose();
   },
 };

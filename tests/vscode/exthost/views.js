@@ -2,20 +2,20 @@
 
 const assert = require("node:assert/strict");
 const vscode = require("vscode");
-const { FIRST_STEPS, MODEL, ask, listen, move, over, start, stopped, top, until } = require("../session");
+const { FIRST_STEPS, MODEL, request, listen, move, endSession, start, stopped, top, until } = require("../session");
 
 const OWN = ["nncdbg/timeline", "nncdbg/nearby", "nncdbg/explain", "nncdbg/map"];
 
-/** ms without a request, after which a view has all that it requests at a stop. */
+/** ms without a request after which a view is complete at a stop. */
 const QUIET = 500;
 
-/** The number of requests of a view, once it makes no more. */
-async function settled({ asked }) {
-  for (let before = -1; before !== asked.length; ) {
-    before = asked.length;
+/** Returns the number of requests of a view, once there are no more. */
+async function settled({ requested }) {
+  for (let before = -1; before !== requested.length; ) {
+    before = requested.length;
     await new Promise((resolve) => setTimeout(resolve, QUIET));
   }
-  return asked.length;
+  return requested.length;
 }
 
 exports.tests = {
@@ -27,8 +27,8 @@ exports.tests = {
     for (let step = 0; step < 3; step++) {
       await move("workbench.action.debug.stepOver");
     }
-    await ask("nncdbg/marks", { action: "list" });
-    assert.deepEqual(wires.map(({ asked }) => asked.length), [0, 0, 0, 0]);
+    await request("nncdbg/marks", { action: "list" });
+    assert.deepEqual(wires.map(({ requested }) => requested.length), [0, 0, 0, 0]);
     wires.forEach((each) => each.dispose());
   },
 
@@ -43,15 +43,15 @@ exports.tests = {
     await move("workbench.action.debug.stepOver");
     await until(() => now()?.line === 11, "the second place");
     const frameId = (await top()).id;
-    await ask("evaluate", { expression: "mark here", context: "repl", frameId });
+    await request("evaluate", { expression: "mark here", context: "repl", frameId });
     await until(() => last().branches[0].moments.some(({ name }) => name === "here"), "the mark");
-    await ask("setExpression", { expression: "%h", value: "0", frameId });
-    await ask("evaluate", { expression: "set %h = 1", context: "repl", frameId });
+    await request("setExpression", { expression: "%h", value: "0", frameId });
+    await request("evaluate", { expression: "set %h = 1", context: "repl", frameId });
     await until(() => last().branches.length === 3, "the branches of two edits");
     wire.dispose();
   },
 
-  async "a marked moment is gone to"() {
+  async "a moment of the timeline can be visited"() {
     await start(FIRST_STEPS);
     await stopped("entry");
     const branch = { number: 0, moments: [] };
@@ -71,22 +71,22 @@ exports.tests = {
       await stopped("entry");
       const wire = await listen(command);
       await vscode.commands.executeCommand(`nncdbg.${view}.focus`);
-      // The value that an earlier test has chosen to explain may have no answer here.
-      await until(() => wire.asked.length, `${command} is requested`);
-      // A page that comes late has it requested once more.
+      // The value that an earlier test explained may have no answer here.
+      await until(() => wire.requested.length, `${command} is requested`);
+      // A page that loads late causes one more request.
       for (let requests = 0, steps = 0; requests !== 1; steps++) {
         assert.ok(steps < 4, `${command} is requested ${requests} times at a stop`);
         const before = await settled(wire);
         await move("workbench.action.debug.stepOver");
-        await until(() => wire.asked.length > before, "it is requested again");
+        await until(() => wire.requested.length > before, "it is requested again");
         requests = (await settled(wire)) - before;
       }
       wire.dispose();
-      await over();
+      await endSession();
     }
   },
 
-  async "the graph tab asks for the graph once, and for what has changed at each stop"() {
+  async "the graph tab requests the graph once, and its state at each stop"() {
     await start(FIRST_STEPS);
     await stopped("entry");
     const [graph, state] = await Promise.all(["nncdbg/graph", "nncdbg/graphState"].map(listen));
@@ -101,7 +101,7 @@ exports.tests = {
     [graph, state].forEach((each) => each.dispose());
   },
 
-  async "a model is handed over to Netron, a text is not"() {
+  async "a model opens in Netron, a text does not"() {
     const { opened } = await vscode.extensions.getExtension("tests.vscode-netron").activate();
     const wire = await listen("nncdbg/map");
     await vscode.commands.executeCommand("nncdbg.map.focus");
@@ -110,7 +110,7 @@ exports.tests = {
     await stopped("entry");
     await until(() => wire.answered.length, "the map of a text");
     await open();
-    await over();
+    await endSession();
     await start(MODEL);
     await stopped("entry");
     await until(async () => (await open(), opened.length), "the model in Netron");

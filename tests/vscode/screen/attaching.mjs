@@ -1,4 +1,4 @@
-// Attaching to a Python program of the user's, which goes on when the editor leaves.
+// Attaching to a Python program, which continues after the editor disconnects.
 
 import { spawn } from "node:child_process";
 import fs from "node:fs";
@@ -7,12 +7,12 @@ import path from "node:path";
 import { launches } from "../screen.mjs";
 
 export const tests = {
-  async "attach to a program, step, disconnect, and it goes on"({ page, screen, workspace, open, python }) {
+  async "attach to a program, step, disconnect, and the program continues"({ page, screen, workspace, open, python }) {
     const program = spawn(python, [path.join(workspace, "listening.py")], { cwd: workspace, stdio: ["pipe", "pipe", "inherit"] });
-    let said = "";
-    program.stdout.on("data", (data) => (said += data));
+    let output = "";
+    program.stdout.on("data", (data) => (output += data));
     try {
-      const port = Number(await screen.until(() => /^\d+(?=\n)/.exec(said)?.[0], "the port of the program"));
+      const port = Number(await screen.until(() => /^\d+(?=\n)/.exec(output)?.[0], "the port of the program"));
       launches(workspace, { request: "attach", connect: { host: "127.0.0.1", port } });
       await open();
       await screen.openFile("first_steps.nnc");
@@ -26,7 +26,7 @@ export const tests = {
       await screen.picture("attached");
       await page.locator('.debug-toolbar [aria-label^="Disconnect"]').click();
       await screen.gone(".debug-toolbar");
-      await screen.until(() => said.includes("the program has ended"), "the program goes on");
+      await screen.until(() => output.includes("the program has ended"), "the program continues");
     } finally {
       program.kill();
     }
@@ -34,10 +34,10 @@ export const tests = {
 
   async "the attach picker lists a program that listens"({ page, screen, workspace, open, python }) {
     const program = spawn(python, [path.join(workspace, "listening.py")], { cwd: workspace, stdio: ["pipe", "pipe", "inherit"] });
-    let said = "";
-    program.stdout.on("data", (data) => (said += data));
+    let output = "";
+    program.stdout.on("data", (data) => (output += data));
     try {
-      const port = await screen.until(() => /^\d+(?=\n)/.exec(said)?.[0], "the port of the program");
+      const port = await screen.until(() => /^\d+(?=\n)/.exec(output)?.[0], "the port of the program");
       launches(workspace, { request: "attach", connect: "${command:pickListener}" });
       await open();
       await screen.openFile("first_steps.nnc");
@@ -56,7 +56,7 @@ export const tests = {
   },
 
   async "an attach by socket waits until the program listens"({ page, screen, workspace, open, python }) {
-    // The path of a socket is short.
+    // The path of a socket must be short.
     const folder = fs.mkdtempSync(path.join(os.tmpdir(), "nncdbg-"));
     const socket = path.join(folder, "graphs.sock");
     const script = fs.readFileSync(path.join(workspace, "listening.py"), "utf8");
@@ -67,7 +67,7 @@ export const tests = {
     await screen.openFile("first_steps.nnc");
     await screen.click("%scores");
     await screen.breakHere();
-    await screen.pressUntil("F5", '.notification-toast:has-text("Waiting for a program to listen")', "that the editor waits");
+    await screen.pressUntil("F5", '.notification-toast:has-text("Waiting for a program to listen")', "the wait of the editor");
     const program = spawn(python, [late], { cwd: workspace, stdio: ["pipe", "pipe", "inherit"] });
     try {
       await screen.stoppedAt("%scores");

@@ -8,7 +8,7 @@ export const tests = {
     await open();
     await screen.openFile("first_steps.nnc");
     const click = async () => {
-      // A line that is just drawn again has no box.
+      // A line that is being redrawn has no box.
       const line = page.locator(".view-line", { hasText: "MatMul" }).first();
       const { y, height } = await screen.until(() => line.boundingBox(), "the line");
       const { x } = await page.locator(".editor-instance .margin").first().boundingBox();
@@ -27,7 +27,7 @@ export const tests = {
     await screen.stop();
   },
 
-  async "a filter ticked in BREAKPOINTS stops at a NaN's birth"({ page, screen, open }) {
+  async "a filter ticked in BREAKPOINTS stops where a NaN originates"({ page, screen, open }) {
     await open();
     await screen.debug("nan_softmax.nnc", "Softmax");
     const ticked = screen.rows("debug-breakpoints").locator("input[type=checkbox]:checked");
@@ -38,9 +38,9 @@ export const tests = {
     const box = screen.rows("debug-breakpoints", { hasText: "NaN originates" }).locator("input[type=checkbox]");
     await box.check();
     await screen.continueTo("%terms");
-    const said = page.locator(".exception-widget");
-    await said.waitFor();
-    assert.match(await said.innerText(), /NaN/);
+    const widget = page.locator(".exception-widget");
+    await widget.waitFor();
+    assert.match(await widget.innerText(), /NaN/);
     await screen.picture("exception");
     await screen.stop();
   },

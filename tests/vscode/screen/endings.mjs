@@ -1,8 +1,8 @@
-// How a run has ended, and where one can go from there.
+// The end of a run: its outputs and findings, and the offered actions.
 
 import assert from "node:assert/strict";
 
-/** The rows of the list of outputs and findings. */
+/** Opens the list of outputs and findings, and returns its rows. */
 async function rowsOf(screen, page, toast) {
   await toast.locator(".monaco-button", { hasText: "Show Outputs" }).click();
   await screen.see(".quick-input-list .monaco-list-row");
@@ -17,15 +17,15 @@ export const tests = {
     assert.ok(await ticked.isChecked(), "on by default");
     await ticked.click();
     await page.keyboard.press("F5");
-    const words = "nan_softmax.nnc has ended: %loss has NaN.";
-    const ended = await screen.held(words);
-    await screen.said(/^output %loss f32\[\] nan/);
+    const message = "nan_softmax.nnc has ended: %loss has NaN.";
+    const ended = await screen.holdToast(message);
+    await screen.expectAnswer(/^output %loss f32\[\] nan/);
     await screen.picture("ended");
     await ended.locator(".monaco-button", { hasText: "Restart and Stop Where It Originated" }).click();
     await screen.stoppedAt("%terms");
     await page.locator(".exception-widget").waitFor();
     await page.keyboard.press("F5");
-    await screen.held(words);
+    await screen.holdToast(message);
     const rows = await rowsOf(screen, page, ended);
     await screen.picture("outputs");
     const listed = async () => (await screen.texts(rows)).map((each) => /%loss|NaN originates/.exec(each)?.[0]).join();
@@ -38,7 +38,7 @@ export const tests = {
     await open();
     await screen.debug("first_steps.nnc", "layer");
     await page.keyboard.press("F5");
-    const ended = await screen.held("first_steps.nnc has ended.");
+    const ended = await screen.holdToast("first_steps.nnc has ended.");
     const rows = await rowsOf(screen, page, ended);
     await rows.filter({ hasText: "%probs" }).click();
     await screen.see('.tab:has-text("%probs")');

@@ -1,4 +1,4 @@
-// What VS Code says when nncdbg cannot begin, or ends too soon.
+// Messages in VS Code when nncdbg cannot start, or ends too soon.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -26,7 +26,7 @@ graph @main(%x: f32[4]) -> (%z) {
 }
 `;
 
-/** A Python of its own, that is given `more` to run as it starts. */
+/** Creates a virtual environment that runs `more` at its start, and returns its Python. */
 function environment(python, folder, more) {
   const home = path.join(folder, "venv");
   execFileSync(python, ["-m", "venv", "--without-pip", home]);
@@ -35,25 +35,25 @@ function environment(python, folder, more) {
   return path.join(home, "bin", "python");
 }
 
-/** The folders in which a Python finds what it imports. */
+/** Returns the import path of a Python. */
 function packages(python) {
-  const told = execFileSync(python, ["-c", "import sys, nncdbg, json; print(json.dumps(sys.path))"], { cwd: "/" });
-  return JSON.parse(told).filter((each) => each);
+  const output = execFileSync(python, ["-c", "import sys, nncdbg, json; print(json.dumps(sys.path))"], { cwd: "/" });
+  return JSON.parse(output).filter((each) => each);
 }
 
 export const tests = {
-  async "a server that dies at its start is told of, with the offer to restart"({ screen, workspace, open }) {
+  async "a server that dies at its start is reported, with a Restart button"({ screen, workspace, open }) {
     fs.writeFileSync(path.join(workspace, "dies.py"), "import os\n\nos._exit(3)\n");
     launches(workspace, { request: "launch", program: "nan_softmax.nnc", opLibrary: ["dies.py"] });
     await open();
     await screen.openFile("nan_softmax.nnc");
     await screen.click("Softmax");
-    const toast = await screen.startsInVain("nncdbg ended with exit code 3");
+    const toast = await screen.expectStartFailure("nncdbg ended with exit code 3");
     await screen.picture("died");
     assert.equal(await toast.locator(".monaco-button", { hasText: "Restart" }).count(), 1);
   },
 
-  async "a kernel that crashes is named; Restart begins again, with the breakpoints"({ page, screen, workspace, open }) {
+  async "a kernel that crashes is named, and Restart keeps the breakpoints"({ page, screen, workspace, open }) {
     fs.writeFileSync(path.join(workspace, "deadly.py"), DEADLY);
     fs.writeFileSync(path.join(workspace, "deadly.nnc"), GRAPH);
     launches(workspace, { request: "launch", program: "deadly.nnc", opLibrary: ["deadly.py"], stopOnEntry: false });
@@ -64,7 +64,7 @@ export const tests = {
     await screen.start();
     await screen.stoppedAt("deadly.Op");
     await page.keyboard.press("F10");
-    const toast = await screen.held("nncdbg ended during");
+    const toast = await screen.holdToast("nncdbg ended during");
     await screen.toast("inside deadly.Op at line 5").waitFor();
     await screen.picture("crashed");
     await screen.see(BREAKPOINT);
@@ -79,23 +79,23 @@ export const tests = {
     await open();
     await screen.openFile("nan_softmax.nnc");
     await screen.click("Softmax");
-    const toast = await screen.startsInVain("there is no Python at /nowhere/python");
+    const toast = await screen.expectStartFailure("there is no Python at /nowhere/python");
     await screen.picture("no-python");
     await toast.locator(".monaco-button", { hasText: "Select Python" }).click();
     await screen.see('.tab:has-text("Settings")');
   },
 
-  async "where the chosen Python has no nncdbg the message offers the extension's own"({ screen, workspace, open, settings, python }) {
+  async "if the selected Python has no nncdbg, the message offers the extension's own"({ screen, workspace, open, settings, python }) {
     settings({ "nncdbg.python": environment(python, path.dirname(workspace), "") });
     await open();
     await screen.openFile("nan_softmax.nnc");
     await screen.click("Softmax");
-    const toast = await screen.startsInVain("nncdbg is not installed for");
+    const toast = await screen.expectStartFailure("nncdbg is not installed for");
     await screen.picture("not-installed");
     assert.equal(await toast.locator(".monaco-button", { hasText: "Use nncdbg's Own Python" }).count(), 1);
   },
 
-  async "another version of nncdbg is told of, and the session begins"({ screen, workspace, open, settings, python }) {
+  async "another version of nncdbg is reported, and the session starts"({ screen, workspace, open, settings, python }) {
     const more = [...packages(python), "import nncdbg; nncdbg.__version__ = '9.9.9'"].join("\n");
     settings({ "nncdbg.python": environment(python, path.dirname(workspace), more) });
     await open();

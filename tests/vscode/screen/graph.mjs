@@ -10,20 +10,20 @@ async function openGraph(page, screen) {
   return pageOf(page, screen, "canvas[role=application]");
 }
 
-const said = (frame) => frame.locator(".said").innerText();
+const description = (frame) => frame.locator(".said").innerText();
 
-/** Chooses the first statement with a text by the search. */
+/** Selects the first result of a search. */
 async function search(screen, frame, text, expected) {
   await frame.getByLabel("Search").fill(text);
   // The layers may still be opening.
   await frame.locator(".count", { hasText: /^[1-9]\d* found$/ }).waitFor();
   await frame.getByLabel("Search").press("Enter");
-  await screen.until(async () => expected.test(await said(frame)), `${expected} is chosen`);
+  await screen.until(async () => expected.test(await description(frame)), `${expected} is chosen`);
 }
 
 const DEEP = 5000;
 
-/** A chain with residual connections, without layers. */
+/** Returns a chain of statements with residual connections, without layers. */
 function deep() {
   const statements = Array.from({ length: DEEP - 1 }, (_, index) => `  %h${index + 1}: f32[4,8] = Add(%h${index}, %h${index % 20 === 19 ? index - 19 : index})`);
   return ["#nncdbg 1", "opset 18", "", "graph @main(%x: f32[4,8]) -> (%y: f32[4,8]) {", "  %h0: f32[4,8] = Relu(%x)", ...statements, `  %y: f32[4,8] = Neg(%h${DEEP - 1})`, "  return %y", "}", ""].join("\n");
@@ -40,7 +40,7 @@ export const tests = {
     await search(screen, frame, "%terms", /%terms.*contains NaN/);
     await frame.getByLabel("Color by").selectOption("0");
     await frame.locator(".bar:visible").waitFor();
-    await screen.until(async () => /largest absolute value 0\.\d+/.test(await said(frame)) || (await search(screen, frame, "%logq", /%logq/), /largest absolute value/.test(await said(frame))), "its statistic");
+    await screen.until(async () => /largest absolute value 0\.\d+/.test(await description(frame)) || (await search(screen, frame, "%logq", /%logq/), /largest absolute value/.test(await description(frame))), "its statistic");
     await pictures(page, screen, settings, "graph");
     await frame.getByLabel("Search").fill("");
     await frame.locator("canvas[role=application]").focus();
@@ -52,7 +52,7 @@ export const tests = {
     await screen.stop();
   },
 
-  async "5,000 statements are there at once, and the view follows the program through them"({ page, screen, open, workspace }) {
+  async "5,000 statements are shown at once, and the view follows the program"({ page, screen, open, workspace }) {
     fs.writeFileSync(path.join(workspace, "deep.nnc"), deep());
     await open();
     await screen.debug("deep.nnc", "Relu");

@@ -1,4 +1,4 @@
-// The extension installs nncdbg for itself, from the wheel in its package; what that needs is downloaded.
+// The extension installs nncdbg for itself, from the wheel in its package; dependencies are downloaded.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
@@ -7,20 +7,20 @@ import { STOPPED } from "../screen.mjs";
 
 const OWN = { "nncdbg.python": "" };
 
-/** The folder in which VS Code lets the extension keep files. */
+/** Returns the storage folder of the extension. */
 function storage(workspace) {
   return path.join(path.dirname(path.dirname(workspace)), "data", "User", "globalStorage", "nncdbg.nncdbg");
 }
 
 export const tests = {
-  async "an installation that fails says why, and can be tried again; the model then opens and stops"({ page, screen, workspace, open, settings }) {
+  async "a failed installation shows the cause and can be retried; the model then opens and stops"({ page, screen, workspace, open, settings }) {
     settings(OWN);
     const folder = storage(workspace);
     fs.rmSync(folder, { recursive: true, force: true });
     fs.mkdirSync(path.dirname(folder), { recursive: true });
     fs.writeFileSync(folder, "no folder");
     await open();
-    // Once VS Code knows the language of this one, it mostly knows the editor of the model.
+    // Once VS Code has registered the language of this file, it has mostly registered the editor of models.
     await screen.openFile("nan_softmax.nnc");
     const failed = screen.toast("nncdbg cannot be installed");
     await failed.waitFor();
@@ -40,9 +40,9 @@ export const tests = {
     await screen.stop();
   },
 
-  async "what is installed serves the next session at once"({ page, screen, workspace, open, settings }) {
+  async "the next session uses the installation at once"({ page, screen, workspace, open, settings }) {
     settings(OWN);
-    // Nothing of the workspace is imported.
+    // No file of the workspace may be imported.
     for (const name of ["nncdbg.py", "sitecustomize.py", "json.py"]) {
       fs.writeFileSync(path.join(workspace, name), `open(${JSON.stringify(path.join(workspace, "owned"))}, "w")\n`);
     }

@@ -1,11 +1,11 @@
-// Models that open as listings, and those that do not.
+// Models that open as listings, and models that cannot be read.
 
 import assert from "node:assert/strict";
 
 export const tests = {
   async "an .onnx opens as a listing"({ page, screen, open }) {
     await open();
-    // Once VS Code knows the language of this one, it mostly knows the editor of the other.
+    // Once VS Code has registered the language of this file, it has mostly registered the editor of models.
     await screen.openFile("nan_softmax.nnc");
     await screen.openModel("model.onnx", "model.nnc");
     await screen.debugLine("Add(");
@@ -15,13 +15,13 @@ export const tests = {
     await screen.stop();
   },
 
-  async "a model that cannot be read says why"({ page, screen, open }) {
+  async "a model that cannot be read shows the error"({ page, screen, open }) {
     await open();
     await screen.openFile("nan_softmax.nnc");
     await screen.doubleClickFile("junk.onnx");
     await screen.see('.tab[data-resource-name="junk.onnx"]');
-    const said = page.frameLocator("iframe.webview").frameLocator("#active-frame").locator("main");
-    await screen.until(async () => /error: .*junk\.onnx/s.test(await said.innerText()), "the error");
+    const message = page.frameLocator("iframe.webview").frameLocator("#active-frame").locator("main");
+    await screen.until(async () => /error: .*junk\.onnx/s.test(await message.innerText()), "the error");
     await screen.picture("junk");
   },
 };

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 const row = (page, name) => page.locator(`.monaco-list-row[aria-label^="${name} ("]`).first();
 
 export const tests = {
-  async "a model that fails says where and why, and is debugged at the origin"({ page, screen, open }) {
+  async "a model that fails shows origin and cause, and a session starts at the origin"({ page, screen, open }) {
     await open();
     await screen.openFile("nan_softmax.nnc");
     await screen.command("nncdbg: Watch This Model");
@@ -30,7 +30,7 @@ export const tests = {
     await screen.stop();
   },
 
-  async "the models of the workspace are listed, and a good one passes"({ page, screen, open }) {
+  async "the models of the workspace are listed, and one without findings passes"({ page, screen, open }) {
     await open();
     await screen.openFile("first_steps.nnc");
     await screen.command("nncdbg: Watch This Model");

@@ -1,16 +1,16 @@
-// Files that are long, wrong, oddly named, or that change while they are debugged.
+// Files that are long or invalid, have unusual names, or change during a session.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
 
-/** A chain of so many statements. */
+/** Returns a chain of `length` statements. */
 function chain(length) {
   const lines = Array.from({ length }, (_, index) => `  %v${index + 1}: f32[4] = Neg(%v${index})`);
   return ["#nncdbg 1", "", `graph @main(%v0: f32[4]) -> (%v${length}) {`, ...lines, `  return %v${length}`, "}", ""].join("\n");
 }
 
-/** So many statements, each with an operand that nothing defines. */
+/** Returns `count` statements, each with an undefined operand. */
 function wrong(count) {
   const lines = Array.from({ length: count }, (_, index) => `  %v${index + 1}: f32[4] = Neg(%nothing${index})`);
   return ["#nncdbg 1", "", `graph @main(%v0: f32[4]) -> (%v${count}) {`, ...lines, `  return %v${count}`, "}", ""].join("\n");
@@ -40,7 +40,7 @@ export const tests = {
     await screen.stop();
   },
 
-  async "a text with 1,000 errors shows them, and no session begins"({ page, screen, workspace, open }) {
+  async "a text with 1,000 errors shows them, and no session starts"({ page, screen, workspace, open }) {
     fs.writeFileSync(path.join(workspace, "wrong.nnc"), wrong(1_000));
     await open();
     await screen.openFile("wrong.nnc");
@@ -55,12 +55,12 @@ export const tests = {
     await screen.picture("wrong-debug");
   },
 
-  async "a file that changes while it is debugged is told of"({ screen, workspace, open }) {
+  async "a file that changes during a session is reported"({ screen, workspace, open }) {
     await open();
     await screen.debug("nan_softmax.nnc", "Softmax");
     const file = path.join(workspace, "nan_softmax.nnc");
     fs.writeFileSync(file, fs.readFileSync(file, "utf8").replace("200.0", "100.0"));
-    const toast = await screen.held("nan_softmax.nnc has changed");
+    const toast = await screen.holdToast("nan_softmax.nnc has changed");
     await screen.picture("changed");
     await toast.locator(".monaco-button", { hasText: "Restart" }).click();
     await screen.line(/%scale: f32\[\] = 100\.0/);

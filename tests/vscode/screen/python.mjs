@@ -1,4 +1,4 @@
-// Python + nncdbg: a Python program under debugpy and its graphs, begun, stopped and ended together.
+// Python + nncdbg: a Python program under debugpy and its graphs, started, stopped and ended together.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
@@ -28,7 +28,7 @@ function freePort() {
   });
 }
 
-/** A workspace with the program, and one configuration for both. */
+/** Writes the program and one launch configuration for both sessions, and returns the port. */
 async function compound(workspace, script = program, port = undefined) {
   port ??= await freePort();
   fs.writeFileSync(path.join(workspace, "both.py"), script(port));
@@ -40,7 +40,7 @@ async function compound(workspace, script = program, port = undefined) {
   return port;
 }
 
-/** A breakpoint in a line of a file that is open. */
+/** Opens a file, and sets a breakpoint in the line with this text. */
 async function breakIn(page, screen, name, text) {
   const tab = page.locator(`.tab[data-resource-name="${name}"]`);
   if (await tab.count()) {
@@ -57,13 +57,13 @@ async function breakIn(page, screen, name, text) {
 const sessions = async (page, screen) => (await screen.texts(screen.rows("debug-call-stack"))).join(" | ");
 
 export const tests = {
-  async "both sessions begin with one key, stop at their breakpoints, continue, and end together"({ page, screen, workspace, open }) {
+  async "both sessions start with one key, stop at their breakpoints, continue, and end together"({ page, screen, workspace, open }) {
     await compound(workspace);
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
     await breakIn(page, screen, "both.py", "dbg = ");
     await breakIn(page, screen, "both.py", "result = ");
-    await screen.pressUntil("F5", BEGUN, "that the sessions begin");
+    await screen.pressUntil("F5", BEGUN, "the start of the sessions");
     await screen.stoppedAt("dbg = ");
     await screen.picture("python-stopped");
     // The server of the graphs answers while Python is stopped.
@@ -85,18 +85,18 @@ export const tests = {
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
     await breakIn(page, screen, "first_steps.nnc", "%scores");
-    await screen.pressUntil("F5", BEGUN, "that the sessions begin");
+    await screen.pressUntil("F5", BEGUN, "the start of the sessions");
     await screen.stoppedAt("%scores");
     await screen.stop();
   },
 
-  async "a program may take long before it listens; a restart begins the graph again and keeps the program"({ page, screen, workspace, open }) {
+  async "the session waits for a slow program to listen; a restart restarts the graph and keeps the program"({ page, screen, workspace, open }) {
     const slow = (port) => program(port).replace("loaded = ", "import time\ntime.sleep(15)\nloaded = ");
     await compound(workspace, slow);
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
     await breakIn(page, screen, "first_steps.nnc", "%scores");
-    await screen.pressUntil("F5", BEGUN, "that the sessions begin");
+    await screen.pressUntil("F5", BEGUN, "the start of the sessions");
     await screen.stoppedAt("%scores");
     const computed = '.view-line:has-text("%scores"):has-text("MatMul"):has-text("[[")';
     await screen.pressUntil("F10", computed, "a step of the graph");
@@ -108,11 +108,11 @@ export const tests = {
     await screen.stop();
   },
 
-  async "a program that ends before it listens ends the wait, and says what is missing"({ page, screen, workspace, open }) {
+  async "a program that ends before it listens ends the wait with a message"({ page, screen, workspace, open }) {
     await compound(workspace, () => 'print("nothing to debug")\n');
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
-    await screen.pressUntil("F5", `${BEGUN}, ${DIALOG}`, "that the session begins");
+    await screen.pressUntil("F5", `${BEGUN}, ${DIALOG}`, "the start of the session");
     const dialog = page.locator(DIALOG, { hasText: "ended before it listened" });
     await dialog.waitFor();
     await screen.picture("python-ended-early");
@@ -121,7 +121,7 @@ export const tests = {
     await screen.gone(".debug-toolbar");
   },
 
-  async "a port that is taken is named, and the program is not started"({ page, screen, workspace, open }) {
+  async "a port in use is reported, and the program is not started"({ page, screen, workspace, open }) {
     const server = net.createServer().listen(0, "127.0.0.1");
     await new Promise((resolve) => server.once("listening", resolve));
     try {
@@ -129,7 +129,7 @@ export const tests = {
       await compound(workspace, () => 'open("started", "w")\n', port);
       await open("debugpy");
       await screen.openFile("first_steps.nnc");
-      await screen.pressUntil("F5", `${BEGUN}, ${DIALOG}`, "that the session begins");
+      await screen.pressUntil("F5", `${BEGUN}, ${DIALOG}`, "the start of the session");
       await page.locator(DIALOG, { hasText: `another program is already listening on 127.0.0.1:${port}` }).waitFor();
       await page.keyboard.press("Escape");
       assert.equal(fs.existsSync(path.join(workspace, "started")), false);
@@ -142,7 +142,7 @@ export const tests = {
     await compound(workspace);
     await open();
     await screen.openFile("first_steps.nnc");
-    const toast = await screen.startsInVain("cannot start");
+    const toast = await screen.expectStartFailure("cannot start");
     await screen.picture("no-debugpy");
     assert.match(await toast.innerText(), /install or enable the Python Debugger extension \(ms-python\.debugpy\)/);
     assert.equal(await toast.locator(".monaco-button", { hasText: "Show Extension" }).count(), 1);

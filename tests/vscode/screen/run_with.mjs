@@ -24,7 +24,7 @@ async function openForm(page, screen) {
 }
 
 export const tests = {
-  async "a model runs with what the form has, and the form keeps it"({ page, screen, workspace, open, settings }) {
+  async "a model runs with the values of the form, and the form keeps them"({ page, screen, workspace, open, settings }) {
     fs.writeFileSync(path.join(workspace, "sized.nnc"), SIZED);
     await open();
     await screen.openFile("sized.nnc");
@@ -52,7 +52,7 @@ export const tests = {
     await open();
     await screen.openFile("unknown.nnc");
     await screen.click("Relu");
-    await screen.pressUntil("F5", `${BEGUN}, .tab:has-text("Run unknown.nnc with")`, "that a session begins");
+    await screen.pressUntil("F5", `${BEGUN}, .tab:has-text("Run unknown.nnc with")`, "the start of a session");
     const form = await pageOf(page, screen, "form .words");
     assert.match(await form.locator(".words").innerText(), /input %x has no known type/);
     assert.equal(await page.locator(".monaco-dialog-box").count(), 0);

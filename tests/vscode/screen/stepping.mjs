@@ -1,4 +1,4 @@
-// Breakpoints and steps, with the keys and buttons of VS Code, and what stands in the text while stopped.
+// Breakpoints and steps, with the keys and buttons of VS Code, and inline values at a stop.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
@@ -24,7 +24,7 @@ export const tests = {
     const word = page.locator(".view-lines > .view-line span", { hasText: /^%h$/ }).first();
     const hover = page.locator(".debug-hover-widget");
     await screen.until(async () => {
-      // The text moves as the language server's lenses come in, and only a pointer that moves is looked at.
+      // The text moves when code lenses appear, and VS Code reacts only to a moving pointer.
       const { x, y } = await word.boundingBox();
       await page.mouse.move(x + 60, y + 250);
       await page.mouse.move(x + 5, y + 8);
@@ -47,7 +47,7 @@ export const tests = {
     await screen.stepUntil("F10", /%rnn::twice: .*Add.*\[/);
     await screen.row("debug-variables", /twice/);
     await screen.enter("%rnn::twice / %rnn::hidden");
-    await screen.said(/f32\[2\].*2/);
+    await screen.expectAnswer(/f32\[2\].*2/);
     await screen.picture("prefixes");
     await screen.stop();
   },
@@ -96,11 +96,11 @@ export const tests = {
     await page.keyboard.press("F10");
     await screen.stoppedAt("%scores:");
     await screen.enter("size(%h)");
-    await screen.said(/^8$/);
+    await screen.expectAnswer(/^8$/);
     await screen.enter("stats %h");
-    await screen.said(/max 1\.93/);
+    await screen.expectAnswer(/max 1\.93/);
     await screen.enter("%nothing");
-    await screen.said(/%nothing/);
+    await screen.expectAnswer(/%nothing/);
     await screen.picture("console");
     await screen.stop();
   },

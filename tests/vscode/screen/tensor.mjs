@@ -1,4 +1,4 @@
-// The tensor view, as a person sees it.
+// The tensor view on the screen.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -43,7 +43,7 @@ function prepare(workspace, python) {
   fs.writeFileSync(path.join(workspace, ".vscode", "launch.json"), JSON.stringify({ version: "0.2.0", configurations: [launch] }));
 }
 
-/** The one tensor view that is on the screen. */
+/** The visible tensor view. */
 export class TensorView {
   constructor(page, screen) {
     this.page = page;
@@ -58,19 +58,19 @@ export class TensorView {
     await this.screen.see('.quick-input-message:has-text("Which value?")');
     await input.fill(expression);
     await this.page.keyboard.press("Enter");
-    await this.says("h1", new RegExp(`^${expression.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`));
+    await this.expectText("h1", new RegExp(`^${expression.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`));
   }
 
-  async says(selector, pattern) {
+  async expectText(selector, pattern) {
     const place = this.frame.locator(selector).first();
-    // A page that comes or goes has no frame for a moment.
+    // A page that opens or closes has no frame for a moment.
     const text = () => place.innerText({ timeout: 1000 }).catch(() => "");
     let seen = "";
     await this.screen.until(async () => pattern.test((seen = await text())), `${pattern} in ${selector}`);
     return seen;
   }
 
-  /** Where something stands, once it stays there. */
+  /** Returns the bounding box of an element, once it is stable. */
   async settled(selector) {
     let last;
     return this.screen.until(async () => {
@@ -78,7 +78,7 @@ export class TensorView {
       last = await this.frame.locator(selector).first().boundingBox();
       await this.page.waitForTimeout(200);
       return JSON.stringify(last) === before && last;
-    }, `${selector} at rest`);
+    }, `a stable ${selector}`);
   }
 
   async choose(label, option) {
@@ -105,7 +105,7 @@ async function stepTo(page, screen, text) {
 }
 
 export const tests = {
-  async "a value of a million elements opens beside the listing, and its NaN is seen"({ page, screen, open, workspace, python }) {
+  async "a value of a million elements opens beside the listing, and its NaN is visible"({ page, screen, open, workspace, python }) {
     prepare(workspace, python);
     await open();
     await screen.debug("tensors.nnc", "Mul(%x");
@@ -113,33 +113,33 @@ export const tests = {
     await screen.row("debug-variables", /%twice/);
     await screen.rows("debug-variables", { hasText: "%twice" }).first().click({ button: "right" });
     const entry = page.locator(".monaco-menu .action-label", { hasText: "View Tensor" }).last();
-    // A menu that has only just opened takes no click.
+    // A menu that has just opened ignores a click.
     await screen.again(() => entry.click({ timeout: 1000 }).catch(() => undefined), "iframe.webview:visible", "the view");
     const view = new TensorView(page, screen);
-    await view.says(".type", /^f32\[1024,1024\]$/);
-    await view.says(".statistics", /nan 1 · inf 1/);
-    assert.match(await view.says(".legend", /NaN/), /NaN 1\s+\+Inf 1/);
-    await view.says(".words", /block of 4 × 4 elements/);
+    await view.expectText(".type", /^f32\[1024,1024\]$/);
+    await view.expectText(".statistics", /nan 1 · inf 1/);
+    assert.match(await view.expectText(".legend", /NaN/), /NaN 1\s+\+Inf 1/);
+    await view.expectText(".words", /block of 4 × 4 elements/);
     const canvas = view.frame.locator("figure canvas");
     const { width, height } = await view.settled("figure canvas");
     const at = (row, column) => ({ x: 48 + ((column + 0.5) / 1024) * (width - 54), y: 6 + ((row + 0.5) / 1024) * (height - 27) });
     await canvas.click({ position: at(701, 333) });
-    await view.says(".readout", /^\[700:704, 332:336\] .*NaN$/);
+    await view.expectText(".readout", /^\[700:704, 332:336\] .*NaN$/);
     await page.keyboard.press("ArrowRight");
-    await view.says(".readout", /^\[700:704, 336:340\] +-?\d\.\d+$/);
+    await view.expectText(".readout", /^\[700:704, 336:340\] +-?\d\.\d+$/);
     await screen.picture("tensor-heat");
     await page.keyboard.press("ArrowLeft");
     for (const block of [/block of 2 × 2/, /Every element/, /Every element/, /Every element/, /Every element/]) {
       await page.keyboard.press("+");
-      await view.says(".words", block);
+      await view.expectText(".words", block);
     }
-    await view.says(".readout", /^\[700, 332\] +1\.2\d+$/);
+    await view.expectText(".readout", /^\[700, 332\] +1\.2\d+$/);
     await page.keyboard.press("ArrowDown");
     await page.keyboard.press("ArrowRight");
-    await view.says(".readout", /^\[701, 333\] +nan$/);
+    await view.expectText(".readout", /^\[701, 333\] +nan$/);
     await screen.picture("tensor-zoomed");
     await screen.stop();
-    await view.says(".when", /The session has ended/);
+    await view.expectText(".when", /The session has ended/);
   },
 
   async "each kind of value has a view"({ page, screen, open, workspace, python }) {
@@ -149,10 +149,10 @@ export const tests = {
     await stepTo(page, screen, "%y:");
     const view = new TensorView(page, screen);
     await view.open("%features");
-    await view.says(".words", /Every element is shown/);
+    await view.expectText(".words", /Every element is shown/);
     await screen.picture("tensor-image");
     await view.choose("View", "channels");
-    await view.says("figcaption", /^0$/);
+    await view.expectText("figcaption", /^0$/);
     await screen.picture("tensor-channels");
     await view.choose("View", "heat");
     await view.frame.getByLabel("Index of axis 1 as a number").fill("2");
@@ -160,64 +160,64 @@ export const tests = {
     await screen.until(async () => (await view.frame.locator("figure canvas").count()) === 1, "one picture");
     await view.frame.locator("figure canvas").focus();
     await page.keyboard.press("ArrowDown");
-    await view.says(".readout", /^\[0, 2, 1, 0\] /);
+    await view.expectText(".readout", /^\[0, 2, 1, 0\] /);
     await page.keyboard.press("PageUp");
-    await view.says(".statistics", /std/);
+    await view.expectText(".statistics", /std/);
     await page.keyboard.press("ArrowDown");
-    await view.says(".readout", /^\[0, 1, 2, 0\] /);
+    await view.expectText(".readout", /^\[0, 1, 2, 0\] /);
     await screen.picture("tensor-slices");
     const library = () => view.frame.locator("body").evaluate(() => typeof globalThis.uplot);
     assert.equal(await library(), "undefined", "the plotting library is loaded with the first plot");
     await view.open("%signal");
     await view.frame.locator(".uplot canvas").waitFor();
     assert.equal(await library(), "object");
-    await view.says(".legend", /NaN 1/);
+    await view.expectText(".legend", /NaN 1/);
     await screen.picture("tensor-line");
     await view.open("%twice");
     await view.choose("View", "histogram");
-    await view.says(".words", /64 bins/);
-    await view.says(".legend", /NaN 1\s+\+Inf 1/);
+    await view.expectText(".words", /64 bins/);
+    await view.expectText(".legend", /NaN 1\s+\+Inf 1/);
     await screen.picture("tensor-histogram");
     await view.choose("View", "table");
-    await view.says(".table .head", /0\s+1\s+2/);
+    await view.expectText(".table .head", /0\s+1\s+2/);
     await screen.picture("tensor-table");
     await view.open("%words");
-    await view.says(".table", /größe/);
+    await view.expectText(".table", /größe/);
     await view.open("%empty");
-    await view.says(".message", /f32\[0,3\] has no elements/);
+    await view.expectText(".message", /f32\[0,3\] has no elements/);
     await view.open("%rows");
-    await view.says(".message", /not a tensor/);
+    await view.expectText(".message", /not a tensor/);
     await screen.picture("tensor-sequence");
     await view.open("mean(%small)");
-    await view.says(".table", /-?\d\.\d+/);
+    await view.expectText(".table", /-?\d\.\d+/);
     await view.open("%y");
-    await view.says(".message", /not computed yet/);
+    await view.expectText(".message", /not computed yet/);
     await screen.picture("tensor-not-yet");
     await page.keyboard.press("F10");
-    await view.says(".statistics", /nan 1/);
+    await view.expectText(".statistics", /nan 1/);
     await screen.stop();
   },
 
-  async "Next NaN goes from one to the next, in the picture and in the table"({ page, screen, open, workspace, python }) {
+  async "Next NaN visits each NaN and Inf, in the picture and in the table"({ page, screen, open, workspace, python }) {
     prepare(workspace, python);
     await open();
     await screen.debug("tensors.nnc", "Mul(%x");
     await stepTo(page, screen, "%y:");
     const view = new TensorView(page, screen);
     await view.open("%twice");
-    await view.says(".statistics", /nan 1 · inf 1/);
+    await view.expectText(".statistics", /nan 1 · inf 1/);
     for (const place of [/^\[200, 800\] +inf$/, /^\[701, 333\] +nan$/, /^\[200, 800\] +inf$/]) {
       await view.press(NEXT);
-      await view.says(".readout", place);
+      await view.expectText(".readout", place);
     }
-    await view.says(".words", /Every element is shown/);
+    await view.expectText(".words", /Every element is shown/);
     await screen.picture("tensor-next-nan");
     await view.choose("View", "table");
     await view.press(NEXT);
-    await view.says('.cell[aria-selected="true"]', /^nan$/);
+    await view.expectText('.cell[aria-selected="true"]', /^nan$/);
     await view.open("%image");
     await view.press(NEXT);
-    await view.says(".message", /All elements are finite/);
+    await view.expectText(".message", /All elements are finite/);
     await screen.stop();
   },
 
@@ -230,7 +230,7 @@ export const tests = {
     await view.open("%x[:, 0:16]");
     const { width, height } = await view.settled("figure canvas");
     assert.ok(Math.abs((height - 33) / (width - 54) - 64) < 1, `${width} x ${height} is 16 columns of 1024 rows`);
-    assert.ok(await view.frame.locator(".pictures").evaluate((each) => each.scrollHeight > each.clientHeight), "the rest is scrolled to");
+    assert.ok(await view.frame.locator(".pictures").evaluate((each) => each.scrollHeight > each.clientHeight), "the picture can be scrolled");
     await screen.picture("tensor-long");
     await view.open("exp(%small * 8)");
     await view.choose("Scale", "log");
@@ -242,8 +242,8 @@ export const tests = {
     await view.choose("Compare with", "expression");
     await view.frame.getByLabel("Expression to compare with").fill("%x[650:714, 300:364] * 1e-30");
     await page.keyboard.press("Enter");
-    await view.says(".distance", /NaN on one side: 1 · largest difference/);
-    await view.says(".legend", /difference: NaN 1/);
+    await view.expectText(".distance", /NaN on one side: 1 · largest difference/);
+    await view.expectText(".legend", /difference: NaN 1/);
     const heights = await view.frame.locator("figure canvas").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().height));
     assert.equal(heights.length, 3);
     assert.ok(heights.every((each) => each >= 96) && new Set(heights).size === 1, heights.join());
@@ -276,7 +276,7 @@ export const tests = {
     await screen.stop();
   },
 
-  async "an edited element is seen in all views, and a view that is pinned follows"({ page, screen, open, workspace, python }) {
+  async "an edited element is shown in all views, and a pinned view keeps its stop"({ page, screen, open, workspace, python }) {
     prepare(workspace, python);
     await open();
     await screen.debug("tensors.nnc", "Mul(%x");
@@ -287,16 +287,16 @@ export const tests = {
     await view.frame.locator(".cell").nth(4).dblclick();
     await view.frame.locator(".cell input").fill("41.5");
     await page.keyboard.press("Enter");
-    await view.says(".table", /41\.5/);
-    await view.says(".statistics", /max 41\.5/);
+    await view.expectText(".table", /41\.5/);
+    await view.expectText(".statistics", /max 41\.5/);
     await view.open("%double");
-    await view.says(".statistics", /max 83/);
+    await view.expectText(".statistics", /max 83/);
     await view.press(FOLLOW);
     await view.choose("View", "table");
-    await view.says(".table", /83/);
+    await view.expectText(".table", /83/);
     await page.locator(".tab", { hasText: "tensors.nnc" }).click();
     await page.keyboard.press("F10");
-    await view.says(".when", /from another stop/);
+    await view.expectText(".when", /from another stop/);
     await screen.picture("tensor-unpinned");
     await screen.stop();
   },
@@ -316,57 +316,57 @@ export const tests = {
     }
     await view.open("%s");
     await view.choose("Compare with", "previous");
-    await view.says(".distance", /6 of 6 elements differ · largest difference \d\.\d+ · relative 0\.3333/);
+    await view.expectText(".distance", /6 of 6 elements differ · largest difference \d\.\d+ · relative 0\.3333/);
     assert.deepEqual(await view.frame.locator("figcaption").allInnerTexts(), ["this value", "other value", "difference"]);
     await screen.picture("tensor-previous");
     await view.choose("Compare with", "expression");
     await view.frame.getByLabel("Expression to compare with").fill("%s * 1");
     await page.keyboard.press("Enter");
-    await view.says(".distance", /All elements are equal/);
+    await view.expectText(".distance", /All elements are equal/);
     await view.choose("Compare with", "branch");
-    await view.says(".message", /only one branch/);
+    await view.expectText(".message", /only one branch/);
     await view.choose("View", "table");
     await view.choose("Show", "here");
-    await view.says(".distance", /only one branch/);
+    await view.expectText(".distance", /only one branch/);
     await view.settled(".cell");
     await view.frame.locator(".cell").first().dblclick();
     await view.frame.locator(".cell input").fill("7");
     await page.keyboard.press("Enter");
-    await view.says(".distance", /1 of 6 elements differ · .* · worst at \[0, 0\]/);
+    await view.expectText(".distance", /1 of 6 elements differ · .* · worst at \[0, 0\]/);
     await screen.stop();
   },
 
-  async "a hidden view comes back as it was, and one that is pinned takes over the next session"({ page, screen, open }) {
+  async "a hidden view is restored, and a view that follows continues in the next session"({ page, screen, open }) {
     await open();
     await screen.debug("first_steps.nnc", "Greater");
     await stepTo(page, screen, "MatMul");
     const view = new TensorView(page, screen);
     await view.open("%h");
-    await view.says(".when", /^Values at @main, line 11\.$/);
-    const statistics = await view.says(".statistics", /8 elements/);
+    await view.expectText(".when", /^Values at @main, line 11\.$/);
+    const statistics = await view.expectText(".statistics", /8 elements/);
     await view.press(FOLLOW);
     await page.keyboard.press("Control+1");
     await stepTo(page, screen, "while");
-    await view.says(".when", /^Values at @main, line 11\. These values are from another stop\.$/);
+    await view.expectText(".when", /^Values at @main, line 11\. These values are from another stop\.$/);
     await view.open("%x");
     await page.locator(".tab", { hasText: "%h" }).click();
-    await view.says("h1", /^%h$/);
-    await view.says(".when", /^Values at @main, line 11\. These values are from another stop\.$/);
-    assert.equal(await view.says(".statistics", /8 elements/), statistics);
+    await view.expectText("h1", /^%h$/);
+    await view.expectText(".when", /^Values at @main, line 11\. These values are from another stop\.$/);
+    assert.equal(await view.expectText(".statistics", /8 elements/), statistics);
     await view.press(FOLLOW);
-    await view.says(".when", /^Values at @main, line 12\.$/);
+    await view.expectText(".when", /^Values at @main, line 12\.$/);
     await screen.stop();
-    await view.says(".when", /^Values at @main, line 12\. The session has ended\. The view updates in the next session\.$/);
+    await view.expectText(".when", /^Values at @main, line 12\. The session has ended\. The view updates in the next session\.$/);
     await page.keyboard.press("Control+1");
     await screen.start();
-    await view.says(".message", /%h/);
+    await view.expectText(".message", /%h/);
     await stepTo(page, screen, "MatMul");
-    await view.says(".when", /^Values at @main, line 11\.$/);
-    assert.equal(await view.says(".statistics", /8 elements/), statistics);
+    await view.expectText(".when", /^Values at @main, line 11\.$/);
+    assert.equal(await view.expectText(".statistics", /8 elements/), statistics);
     await screen.stop();
   },
 
-  async "it is readable in each theme, and when all is twice as large"({ page, screen, open, settings, workspace, python }) {
+  async "the view is readable in each theme and at twice the size"({ page, screen, open, settings, workspace, python }) {
     prepare(workspace, python);
     settings({ "workbench.colorTheme": "Default Dark Modern" });
     await open();
@@ -375,9 +375,9 @@ export const tests = {
     const view = new TensorView(page, screen);
     const long = "%a/very/long/name/of/a/value/as/exporters/write/them/layers.11.attention.self.query";
     await view.open(`${long} + 0 * ${long}`);
-    await view.says(".statistics", /6 elements/);
+    await view.expectText(".statistics", /6 elements/);
     await view.open("%twice");
-    await view.says(".statistics", /nan 1/);
+    await view.expectText(".statistics", /nan 1/);
     await view.choose("Colors", "diverging");
     await page.keyboard.press("ArrowDown");
     const themes = { dark: "Default Dark Modern", light: "Default Light Modern", contrast: "Default High Contrast" };
@@ -389,13 +389,13 @@ export const tests = {
     }
     await page.keyboard.press("Control+j");
     await page.keyboard.press("Control+b");
-    // Half as many pixels are what a window has left when all in it is twice as large.
+    // At twice the size, a window has room for half as many pixels.
     const { width, height } = page.viewportSize();
     await page.setViewportSize({ width: width / 2, height: height / 2 });
     await view.settled("main");
     await screen.picture("tensor-twice");
     const { scrollWidth, clientWidth } = await view.frame.locator("body").evaluate(({ scrollWidth, clientWidth }) => ({ scrollWidth, clientWidth }));
-    assert.ok(scrollWidth <= clientWidth, "nothing stands out to the side");
+    assert.ok(scrollWidth <= clientWidth, "nothing overflows to the side");
     await page.setViewportSize({ width, height });
   },
 };

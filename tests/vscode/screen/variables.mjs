@@ -1,13 +1,13 @@
-// VARIABLES: what can be done with a value there.
+// Actions on a value in VARIABLES.
 
 import assert from "node:assert/strict";
 import { pageOf } from "./views.mjs";
 
-/** How long an input may take to open, in milliseconds; it may also be closed already. */
+/** ms to wait for an input to open; it may also be closed already. */
 const INPUT = 5_000;
 
-/** Steps over the layer, and enters a text as the value of %h in VARIABLES, until something is seen of it:
- * VS Code closes an input when it draws the view again, as it does some time after a step. */
+/** Steps over the layer, and enters a text as the value of %h in VARIABLES until it has a visible effect:
+ * VS Code closes an input when it redraws the view, some time after a step. */
 async function setLayer(page, screen, text, seen) {
   await screen.debug("first_steps.nnc", "Greater");
   await screen.stepUntil("F10", /%h: .*@layer.*\[\[/);
@@ -42,7 +42,7 @@ export const tests = {
     await screen.picture("why");
     await screen.stop();
   },
-  async "a value is edited in VARIABLES, and what depends on it follows"({ page, screen, open }) {
+  async "a value is edited in VARIABLES, and dependent values are recomputed"({ page, screen, open }) {
     await open();
     await setLayer(page, screen, "0", '.debug-variables .monaco-list-row:has-text("%h"):has-text("[[0. 0.")');
     await screen.stepUntil("F10", /%scores.*MatMul.*\[\[0\. 0\./);
@@ -50,7 +50,7 @@ export const tests = {
     await screen.stop();
   },
 
-  async "a value that does not fit is refused in a sentence"({ page, screen, open }) {
+  async "an invalid value is refused with a message"({ page, screen, open }) {
     await open();
     await setLayer(page, screen, "no_such(", '.monaco-inputbox-container:has-text("no_such"), .notification-toast:has-text("no_such")');
     await screen.picture("refused");

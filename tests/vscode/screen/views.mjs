@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
 
-/** A view, by its title: its rows, and its buttons. */
+/** Returns the pane of a view by its title. */
 function pane(page, title) {
   return page.locator(".pane", { has: page.locator(`.pane-header[aria-label^="${title}"]`) }).first();
 }
@@ -31,17 +31,17 @@ async function openContainer(page) {
   }
 }
 
-/** Opens the views whose labels are wanted, and folds the others. */
-async function fold(page, wants) {
+/** Opens the views with a wanted label, and folds the others. */
+async function fold(page, isWanted) {
   for (const header of await page.locator(".panel .pane-header").all()) {
     const open = (await header.getAttribute("aria-expanded")) === "true";
-    if (open !== wants((await header.getAttribute("aria-label")) ?? "")) {
+    if (open !== isWanted((await header.getAttribute("aria-label")) ?? "")) {
       await header.click();
     }
   }
 }
 
-/** Runs to where the NaN of the example originates, and takes one step more. */
+/** Runs to the origin of the NaN of the example, and takes one more step. */
 export async function stepPastNaN(page, screen) {
   await screen.debug("nan_softmax.nnc", "Softmax");
   await screen.continueTo("%terms");
@@ -52,7 +52,7 @@ export async function stepPastNaN(page, screen) {
   await screen.stoppedAt("%sum: ");
 }
 
-/** The page of a view, once it shows what `selector` says. */
+/** Returns the page of a view, once an element of `selector` is visible. */
 export async function pageOf(page, screen, selector) {
   return screen.until(async () => {
     for (const frame of page.frames()) {
@@ -63,22 +63,22 @@ export async function pageOf(page, screen, selector) {
   }, `a page with ${selector}`);
 }
 
-const LOOKS = {
+const THEMES = {
   dark: "Default Dark Modern",
   light: "Default Light Modern",
   contrast: "Default High Contrast",
   "contrast-light": "Default High Contrast Light",
 };
 
-/** Pictures in each theme, and as large as at 200 %. */
+/** Saves pictures in each theme, and at 200 %. */
 export async function pictures(page, screen, settings, name) {
-  for (const [look, theme] of Object.entries(LOOKS)) {
+  for (const [suffix, theme] of Object.entries(THEMES)) {
     settings({ "workbench.colorTheme": theme });
-    const kind = { dark: "vs-dark", light: "vs", contrast: "hc-black", "contrast-light": "hc-light" }[look];
+    const kind = { dark: "vs-dark", light: "vs", contrast: "hc-black", "contrast-light": "hc-light" }[suffix];
     await screen.see(`.monaco-workbench.${kind}`);
-    await screen.picture(`${name}-${look}`);
+    await screen.picture(`${name}-${suffix}`);
   }
-  settings({ "workbench.colorTheme": LOOKS.dark });
+  settings({ "workbench.colorTheme": THEMES.dark });
   await screen.see(".monaco-workbench.vs-dark");
   const size = page.viewportSize();
   await page.setViewportSize({ width: size.width / 2, height: size.height / 2 });
@@ -100,7 +100,7 @@ graph @main(%x: f32[4,64]) -> (%y: f32[4,64]) {
 }
 `;
 
-/** Moves a view into a side bar entry of its own, and drags the edge of the side bar until it is so wide. */
+/** Moves a view into its own side bar entry, and drags the side bar to a width in pixels. */
 async function inSideBar(page, screen, title, width) {
   await screen.command("View: Move View");
   for (const choice of [title, "New Side Bar Entry"]) {
@@ -127,10 +127,10 @@ export const tests = {
     const timeline = pane(page, "Timeline");
     const rows = async () => (await timeline.locator(".monaco-list-row").allInnerTexts()).map((each) => each.replace(/\s+/g, " "));
     const row = (text) => timeline.locator(".monaco-list-row", { hasText: text }).first();
-    await screen.until(async () => (await rows()).some((each) => /^Now\s*line 10/.test(each)), "where it stands");
+    await screen.until(async () => (await rows()).some((each) => /^Now\s*line 10/.test(each)), "the current position");
 
     await page.keyboard.press("F10");
-    await screen.until(async () => (await rows()).some((each) => /^Now\s*line 11/.test(each)), "the next place");
+    await screen.until(async () => (await rows()).some((each) => /^Now\s*line 11/.test(each)), "the next position");
     await row("Now").hover();
     await row("Now").locator('[aria-label^="Mark This Moment"]').click();
     await screen.see(".quick-input-widget input");
@@ -141,15 +141,15 @@ export const tests = {
     await page.keyboard.press("F10");
     await screen.stoppedAt("while @sharpen");
     await screen.enter("set %h = 0");
-    await screen.said(/branch 1/);
+    await screen.expectAnswer(/branch 1/);
     await only(page, "Timeline");
     await row("%h set").waitFor();
-    // The branch that was left stays as it was opened.
-    await screen.until(async () => (await rows()).some((each) => /^Branch left here/.test(each)), "where it was left");
+    // The branch that was left stays open.
+    await screen.until(async () => (await rows()).some((each) => /^Branch left here/.test(each)), "the last position of the branch");
     await pictures(page, screen, settings, "timeline");
     await row("after the layer").click();
     await screen.stoppedAt("%scores");
-    await screen.until(async () => (await rows()).some((each) => /^Now\s*line 11/.test(each)), "where it went");
+    await screen.until(async () => (await rows()).some((each) => /^Now\s*line 11/.test(each)), "the new position");
     await screen.stop();
     await timeline.getByText("No graph is being debugged").waitFor();
   },
@@ -197,8 +197,8 @@ export const tests = {
     const frame = await pageOf(page, screen, "li .go");
     const visits = async () => {
       const labels = (sparks) => sparks.map((each) => each.getAttribute("aria-label"));
-      const [said] = await frame.locator('li:has([aria-label^="%sum"]) .spark').evaluateAll(labels);
-      return Number(said ? /over (\d+) visits/.exec(said)[1] : 1);
+      const [label] = await frame.locator('li:has([aria-label^="%sum"]) .spark').evaluateAll(labels);
+      return Number(label ? /over (\d+) visits/.exec(label)[1] : 1);
     };
     const before = await visits();
     await page.keyboard.press("F5");
@@ -209,7 +209,7 @@ export const tests = {
     await screen.stop();
   },
 
-  async "the graph map lights the current op and what carries NaN, and opens layers"({ page, screen, open, settings }) {
+  async "the graph map highlights the current op and values with NaN, and opens layers"({ page, screen, open, settings }) {
     await open();
     await stepPastNaN(page, screen);
     await only(page, "Graph Map");
@@ -247,7 +247,7 @@ export const tests = {
     await screen.stop();
   },
 
-  // The last test: VS Code may not have saved that a view is back when the next window opens.
+  // Keep this test last: the next window may open before VS Code has saved the place of the view.
   async "statistics of values with long names stay whole in a side bar of 207 pixels"({ page, screen, open, settings, workspace }) {
     fs.writeFileSync(path.join(workspace, "named.nnc"), NAMED);
     await open();

@@ -10,7 +10,7 @@ import { type Choices, choicesOf, type FromForm, IMAGES, launchKeys, type Signat
 const PRINT = ["-m", "nncdbg.terminal.main", "print", "--json"];
 
 interface DebuggerManifest {
-  contributes: { debuggers: { configurationAttributes: { launch: { properties: { backend: { enum: string[] } } } } }[] };
+  contributes: { debuggers: { configurationAttributes: { launch: { properties: { backend: { anyOf: [{ enum: string[] }] } } } } }[] };
 }
 
 export class RunForm {
@@ -43,10 +43,10 @@ export class RunForm {
     }
   }
 
-  /** The backends of the manifest. */
+  /** The built-in backends, from the manifest. */
   private backends(): string[] {
     const [debugger_] = (this.context.extension.packageJSON as DebuggerManifest).contributes.debuggers;
-    return debugger_.configurationAttributes.launch.properties.backend.enum;
+    return debugger_.configurationAttributes.launch.properties.backend.anyOf[0].enum;
   }
 
   /** The choices of the configuration, and for others those of the last run. */

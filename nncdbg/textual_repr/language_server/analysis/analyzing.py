@@ -17,10 +17,10 @@ from nncdbg.engine.ops.signatures import op_names
 from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.prefixes import NO_PREFIXES
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
+from nncdbg.textual_repr.language_server.analysis.checking import unused_values
 from nncdbg.textual_repr.language_server.analysis.events import Entry
 from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, Signature, infer
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReader, GraphReading
-from nncdbg.textual_repr.language_server.analysis.unused import unused_values
 from nncdbg.textual_repr.language_server.document.memory import Memory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.resolution import Suggestions, wrong_calls

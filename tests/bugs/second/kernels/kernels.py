@@ -1,4 +1,4 @@
-"""Kernels in the form that docs/PYTHON.md teaches, each of which leaves a part of its buffer unwritten."""
+"""Kernels in the form of docs/PYTHON.md, each of which leaves a part of its buffer uninitialized."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _codes(attributes: Mapping[str, Any], types: Sequence[Any]) -> list[Any]:
 
 @nncdbg.op("second.RotatePairs", infer=_like_the_first)
 def rotate_pairs(xp: Any, x: Any) -> Any:
-    """Rotates columns in pairs; the last of an odd number is not written."""
+    """Rotate columns in pairs; the last of an odd number is not written."""
     out = xp.empty_like(x)
     pairs = x.shape[-1] // 2 * 2
     out[..., 0:pairs:2] = -x[..., 1:pairs:2]
@@ -34,7 +34,7 @@ def rotate_pairs(xp: Any, x: Any) -> Any:
 
 @nncdbg.op("second.ClipRows", infer=_like_the_first)
 def clip_rows(xp: Any, x: Any, *, limit: float = 1.0) -> Any:
-    """Scales rows down to the norm `limit`; rows below it are not copied."""
+    """Scale rows down to the norm `limit`; rows below the limit are not copied."""
     out = xp.empty_like(x)
     norm = xp.sqrt((x * x).sum(axis=1, keepdims=True))
     xp.multiply(x, limit / norm, out=out, where=norm > limit)
@@ -43,7 +43,7 @@ def clip_rows(xp: Any, x: Any, *, limit: float = 1.0) -> Any:
 
 @nncdbg.op("second.RunningSum", infer=_like_the_first)
 def running_sum(xp: Any, x: Any) -> Any:
-    """Adds to whatever the fresh buffer holds."""
+    """Add to the content of the uninitialized buffer."""
     out = xp.empty_like(x)
     out += xp.cumsum(x, axis=0)
     return out
@@ -51,7 +51,7 @@ def running_sum(xp: Any, x: Any) -> Any:
 
 @nncdbg.op("second.BlockedSwish", infer=_like_the_first)
 def blocked_swish(xp: Any, x: Any) -> Any:
-    """Works in blocks of four rows and forgets the rest."""
+    """Compute swish in blocks of four rows; the rest is not written."""
     out = xp.empty(x.shape, x.dtype)
     whole = x.shape[0] // 4 * 4
     part = x[:whole]
@@ -61,7 +61,7 @@ def blocked_swish(xp: Any, x: Any) -> Any:
 
 @nncdbg.op("second.KnownRows", infer=_rows_of_the_table)
 def known_rows(xp: Any, ids: Any, table: Any) -> Any:
-    """Copies the rows of ids below the size of the table; the others are not written."""
+    """Copy the rows of ids below the size of the table; the others are not written."""
     out = xp.empty((ids.shape[0], *table.shape[1:]), table.dtype)
     for place, number in enumerate(ids.tolist()):
         if number < table.shape[0]:
@@ -71,7 +71,7 @@ def known_rows(xp: Any, ids: Any, table: Any) -> Any:
 
 @nncdbg.op("second.PackNibbles", infer=_codes)
 def pack_nibbles(xp: Any, x: Any) -> Any:
-    """Packs two values of 0 to 1 into a byte; the byte of a single last value is not written."""
+    """Pack two values of 0 to 1 into a byte; the byte of a single last value is not written."""
     out = xp.empty((x.shape[0] + 1) // 2, "u1")
     codes = xp.rint(x * 15).astype("u1")
     pairs = x.shape[0] // 2
@@ -81,7 +81,7 @@ def pack_nibbles(xp: Any, x: Any) -> Any:
 
 @nncdbg.op("second.FourLanes", infer=_like_the_first)
 def four_lanes(xp: Any, x: Any) -> Any:
-    """Fills four lanes, as many as the vectors that it was written for."""
+    """Fill four lanes, the length of the vectors that the kernel was written for."""
     out = xp.empty_like(x)
     out[:4] = xp.tanh(x[:4])
     return out
@@ -89,7 +89,7 @@ def four_lanes(xp: Any, x: Any) -> Any:
 
 @nncdbg.op("second.ScratchSoftmax", infer=_like_the_first)
 def scratch_softmax(xp: Any, x: Any) -> Any:
-    """A softmax that uses only the part of its scratch buffer that it has written."""
+    """Compute softmax; only the initialized part of the scratch buffer is used."""
     scratch = xp.empty((2, *x.shape), x.dtype)
     out = xp.empty_like(x)
     scratch[0] = x - x.max(axis=-1, keepdims=True)
@@ -100,7 +100,7 @@ def scratch_softmax(xp: Any, x: Any) -> Any:
 
 @nncdbg.op("second.CopyThenScale", infer=_like_the_first)
 def copy_then_scale(xp: Any, x: Any, *, factor: float = 2.0) -> Any:
-    """Writes its buffer in two parts, all of it."""
+    """Write the whole buffer in two parts."""
     out = xp.empty_like(x)
     half = x.shape[0] // 2
     out[:half] = x[:half] * factor

@@ -29,7 +29,9 @@ function show(model: Model, choices: Choices, error: string): void {
   rows = new Map();
   const sizes = new Map<string, HTMLInputElement>();
   const backend = element("select", { label: "Backend" });
-  const options = [["", "default"], ...model.backends.map((name) => [name, name])] as const;
+  // The configuration may name the backend of an installed package.
+  const names = new Set([...model.backends, choices.backend].filter(Boolean));
+  const options = [["", "default"], ...[...names].map((name) => [name, name])] as const;
   backend.append(...options.map(([value, text]) => element("option", { value, selected: value === choices.backend }, text)));
   const seed = number("Seed", choices.seed, "0");
   const entered = (): Choices => ({
