@@ -10,7 +10,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.time import timeline
+from nncdbg.engine.time import checkpoints
 from nncdbg.engine.time.visits import last_visit
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -59,7 +59,7 @@ def test_the_last_visit_agrees_with_the_record(name: str, allocator: str) -> Non
 
 
 def test_visits_before_the_journal_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "JOURNAL", 4)
+    monkeypatch.setattr(checkpoints, "JOURNAL", 4)
     debugger = debugger_of("refine_loop.nnc")
     moments = recorded(debugger)
     floor = debugger.control.machine.floor
