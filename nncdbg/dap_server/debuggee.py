@@ -145,8 +145,8 @@ class Debuggee:
     def _perform(self, session: Session, verb: Verb) -> None:
         stop = self.debugger.stop
         try:
-            look, cancel = how_far(self.debugger), lambda: self._pause_moving(session)
-            with session.progress.under_way("Running", look=look, cancel=cancel):
+            poll, cancel = how_far(self.debugger), lambda: self._pause_moving(session)
+            with session.progress.under_way("Running", poll=poll, cancel=cancel):
                 trace_kernels()
                 stop = verb()
                 if session.console is not None and session.console.debugger is self.debugger:
@@ -162,10 +162,10 @@ class Debuggee:
         except Exception as bug:  # noqa: BLE001  it must not take the user's session with it
             session.client.say(report_crash(bug), "important")
         except BaseException as leaving:  # noqa: BLE001  a kernel may raise anything
-            self.left_by(session, leaving)
+            self.handle_exit(session, leaving)
         self.arrived(session, stop)
 
-    def left_by(self, session: Session, leaving: BaseException) -> None:
+    def handle_exit(self, session: Session, leaving: BaseException) -> None:
         """Report an exit that a kernel attempted (`SystemExit` and the like); the session continues."""
         session.client.say(f"a kernel raised {type(leaving).__name__}: {leaving}", "important")
 
@@ -182,12 +182,12 @@ class Debuggee:
                 return
             self.say_remarks(session)
             if session.state is not State.ENDED:
-                self._stand(session, stop)
+                self._report_arrival(session, stop)
             self.debugger.control.forget_pause()
             session.queue.moving = False
             session.queue.turn.notify_all()
 
-    def _stand(self, session: Session, stop: Stop) -> None:
+    def _report_arrival(self, session: Session, stop: Stop) -> None:
         before, self._failed_at = self._failed_at, None
         if stop.error is not None:
             self._failed_at = self.debugger.timeline.tick, self.debugger.timeline.branch, str(stop.error)

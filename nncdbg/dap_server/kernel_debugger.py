@@ -108,7 +108,7 @@ def cancelling(wait: Any, reason: Callable[[], str | None]) -> Iterator[list[str
     done = threading.Event()
     reasons: list[str] = []
 
-    def look() -> None:
+    def cancel_on_reason() -> None:
         deadline = time.monotonic() + PATIENCE
         while not done.wait(PACE):
             late = f"no Python debugger attached within {PATIENCE:.0f} s"
@@ -119,7 +119,7 @@ def cancelling(wait: Any, reason: Callable[[], str | None]) -> Iterator[list[str
                 with suppress(RuntimeError):
                     wait.cancel()
 
-    thread = BackgroundThread(target=look, name="nncdbg-dap-child-wait")
+    thread = BackgroundThread(target=cancel_on_reason, name="nncdbg-dap-child-wait")
     thread.start()
     try:
         yield reasons

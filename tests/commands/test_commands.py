@@ -134,7 +134,7 @@ def session(repository: Path) -> CommandSession:
         ("next ", []),
     ],
 )
-def test_completion(session: CommandSession, line: str, expected: list[str]) -> None:
+def test_completion_lists_candidates(session: CommandSession, line: str, expected: list[str]) -> None:
     assert candidates(session, line)[1] == expected
 
 
@@ -242,7 +242,7 @@ def test_run_of_a_started_program_needs_confirmation(session: CommandSession) ->
         ('%"a \\" b, c", 2', ['%"a \\" b, c"', "2"]),
     ],
 )
-def test_expressions_between_commas(text: str, parts: list[str]) -> None:
+def test_expressions_are_split_at_commas(text: str, parts: list[str]) -> None:
     assert separated(text) == parts
 
 

@@ -143,7 +143,7 @@ def test_a_block_without_end_is_an_error(session: CommandSession, tmp_path: Path
     assert output_of(session, "py 1 + 1") == "2\n"
 
 
-def test_python_inside_commands_of_a_breakpoint(session: CommandSession) -> None:
+def test_python_runs_in_commands_of_a_breakpoint(session: CommandSession) -> None:
     lines = ["break 7", "commands", "silent", "py", "for v in range(2):", "  print('v', v)", "end", "end"]
     output_of(session, *lines)
     assert output_of(session, "continue") == "v 0\nv 1\n"

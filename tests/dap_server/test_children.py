@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from nncdbg.dap_server.handlers.lifecycle import launch
 from nncdbg.dap_server.handlers.variables import scopes, variables
 from nncdbg.dap_server.launch_arguments import LaunchArguments
-from nncdbg.dap_server.launching import launch
 from nncdbg.dap_server.protocol.requests import (
     InitializeRequestArguments,
     ScopesArguments,

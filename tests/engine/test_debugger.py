@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
+from tests.presence import present
 
 TEXT = """\
 graph @main(%x: f32[4], %flag: bool[]) -> (%y: f32[4]) {
@@ -295,7 +296,7 @@ def test_an_edit_updates_its_dependents(debugger: nncdbg.Debugger) -> None:
     debugger.run()
     assert debugger.outputs is not None
     np.testing.assert_allclose(debugger.outputs["y"], reference(changed), rtol=1e-6)
-    other = debugger.timeline.other(branch.parent, debugger.control.machine.tick)
+    other = debugger.timeline.other(present(branch.parent), debugger.control.machine.tick)
     np.testing.assert_allclose(
         other.frames[0].slots[other.frames[0].code.slot_of["y"]], reference(), rtol=1e-6
     )

@@ -1,4 +1,4 @@
-"""The command itself: what it prints, writes and returns, in a process of its own."""
+"""The output, files and exit codes of `nncdbg watch` in a separate process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def watch(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
 
 
-def test_the_examples(tmp_path: Path) -> None:
+def test_the_examples_have_the_expected_findings(tmp_path: Path) -> None:
     fine = watch(EXAMPLES / "first_steps.nnc")
     assert (fine.returncode, fine.stdout.split(" in ")[0]) == (0, "first_steps.nnc: ok")
     found = watch(EXAMPLES / "nan_softmax.nnc", "--json", "--bundle", tmp_path / "repro")
@@ -64,7 +64,7 @@ def test_the_examples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("missing.onnx",), 3, "there is no file missing.onnx"),
         ((EXAMPLES / "first_steps.nnc", "--fail-on", "nam"), 2, "did you mean nan?"),
@@ -80,14 +80,14 @@ def test_the_examples(tmp_path: Path) -> None:
         ((EXAMPLES / "first_steps.nnc", "--input", "y=zeros"), 2, 'no input "y"'),
     ],
 )
-def test_what_is_refused(words: tuple[str | Path, ...], code: int, said: str) -> None:
+def test_wrong_use_is_an_error(words: tuple[str | Path, ...], code: int, message: str) -> None:
     refused = watch(*words)
     assert refused.returncode == code, refused.stderr
-    assert said in refused.stderr
+    assert message in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_misused_memory_has_nothing_to_do_with_a_right_program() -> None:
+def test_the_memory_watch_has_no_finding_in_a_correct_program() -> None:
     fine = watch(EXAMPLES / "first_steps.nnc", "--memory")
     assert fine.returncode == 0, fine.stdout
     found = watch(EXAMPLES / "uninitialized.nnc", "--memory", "--json")
@@ -108,15 +108,15 @@ def test_a_finding_of_a_corpus_becomes_a_bundle(tmp_path: Path) -> None:
 
 
 def long(folder: Path) -> tuple[str | Path, ...]:
-    """A program that runs for hours, and leaves the file `begun` once it has a finding."""
+    """Write a program that runs for hours, and creates the file `begun` after its first finding."""
     (folder / "long.nnc").write_text(LONG)
     (folder / "begun.py").write_text(BEGUN.format(path=str(folder / "begun")))
     return folder / "long.nnc", "--op-library", folder / "begun.py"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there are no signals to send")
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_found_before_an_interruption_is_told(tmp_path: Path, number: signal.Signals) -> None:
+def test_findings_before_an_interruption_are_reported(tmp_path: Path, number: signal.Signals) -> None:
     begun, junit = tmp_path / "begun", tmp_path / "report.xml"
     process = subprocess.Popen(
         command(*long(tmp_path), "--input", "x=zeros", "--json", "--junit", junit),
@@ -136,7 +136,7 @@ def test_what_was_found_before_an_interruption_is_told(tmp_path: Path, number: s
     assert junit.exists()
 
 
-def test_a_budget(tmp_path: Path) -> None:
+def test_an_expired_budget_fails_the_watch(tmp_path: Path) -> None:
     spent = watch(*long(tmp_path), "--input", "x=ones", "--budget", "1")
     assert spent.returncode == 4
     assert "the budget of 1 s expired" in spent.stdout

@@ -1,4 +1,4 @@
-"""The watch in pytest: the fixture, models as tests, options, and a start that does not get slower."""
+"""The pytest plugin: the fixture, models as tests, options, and a fast start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture
 def models(pytester: pytest.Pytester, repository: Path) -> Path:
-    """A folder with a model that gives NaN and one that does not, in which pytest is run."""
+    """The folder in which pytest runs, with a model that computes NaN and one that does not."""
     for name in ("nan_softmax.nnc", "first_steps.nnc"):
         shutil.copy(repository / "examples" / name, pytester.path)
     return pytester.path
@@ -37,7 +37,7 @@ def test_each_model_is_a_test(pytester: pytest.Pytester, models: Path) -> None:
     assert "Traceback" not in result.stdout.str()
 
 
-def test_a_model_is_a_test_only_where_that_is_asked_for(pytester: pytest.Pytester, models: Path) -> None:
+def test_a_model_is_a_test_only_with_the_option(pytester: pytest.Pytester, models: Path) -> None:
     assert pytester.runpytest_subprocess().ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result = pytester.runpytest_subprocess("--nan-watch", "nan_softmax.nnc")
     result.assert_outcomes(failed=1)
@@ -45,13 +45,13 @@ def test_a_model_is_a_test_only_where_that_is_asked_for(pytester: pytest.Pyteste
     pytester.runpytest_subprocess("--nan-watch").assert_outcomes(passed=1)
 
 
-def test_models_are_shared_among_processes(pytester: pytest.Pytester, models: Path) -> None:
+def test_models_are_distributed_over_processes(pytester: pytest.Pytester, models: Path) -> None:
     result = pytester.runpytest_subprocess("--nan-watch", "-n", "2")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["1. the first Inf is in %logq: *"])
 
 
-def test_what_is_no_model_is_told_without_a_traceback(pytester: pytest.Pytester) -> None:
+def test_an_invalid_model_is_reported_without_a_traceback(pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("broken.nnc").write_text("#nncdbg 1\ngraph @main(\n")
     pytester.path.joinpath("broken.onnx").write_bytes(b"\xff" * 20)
     result = pytester.runpytest_subprocess("--nan-watch")
@@ -61,7 +61,7 @@ def test_what_is_no_model_is_told_without_a_traceback(pytester: pytest.Pytester)
     assert "site-packages" not in result.stdout.str()
 
 
-def test_a_run_that_fails_is_no_pass(pytester: pytest.Pytester, models: Path) -> None:
+def test_a_failed_run_fails_the_test(pytester: pytest.Pytester, models: Path) -> None:
     pytester.path.joinpath("odd.nnc").write_text(
         "#nncdbg 1\ngraph @main(%x: f32[2]) -> (%y: f32[2]) {\n  %y: f32[2] = other.Odd(%x)\n  return %y\n}\n"
     )
@@ -70,7 +70,7 @@ def test_a_run_that_fails_is_no_pass(pytester: pytest.Pytester, models: Path) ->
     result.stdout.fnmatch_lines(["odd.nnc: failed after *", "error: *"])
 
 
-def test_the_fixture_fails_the_test_or_gives_the_report(pytester: pytest.Pytester, models: Path) -> None:
+def test_the_fixture_fails_the_test_or_returns_the_report(pytester: pytest.Pytester, models: Path) -> None:
     pytester.makepyfile(
         """
         import numpy as np
@@ -91,11 +91,11 @@ def test_the_fixture_fails_the_test_or_gives_the_report(pytester: pytest.Pyteste
         def test_options_are_those_of_watch(nan_watch):
             assert nan_watch("nan_softmax.nnc", fail_on="guard").ok
 
-        def test_what_is_wrong_in_the_call(nan_watch):
+        def test_a_wrong_argument(nan_watch):
             with pytest.raises(nncdbg.UsageError, match="no gate"):
                 nan_watch("first_steps.nnc", fail_on="nann")
 
-        def test_what_is_wrong_is_told_shortly(nan_watch):
+        def test_a_missing_file(nan_watch):
             nan_watch("missing.nnc")
         """
     )
@@ -111,7 +111,7 @@ def test_the_fixture_fails_the_test_or_gives_the_report(pytester: pytest.Pyteste
     assert "frontends" not in result.stdout.str().replace("nncdbg.engine.errors", "")
 
 
-def test_marker_and_ini_give_the_options(pytester: pytest.Pytester, models: Path) -> None:
+def test_marker_and_ini_set_the_options(pytester: pytest.Pytester, models: Path) -> None:
     pytester.makeini(
         "[pytest]\naddopts = --strict-markers\nnan_watch_fail_on = guard, dead:0.99\nnan_watch_max_ops = 500"
     )
@@ -147,14 +147,14 @@ def test_marker_and_ini_give_the_options(pytester: pytest.Pytester, models: Path
 
 
 @pytest.mark.parametrize("ini", ["nan_watch_max_ops = many", "nan_watch_max_ops = 0"])
-def test_a_wrong_option_is_wrong_usage(ini: str, pytester: pytest.Pytester, models: Path) -> None:
+def test_an_invalid_option_is_a_usage_error(ini: str, pytester: pytest.Pytester, models: Path) -> None:
     pytester.makeini(f"[pytest]\n{ini}")
     result = pytester.runpytest_subprocess("--nan-watch", "first_steps.nnc")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: nan_watch_max_ops must be a number of statements, not *"])
 
 
-def test_a_start_of_pytest_loads_no_engine(tmp_path: Path) -> None:
+def test_the_start_of_pytest_imports_no_engine(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(
         "import sys\n"
         "def test_one():\n"

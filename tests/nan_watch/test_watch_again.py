@@ -1,4 +1,4 @@
-"""`nncdbg.watch` of a program that was watched before: its code is not compiled again."""
+"""A second `nncdbg.watch` of a program does not compile its code again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GOOD = {"x": np.ones(3, np.float32), "y": np.full(3, 2, np.float32)}
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the graphs that are compiled from now on."""
+    """The names of the graphs that are compiled during the test."""
     names = []
     compile_graph = Compiler.compile
 
@@ -56,7 +56,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "onnxruntime"])
-def test_second_watch_compiles_nothing(backend: str, compiled: list[str]) -> None:
+def test_a_second_watch_compiles_nothing(backend: str, compiled: list[str]) -> None:
     program = parse(TEXT.replace("RandomUniformLike", "Neg"))
     first = nncdbg.watch(program, GOOD, backend=backend)
     assert first.ok
@@ -67,7 +67,7 @@ def test_second_watch_compiles_nothing(backend: str, compiled: list[str]) -> Non
     assert (second.status, second.ops, second.notes) == (first.status, first.ops, first.notes)
 
 
-def test_second_watch_finds_what_a_first_one_finds(compiled: list[str]) -> None:
+def test_a_second_watch_has_the_findings_of_a_first_one(compiled: list[str]) -> None:
     bad = {**GOOD, "y": np.array([1, -1, 2], np.float32)}
     program = parse(TEXT)
     expected = nncdbg.watch(parse(TEXT), bad)
@@ -77,7 +77,7 @@ def test_second_watch_finds_what_a_first_one_finds(compiled: list[str]) -> None:
     assert compiled == []
     assert [each.site for each in found.findings] == [each.site for each in expected.findings]
     assert [each.cause for each in found.findings] == [each.cause for each in expected.findings] != []
-    assert nncdbg.watch(program, GOOD).ok, "a finding leaves nothing behind"
+    assert nncdbg.watch(program, GOOD).ok, "a finding does not affect later runs"
 
 
 def test_nan_in_a_later_input_is_reported() -> None:
@@ -106,7 +106,7 @@ def test_other_types_or_settings_compile_again(other: dict[str, Any], compiled: 
     assert "main" in compiled
 
 
-def test_values_of_a_watch_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_a_watch_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
     results: list[ref[Any]] = []
     release = CompiledProgram.release
 
@@ -133,7 +133,7 @@ def test_kept_code_belongs_to_one_program() -> None:
     assert graph() is None
 
 
-def test_a_copy_begins_without_what_was_kept() -> None:
+def test_a_copy_has_no_kept_code() -> None:
     program = replace(parse(TEXT), listing=None)
     nncdbg.watch(program, GOOD)
     copy = pickle.loads(pickle.dumps(program))
@@ -151,7 +151,7 @@ def test_code_is_compiled_again_after_a_declaration(compiled: list[str]) -> None
         assert nncdbg.watch(program, GOOD).ok
         assert "main" in compiled
         compiled.clear()
-        # Takes the declaration back.
+        # Undoes the declaration.
         raise KeyError
     assert nncdbg.watch(program, GOOD).ok
     assert "main" in compiled

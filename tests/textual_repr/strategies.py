@@ -1,6 +1,6 @@
-"""Random programs for Hypothesis: well-formed, SSA, with nested blocks, calls, odd names and odd data.
+"""Random programs for Hypothesis: well-formed, SSA, with nested blocks, calls, unusual names and data.
 
-`programs()` is the one to use; the others draw its parts.
+Use `programs()`; the other strategies draw its parts.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ WORDS = [
     "_",
     "type",
 ]
-PLAIN = ["x", "y.1", "/conv1/Conv_output_0", "$0", "7", "a/b.c", "T_1"]
-ODD = [
+SIMPLE = ["x", "y.1", "/conv1/Conv_output_0", "$0", "7", "a/b.c", "T_1"]
+UNUSUAL = [
     "conv:0",
     "p::x",
     "a b",
@@ -69,8 +69,8 @@ ODD = [
 ]
 
 texts = st.text(max_size=6)
-names = st.sampled_from(WORDS + PLAIN + ODD) | st.text(min_size=1, max_size=5)
-"""Names without the empty one; drawn names may repeat."""
+names = st.sampled_from(WORDS + SIMPLE + UNUSUAL) | st.text(min_size=1, max_size=5)
+"""Nonempty names; drawn names may repeat."""
 
 labels = st.sampled_from(["p", "enc.0", "_", "data", "nan", "a.b.", "X1"])
 prefix_texts = st.sampled_from(
@@ -99,7 +99,7 @@ plain_scalars = st.booleans() | st.integers() | st.floats() | texts
 
 @st.composite
 def arrays(draw: st.DrawFn) -> Array:
-    """An array of any element type, rank 0 to 3, possibly empty; floats by random bits."""
+    """Draw an array of any element type and rank 0 to 3, possibly empty; floats have random bits."""
     dtype = draw(st.sampled_from(list(NUMPY)))
     shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
     count = int(np.prod(shape))
@@ -144,14 +144,14 @@ attributes = st.dictionaries(attribute_keys, attribute_values, max_size=3)
 
 @dataclass
 class _Scope:
-    """The values that can be seen, and those whose names are taken."""
+    """The names of a graph that are in use."""
 
     draw: st.DrawFn
     fresh: Iterator[int] = field(default_factory=itertools.count)
     taken: set[str] = field(default_factory=set)
 
     def name(self) -> str:
-        """A name that no value of the graph has."""
+        """Draw a name that no value of the graph has."""
         name = self.draw(names)
         while name in self.taken:
             name = f"{name}.{next(self.fresh)}"
@@ -162,7 +162,7 @@ class _Scope:
         return Value(self.name(), self.draw(maybe_types))
 
     def output(self) -> Value:
-        """A value, or now and then one that nobody reads."""
+        """Draw a value, or sometimes an unused output."""
         return Value("") if self.draw(st.integers(0, 4)) == 0 else self.value()
 
 
@@ -241,7 +241,7 @@ def _while(scope: _Scope, visible: list[str], depth: int, graphs: list[Graph]) -
 def _block(
     scope: _Scope, visible: list[str], depth: int, graphs: list[Graph], loop: bool
 ) -> tuple[tuple[Constant, ...], tuple[Node, ...], list[str]]:
-    """Constants and nodes, and the names that can be seen at the end."""
+    """Draw constants and nodes; return them with the names that are visible at the end."""
     draw = scope.draw
     constants = _constants(scope)
     visible = visible + [constant.value.name for constant in constants]
@@ -274,7 +274,7 @@ def _graph(draw: st.DrawFn, name: str, depth: int, graphs: list[Graph]) -> Graph
 
 @st.composite
 def programs(draw: st.DrawFn, depth: int = 2) -> Program:
-    """A program of one to three graphs, the later ones call the earlier; `depth` blocks deep at most."""
+    """Draw a program of one to three graphs that may call earlier ones; blocks nest up to `depth`."""
     graphs: list[Graph] = []
     for name in draw(st.lists(names, min_size=1, max_size=3, unique=True)):
         graphs.append(_graph(draw, name, depth, graphs))

@@ -1,4 +1,4 @@
-"""Numbers, strings and arrays read back to the same bits."""
+"""Numbers, strings and arrays read back with the same bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.textual_repr.strategies import types
 
 
 def through_text(array: Array) -> Array:
-    """`array` as a constant of a program, printed and parsed."""
+    """Print `array` as a constant of a program, parse the text, and return the parsed array."""
     type = TensorType(name_of(array.dtype), array.shape)
     constant = Constant(Value("c", type), Inline(array))
     program = Program({"f": Graph("f", constants=(constant,))}, "f")
@@ -36,30 +36,30 @@ def assert_same_bits(array: Array) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_every_16_bit_pattern(dtype: str) -> None:
+def test_every_16_bit_pattern_reads_back(dtype: str) -> None:
     assert_same_bits(np.arange(65536, dtype=np.uint16).view(NUMPY[dtype]))
 
 
 @pytest.mark.parametrize("dtype", [name for name in NUMPY if name.startswith("f8")])
-def test_every_8_bit_pattern(dtype: str) -> None:
+def test_every_8_bit_pattern_reads_back(dtype: str) -> None:
     assert_same_bits(np.arange(256, dtype=np.uint8).view(NUMPY[dtype]))
 
 
 @pytest.mark.parametrize("dtype", ["f4e2m1fn", "i4", "u4", "i2", "u2", "i8", "u8"])
-def test_every_value_of_the_small_types(dtype: str) -> None:
+def test_every_value_of_small_types_reads_back(dtype: str) -> None:
     limits = (-8, 8) if dtype == "f4e2m1fn" else (int(ml_dtypes.iinfo(NUMPY[dtype]).min), 256)
     values = np.arange(*limits).astype(NUMPY[dtype])
     assert_same_bits(values)
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("f32", np.uint32), ("f64", np.uint64), ("c64", np.uint64)])
-def test_ten_thousand_random_bit_patterns(dtype: str, bits: type) -> None:
+def test_random_bit_patterns_read_back(dtype: str, bits: type) -> None:
     raw = np.random.default_rng(7).integers(0, np.iinfo(bits).max, 10_000, bits, endpoint=True)
     assert_same_bits(raw.view(NUMPY[dtype]))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_sub_normals_and_edges(dtype: str) -> None:
+def test_subnormals_and_limits_read_back(dtype: str) -> None:
     limits = np.finfo(NUMPY[dtype])
     edges = [
         0.0,
@@ -97,20 +97,20 @@ def test_sub_normals_and_edges(dtype: str) -> None:
         ("f8e4m3fn", 0x7E, "448.0"),
     ],
 )
-def test_spelling(dtype: str, bits: int, text: str) -> None:
+def test_numbers_have_their_shortest_text(dtype: str, bits: int, text: str) -> None:
     size = NUMPY[dtype].itemsize
     assert array_text(np.array([bits], f"u{size}").view(NUMPY[dtype]).reshape(())) == text
 
 
 @given(st.floats(width=32))
-def test_float_attribute_is_short_as_an_f32(value: float) -> None:
+def test_a_float_attribute_has_the_shortest_text_of_an_f32(value: float) -> None:
     text = _attribute_text(value)
     assert ":f64" not in text
     assert np.float32(text).tobytes() == np.float32(value).tobytes() or np.isnan(value)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_float_attribute_that_is_no_f32_says_so(value: float) -> None:
+def test_a_float_attribute_beyond_f32_is_marked_as_f64(value: float) -> None:
     with np.errstate(over="ignore"):
         exact = float(np.float32(value)) == value
     assert _attribute_text(value).endswith(":f64") != exact
@@ -125,7 +125,7 @@ def _attribute_text(value: float) -> str:
 
 
 @given(st.text())
-def test_strings(text: str) -> None:
+def test_strings_read_back(text: str) -> None:
     quoted = quote(text)
     assert unquote(quoted) == text
     assert quoted.isprintable()
@@ -133,14 +133,14 @@ def test_strings(text: str) -> None:
 
 
 @given(st.binary())
-def test_bytes(data: bytes) -> None:
+def test_bytes_read_back(data: bytes) -> None:
     quoted = quote_bytes(data)
     assert quoted.isascii()
     assert unquote(quoted[1:]).encode("latin-1") == data
 
 
 @given(types)
-def test_types(type: TensorType) -> None:
+def test_types_read_back(type: TensorType) -> None:
     assert type_of_text(print_type(type)) == type
 
 

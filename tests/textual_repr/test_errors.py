@@ -1,4 +1,4 @@
-"""Every fault of a text is reported, underlined, with a hint, and reported once."""
+"""Every error in a text is reported once, underlined, and with a hint."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def errors_of(text: str) -> tuple[NncdbgError, ...]:
 
 
 def body(*lines: str) -> str:
-    """A graph with an input %x and a condition %c, and the statements `lines`."""
+    """Return a graph with an input %x, a condition %c, and the statements `lines`."""
     return "\n".join(["graph @main(%x: f32[2], %c: bool[]) -> (%x) {", *lines, "return %x", "}"])
 
 
-# (the statements, the underlined text, the message, a part of the hint); ⟦ ⟧ stand around what is underlined
+# (the statements, the message, a part of the hint); ⟦ ⟧ enclose the underlined text
 TABLE = [
     ("%y = Relu(⟦%xx⟧)", "%xx is not defined", "did you mean %x?"),
     ('%y = Relu(⟦%"a b"⟧)', '%"a b" is not defined', "define it above"),
@@ -132,7 +132,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("marked", "message", "hint"), TABLE, ids=[row[0][:40] for row in TABLE])
-def test_one_error(marked: str, message: str, hint: str) -> None:
+def test_an_error_is_reported_once_and_underlined(marked: str, message: str, hint: str) -> None:
     before, _, rest = marked.partition("⟦")
     underlined = rest.partition("⟧")[0]
     (error,) = errors_of(body(marked.replace("⟦", "").replace("⟧", "")))
@@ -162,14 +162,14 @@ def test_one_error(marked: str, message: str, hint: str) -> None:
         ("graph f() -> () {\nreturn\n}", "expected '@', found 'f'"),
     ],
 )
-def test_error_of_the_whole(text: str, message: str) -> None:
+def test_an_error_of_the_whole_text_is_reported(text: str, message: str) -> None:
     (error,) = errors_of(text)
     assert error.message == message
     assert error.hint
     assert error.excerpt is not None
 
 
-def test_ten_errors_of_one_file_in_one_report() -> None:
+def test_one_report_has_ten_errors_of_a_file() -> None:
     text = (FOLDER / "ten.nnc").read_text()
     with pytest.raises(ParseError) as caught:
         parse(text, file="ten.nnc")
@@ -177,13 +177,13 @@ def test_ten_errors_of_one_file_in_one_report() -> None:
     assert f"{caught.value}\n" == (FOLDER / "ten.txt").read_text()
 
 
-def test_a_broken_header_reports_nothing_that_depends_on_it() -> None:
+def test_a_broken_header_causes_no_further_errors() -> None:
     text = "graph @f(%x f32[2]) -> (%y) {\n%y = Relu(%k)\nreturn %y\n}\ngraph @g() -> () {\n@f()\nreturn\n}"
     (error,) = errors_of(text)
     assert error.message.startswith("expected ',' or ')'")
 
 
-def test_one_error_reads_as_itself() -> None:
+def test_the_exception_of_a_single_error_has_its_message_and_excerpt() -> None:
     with pytest.raises(ParseError, match="%u is not defined") as caught:
         parse(body("%y = Relu(%u)"), file="net.nnc")
     assert "at net.nnc:2:11" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Printing and parsing are exact inverses, line numbers included."""
+"""Printing and parsing are exact inverses, including line numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW = settings(deadline=None, max_examples=200, suppress_health_check=list(Heal
 
 @contextmanager
 def recursion_limit(limit: int) -> Iterator[None]:
-    """Equality of nested records recurses in Python's own tuples; the text never does."""
+    """Raise the recursion limit for the comparison of nested records; the parser does not recurse."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(limit)
     try:
@@ -57,7 +57,7 @@ def test_listing_agrees_with_the_text(program: Program) -> None:
 
 @given(programs())
 @settings(SLOW, max_examples=60)
-def test_the_short_way_reads_what_the_parser_reads(program: Program) -> None:
+def test_the_fast_path_agrees_with_the_full_parser(program: Program) -> None:
     text = print_program(program)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parser, "read_plain", lambda lines, index, block, prefixes: index)
@@ -81,7 +81,7 @@ def test_the_short_way_reads_what_the_parser_reads(program: Program) -> None:
         "%y: f32[;] = Relu(%x)",
     ],
 )
-def test_the_short_way_and_the_parser_agree_on_a_line(line: str) -> None:
+def test_the_fast_path_agrees_with_the_full_parser_on_a_line(line: str) -> None:
     text = f"graph @f(%x, %w) -> (%x) {{\n{line}\nreturn %x\n}}"
 
     def outcome() -> object:
@@ -96,12 +96,12 @@ def test_the_short_way_and_the_parser_agree_on_a_line(line: str) -> None:
     assert outcome() == slow
 
 
-def test_golden_files_are_there() -> None:
+def test_golden_files_exist() -> None:
     assert len(GOLDEN) >= 8
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_golden_file_is_canonical(path: Path) -> None:
+def test_a_golden_file_is_canonical(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     program, from_text = parse_with_listing(text, file=str(path))
     assert print_program(program) == text
@@ -112,7 +112,7 @@ def test_golden_file_is_canonical(path: Path) -> None:
 
 
 def _nested(depth: int) -> Program:
-    """A loop in a branch in a loop ..., `depth` blocks deep."""
+    """Return a program with `depth` nested blocks, loops and branches in turn."""
     node = Node("Relu", ("x",), (Value(f"y{depth}"),))
     for level in reversed(range(depth)):
         inner = f"y{level + 1}"
@@ -137,12 +137,12 @@ def test_deep_blocks_print_and_parse_without_recursion(depth: int) -> None:
         assert again == program
 
 
-def test_crlf_and_byte_order_mark_read_the_same() -> None:
+def test_crlf_and_a_byte_order_mark_are_accepted() -> None:
     text = GOLDEN[0].read_text(encoding="utf-8")
     assert parse("\ufeff" + text.replace("\n", "\r\n")) == parse(text)
 
 
-def test_comments_belong_to_what_follows() -> None:
+def test_comments_belong_to_the_following_statement() -> None:
     text = (
         "## a graph\n## of two lines\ngraph @main(%x) -> (%y) {\n  # lost\n  ## a statement\n"
         "  %y = Relu(%x)  # lost too\n  return %y\n}\n"

@@ -1,4 +1,4 @@
-"""Lines to statements and back."""
+"""Line numbers of statements, and statements at lines."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def _listing() -> Listing:
     return parse_with_listing(TEXT, file="net.nnc")[1]
 
 
-def test_each_statement_has_its_line_and_no_other_line_has_one(listing: Listing) -> None:
+def test_only_lines_of_statements_have_a_site(listing: Listing) -> None:
     assert {n: listing.site(n) for n in range(30) if listing.site(n)} == SITES
 
 
-def test_lines_of_sites(listing: Listing) -> None:
+def test_each_site_has_its_line(listing: Listing) -> None:
     assert {listing.line(site.path, site.pc): site for site in SITES.values()} == SITES
 
 
@@ -65,7 +65,7 @@ def test_nothing_binds_after_the_last_statement(listing: Listing) -> None:
     assert listing.next_site(19) is None
 
 
-def test_headers(listing: Listing) -> None:
+def test_headers_have_their_lines(listing: Listing) -> None:
     assert listing.headers == {
         ("main",): 3,
         ("main", 1, 0): 7,

@@ -1,4 +1,4 @@
-"""Prefixes that names share: exact round trips, the chosen prefixes, and faults."""
+"""Prefixes shared by names: exact round trips, the choice of prefixes, and errors."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from tests.textual_repr.test_identity import GOLDEN, SLOW
 SHARED = Path(os.environ.get("NNCDBG_SHARED", Path(__file__).parents[3] / "shared")) / "models"
 EXPORTED = Path(__file__).parents[1] / "models" / "exported"
 MODELS = sorted([*EXPORTED.glob("*.onnx"), *SHARED.glob("*.onnx")])
-"""Those in the shared folder only where there is one."""
+"""Includes the models of the shared folder if that exists."""
 
 
 def chain(*names: str) -> Program:
-    """Each value is the Relu of the one before."""
+    """Return a program in which each value is the Relu of the previous one."""
     nodes = tuple(Node("Relu", (a,), (Value(b),)) for a, b in zip(names, names[1:], strict=False))
     return Program({"main": Graph("main", (Value(names[0]),), (Value(names[-1]),), nodes)}, "main")
 
 
-def in_full(program: Program) -> Program:
+def without_prefixes(program: Program) -> Program:
     return replace(program, prefixes={})
 
 
 @given(programs())
 @settings(SLOW, max_examples=40)
-def test_full_lines_are_those_of_the_text_without_prefixes(program: Program) -> None:
-    short, full = listing(program), listing(in_full(program))
+def test_full_lines_equal_the_text_without_prefixes(program: Program) -> None:
+    short, full = listing(program), listing(without_prefixes(program))
     first = short.lines.index("")
     assert short.full_lines()[first:] == full.lines[full.lines.index("") :]
 
 
 @given(st.lists(names | prefix_texts.flatmap(lambda text: names.map(text.__add__)), unique=True, min_size=2))
 @SLOW
-def test_names_come_back_in_full_and_the_text_is_a_fixed_point(given_names: list[str]) -> None:
+def test_full_names_read_back_and_the_text_is_a_fixed_point(given_names: list[str]) -> None:
     program = replace(chain(*given_names), prefixes={"p": "a", "a": "/conv1/", "b.c": "p::", "d": '"'})
     text = print_program(program)
     again = parse(text)
@@ -56,7 +56,7 @@ def test_names_come_back_in_full_and_the_text_is_a_fixed_point(given_names: list
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.text("xy/", min_size=1, max_size=4)), st.text("xy/"))
-def test_a_name_is_written_after_its_longest_prefix(declared: dict[str, str], name: str) -> None:
+def test_a_name_uses_its_longest_prefix(declared: dict[str, str], name: str) -> None:
     written = Prefixes(declared).spell(name)
     having = [text for text in declared.values() if name.startswith(text) and name != text]
     if having:
@@ -67,7 +67,7 @@ def test_a_name_is_written_after_its_longest_prefix(declared: dict[str, str], na
         assert written == name_text(name)
 
 
-def test_programs_are_equal_whatever_prefixes_their_texts_declare() -> None:
+def test_prefixes_do_not_affect_equality_of_programs() -> None:
     names = [f"/model/decoder/layers.0/self_attn/Relu_{i}_output_0" for i in range(9)]
     assert parse(print_program(chain(*names))) == chain(*names)
 
@@ -80,7 +80,7 @@ def test_a_model_keeps_its_names(path: Path) -> None:
     assert print_program(parse(text)) == text
 
 
-def test_a_text_keeps_the_prefixes_of_its_author() -> None:
+def test_declared_prefixes_are_kept() -> None:
     text = (
         'prefix one "/a/"\nprefix unused "/b/"\n\ngraph @main(%one::x) -> (%one::x) {\n  return %one::x\n}\n'
     )
@@ -97,7 +97,7 @@ def test_short_names_need_no_prefix() -> None:
     assert chosen_prefixes(chain(*(f"layer/Relu_{i}" for i in range(500)))) == {}
 
 
-def test_long_names_get_the_prefixes_that_save_most() -> None:
+def test_long_names_get_the_most_effective_prefixes() -> None:
     found = chosen_prefixes(
         chain(
             *(f"/model/decoder/{part}/Relu_{i}_output_0" for part in ("rnn", "attention") for i in range(9))
@@ -106,7 +106,7 @@ def test_long_names_get_the_prefixes_that_save_most() -> None:
     assert found == {"attention": "/model/decoder/attention/", "rnn": "/model/decoder/rnn/"}
 
 
-def test_a_word_tells_equal_components_apart() -> None:
+def test_labels_of_equal_components_are_distinct() -> None:
     names = [f"branch_{b}_of_the_model/decoder/rnn/Relu_{i}_output_0" for b in "ab" for i in range(9)]
     assert chosen_prefixes(chain(*names)) == {
         "a.rnn": "branch_a_of_the_model/decoder/rnn/",
@@ -115,15 +115,15 @@ def test_a_word_tells_equal_components_apart() -> None:
 
 
 @given(st.lists(st.text("ab/._:1", min_size=20, max_size=60), unique=True, min_size=8, max_size=40))
-def test_chosen_prefixes_are_labels_of_the_text(names: list[str]) -> None:
+def test_chosen_prefixes_read_back(names: list[str]) -> None:
     program = chain(*names)
     assert parse(print_program(program)) == program
 
 
-# -- faults ----------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 BODY = "graph @main(%x) -> (%x) {\nreturn %x\n}\n"
-FAULTS = [
+ERRORS = [
     ('prefix ⟦a⟧ "/b/"', "the prefix a is declared twice", 'it is "/a/"'),
     ('prefix b ⟦""⟧', "the prefix is empty", "a prefix looks like"),
     ('prefix b ⟦"/b⟧', "the string is not closed", 'end it with "'),
@@ -135,13 +135,13 @@ FAULTS = [
 
 
 def marked(line: str) -> tuple[str, int, int]:
-    """The line without its marks, and what they stand around: column and width."""
+    """Return the line without its marks, and the column and width of the marked text."""
     start, end = line.index("⟦"), line.index("⟧") - 1
     return line.replace("⟦", "").replace("⟧", ""), start + 1, end - start
 
 
-@pytest.mark.parametrize(("line", "message", "hint"), FAULTS)
-def test_a_wrong_declaration_is_reported_once(line: str, message: str, hint: str) -> None:
+@pytest.mark.parametrize(("line", "message", "hint"), ERRORS)
+def test_an_invalid_declaration_is_reported_once(line: str, message: str, hint: str) -> None:
     plain, column, width = marked(line)
     uses = "graph @main(%a::x) -> (%a::x) {\n%b::y = Relu(%a::x)\nreturn %a::x\n}\n"
     (error,) = errors_of(f'prefix a "/a/"\n{plain}\n{uses if plain.startswith("prefix b") else BODY}')
@@ -165,7 +165,7 @@ USES = [
 
 
 @pytest.mark.parametrize(("line", "message", "hint"), USES)
-def test_a_wrong_use_is_underlined(line: str, message: str, hint: str) -> None:
+def test_an_invalid_use_is_underlined(line: str, message: str, hint: str) -> None:
     plain, column, width = marked(line)
     error = errors_of(f'prefix a "/a/"\ngraph @main(%a::x) -> (%a::x) {{\n{plain}\nreturn %a::x\n}}\n')[0]
     assert error.message == message

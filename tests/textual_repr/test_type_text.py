@@ -1,4 +1,4 @@
-"""Types in program text: sequences and optionals around tensors, both ways."""
+"""Parsing and printing of types: tensors, and sequences and optionals of them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def test_a_type_reads_back(type_: Type) -> None:
 
 
 @pytest.mark.parametrize("text", ["seq( f32[2] )", "opt(seq(f32[]) )"])
-def test_blanks_do_no_harm(text: str) -> None:
+def test_blanks_are_ignored(text: str) -> None:
     assert parse_type(text) == parse_type(text.replace(" ", ""))
 
 
 @pytest.mark.parametrize(
     "text", ["seq(f32[2]", "seq()", "seq(f32)", "seq(foo[2])", "list(f32[2])", "seq(f32[2]))"]
 )
-def test_what_is_no_type(text: str) -> None:
+def test_an_invalid_type_is_an_error(text: str) -> None:
     with pytest.raises(Flaw):
         parse_type(text)
 
 
-def test_in_a_program() -> None:
+def test_a_program_with_sequences_and_optionals_reads_back() -> None:
     text = """#nncdbg 1
 opset 21
 
@@ -67,6 +67,6 @@ graph @main(%s: seq(f32[2]), %o: opt(seq(i64[]))) -> (%y: f32[2], %t: seq(f32[2]
         ("%c: seq(f32[2] = SequenceEmpty()", "expected a type"),
     ],
 )
-def test_faults_point_at_the_type(line: str, message: str) -> None:
+def test_errors_in_types_are_reported(line: str, message: str) -> None:
     with pytest.raises(ParseError, match=message):
         parse(f"graph @main() -> (%c) {{\n  {line}\n  return %c\n}}\n")

@@ -78,12 +78,12 @@ class Attached(Debuggee):
         self.debugger.control.said = self._said
         self.leave()
 
-    def concerns(self, stop: Stop) -> bool:
+    def is_for_client(self, stop: Stop) -> bool:
         """Return whether a stop is reported to the client."""
         caught = stop.finding is not None and stop.finding.kind in self._caught
         return self._pausing or caught or stop.error is not None or bool(self.numbers & {*stop.breakpoints})
 
-    def owes(self, stop: Stop) -> bool:
+    def is_for_user(self, stop: Stop) -> bool:
         """Return whether to report a stop to the user: the user's own, or one that cannot be continued."""
         if stop.error is not None:
             return self.debugger.timeline.branch == self._branch
@@ -96,7 +96,7 @@ class Attached(Debuggee):
         self._pausing = True
         self.debugger.pause()
 
-    def hold(self, stop: Stop) -> None:
+    def serve_stop(self, stop: Stop) -> None:
         """Report a stop, and serve the client's requests until it continues or disconnects."""
         self.debugger.stop, self.debugger.selected = stop, -1
         self.arrived(self.session, stop)
@@ -123,7 +123,7 @@ class Attached(Debuggee):
             session.queue.moving = False
             session.queue.turn.notify_all()
 
-    def left_by(self, session: Session, leaving: BaseException) -> None:
+    def handle_exit(self, session: Session, leaving: BaseException) -> None:
         """Pass Ctrl-C and other exceptions by which a kernel may exit on to the user's code."""
         raise leaving
 

@@ -5,13 +5,15 @@ Dependents of the value are recomputed in a new branch; the branch without the c
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBody
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.children import View
-from nncdbg.dap_server.variables.displayed import from_display, is_displayed
 from nncdbg.dap_server.variables.places import (
     ContentPlace,
     ScopePlace,
@@ -21,16 +23,19 @@ from nncdbg.dap_server.variables.places import (
     evaluate_name,
     values_from,
 )
-from nncdbg.dap_server.variables.results import result_of
+from nncdbg.dap_server.variables.results import result_fields, result_of
+from nncdbg.dap_server.variables.value_text import Glance, type_text
+from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, evaluate_index, split_target
-from nncdbg.engine.inputs.data_specs import data_file, generated
+from nncdbg.engine.inputs.data_specs import Plain, data_file, generated, read_spec
 from nncdbg.engine.values.editing import late_decisions
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import SetExpressionArguments, SetVariableArguments
     from nncdbg.dap_server.protocol.types import ValueFormat, Variable
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.graph import Array
     from nncdbg.engine.values.values import Values
 
 
@@ -57,14 +62,7 @@ def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariab
     name, index = _target(scope, place)
     _set(session, scope, name, index, arguments.value)
     shown = _shown(session, place, arguments.format)
-    return SetVariableBody(
-        value=shown.value,
-        type=shown.type,
-        variables_reference=shown.variables_reference,
-        named_variables=shown.named_variables,
-        indexed_variables=shown.indexed_variables,
-        memory_reference=shown.memory_reference,
-    )
+    return SetVariableBody(value=shown.value, **result_fields(shown))
 
 
 def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
@@ -102,15 +100,8 @@ def set_expression(session: Session, arguments: SetExpressionArguments) -> SetEx
     name, index = split_target(arguments.expression, scope.has, scope.names)
     _set(session, scope, name, None if index is None else evaluate_index(index, scope), arguments.value)
     shown = result_of(session, scope, arguments.expression, arguments.format)
-    return SetExpressionBody(
-        value=shown.value,
-        type=shown.type,
-        presentation_hint=shown.presentation_hint,
-        variables_reference=shown.variables_reference,
-        named_variables=shown.named_variables,
-        indexed_variables=shown.indexed_variables,
-        memory_reference=shown.memory_reference,
-    )
+    hint = shown.presentation_hint
+    return SetExpressionBody(value=shown.value, presentation_hint=hint, **result_fields(shown))
 
 
 def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> None:
@@ -148,3 +139,47 @@ def _shown(session: Session, place: ContentPlace, format: ValueFormat | None) ->
         element = view.glance.element(view.glance.host(content)[()])
         return view.variable("", element, type=str(view.content("", place, content).type))
     return view.content("", place, content)
+
+
+_TYPED = re.compile(r"\s*(\w+)\[([\d,\s]*)\]\s+(\S.*)", re.DOTALL)
+_ELEMENT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s\[\],]+""")
+
+
+def is_displayed(text: str) -> bool:
+    """Return whether a text begins with the type of a tensor, as displayed values do."""
+    found = _TYPED.fullmatch(text)
+    return found is not None and found[1] in dtypes.NUMPY
+
+
+def from_display(text: str, before: Array, glance: Glance) -> Array:
+    """Return the array, of the type and shape of `before`, that an edited display of it describes.
+
+    Elements whose text has not changed keep their exact value, as the display is rounded.  Raises
+    UsageError for another type or shape, and for a display that has statistics instead of elements.
+    """
+    found = _TYPED.fullmatch(text)
+    assert found is not None, "`is_displayed` has accepted it"
+    before = np.asarray(before)
+    known, given = type_text(before), f"{found[1]}[{found[2].replace(' ', '')}]"
+    if given != known:
+        raise UsageError(f"the value is {known}, but the text is {given}", hint="keep the type and shape")
+    shown = _ELEMENT.findall(glance.text(before).removeprefix(f"{known} "))
+    elements = _ELEMENT.findall(found[3])
+    if len(shown) != before.size:
+        raise UsageError(
+            "this text cannot be edited: it shows statistics instead of all elements",
+            hint="enter a number, zeros, FILE.npy or an expression; or open the value and edit an element",
+        )
+    if len(elements) != before.size:
+        raise UsageError(f"{known} has {before.size} elements, but the text has {len(elements)}")
+    pairs = zip(before.reshape(-1), shown, elements, strict=True)
+    values = [old if new == text else _element(new) for old, text, new in pairs]
+    return np.array(values, dtype=object if before.dtype.kind == "O" else None).reshape(before.shape)
+
+
+def _element(text: str) -> Any:
+    """Parse the number, bool or string in a text.  Raises UsageError."""
+    spec = read_spec(text)
+    if not isinstance(spec, Plain):
+        raise UsageError(f"{text} is not a valid element", hint="use a number, true, false, nan or inf")
+    return spec.data

@@ -9,13 +9,10 @@ import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.neighbourhood import Block, on_the_stack, sources, whole
-from nncdbg.dap_server.variables.places import computed
-from nncdbg.dap_server.variables.value_text import Glance, is_tensor
+from nncdbg.dap_server.variables.value_text import Glance
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.values.current import results_of
-from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -24,10 +21,6 @@ if TYPE_CHECKING:
 
 MOST_OPENED = 4096
 """Expanded statements of one request."""
-
-_LAST_LINES = {"loop": "next", "branch": "yield"}
-
-_KINDS = {"while": "loop", "if": "branch"}
 
 
 class GraphArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,40 +70,18 @@ def _in_order(block: Block) -> Iterator[tuple[Block, int]]:
 
 def _block(block: Block) -> dict[str, Any]:
     outer = block.outer
-    if block.kind == "branch" and not block.graph.name:
-        title = "then" if block.path[-1] == 0 else "else"
-    else:
-        title = f"@{block.graph.name}" if block.graph.name else block.kind
     return {
         "id": block.id,
         "parent": None if outer is None else outer.id,
         "node": None if outer is None else outer.statement_id(block.pc),
-        "title": title,
+        "title": block.title,
         "kind": block.kind,
     }
 
 
 def _node(session: Session, block: Block, pc: int) -> dict[str, Any]:
-    end = pc == len(block.graph.nodes)
-    node = None if end else block.graph.nodes[pc]
-    op = _LAST_LINES.get(block.kind, "return") if node is None else node.op
-    frame = block.origin.frame
-    assert frame is not None, "the entry graph is on the stack"
-    line = session.program.debugger.loaded.listing_of(frame.code).line(block.path, pc)
-    return {
-        "id": block.statement_id(pc),
-        "block": block.id,
-        "kind": "end" if end else _KINDS.get(op, "layer" if op[0] == "@" else "op"),
-        "label": op if node is None else _label(node),
-        "values": [] if node is None else [spelled(each.name) for each in node.outputs[:4] if each.name],
-        "type": "" if node is None else _type(block, node),
-        "line": session.client.outgoing_line(line),
-    }
-
-
-def _label(node: Node) -> str:
-    names = [f"@{graph.name}" for graph in node.subgraphs if graph.name]
-    return f"{node.op} {' or '.join(names)}" if names else node.op
+    type_ = "" if pc == len(block.graph.nodes) else _type(block, block.graph.nodes[pc])
+    return {"block": block.id, "type": type_, **block.statement(session, pc)}
 
 
 def _type(block: Block, node: Node) -> str:
@@ -161,17 +132,10 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
 
 def _summaries(session: Session, glance: Glance, block: Block) -> Iterator[tuple[str, Summary]]:
     """The statistics of each executed statement of a block, by its id."""
-    debugger, frame = session.program.debugger, block.frame
-    assert frame is not None, "the block is on the stack"
-    for pc in range(len(frame.code.nodes)):
-        slots = results_of(frame, pc) or (0,)
-        slot = slots[0]
-        if not slot or not computed(frame, slot, debugger.ended):
-            continue
-        content = frame.slots[slot]
-        if content is EVICTED or not is_tensor(content) or is_text(content):
-            continue
-        summary = glance.at_hand(content) if debugger.timeline.standing(content) is None else None
+    assert block.frame is not None, "the block is on the stack"
+    for pc in range(len(block.frame.code.nodes)):
+        slots = results_of(block.frame, pc)
+        summary = block.summary(session, glance, slots[0]) if slots and slots[0] else None
         if summary is not None:
             yield block.statement_id(pc), summary
 

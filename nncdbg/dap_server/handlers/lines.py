@@ -90,7 +90,7 @@ def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> I
             continue
         title = value_title(view.session, frame.code, name)
         variable = view.in_slot(frame, slot, ContentPlace(place, name), title)
-        yield line, variable.name, _untyped(variable.value)
+        yield line, variable.name, _without_type(variable.value)
 
 
 def _slots(code: Code, listing: Listing, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -117,7 +117,7 @@ def _result_line(code: Code, listing: Listing, pc: int) -> int:
     return line
 
 
-def _untyped(text: str) -> str:
+def _without_type(text: str) -> str:
     """A value's text in a list of variables without its type; `min 0 …` for `f32[4] min 0 …`."""
     head, blank, rest = text.partition(" ")
     return rest if blank and head.endswith((")", "]")) else text

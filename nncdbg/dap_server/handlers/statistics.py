@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
@@ -155,7 +154,7 @@ def _extreme(summary: Summary | None, dtype: str) -> Iterator[str]:
     """Reasons why the finite numbers of a tensor are abnormal."""
     if summary is None or dtype not in SQUARED:
         return
-    most = math.sqrt(float(ml_dtypes.finfo(dtypes.NUMPY[dtype]).max))
+    most = math.sqrt(dtypes.largest(dtype))
     if max(abs(summary.min or 0), abs(summary.max or 0)) > most:
         yield f"beyond {most:.3g}: its square overflows"
     if summary.subnormal:

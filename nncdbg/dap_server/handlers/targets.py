@@ -51,12 +51,12 @@ def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> Step
     return StepInTargetsBody(
         targets=[
             StepInTarget(id=session.handles.number(IntoPlace(address, what)), label=label, line=line)
-            for what, label in _ways_in(session)
+            for what, label in _step_targets(session)
         ]
     )
 
 
-def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
+def _step_targets(session: Session) -> Iterator[tuple[str, str]]:
     debugger = session.program.debugger
     code, pc = debugger.control.stack[-1].code, debugger.control.stack[-1].pc
     if debugger.ended or pc == len(code.nodes):
@@ -81,7 +81,7 @@ def step_into_target(session: Session, number: int) -> None:
     if (
         not isinstance(place, IntoPlace)
         or place.address != address_of(session, frame.code, frame.pc)
-        or place.what not in dict(_ways_in(session))
+        or place.what not in dict(_step_targets(session))
     ):
         raise UsageError("unknown or expired target", hint="request stepInTargets again")
     if place.what == "kernel":
@@ -186,9 +186,9 @@ def goto(session: Session, arguments: GotoArguments) -> None:
     tick = last_visit(debugger.control.machine, there, place.site.pc)
     if tick is None:
         raise UsageError("this statement has not run yet", hint="request gotoTargets again")
-    session.program.move(session, lambda: _went(debugger.go_to(tick)))
+    session.program.move(session, lambda: _with_goto_reason(debugger.go_to(tick)))
 
 
-def _went(stop: Stop) -> Stop:
+def _with_goto_reason(stop: Stop) -> Stop:
     """Report `goto` as the reason, at the very start too."""
     return replace(stop, reason="goto") if stop.reason == "entry" else stop

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import ScopesArguments, VariablesArguments
     from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.dap_server.session import Session
-    from nncdbg.dap_server.variables.encoded import Listed
+    from nncdbg.dap_server.variables.children import Listed
 
 CHILDREN = 100
 """Variables of an answer if the client sends no count."""

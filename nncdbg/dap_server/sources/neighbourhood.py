@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.variables.places import standing
+from nncdbg.dap_server.variables.places import computed, standing
+from nncdbg.dap_server.variables.value_text import Glance, is_tensor
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.time.checkpoints import EVICTED
+from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Path
     from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.graph import Graph, Node, Program
+    from nncdbg.stats import Summary
 
 MOST_STATEMENTS = 60
 """Shown statements, including those of expanded blocks."""
@@ -36,6 +41,10 @@ SLIDE = 8
 
 OUTWARDS = 3
 """Distance, in statements, that each enclosing block adds."""
+
+_LAST_LINES = {"loop": "next", "branch": "yield"}
+
+_KINDS = {"while": "loop", "if": "branch"}
 
 
 @dataclass(eq=False)
@@ -76,10 +85,44 @@ class Block:
         if self.frame is not None and self.frame.code.formula is not None:
             return "micro"
         op = self.outer.graph.nodes[self.pc].op
-        return {"while": "loop", "if": "branch"}.get(op, "layer")
+        return _KINDS.get(op, "layer")
+
+    @property
+    def title(self) -> str:
+        """The name of the graph; without a name the kind, for branches `then` or `else`."""
+        if self.kind == "branch" and not self.graph.name:
+            return "then" if self.path[-1] == 0 else "else"
+        return f"@{self.graph.name}" if self.graph.name else self.kind
 
     def statement_id(self, pc: int) -> str:
         return f"{self.id}/{pc}"
+
+    def statement(self, session: Session, pc: int) -> dict[str, Any]:
+        """The fields of a drawn statement: `id`, `kind`, `label`, `values`, `line`."""
+        end = pc == len(self.graph.nodes)
+        op = _LAST_LINES.get(self.kind, "return") if end else self.graph.nodes[pc].op
+        outputs = () if end else self.graph.nodes[pc].outputs
+        names = [] if end else [f"@{graph.name}" for graph in self.graph.nodes[pc].subgraphs if graph.name]
+        frame = self.origin.frame
+        assert frame is not None, "the outermost block is on the stack"
+        line = session.program.debugger.loaded.listing_of(frame.code).line(self.path, pc)
+        return {
+            "id": self.statement_id(pc),
+            "kind": "end" if end else _KINDS.get(op, "layer" if op[0] == "@" else "op"),
+            "label": f"{op} {' or '.join(names)}" if names else op,
+            "values": [spelled(value.name) for value in outputs[:4] if value.name],
+            "line": session.client.outgoing_line(line),
+        }
+
+    def summary(self, session: Session, glance: Glance, slot: int | None) -> Summary | None:
+        """The logged statistics of the tensor in a slot; None if it is not computed, or no longer kept."""
+        debugger = session.program.debugger
+        if self.frame is None or slot is None or not computed(self.frame, slot, debugger.ended):
+            return None
+        content = self.frame.slots[slot]
+        if content is EVICTED or not is_tensor(content) or is_text(content):
+            return None
+        return glance.at_hand(content) if debugger.timeline.standing(content) is None else None
 
     def definition(self, name: str) -> int | None:
         """The number of the statement that defines a value of this block."""

@@ -37,10 +37,14 @@ from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:
+    import msgspec
+
     from nncdbg.dap_server.protocol.types import ValueFormat
     from nncdbg.dap_server.session import Session
-    from nncdbg.dap_server.variables.encoded import Listed
     from nncdbg.engine.execution.frame import Frame
+
+Listed: TypeAlias = "Variable | msgspec.Raw"
+"""A variable, or one as it was sent before."""
 
 Make: TypeAlias = "Callable[[int, int], Iterator[Listed]]"
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,12 +20,9 @@ from nncdbg.engine.compilation.code import UNSET
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Variable
-    from nncdbg.dap_server.variables.children import View
+    from nncdbg.dap_server.variables.children import Listed, View
     from nncdbg.dap_server.variables.places import FramePlace
     from nncdbg.engine.execution.frame import Frame
-
-Listed: TypeAlias = "Variable | msgspec.Raw"
-"""A variable, or one as it was sent before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,12 @@ def result_of(
     )
 
 
+def result_fields(shown: Variable) -> dict[str, Any]:
+    """The fields of a value that all responses with one value have."""
+    names = "type", "variables_reference", "named_variables", "indexed_variables", "memory_reference"
+    return {name: getattr(shown, name) for name in names}
+
+
 def _memory(session: Session, frame: Any, name: str | None, content: Any) -> str | None:
     if name is None or not session.client.arguments.supports_memory_references:
         return None

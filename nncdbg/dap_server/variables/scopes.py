@@ -26,7 +26,7 @@ from nncdbg.presentation.elements import type_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Variable
-    from nncdbg.dap_server.variables.encoded import Listed
+    from nncdbg.dap_server.variables.children import Listed
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.frame import Frame
 

@@ -7,15 +7,14 @@ Every run also verifies that a value is unchanged between its write and each rea
 from __future__ import annotations
 
 import hashlib
-import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.written import written_slots
@@ -104,8 +103,8 @@ class Player:
         self._most = None if before is None else 2 * before.ticks + 1000
         self._integrity = integrity
         self._each = each
-        self._written: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
-        """id(value) to (reference to it, its digest, tick and slot of the write)."""
+        self._written: ByIdentity[tuple[int, int, int]] = ByIdentity()
+        """The digest of each array, and the tick and slot of the write."""
         self._now: Moment | None = None
         allocation = debugger.loaded.allocation
         allocation.watched = GUARDS | UNWRITTEN
@@ -199,22 +198,20 @@ class Player:
             self._note_written(frame.slots[slot], digest(frame.slots[slot]), slot)
 
     def _note_written(self, content: Any, number: int, slot: int) -> None:
-        if not self._integrity or not isinstance(content, np.ndarray) or id(content) in self._written:
-            return
-        key = id(content)
-        reference = weakref.ref(content, partial(self._written.pop, key))
-        self._written[key] = (reference, number, self.debugger.control.machine.tick, slot)
+        if self._integrity and isinstance(content, np.ndarray) and content not in self._written:
+            self._written.set(content, (number, self.debugger.control.machine.tick, slot))
 
     def _check_operands(self, now: Moment) -> None:
         code, pc = now.statement.code, now.statement.pc
         slots = self.debugger.control.machine.frames[-1].slots
         for slot in code.operands[pc]:
             content = slots[slot]
-            known = self._written.get(id(content))
-            if known is None or known[0]() is not content:
+            known = self._written.get(content)
+            if known is None or self.debugger.loaded.allocation.standing(content) is not None:
                 continue
-            if self.debugger.loaded.allocation.standing(content) is None and digest(content) != known[1]:
-                self.played.changed = Changed(now, code.names[slot], known[2], known[3])
+            number, tick, written = known
+            if digest(content) != number:
+                self.played.changed = Changed(now, code.names[slot], tick, written)
                 return
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import GraphError, NncdbgError
+from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.linking import Linker
-from nncdbg.engine.execution.machine import Running
+from nncdbg.engine.execution.linking import Allocation, Instrument, Linker, Wrap
+from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type, type_of
 from nncdbg.engine.ops.schema import check_opsets, split
@@ -152,6 +154,35 @@ class Loaded:
         if key not in self._arrays:
             self._arrays[key] = initial_data(constant, program)
         return self._arrays[key]
+
+
+class MicroPrograms:
+    """Runs micro programs of a program's statements on NumPy, apart from the debugged run.
+
+    `track` wraps each of their statements.
+    """
+
+    def __init__(self, program: Program, listing: Listing, track: Wrap | None = None) -> None:
+        self._running = Running()
+        linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0))
+        linker.instrument({Instrument.TRACKER: track})
+        self._loaded = Loaded(program, listing, linker)
+
+    def of(self, code: Code, pc: int, operands: Sequence[Any]) -> Code | None:
+        """Return the micro program of a statement for these operands; None if it has none."""
+        return self._loaded.formula_for(code, pc, operands)
+
+    def run(self, formula: Code, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results over these operands.  Raises NncdbgError if a statement fails."""
+        given = [value for value in operands if value is not None]
+        around = self._running.frames
+        machine = Machine(formula, given, self._loaded.call, self._running)
+        outcome = machine.run()
+        self._running.frames = around
+        if isinstance(outcome, Failed):
+            raise outcome.error if isinstance(outcome.error, NncdbgError) else NncdbgError(str(outcome.error))
+        frame = machine.frames[0]
+        return frame.code.operands_of(-1, frame.slots)
 
 
 def _fits(declared: Type | None, element: TensorType) -> bool:

@@ -237,7 +237,7 @@ class ArenaAllocation(ReusingAllocation):
 
         Everything else is left to `otherwise`, the instruction with accounting.
         """
-        course, unwritten, mask, sizes_of = self._course, self.unwritten, MASK, self._sizes_of
+        course, unwritten, mask, sizes_of = self._course, self.unwritten.by_id, MASK, self._sizes_of
         refill = self._refill if self.poison else None
         rows, logged, position = self._row_source()
 

@@ -192,9 +192,9 @@ class PlacedAllocation(ReusingAllocation):
             return result
         assert self._owner is not None
         placed = self._put(binding.code, result, Owner(name, binding, self._owner.iteration), source)
-        found = self.unwritten.get(id(result))
-        if found is not None and found[0]() is result:
-            self._mark_unwritten(placed, found[1])
+        origin = self.unwritten.get(result)
+        if origin is not None:
+            self.unwritten.set(placed, origin)
         return placed
 
     def _placeable(self, code: Code, name: str, content: Any) -> bool:

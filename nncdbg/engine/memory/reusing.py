@@ -8,15 +8,14 @@ memory.
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
@@ -59,7 +58,7 @@ class ReusingAllocation(InspectedAllocation):
         self.lifetimes = Lifetimes(plan, self.block_of, self._free, self._freed_again)
         self.misreads: dict[tuple[Code, int, str], Misread] = {}
         """The misreads, in the order of the run."""
-        self._blocks: dict[int, tuple[weakref.ref[Array], Block]] = {}
+        self._blocks: ByIdentity[Block] = ByIdentity()
         self._made: list[Block] = []
         self._current: Scope | None = None
         """The scope of the statement in execution; None if another machine executes it."""
@@ -111,7 +110,7 @@ class ReusingAllocation(InspectedAllocation):
 
     def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
         lifetimes = self.lifetimes
-        gather, blocks, here = super().gathering(code, pc, gather), self._blocks, Statement(code, pc)
+        gather, blocks, here = super().gathering(code, pc, gather), self._blocks.by_id, Statement(code, pc)
 
         def gathered(slots: list[Any]) -> Sequence[Any]:
             innermost = self._debuggee.frames[-1].slots is slots
@@ -221,14 +220,11 @@ class ReusingAllocation(InspectedAllocation):
     def _know(self, buffer: Array, block: Block) -> None:
         """Record that `buffer` is in `block`, which the statement in execution took."""
         self._made.append(block)
-        key = id(buffer)
-        # The entry is dropped with the buffer; `pop` takes the dead reference as its default.
-        self._blocks[key] = (weakref.ref(buffer, partial(self._blocks.pop, key)), block)
+        self._blocks.set(buffer, block)
 
     def block_of(self, content: Any) -> Block | None:
         """Return the current or former block of a slot's content; None for content outside the arena."""
-        entry = self._blocks.get(id(content))
-        return entry[1] if entry is not None and entry[0]() is content else None
+        return self._blocks.get(content)
 
     # -- findings ------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
 from nncdbg.engine.graph import Array
-from nncdbg.engine.observers.catching import Catches, holds_any
+from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.integer_checks import fault_of, finding_of
 from nncdbg.engine.stopping.breakpoints import Breakpoint
 from nncdbg.engine.stopping.placement import braced
@@ -24,6 +24,7 @@ from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
+from nncdbg.stats.finiteness import holds
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
 
@@ -221,7 +222,7 @@ class Judge:
                 return stop
         for index, output in enumerate(outputs):
             for kind in caught:
-                if holds_any(to_host(output), kind):
+                if holds(to_host(output), kind):
                     stop = self.settle(Finding(kind, Statement(frame.code, pc), "", inputs, index))
                     if stop is not None:
                         return stop

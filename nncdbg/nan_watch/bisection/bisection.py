@@ -22,7 +22,6 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Program, TensorType, Type, type_of
-from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.listing import Listing
@@ -30,7 +29,8 @@ from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.minimizing import minimized
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
+from nncdbg.stats.finiteness import holds
 
 _FULL = 4
 """Executions of a statement that are all tried; later only the 8th, 16th and so on."""
@@ -173,7 +173,7 @@ class Bisection:
     def _check_reference(self) -> None:
         if not self.alone:
             raise UsageError("nothing to narrow: no statement reads or computes f32 or f64")
-        bad = [name for name, content in self._wanted.items() if holds_any(content, "nan")]
+        bad = [name for name, content in self._wanted.items() if holds(content, "nan")]
         if bad:
             raise UsageError(
                 f"the output %{bad[0]} already has NaN in the declared types",

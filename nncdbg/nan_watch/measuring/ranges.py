@@ -20,7 +20,7 @@ from nncdbg.engine.graph import type_of
 from nncdbg.engine.values.values import Values
 from nncdbg.nan_watch.measuring.gates import RANGE
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 
 if TYPE_CHECKING:

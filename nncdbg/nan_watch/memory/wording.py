@@ -16,7 +16,7 @@ from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.memory.reusing import Misread, verb
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 
 CAUSES = (
     "wrong reuse",

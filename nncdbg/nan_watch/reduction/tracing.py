@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
@@ -62,8 +63,8 @@ class Trace:
     statement: Statement
     value: str
     ticks: int
-    contents: Mapping[int, Any]
-    """Copies of the values by identity, if their memory is reused."""
+    contents: ByIdentity[Any]
+    """Copies of the values, if their memory is reused."""
 
 
 def trace(debugger: Debugger, target: Target) -> Trace:
@@ -82,7 +83,7 @@ class _Tracer:
         self.trail = debugger.observers.follow(debugger.control)
         self.flat: deque[Executed] = deque()
         self.outer: deque[Executed] = deque()
-        self.contents: dict[int, Any] = {}
+        self.contents: ByIdentity[Any] = ByIdentity()
         self.bytes = 0
         self.seen = 0
         self.begun: tuple[int, dict[str, Any]] = (0, {})
@@ -147,7 +148,8 @@ class _Tracer:
         where.append(one)
         if not self.debugger.timeline.retains:
             for each in (*one.read.values(), *one.results):
-                self.contents.setdefault(id(each), copied(each))
+                if each not in self.contents:
+                    self.contents.set(each, copied(each))
         if where is self.flat:
             self.bytes += sum(map(bytes_of, one.results))
             while len(where) > LONGEST or (

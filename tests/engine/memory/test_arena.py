@@ -114,7 +114,7 @@ def test_memory_is_reused() -> None:
         pc = frame.pc
         debugger.step_over()
         if pc < len(frame.code.nodes):
-            result: Any = frame.slots[frame.code.targets[pc]]
+            (result,) = frame.code.results_of(pc, frame.slots)
             addresses.append(address_of(result))
     assert len(set(addresses)) == 2 < len(addresses)
     assert peak_bytes(debugger) == 2 * 128

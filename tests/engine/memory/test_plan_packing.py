@@ -101,7 +101,7 @@ def test_results_are_at_their_planned_offsets() -> None:
         frame = debugger.control.machine.frames[-1]
         debugger.step_over()
         if not debugger.control.machine.ended:
-            content: Any = frame.slots[frame.code.targets[frame.pc - 1]]
+            (content,) = frame.code.results_of(frame.pc - 1, frame.slots)
             base = address_of(allocation._space.memory)
             seen[frame.code.nodes[frame.pc - 1].outputs[0].name] = address_of(content) - base
     assert seen == wanted

@@ -11,6 +11,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.errors import UsageError
 from tests.engine.planted import Planted, bumped, x_of
+from tests.presence import present
 
 NET = """#nncdbg 1
 opset 18
@@ -48,12 +49,12 @@ def straight(count: int) -> str:
 def test_kernels_agree_with_their_micro_programs() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, check="micro")
     assert debugger.run().reason == "end"
-    coverage = debugger.micro.coverage
+    coverage = present(debugger.micro).coverage
     assert (len(coverage.statements), coverage.runs, coverage.failed) == (3, 3, {})
     assert {op: len(seen) for op, seen in coverage.without.items()} == {"Transpose": 1}
     plain = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)})
     plain.run()
-    np.testing.assert_array_equal(debugger.outputs["y"], plain.outputs["y"])
+    np.testing.assert_array_equal(present(debugger.outputs)["y"], present(plain.outputs)["y"])
     assert debugger.control.machine.tick == plain.control.machine.tick
 
 
@@ -67,13 +68,13 @@ def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator:
         check="micro",
     )
     stop = debugger.run()
-    assert (stop.reason, stop.finding.kind, stop.node.op, stop.line) == (
+    assert (stop.reason, present(stop.finding).kind, present(stop.node).op, stop.line) == (
         "exception",
         "micro",
         "LogSoftmax",
         7,
     )
-    disagreement = debugger.micro.disagreement
+    disagreement = present(present(debugger.micro).disagreement)
     assert (disagreement.name, disagreement.kernel.shape, disagreement.micro.shape) == ("c", (2, 4), (2, 4))
     np.testing.assert_allclose(disagreement.kernel[:, 0] - disagreement.micro[:, 0], 0.01, rtol=1e-3)
     np.testing.assert_allclose(disagreement.kernel[:, 1:], disagreement.micro[:, 1:], rtol=1e-5)
@@ -85,10 +86,10 @@ def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator:
 def test_going_back_does_not_repeat_checks() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, allocator="arena", check="micro")
     debugger.run()
-    runs = debugger.micro.coverage.runs
+    runs = present(debugger.micro).coverage.runs
     debugger.step_back()
     debugger.step_back()
-    assert debugger.micro.coverage.runs == runs
+    assert present(debugger.micro).coverage.runs == runs
 
 
 def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
@@ -96,7 +97,7 @@ def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
     debugger.step_into(micro=True)
     while debugger.frames[0].code.formula is not None:
         debugger.step_over()
-    assert debugger.micro.coverage.runs == 0
+    assert present(debugger.micro).coverage.runs == 0
 
 
 def test_errors_of_check_and_catch_name_the_requirement() -> None:
@@ -117,7 +118,7 @@ def test_errors_of_check_and_catch_name_the_requirement() -> None:
     )
     quiet.uncatch("micro")
     assert quiet.run().reason == "end"
-    assert quiet.micro.disagreement is not None
+    assert present(quiet.micro).disagreement is not None
 
 
 # -- infinite loops ------------------------------------------------------------------------------
@@ -253,5 +254,5 @@ def test_every_example_agrees_with_its_micro_programs(repository: Path) -> None:
         debugger = nncdbg.Debugger(nncdbg.load(path), check="micro")
         debugger.uncatch("uninitialized")
         assert debugger.run().reason == "end", path
-        assert debugger.micro.disagreement is None
-        assert debugger.micro.coverage.failed == {}
+        assert present(debugger.micro).disagreement is None
+        assert present(debugger.micro).coverage.failed == {}

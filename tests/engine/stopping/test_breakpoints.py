@@ -10,6 +10,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.compilation.search import same_file
 from nncdbg.engine.stopping.stops import LogMessage
+from tests.presence import present
 
 MODEL = """#nncdbg 1
 opset 18
@@ -198,15 +199,15 @@ def test_condition_of_a_breakpoint_can_change_and_be_removed() -> None:
     found = debugger.break_at(op="Mul")
     debugger.breakpoints.set_condition(found.number, "$iter == 1")
     assert str(found) == "op Mul if $iter == 1"
-    assert debugger.run().frame.iteration == 1
+    assert present(debugger.run().frame).iteration == 1
     debugger.breakpoints.set_condition(found.number, "%t > 0")
     assert found.note == "the condition reads the result, so it is evaluated after the statement"
     stop = debugger.run()
-    assert (stop.frame.iteration, debugger.frames[0].pc) == (1, 1)
+    assert (present(stop.frame).iteration, debugger.frames[0].pc) == (1, 1)
     debugger.breakpoints.set_condition(found.number, None)
     assert (found.condition, found.note) == (None, "")
     stop = debugger.run()
-    assert (stop.frame.iteration, debugger.frames[0].pc) == (2, 0)
+    assert (present(stop.frame).iteration, debugger.frames[0].pc) == (2, 0)
     with pytest.raises(nncdbg.NncdbgError, match="no breakpoint 9"):
         debugger.breakpoints.set_condition(9, "1 > 0")
     with pytest.raises(nncdbg.NncdbgError):
@@ -218,10 +219,10 @@ def test_ignored_hits_do_not_stop_but_count() -> None:
     debugger, _ = grown()
     found = debugger.break_at(op="Mul")
     debugger.breakpoints.ignore(found.number, 1)
-    assert debugger.run().frame.iteration == 1
+    assert present(debugger.run().frame).iteration == 1
     assert found.count == 2
     debugger.breakpoints.ignore(found.number, 0)
-    assert debugger.run().frame.iteration == 2
+    assert present(debugger.run().frame).iteration == 2
 
 
 def test_breakpoint_reports_the_line_it_moved_to(debugger: nncdbg.Debugger) -> None:
@@ -234,7 +235,7 @@ def test_watched_expression_stops_where_its_result_changes_forward_and_backward(
     debugger, _ = grown()
     found = debugger.breakpoints.add({"watch": "%s > 3"})
     stop = debugger.run()
-    assert (stop.reason, stop.frame.iteration) == ("data", 1)
+    assert (stop.reason, present(stop.frame).iteration) == ("data", 1)
     assert stop.detail == "breakpoint 1, watch %s > 3: false -> true"
     assert debugger.run().reason == "end"
     assert debugger.reverse_continue().detail == "breakpoint 1, watch %s > 3: false -> true"
@@ -272,7 +273,7 @@ def test_assertion_on_out_covers_every_statement() -> None:
     debugger, _ = grown()
     debugger.breakpoints.add({"assert": "$out != 8"})
     stop = debugger.run()
-    assert (stop.line, stop.frame.iteration) == (5, 1)
+    assert (stop.line, present(stop.frame).iteration) == (5, 1)
     debugger, _ = grown()
     debugger.breakpoints.add({"assert": "all(isfinite($out))"})
     assert debugger.run().reason == "end"

@@ -1,4 +1,4 @@
-"""The baseline: known findings are accepted, new ones fail, gone ones are told."""
+"""The baseline: known findings are accepted, new ones fail, and missing ones are reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _tripping(comparison: Comparison) -> list[str]:
     return [f"{each.kind} {each.site.value}" for each in comparison.report.tripping]
 
 
-def test_the_file_is_sorted_with_one_finding_a_line() -> None:
+def test_the_file_is_sorted_with_one_finding_per_line() -> None:
     text = _baseline().text()
     rows = [json.loads(line.strip().rstrip(",")) for line in text.splitlines() if line.startswith("  {")]
     assert [(row["value"], row["kind"]) for row in rows] == sorted(
@@ -64,15 +64,15 @@ def test_the_file_is_sorted_with_one_finding_a_line() -> None:
     assert "line" not in rows[0]
 
 
-def test_it_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    odd = replace(INF_BORN, site=FindingSite(1, 'a"b', "", "Log", "x\ud800\n"))
-    made = Baseline.of(replace(plain(), findings=[odd, NAN_BORN]), nncdbg.parse(NET))
+def test_a_written_baseline_reads_back_the_same(tmp_path: Path) -> None:
+    with_special_characters = replace(INF_BORN, site=FindingSite(1, 'a"b', "", "Log", "x\ud800\n"))
+    made = Baseline.of(replace(plain(), findings=[with_special_characters, NAN_BORN]), nncdbg.parse(NET))
     (tmp_path / "baseline.json").write_text(made.text())
     assert read_baseline(tmp_path / "baseline.json") == made
     assert Baseline.of(replace(plain(), findings=[]), nncdbg.parse(NET)).known == ()
 
 
-def test_what_is_known_does_not_fail() -> None:
+def test_known_findings_do_not_fail() -> None:
     compared = _compared(NET)
     assert compared.report.ok
     assert not compared.gone
@@ -90,7 +90,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_small_edit_leaves_what_is_known_known(edit: str) -> None:
+def test_known_findings_stay_known_after_a_small_edit(edit: str) -> None:
     old, new = EDITS[edit]
     text = NET.replace(old, new)
     if edit == "another output":
@@ -101,13 +101,13 @@ def test_a_small_edit_leaves_what_is_known_known(edit: str) -> None:
     assert not compared.gone
 
 
-def test_a_value_that_has_moved_is_told() -> None:
+def test_a_moved_value_is_reported() -> None:
     compared = _compared(NET.replace("%0", "%17"))
     assert [(known.key[1], finding.site.value) for known, finding in compared.moved] == [("0", "17")]
     assert "moved: known in %0, now in %17" in compared.report.notes
 
 
-def test_a_new_finding_fails_and_is_the_only_one() -> None:
+def test_only_a_new_finding_fails() -> None:
     text = NET.replace("return", "%w: f32[4] = Log(%x)\n  return").replace(
         "%z: f32[4])", "%z: f32[4], %w: f32[4])"
     )
@@ -116,7 +116,7 @@ def test_a_new_finding_fails_and_is_the_only_one() -> None:
     assert {each.site.value for each in compared.report.tripping} == {"w"}
 
 
-def test_another_name_given_by_a_person_is_a_new_finding() -> None:
+def test_a_renamed_value_is_a_new_finding() -> None:
     compared = _compared(NET.replace("%y", "%fc2"), replace(_baseline(), outputs=("fc2", "z")))
     assert _tripping(compared) == ["inf fc2"]
     assert [each.key[1] for each in compared.gone] == ["y"]
@@ -125,21 +125,21 @@ def test_another_name_given_by_a_person_is_a_new_finding() -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [("Log(%p)", "Exp(%p)"), ("%0: f32[4] = Sqrt(%x)", "%0: f32[4] = Exp(%x)")]
 )
-def test_what_is_gone_is_told(old: str, new: str) -> None:
+def test_missing_findings_are_reported(old: str, new: str) -> None:
     compared = _compared(NET.replace(old, new))
     assert compared.report.ok
     assert compared.gone
     assert any(note.startswith("no longer found (1): ") for note in compared.report.notes)
 
 
-def test_nothing_is_called_gone_by_a_run_that_did_not_end() -> None:
+def test_an_unfinished_run_reports_no_missing_finding() -> None:
     known = Baseline.of(plain(), nncdbg.parse(NET))
     assert compare(failed(), replace(known, model=""), nncdbg.parse(NET)).gone == ()
     broken = replace(failed(), error=None, cases=[Case("a", "crashed", error="killed")])
     assert compare(broken, replace(known, model=""), nncdbg.parse(NET)).gone == ()
 
 
-def test_who_accepted_a_masked_finding_did_not_accept_one_that_reaches_an_output() -> None:
+def test_an_accepted_masked_finding_fails_once_it_reaches_an_output() -> None:
     program = nncdbg.parse(NET)
     masked = replace(MASKED, trips=True)
     report = Report("net.nnc", findings=[masked])
@@ -150,13 +150,13 @@ def test_who_accepted_a_masked_finding_did_not_accept_one_that_reaches_an_output
     assert compare(report, Baseline.of(worse, program), program).report.ok
 
 
-def test_the_same_finding_in_other_cases_and_iterations_is_one() -> None:
+def test_a_finding_in_several_cases_and_iterations_counts_once() -> None:
     program = nncdbg.parse(NET)
     found = [replace(NAN_BORN, case=case, iteration=(at,)) for case in "ab" for at in (1, 2)]
     assert len(Baseline.of(Report("net.nnc", findings=found), program).known) == 1
 
 
-def test_two_that_moved_are_two() -> None:
+def test_a_known_value_matches_only_one_moved_value() -> None:
     def numbered(name: str) -> WatchFinding:
         return replace(INF_BORN, site=replace(INF_BORN.site, value=name))
 
@@ -167,7 +167,7 @@ def test_two_that_moved_are_two() -> None:
     assert _tripping(compare(Report("", findings=[numbered("fc_4")]), known, program)) == ["inf fc_4"]
 
 
-def test_a_new_finding_cannot_hide_among_those_that_are_not_listed(tmp_path: Path) -> None:
+def test_a_baseline_needs_all_findings(tmp_path: Path) -> None:
     program = nncdbg.parse(NET)
     report = Report("net.nnc", findings=[NAN_BORN], unlisted=29)
     compared = compare(report, Baseline.of(report, program), program).report
@@ -179,47 +179,47 @@ def test_a_new_finding_cannot_hide_among_those_that_are_not_listed(tmp_path: Pat
     assert compare(report, replace(others, model=""), program).gone == ()
     with pytest.raises(UsageError, match="29 are not listed"):
         write_baseline(tmp_path / "baseline.json", report, program)
-    # Who trips is listed first: where one is listed that does not, all that trip are.
+    # Findings that trip are listed first: if one that does not trip is listed, all that trip are listed.
     all_that_trip = Report("net.nnc", findings=[NAN_BORN, MASKED], unlisted=28)
     assert compare(all_that_trip, Baseline.of(report, program), program).report.ok
 
 
-def test_the_reason_that_a_person_wrote_stays(tmp_path: Path) -> None:
+def test_a_note_of_the_user_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "baseline.json"
     baseline = write_baseline(file, *_report())
     assert file.read_text() == baseline.text() == _baseline().text()
     first = replace(baseline.known[0], note="the last row is padding")
     file.write_text(replace(baseline, known=(first, *baseline.known[1:])).text())
-    anew = write_baseline(file, *_report())
-    assert anew.known[0].note == "the last row is padding"
+    rewritten = write_baseline(file, *_report())
+    assert rewritten.known[0].note == "the last row is padding"
     assert file.read_text().count('"note"') == 1
 
 
-def test_a_baseline_is_not_written_over_something_else_nor_by_half_a_run(tmp_path: Path) -> None:
+def test_a_baseline_does_not_replace_other_files_and_needs_a_finished_run(tmp_path: Path) -> None:
     file = tmp_path / "net.onnx"
     file.write_bytes(b"\x08\x08weights")
     with pytest.raises(LoadError):
         write_baseline(file, *_report())
     assert file.read_bytes() == b"\x08\x08weights"
     program = nncdbg.parse(NET)
-    for half in (failed(), replace(plain(), interrupted=True)):
+    for unfinished in (failed(), replace(plain(), interrupted=True)):
         with pytest.raises(RunError, match="the run did not finish"):
-            write_baseline(tmp_path / "new.json", half, program)
+            write_baseline(tmp_path / "new.json", unfinished, program)
     with pytest.raises(NotWritten, match="Not a directory"):
         write_baseline(file / "baseline.json", *_report())
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "message"),
     [
         ({"model": "resnet.onnx"}, "the baseline is for resnet.onnx, but the model is net.nnc"),
         ({"inputs": ("image",), "outputs": ("probs",)}, "the baseline is for another net.nnc"),
     ],
 )
-def test_the_baseline_of_another_model_is_refused(changed: dict[str, object], words: str) -> None:
+def test_the_baseline_of_another_model_is_an_error(changed: dict[str, object], message: str) -> None:
     report, program = _report()
-    with pytest.raises(UsageError, match=words) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         compare(report, replace(_baseline(), **changed), program)  # type: ignore[arg-type]
     assert caught.value.hint
 
@@ -230,7 +230,7 @@ def test_the_same_file_in_another_folder_is_the_same_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (None, "does not exist"),
         ("{", "is not JSON"),
@@ -248,10 +248,12 @@ def test_the_same_file_in_another_folder_is_the_same_model() -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_baseline_says_where(content: str | None, words: str, tmp_path: Path) -> None:
+def test_an_invalid_baseline_is_an_error_with_its_place(
+    content: str | None, message: str, tmp_path: Path
+) -> None:
     file = tmp_path / "baseline.json"
     if content is not None:
         file.write_bytes(content.encode("latin-1"))
     with pytest.raises(LoadError) as caught:
         read_baseline(file)
-    assert words in caught.value.message
+    assert message in caught.value.message

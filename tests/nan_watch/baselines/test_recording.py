@@ -1,4 +1,4 @@
-"""A good run is recorded, and another one compared with it."""
+"""Recording a good run, and comparing another run with it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def recorded(folder: Path, **fields: Any) -> Path:
     return path
 
 
-def test_a_recording_is_small_sorted_one_statement_per_line_and_the_same_each_time(tmp_path: Path) -> None:
+def test_a_recording_is_sorted_and_deterministic_with_one_statement_per_line(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     text = path.read_text()
     assert text == recorded(tmp_path).read_text()
@@ -61,13 +61,13 @@ def test_a_recording_is_small_sorted_one_statement_per_line_and_the_same_each_ti
     assert not list(tmp_path.glob(".*"))
 
 
-def test_the_same_run_changes_nothing(tmp_path: Path) -> None:
+def test_the_same_run_has_no_changes(tmp_path: Path) -> None:
     report = nncdbg.watch(program(), {"x": X}, against=recorded(tmp_path), fail_on="change:0.0001")
     assert report.ok
     assert report.unchecked == []
 
 
-def test_statements_that_changed_are_told_in_order_with_both_values(tmp_path: Path) -> None:
+def test_changed_statements_are_reported_in_order_with_both_values(tmp_path: Path) -> None:
     report = nncdbg.watch(program("3.0"), {"x": X}, against=recorded(tmp_path), fail_on="change:0.2")
     assert report.status == "tripped"
     values = [each.site.value for each in report.findings]
@@ -86,14 +86,14 @@ def test_statements_that_changed_are_told_in_order_with_both_values(tmp_path: Pa
     assert first.stats == nncdbg.summarize(X * np.float32(3))
 
 
-def test_against_alone_has_the_usual_limit(tmp_path: Path) -> None:
+def test_against_without_a_gate_uses_the_default_limit(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     assert nncdbg.watch(program("2.01"), {"x": X}, against=path).ok
     found = nncdbg.watch(program("4.0"), {"x": X}, against=path).findings[0]
     assert found.threshold == 0.1
 
 
-def test_a_pattern_chooses_which_statements_are_compared(tmp_path: Path) -> None:
+def test_a_pattern_selects_the_compared_statements(tmp_path: Path) -> None:
     report = nncdbg.watch(
         program("9.0"), {"x": X}, against=recorded(tmp_path), fail_on="change:0.1 in refine"
     )
@@ -101,16 +101,16 @@ def test_a_pattern_chooses_which_statements_are_compared(tmp_path: Path) -> None
     assert report.findings
 
 
-def test_nan_that_was_not_there_is_a_change_beyond_all_measure(tmp_path: Path) -> None:
+def test_a_new_nan_is_an_infinite_change(tmp_path: Path) -> None:
     bad = X.copy()
     bad[0, 0] = np.nan
     report = nncdbg.watch(program(), {"x": bad}, against=recorded(tmp_path), fail_on="change")
-    told = [each for each in report.findings if each.kind == "change"]
-    assert told[0].evidence.startswith("nan was 0 and is 1")
-    assert told[0].actual == float("inf")
+    changes = [each for each in report.findings if each.kind == "change"]
+    assert changes[0].evidence.startswith("nan was 0 and is 1")
+    assert changes[0].actual == float("inf")
 
 
-def test_statements_that_are_new_or_gone_are_told(tmp_path: Path) -> None:
+def test_new_and_missing_statements_are_reported(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     edited = TEXT.replace("%y = Add(%last, 1.0)", "%z = Neg(%last)\n  %y = Sub(%last, 1.0)")
     report = nncdbg.watch(program(text=edited), {"x": X}, against=path, fail_on="change")
@@ -120,14 +120,14 @@ def test_statements_that_are_new_or_gone_are_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_recording_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_a_recording_of_another_model_is_an_error(tmp_path: Path) -> None:
     other = nncdbg.parse("#nncdbg 1\ngraph @main(%x: f32[2]) -> (%o) {\n  %o = Neg(%x)\n  return %o\n}\n")
     with pytest.raises(nncdbg.UsageError, match="another model") as caught:
         nncdbg.watch(other, against=recorded(tmp_path))
     assert "0 of its 4 statements" in str(caught.value)
 
 
-def test_a_gate_that_compares_wants_a_recording() -> None:
+def test_a_change_gate_needs_a_recording() -> None:
     with pytest.raises(nncdbg.UsageError, match="needs a recorded good run") as caught:
         nncdbg.watch(program(), {"x": X}, fail_on="nan,change:0.5")
     assert "--against" in (caught.value.hint or "")
@@ -147,22 +147,22 @@ DAMAGED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), DAMAGED)
-def test_a_damaged_recording_is_an_error_with_a_reason(tmp_path: Path, text: str, words: str) -> None:
+@pytest.mark.parametrize(("text", "message"), DAMAGED)
+def test_a_damaged_recording_is_an_error_with_a_reason(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "good.json"
     path.write_text(text)
-    with pytest.raises(nncdbg.LoadError, match=words):
+    with pytest.raises(nncdbg.LoadError, match=message):
         nncdbg.watch(program(), {"x": X}, against=path)
 
 
-def test_a_recording_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+def test_an_unreadable_or_unwritable_recording_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(nncdbg.LoadError, match="cannot read the recording"):
         nncdbg.watch(program(), {"x": X}, against=tmp_path / "missing.json")
     with pytest.raises(nncdbg.LoadError, match="cannot write the recording"):
         nncdbg.watch(program(), {"x": X}, record=tmp_path / "no" / "good.json")
 
 
-def test_several_runs_are_one_recording_and_say_which_seed(tmp_path: Path) -> None:
+def test_several_runs_make_one_recording_with_a_case_per_seed(tmp_path: Path) -> None:
     path = tmp_path / "good.json"
     report = nncdbg.watch(program(), runs=4, seed=5, record=path)
     assert [case.name for case in report.cases] == ["seed 5", "seed 6", "seed 7", "seed 8"]
@@ -173,7 +173,7 @@ def test_several_runs_are_one_recording_and_say_which_seed(tmp_path: Path) -> No
     assert not other.ok
 
 
-def test_runs_tell_in_which_seed_a_finding_was_first() -> None:
+def test_a_finding_has_the_first_seed_in_which_it_occurred() -> None:
     text = TEXT.replace("%h = Mul(%x, %k)", "%u = Mul(%x, %k)\n  %h = Log(%u)").replace("8,4", "1,1")
     report = nncdbg.watch(program(text=text), runs=6, fail_on="nan")
     negative = [

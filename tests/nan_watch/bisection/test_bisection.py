@@ -1,10 +1,10 @@
-"""Which statements have to stay f32: programs in which that is known, and the mixed programs themselves."""
+"""The statements that must stay f32, in programs with a known answer, and the mixed-precision programs."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from nncdbg.engine.divergence.mixing import mixed_program
 from nncdbg.engine.errors import UsageError
 from nncdbg.nan_watch.bisection.bisection import Bisection
 from nncdbg.nan_watch.configuration import WatchConfiguration
-from nncdbg.terminal.main import main
 
 HEAD = "#nncdbg 1\nopset 21\n"
 X = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
@@ -139,7 +138,7 @@ NAMED = (
 )
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
-    # name: text, inputs, value of each statement that stays -> reason
+    # name: text, inputs, value of each statement that must stay -> reason
     "a square that overflows": (
         RMS,
         {"x": X},
@@ -159,7 +158,7 @@ def search(text: str, inputs: dict[str, Any], **fields: Any) -> Bisection:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_statements_that_stay(name: str) -> None:
+def test_the_statements_that_must_stay_wide_are_found(name: str) -> None:
     text, inputs, expected = CASES[name]
     bisection = search(text, inputs, tolerance=Tolerance(1e-2, 1e-3))
     places = bisection.run()
@@ -173,7 +172,7 @@ def test_the_statements_that_stay(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_no_smaller_set_does_and_the_mixed_program_does(name: str) -> None:
+def test_the_set_is_minimal_and_the_mixed_program_is_accurate(name: str) -> None:
     text, inputs, _ = CASES[name]
     bisection = search(text, inputs)
     places = bisection.run()
@@ -194,13 +193,13 @@ def test_no_smaller_set_does_and_the_mixed_program_does(name: str) -> None:
         np.testing.assert_allclose(got.outputs[key], value, rtol=3e-2, atol=1e-2)
 
 
-def test_a_program_with_all_statements_wide_is_the_same() -> None:
+def test_a_program_with_all_statements_wide_is_unchanged() -> None:
     for text, _, _ in CASES.values():
         program = nncdbg.parse(text)
         assert mixed_program(program, [], "f16", {}) == program
 
 
-def test_narrow_statements_really_run_in_the_narrow_type() -> None:
+def test_narrow_statements_run_in_the_narrow_type() -> None:
     bisection = search(RMS, {"x": X})
     places = bisection.run()
     debugger = nncdbg.Debugger(bisection.mixed(places), {"x": X})
@@ -211,7 +210,7 @@ def test_narrow_statements_really_run_in_the_narrow_type() -> None:
         assert debugger.value(name).dtype == (np.float16 if name in narrow else np.float32), name
 
 
-def test_types_in_attributes_and_operands_of_one_type() -> None:
+def test_types_in_attributes_and_shared_operand_types_are_narrowed() -> None:
     x = np.ones((2, 3, 8, 8), np.float32)
     bisection = search(NAMED, {"x": x})
     places = bisection.run()
@@ -223,24 +222,24 @@ def test_types_in_attributes_and_operands_of_one_type() -> None:
     assert debugger.value("shape").dtype == np.int64
 
 
-def test_bf16_has_the_range_of_f32() -> None:
+def test_bf16_needs_no_wide_statement_for_range() -> None:
     assert search(RMS, {"x": X}, dtype="bf16").run() == []
 
 
-def test_the_tolerance_counts() -> None:
+def test_the_tolerance_determines_the_set() -> None:
     loose = search(GROWTH, {"x": X}, tolerance=Tolerance(None, 1.0)).run()
     tight = search(GROWTH, {"x": X}, tolerance=Tolerance(1e-6, 1e-7)).run()
     assert loose == []
     assert len(tight) == 3
 
 
-def test_only_what_is_executed_is_asked_for() -> None:
+def test_only_executed_statements_are_tried() -> None:
     bisection = search(BRANCH, {"x": X, "up": False})
     assert bisection.run() == []
     assert {place[0] for place in bisection.alone} == {("main",)}
 
 
-def test_numbers_that_are_drawn_are_told_of() -> None:
+def test_random_ops_are_noted() -> None:
     statements = "  %r = RandomNormalLike(%x)\n  %y = Add(%r, %x)\n  return %y\n"
     text = HEAD + f"graph @main(%x: f32[4]) -> (%y) {{\n{statements}}}\n"
     bisection = search(text, {"x": X[0, :4]})
@@ -249,7 +248,7 @@ def test_numbers_that_are_drawn_are_told_of() -> None:
     assert bisection.notes[0].startswith("RandomNormalLike (line 4) draws different numbers")
 
 
-def test_a_type_that_is_none() -> None:
+def test_an_unknown_type_is_an_error() -> None:
     with pytest.raises(UsageError, match="cannot narrow"):
         search(FINE, {"x": X}, dtype="f8")
 
@@ -259,9 +258,8 @@ def test_a_type_that_is_none() -> None:
 
 @pytest.fixture
 def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Callable[..., tuple[int, str, str]]
 ) -> Callable[..., tuple[int, str, str]]:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "rms.nnc").write_text(RMS)
     (tmp_path / "fine.nnc").write_text(FINE)
     (tmp_path / "int.nnc").write_text(
@@ -272,18 +270,10 @@ def command(
     )
     np.save(tmp_path / "x.npy", X)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(""))
-        code = main(["bisect", *arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        assert "internal error" not in out + err
-        return code, out, err
-
-    return run
+    return partial(command, "bisect")
 
 
-def test_the_command(command: Any, tmp_path: Path) -> None:
+def test_the_command_prints_the_set_and_writes_the_program(command: Any, tmp_path: Path) -> None:
     code, out, err = command("rms.nnc", "--input", "x=x.npy", "-o", "mixed.nnc")
     assert code == 0
     lines = out.splitlines()
@@ -295,11 +285,11 @@ def test_the_command(command: Any, tmp_path: Path) -> None:
     assert sum(node.op == "Cast" for node in mixed.graphs["main"].nodes) >= 3
 
 
-def test_nothing_has_to_stay(command: Any) -> None:
+def test_the_command_reports_that_all_statements_can_be_narrow(command: Any) -> None:
     assert command("fine.nnc", "--input", "x=x.npy")[:2] == (0, "all 2 statements can run in f16\n")
 
 
-def test_json(command: Any) -> None:
+def test_the_command_prints_json(command: Any) -> None:
     code, out, err = command("rms.nnc", "--input", "x=x.npy", "--json")
     document = json.loads(out)
     assert (code, err, document["status"], document["dtype"]) == (0, "", "ok", "f16")
@@ -309,7 +299,7 @@ def test_json(command: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected", "says"),
+    ("arguments", "expected", "message"),
     [
         (["none.nnc"], 3, "there is no file"),
         (["rms.nnc", "--dtype", "f8"], 2, "invalid choice"),
@@ -320,13 +310,15 @@ def test_json(command: Any) -> None:
         (["rms.nnc", "-o", "none/mixed.nnc"], 2, "cannot write"),
     ],
 )
-def test_wrong_use(command: Any, arguments: list[str], expected: int, says: str) -> None:
+def test_wrong_use_is_an_error(command: Any, arguments: list[str], expected: int, message: str) -> None:
     code, out, err = command(*arguments)
     assert (code, out) == (expected, "")
-    assert says in err
+    assert message in err
 
 
-def test_an_interruption_gives_the_best_so_far(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_prints_the_smallest_set_so_far(
+    command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcome = Bisection.outcome
 
     def stopped(self: Bisection, kept: Any) -> Any:
@@ -341,7 +333,9 @@ def test_an_interruption_gives_the_best_so_far(command: Any, monkeypatch: pytest
     assert "this is the smallest set so far" in err
 
 
-def test_an_interruption_before_there_is_any(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_before_the_first_set_prints_none(
+    command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stopped(self: Bisection, kept: Any) -> Any:
         raise KeyboardInterrupt
 

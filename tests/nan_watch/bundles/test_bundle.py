@@ -1,8 +1,7 @@
-"""Repro bundles: what is written, that it opens at the finding, and what becomes of damaged ones."""
+"""Repro bundles: their contents, opening at the finding, and errors for damaged bundles."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ from nncdbg.nan_watch.reduction.case import Case, case_of_program
 from nncdbg.nan_watch.reduction.sameness import Signature, found_first
 from nncdbg.opening.bundle import open_bundle
 from nncdbg.opening.tensor_file import Entry, pack, unpack, write_tensors
-from nncdbg.terminal.main import main
 
 LOG = """#nncdbg 1
 graph @main(%x: f32[2,3], %unused: f32[8]) -> (%z) {
@@ -44,24 +42,8 @@ graph @layer(%a, %b) -> (%c) {
 Command = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`command(*arguments, typed="")` in an empty folder: (exit code, out, err)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str, typed: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-        code = main(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        assert "internal error" not in out + err
-        return code, out, err
-
-    return run
-
-
 def written(folder: Path, text: str, inputs: dict[str, Any], **fields: Any) -> Any:
-    """A bundle of what a watch finds first."""
+    """Write a bundle of the first finding of a watch, and return the finding."""
     program, settings = nncdbg.parse(text), WatchConfiguration(**fields)
     debugger = settings.debugger(program, inputs)
     finding = found_first(program, debugger.inputs, settings)
@@ -69,7 +51,7 @@ def written(folder: Path, text: str, inputs: dict[str, Any], **fields: Any) -> A
     return finding
 
 
-def test_holds_only_what_the_finding_needs(tmp_path: Path) -> None:
+def test_a_bundle_contains_only_what_the_finding_needs(tmp_path: Path) -> None:
     finding = written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     opened = open_bundle(tmp_path / "b")
     entry = opened.program.graphs["main"]
@@ -83,14 +65,14 @@ def test_holds_only_what_the_finding_needs(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "b").iterdir()} <= {*FILES}
 
 
-def test_shows_the_same_finding_again(tmp_path: Path) -> None:
+def test_a_bundle_reproduces_the_finding(tmp_path: Path) -> None:
     finding = written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     opened = open_bundle(tmp_path / "b")
     again = found_first(opened.program, opened.inputs, opened.configuration(WatchConfiguration))
     assert Signature.of(again) == Signature.of(finding)
 
 
-def test_opens_before_the_statement_of_the_finding(tmp_path: Path, command: Command) -> None:
+def test_a_bundle_opens_before_the_statement_of_the_finding(tmp_path: Path, command: Command) -> None:
     written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     code, out, err = command("b", typed="p isinf(%c).any()\nnext\np isinf(%l).any()\nq\n")
     assert (code, err) == (0, "")
@@ -104,7 +86,7 @@ def test_opens_before_the_statement_of_the_finding(tmp_path: Path, command: Comm
     )
 
 
-def test_runs(tmp_path: Path, command: Command) -> None:
+def test_a_bundle_can_be_run(tmp_path: Path, command: Command) -> None:
     written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     code, out, err = command("run", "b", "--json")
     document = json.loads(out)
@@ -113,7 +95,7 @@ def test_runs(tmp_path: Path, command: Command) -> None:
     assert document["notes"] == []
 
 
-def test_what_is_given_counts_more_than_the_bundle(tmp_path: Path, command: Command) -> None:
+def test_command_line_options_override_the_bundle(tmp_path: Path, command: Command) -> None:
     written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)}, seed=7, allocator="plain")
     code, out, _ = command("run", "b", "--input", "x=zeros", "--json")
     assert code == 0
@@ -145,7 +127,7 @@ graph @main(%x: f32[2]) -> (%y) {
     assert opened.statements == len(ops) - 1
 
 
-def test_is_cut_where_the_data_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_starts_behind_large_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nncdbg.nan_watch.bundles.excerpt.LARGEST", 100)
     text = """#nncdbg 1
 graph @main(%x: f32[64,64]) -> (%y) {
@@ -161,7 +143,7 @@ graph @main(%x: f32[64,64]) -> (%y) {
     assert list(opened.inputs) == ["a"]
 
 
-def test_weights_stand_in_one_file(tmp_path: Path) -> None:
+def test_weights_are_in_one_file(tmp_path: Path) -> None:
     weights = np.arange(64, dtype=np.float32).reshape(8, 8)
     case = _case({"w": weights, "v": weights.astype(ml_dtypes.bfloat16)})
     program = case.program()
@@ -213,7 +195,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-def test_every_kind_of_value_comes_back(tmp_path: Path) -> None:
+def test_every_kind_of_value_reads_back(tmp_path: Path) -> None:
     tensors, entries = pack(VALUES)
     write_tensors(tmp_path / "t.safetensors", tensors)
     back = unpack(tmp_path / "t.safetensors", entries)
@@ -231,10 +213,10 @@ def _same(a: Any, b: Any) -> bool:
     return bool(same and a.dtype == b.dtype and a.shape == b.shape)
 
 
-# -- what is wrong ---------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").write_text("mine")
     with pytest.raises(UsageError, match="is not empty"):
@@ -253,13 +235,13 @@ def test_an_older_bundle_is_replaced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
-def test_a_file_in_the_way(tmp_path: Path) -> None:
+def test_a_file_at_the_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("")
     with pytest.raises(UsageError, match="the path is a file"):
         written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -294,7 +276,7 @@ def _change(folder: Path, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_bundle(tmp_path: Path, command: Command, damage: str) -> None:
+def test_a_damaged_bundle_is_an_error(tmp_path: Path, command: Command, damage: str) -> None:
     written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     DAMAGES[damage](tmp_path / "b")
     for mode in ([], ["run"]):
@@ -303,7 +285,7 @@ def test_a_damaged_bundle(tmp_path: Path, command: Command, damage: str) -> None
         assert err.startswith("error: ")
 
 
-def test_kernels_of_ones_own_are_never_run_unasked(tmp_path: Path, command: Command) -> None:
+def test_custom_kernels_of_a_bundle_are_not_run(tmp_path: Path, command: Command) -> None:
     library = tmp_path / "kernels.py"
     library.write_text("raise SystemExit('it was run')\n")
     written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)}, op_libraries=[str(library)])
@@ -312,5 +294,5 @@ def test_kernels_of_ones_own_are_never_run_unasked(tmp_path: Path, command: Comm
     assert "needs custom kernels" in err
 
 
-def test_an_absent_value_is_said_by_an_empty_entry() -> None:
+def test_an_absent_value_has_an_empty_entry() -> None:
     assert pack({"x": None}) == ({}, {"x": Entry()})

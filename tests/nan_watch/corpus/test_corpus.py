@@ -1,4 +1,4 @@
-"""A watch over many cases: real processes, real files, some of them bad, some that crash."""
+"""A watch over many cases with real processes and files, including bad files and crashes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def model(folder: Path, text: str = TEXT) -> str:
 
 
 def corpus(folder: Path, cases: dict[str, Any]) -> Path:
-    """A folder of .npz files with %x and %k."""
+    """Write a folder of .npz files with %x and %k."""
     found = folder / "cases"
     found.mkdir()
     for name, x in cases.items():
@@ -57,7 +57,7 @@ _OF_TASK = ("max_findings", "good")
 
 
 def watched(model: str, folder: Path | None, gates: str = "nan", jobs: int = 1, **fields: Any) -> Report:
-    """The report of a corpus; no process of it may be left."""
+    """Return the report of a corpus, and check that none of its processes is left."""
     settings = {name: fields.pop(name) for name in _OF_CONFIGURATION if name in fields}
     named = {name: fields.pop(name) for name in _OF_TASK if name in fields}
     task = Task(RunConfiguration(program=model, **settings), Gates.of(gates), **named)
@@ -76,7 +76,7 @@ def statuses(report: Report) -> dict[str, str]:
 GOOD, BAD = np.full((4, 4), 2.0), np.full((4, 4), -1.0)
 
 
-def test_bad_cases_among_good_ones_cost_only_themselves(tmp_path: Path) -> None:
+def test_bad_cases_do_not_affect_others(tmp_path: Path) -> None:
     cases = corpus(tmp_path, {"a": GOOD, "b": BAD, "d": GOOD, "f": BAD, "h": GOOD})
     (cases / "c.npz").write_bytes(b"PK\x03\x04 cut off")
     np.savez(cases / "e.npz", x=np.float64(GOOD), k=np.float32(1))
@@ -98,11 +98,11 @@ def test_bad_cases_among_good_ones_cost_only_themselves(tmp_path: Path) -> None:
     assert report.notes == ["ignored files that are not cases: README.md"]
     assert report.ops == sum(case.ops for case in report.cases) == 5 * 4
     assert seen[-1] == (8, 8)
-    assert report.exit_code == 3  # a damaged file is worse than a gate
+    assert report.exit_code == 3  # a damaged file has a higher exit code than a gate
     assert json.dumps(report.as_dict())
 
 
-def test_the_order_is_that_of_names_whatever_is_done_first(tmp_path: Path) -> None:
+def test_cases_are_sorted_by_name_with_any_number_of_jobs(tmp_path: Path) -> None:
     cases = corpus(tmp_path, {f"{i:02}": BAD if i % 3 == 0 else GOOD for i in range(12)})
     one, two = (watched(model(tmp_path), cases, "nan,max>1,dead:0.5", jobs=jobs) for jobs in (1, 3))
     assert [case.name for case in one.cases] == [f"{i:02}.npz" for i in range(12)]
@@ -142,7 +142,7 @@ def crashing(folder: Path) -> tuple[str, str]:
     return model(folder, text), str(library)
 
 
-def test_a_crash_costs_its_own_case_and_tells_where(tmp_path: Path) -> None:
+def test_a_crash_fails_only_its_case_and_has_its_op(tmp_path: Path) -> None:
     cases = corpus(tmp_path, {f"{i}": np.full((2, 4), i) for i in (12, 13, 14, 15, 16, 18)})
     path, library = crashing(tmp_path)
     report = watched(path, cases, op_libraries=[library], jobs=2)
@@ -157,7 +157,7 @@ def test_a_crash_costs_its_own_case_and_tells_where(tmp_path: Path) -> None:
 
 
 class Clock:
-    """A clock that stands until it is told to leap."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -166,7 +166,7 @@ class Clock:
         return self.now
 
 
-def test_a_budget_ends_it_and_what_was_not_run_is_told(
+def test_an_expired_budget_ends_the_watch_and_lists_the_cases_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases = corpus(tmp_path, {f"{i}": np.full((2, 4), i) for i in (12, 17, 18, 19)})
@@ -184,14 +184,14 @@ def test_a_budget_ends_it_and_what_was_not_run_is_told(
     assert not report.interrupted
 
 
-def test_a_watch_that_ran_nothing_has_failed(tmp_path: Path) -> None:
+def test_a_watch_without_a_finished_case_fails(tmp_path: Path) -> None:
     report = watched(model(tmp_path), corpus(tmp_path, {"a": GOOD}), budget=0.01)
     assert statuses(report) == {"a.npz": "not run"}
     assert report.status == "failed"
     assert "no case finished: the budget of 0.01 s expired" in str(report.error)
 
 
-def test_the_exit_code_tells_the_worst() -> None:
+def test_the_exit_code_is_that_of_the_worst_case() -> None:
     def code(*statuses: str, interrupted: bool = False) -> int:
         cases = [Case(name, name, error="" if name in ("ok", "not run") else "why") for name in statuses]
         return Report(cases=cases, interrupted=interrupted).exit_code
@@ -204,7 +204,7 @@ def test_the_exit_code_tells_the_worst() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_what_was_done(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_the_watch_with_the_finished_cases(tmp_path: Path, number: int) -> None:
     cases = corpus(tmp_path, {"a": BAD, "b": np.full((2, 4), 17), "c": GOOD})
     path, library = crashing(tmp_path)
     marker = tmp_path / "one_done"
@@ -228,7 +228,7 @@ sys.exit(report.exit_code)
     while not marker.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     document = json.loads(out)
     assert document["interrupted"] is True
@@ -237,10 +237,10 @@ sys.exit(report.exit_code)
     assert document["unchecked"] == ["2 of 3 cases, because the watch was interrupted: b.npz, c.npz"]
 
 
-def test_what_is_measured_is_judged_over_all_cases(tmp_path: Path) -> None:
-    """A unit that is dead in each case but one is not dead; a recording is of all cases together."""
-    alive = [np.ones((2, 4)) * np.where(np.arange(4) == i, 2.0 + i, 0.5) for i in range(4)]
-    cases = corpus(tmp_path, {str(i): x for i, x in enumerate(alive)})
+def test_measurements_are_judged_over_all_cases(tmp_path: Path) -> None:
+    """A unit that is nonzero in one case is not dead; a recording covers all cases together."""
+    rows = [np.ones((2, 4)) * np.where(np.arange(4) == i, 2.0 + i, 0.5) for i in range(4)]
+    cases = corpus(tmp_path, {str(i): x for i, x in enumerate(rows)})
     good = tmp_path / "good.json"
     path = model(tmp_path)
     assert watched(path, cases, "dead:0.1", record_to=good).ok
@@ -255,7 +255,7 @@ def test_what_is_measured_is_judged_over_all_cases(tmp_path: Path) -> None:
     assert {each.kind for each in report.findings} == {"dead", "change"}
 
 
-def test_runs_without_a_folder_are_seeds(tmp_path: Path) -> None:
+def test_runs_without_a_folder_use_one_seed_each(tmp_path: Path) -> None:
     report = watched(model(tmp_path), None, "nan", runs=5, seed=3, jobs=2)
     assert [case.name for case in report.cases] == [f"seed {seed}" for seed in range(3, 8)]
     births = [each for each in report.findings if each.role == "birth"]
@@ -267,7 +267,7 @@ def test_runs_without_a_folder_are_seeds(tmp_path: Path) -> None:
     ]
 
 
-def test_given_inputs_serve_every_case_and_bounded_output(tmp_path: Path) -> None:
+def test_given_inputs_apply_to_every_case_and_findings_are_limited(tmp_path: Path) -> None:
     folder = tmp_path / "cases"
     folder.mkdir()
     for i in range(3):
@@ -279,7 +279,7 @@ def test_given_inputs_serve_every_case_and_bounded_output(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("gates", "change", "error", "words"),
+    ("gates", "change", "error", "message"),
     [
         ("range:max(%q) > 1", {}, nncdbg.UsageError, "no value"),
         ("dead in nothing", {}, nncdbg.UsageError, "matches no value"),
@@ -292,20 +292,20 @@ def test_given_inputs_serve_every_case_and_bounded_output(tmp_path: Path) -> Non
         ("nan", {"allocator": "none"}, nncdbg.UsageError, "none"),
     ],
 )
-def test_what_fits_no_case_is_an_error_at_once(
-    tmp_path: Path, gates: str, change: dict[str, Any], error: type[Exception], words: str
+def test_settings_that_fit_no_case_are_an_error(
+    tmp_path: Path, gates: str, change: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     cases = corpus(tmp_path, {"a": GOOD, "b": GOOD})
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         watched(model(tmp_path), cases, gates, **change)
 
 
-def test_a_model_that_cannot_be_read_is_an_error_of_all_cases(tmp_path: Path) -> None:
+def test_an_unreadable_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(nncdbg.ParseError, match="expected"):
         watched(model(tmp_path, "#nncdbg 1\ngraph @main( {"), corpus(tmp_path, {"a": GOOD}))
 
 
-# -- what a folder holds -----------------------------------------------------------------------------
+# -- contents of a folder ----------------------------------------------------------------------------
 
 
 def graph(text: str = TEXT) -> Any:
@@ -313,7 +313,7 @@ def graph(text: str = TEXT) -> Any:
     return program.graphs[program.entry]
 
 
-def test_a_folder_per_case_and_odd_names(tmp_path: Path) -> None:
+def test_a_case_can_be_a_folder_with_escaped_names(tmp_path: Path) -> None:
     text = TEXT.replace("%x", '%"enc/x:0"')
     case = tmp_path / "one"
     case.mkdir()
@@ -327,7 +327,7 @@ def test_a_folder_per_case_and_odd_names(tmp_path: Path) -> None:
     assert nncdbg.watch(nncdbg.parse(text), inputs).ok
 
 
-def test_a_test_data_set_of_onnx(tmp_path: Path) -> None:
+def test_a_test_data_set_of_onnx_is_a_case(tmp_path: Path) -> None:
     for name in ("test_data_set_0", "test_data_set_1"):
         folder = tmp_path / name
         folder.mkdir()
@@ -350,7 +350,7 @@ def test_a_test_data_set_of_onnx(tmp_path: Path) -> None:
     assert [each.name for each in alone] == ["test_data_set_0"]
 
 
-def test_sequences_and_optionals_of_a_test_data_set(tmp_path: Path) -> None:
+def test_sequences_and_optionals_of_a_test_data_set_are_read(tmp_path: Path) -> None:
     head = "graph @main(%s: seq(f32[?]), %o: opt(f32[2])) -> (%n)"
     text = f"#nncdbg 1\n{head} {{\n  %n = SequenceLength(%s)\n  return %n\n}}\n"
     arrays = [np.arange(2, dtype=np.float32), np.arange(3, dtype=np.float32)]
@@ -361,7 +361,7 @@ def test_sequences_and_optionals_of_a_test_data_set(tmp_path: Path) -> None:
     assert inputs["o"] is None
 
 
-def test_external_data_of_a_case_stays_in_its_folder(tmp_path: Path) -> None:
+def test_external_data_outside_the_folder_of_a_case_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "case"
     folder.mkdir()
     tensor = onnx.TensorProto(data_type=1, dims=[4], data_location=1)
@@ -371,7 +371,7 @@ def test_external_data_of_a_case_stays_in_its_folder(tmp_path: Path) -> None:
         case_inputs(case_files(tmp_path)[0][0], graph())
 
 
-def test_safetensors_unnamed_arrays_and_a_single_array(tmp_path: Path) -> None:
+def test_safetensors_unnamed_arrays_and_a_single_array_are_cases(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.numpy")
     safetensors.save_file({"x": np.float32(GOOD), "k": np.array(2, np.float32)}, tmp_path / "a.safetensors")
     np.savez(tmp_path / "b.npz", np.float32(GOOD), np.float32(2))
@@ -397,7 +397,7 @@ def test_a_folder_without_cases_is_an_error(tmp_path: Path, kind: str) -> None:
     assert caught.value.exit_code == (2 if kind == "empty" else 3)
 
 
-def test_a_folder_case_with_wrong_names(tmp_path: Path) -> None:
+def test_a_case_folder_with_wrong_names_is_an_error(tmp_path: Path) -> None:
     for name, files in {"a": ["z.npy"], "b": ["notes.txt"]}.items():
         (tmp_path / name).mkdir()
         for file in files:
@@ -409,8 +409,8 @@ def test_a_folder_case_with_wrong_names(tmp_path: Path) -> None:
         case_inputs(second, graph())
 
 
-def test_memory_of_a_case_is_given_back(tmp_path: Path) -> None:
-    """A process that runs many cases holds one at a time."""
+def test_the_memory_of_a_case_is_released(tmp_path: Path) -> None:
+    """A process that runs many cases keeps one at a time in memory."""
     cases = corpus(tmp_path, {f"{i:02}": np.full((50_000, 4), 2.0) for i in range(40)})
     script = f"""
 import resource

@@ -1,4 +1,4 @@
-"""What a watch fails on, as it is written."""
+"""The syntax of gates, the conditions that a watch fails on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("text", "kinds", "thresholds", "ranges"), WRITTEN)
-def test_gates_are_read_and_say_themselves(
+def test_gates_are_parsed_and_printed(
     text: str, kinds: set[str], thresholds: list[str], ranges: list[str]
 ) -> None:
     gates = Gates.of(text)
@@ -55,13 +55,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "hint"), WRONG)
-def test_a_gate_that_there_is_not_is_refused_with_a_hint(text: str, hint: str) -> None:
+def test_an_unknown_gate_is_an_error_with_a_hint(text: str, hint: str) -> None:
     with pytest.raises(nncdbg.UsageError) as caught:
         Gates.of(text)
     assert hint in (caught.value.hint or "")
 
 
-def test_commas_inside_brackets_and_quotes_are_not_between_gates() -> None:
+def test_commas_inside_brackets_and_quotes_do_not_separate_gates() -> None:
     text = 'range:max(%h, axis=(0, 1)) > 1, nan,range:%"x,)"[0, 1] > 0,dead'
     assert list(split(text)) == [
         "range:max(%h, axis=(0, 1)) > 1", "nan", 'range:%"x,)"[0, 1] > 0', "dead",
@@ -80,19 +80,19 @@ def test_commas_inside_brackets_and_quotes_are_not_between_gates() -> None:
         ("min<-1", 0.0, False),
     ],
 )
-def test_a_limit_has_a_side(gate: str, actual: float, trips: bool) -> None:
+def test_a_limit_is_an_upper_or_lower_bound(gate: str, actual: float, trips: bool) -> None:
     (threshold,) = Gates.of(gate).thresholds
     assert threshold.exceeded(actual) is trips
 
 
-def test_a_pattern_chooses_by_any_name() -> None:
+def test_a_pattern_matches_any_name_of_a_statement() -> None:
     gate = Threshold("dead", 0.9, True, "layer*")
     assert gate.concerns("h", "layer1", "")
     assert not gate.concerns("h", "main", "")
     assert Threshold("dead", 0.9, True).concerns("h")
 
 
-def test_the_table_tells_every_gate_with_its_usual_limit() -> None:
+def test_the_table_lists_every_gate_with_its_default_limit() -> None:
     written = dict(table())
     assert set(KINDS) <= set(written)
     assert written["dead:0.9"].startswith(MEASURES["dead"].meaning)

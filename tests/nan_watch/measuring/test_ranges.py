@@ -1,4 +1,4 @@
-"""`range:EXPR` over `$out`: evaluated after every statement."""
+"""`range:EXPR` with `$out` is evaluated after every statement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ graph @main(%x: f32[3]) -> (%out: f32[3]) {
 X = {"x": np.array([1, 2, 3], np.float32)}
 
 
-def test_a_range_over_out_finds_every_statement_that_leaves_it() -> None:
+def test_a_range_over_out_reports_every_result_outside_it() -> None:
     report = nncdbg.watch(nncdbg.parse(TEXT), inputs=X, fail_on=("range:max(abs($out)) > 6e4",))
     found = [(finding.site.value, finding.site.line) for finding in report.findings]
     assert found == [("b", 6), ("t", 10)]
@@ -32,7 +32,7 @@ def test_a_range_over_out_finds_every_statement_that_leaves_it() -> None:
     assert not report.unchecked
 
 
-def test_a_range_over_out_that_is_never_left_is_ok() -> None:
+def test_a_range_over_out_with_all_results_inside_is_ok() -> None:
     report = nncdbg.watch(nncdbg.parse(TEXT), inputs=X, fail_on=("range:max(abs($out)) > 6e9",))
     assert report.ok
     assert not report.unchecked

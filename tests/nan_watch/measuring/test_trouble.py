@@ -1,4 +1,4 @@
-"""Trouble that grows before there is a NaN, each as a small program with a gate that trips, or does not."""
+"""Numerical problems before the first NaN: small programs with a gate that trips or does not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LAYER = """
 """
 
 
-def test_dead_units_are_those_that_are_0_in_every_sample() -> None:
+def test_dead_units_are_0_in_every_sample() -> None:
     found = only(watched(LAYER, "dead:0.3", np.abs(X)))
     assert (found.kind, found.site.value, found.actual, found.threshold) == ("dead", "y", 1 / 3, 0.3)
     assert found.evidence == (
@@ -51,13 +51,13 @@ def test_dead_units_are_those_that_are_0_in_every_sample() -> None:
     assert not watched(LAYER, "dead:0.5", np.abs(X)).findings
 
 
-def test_dead_units_of_too_few_samples_are_not_judged_and_that_is_told() -> None:
+def test_dead_units_of_too_few_samples_are_reported_as_unchecked() -> None:
     report = nncdbg.watch(program(LAYER, inputs="%x: f32[N,4]"), {"x": np.abs(X[:2])}, fail_on="dead:0.1")
     assert report.ok
     assert report.unchecked == ["dead: %y had fewer than 4 samples"]
 
 
-def test_channels_come_first_behind_a_convolution() -> None:
+def test_the_units_behind_a_convolution_are_channels() -> None:
     body = """
     %w: f32[2,1,1,1] = [[[[1.0]]],[[[-1.0]]]]
     %h = Conv(%x, %w)
@@ -80,9 +80,9 @@ while @refine (%s: f32[8,4] = %x) count %i: i64[] times %n {
 """
 
 
-def test_a_unit_that_is_alive_in_one_iteration_is_not_dead() -> None:
+def test_a_unit_that_is_nonzero_in_one_iteration_is_not_dead() -> None:
     positive = np.abs(X)
-    assert not watched(LOOP, "dead:0.01", positive).findings  # alive in the last iteration, k = 0.5
+    assert not watched(LOOP, "dead:0.01", positive).findings  # nonzero in the last iteration, k = 0.5
     last = LOOP.replace("2.5", "9.5")
     found = only(watched(last, "dead:1", positive))
     assert "4 of 4 units of %r (100 %) are 0 in all 32 samples" in found.evidence
@@ -98,7 +98,7 @@ SATURATED = [
 
 
 @pytest.mark.parametrize(("activation", "fact"), SATURATED)
-def test_saturated_activations(activation: str, fact: str) -> None:
+def test_saturated_activations_are_reported(activation: str, fact: str) -> None:
     body = f"%k: f32[4] = [100, -100, 100, 0]\n%b = Mul(%x, %k)\n{activation}"
     report = watched(body, "saturated:0.7", np.ones((8, 4), np.float32) * np.array([1, 1, 2, 1], np.float32))
     found = only(report)
@@ -106,12 +106,12 @@ def test_saturated_activations(activation: str, fact: str) -> None:
     assert not watched(body, "saturated:0.7", np.zeros((8, 4), np.float32)).findings
 
 
-def test_a_softmax_over_one_element_has_no_choice() -> None:
+def test_a_softmax_over_one_element_is_not_saturated() -> None:
     body = "%s: i64[2] = [32, 1]\n%f = Reshape(%x, %s)\n%y = Softmax(%f)"
     assert not watched(body, "saturated:0.1").findings
 
 
-def test_zeros_are_told_where_they_are_made_and_not_where_they_are_moved() -> None:
+def test_zeros_are_reported_at_the_op_that_computes_them() -> None:
     body = "%r = Relu(%x)\n%t = Transpose(%r)\n%y = Identity(%t)"
     report = watched(body, "zeros:0.9", -np.abs(X))
     assert only(report).site.value == "r"
@@ -121,7 +121,7 @@ def test_zeros_are_told_where_they_are_made_and_not_where_they_are_moved() -> No
     )
 
 
-def test_headroom_is_asked_of_narrow_types_only_and_not_of_masks() -> None:
+def test_headroom_applies_to_narrow_types_but_not_to_masks() -> None:
     body = """
     %h = Cast(%x, to=10)
     %big = Mul(%h, 10000.0)
@@ -139,7 +139,7 @@ def test_headroom_is_asked_of_narrow_types_only_and_not_of_masks() -> None:
     assert "the largest f16 is 65504: " in report.findings[0].evidence
 
 
-def test_growth_is_of_a_result_over_its_operands_and_a_constant_alone_is_none() -> None:
+def test_growth_is_relative_to_operands_and_ignores_constants() -> None:
     body = """
     %one: f32[] = 1
     %keep = Greater(%x, 0.0)
@@ -161,7 +161,7 @@ def test_growth_is_of_a_result_over_its_operands_and_a_constant_alone_is_none() 
     assert [each.name for each in found.inputs] == ["x", "small"]
 
 
-def test_depth_adds_up_what_no_single_statement_shows() -> None:
+def test_depth_accumulates_growth_over_statements() -> None:
     body = "\n".join(f"%h{i} = Mul(%{'x' if i == 0 else f'h{i - 1}'}, 30.0)" for i in range(6))
     body += "\n%y = Neg(%h5)"
     ones = np.ones((8, 4), np.float32) * 40
@@ -189,26 +189,26 @@ def test_statistics_of_every_result_can_be_limited(gate: str, values: list[str])
     assert [each.site.value for each in report.findings] == values
 
 
-def test_subnormals_tell_of_underflow() -> None:
+def test_subnormals_report_underflow() -> None:
     body = "%h = Cast(%x, to=10)\n%t = Mul(%h, 1e-6)\n%y = Cast(%t, to=1)"
     found = [each.site.value for each in watched(body, "subnormals:0.5").findings]
     assert found == ["t"]
 
 
-def test_in_a_loop_the_first_iteration_the_count_and_the_worst_are_told() -> None:
+def test_a_loop_reports_the_first_iteration_the_count_and_the_worst_value() -> None:
     found = only(watched(LOOP, "abs>3.5", np.full((8, 4), 2, np.float32)))
     assert (found.site.value, found.iteration, found.count, found.actual) == ("m", (0,), 1, 5)
     more = watched(LOOP.replace("2.5", "9.5"), "abs>3.5", np.full((8, 4), 2, np.float32))
-    (told,) = [each for each in more.findings if each.site.value == "m"]
-    assert (told.iteration, told.count, told.actual) == ((0,), 4, 19)
-    assert told.evidence == "max |x| of %m is 19; the gate abs>3.5 fails at or above 3.5"
+    (scaled_by_9,) = [each for each in more.findings if each.site.value == "m"]
+    assert (scaled_by_9.iteration, scaled_by_9.count, scaled_by_9.actual) == ((0,), 4, 19)
+    assert scaled_by_9.evidence == "max |x| of %m is 19; the gate abs>3.5 fails at or above 3.5"
     rising = only(
         watched(LOOP.replace("Sub(%f, 2.5)", "Add(%f, 3.1)"), "abs>9 in m", np.full((8, 4), 2, np.float32))
     )
     assert rising.evidence.startswith("max |x| of %m is 10.2; 12.2 at worst; the gate")
 
 
-def test_a_gate_whose_pattern_names_nothing_is_refused() -> None:
+def test_a_gate_with_a_pattern_that_matches_nothing_is_an_error() -> None:
     with pytest.raises(nncdbg.UsageError, match="matches no value") as caught:
         watched(LAYER, "max>1 in hh")
     assert caught.value.hint == "did you mean h?" or "pattern" in (caught.value.hint or "")
@@ -232,14 +232,14 @@ def test_every_allocator_measures_the_same(allocator: str) -> None:
 # -- ranges ------------------------------------------------------------------------------------------
 
 
-def test_a_range_is_asked_whenever_one_of_its_values_is_written() -> None:
+def test_a_range_is_evaluated_when_one_of_its_values_is_written() -> None:
     found = only(watched(LOOP, "range:max(abs(%m)) > 3", np.full((8, 4), 2, np.float32)))
     assert (found.kind, found.site.value, found.iteration, found.count) == ("range", "m", (0,), 1)
     assert found.evidence == "max(abs(%m)) is 5; the gate is range:max(abs(%m)) > 3"
     assert [each.name for each in found.inputs] == ["m"]
 
 
-def test_a_range_over_several_values_waits_until_all_stand() -> None:
+def test_a_range_over_several_values_is_evaluated_when_all_are_available() -> None:
     report = watched(LAYER, "range:max(%y) > 0 and max(%h) >= max(%y) and min(%x) < 10")
     found = only(report)
     assert found.site.value == "y"
@@ -247,7 +247,7 @@ def test_a_range_over_several_values_waits_until_all_stand() -> None:
     assert report.unchecked == []
 
 
-def test_a_range_sees_what_a_loop_carries_and_previous_values() -> None:
+def test_a_range_can_use_carried_and_previous_values() -> None:
     found = only(watched(LOOP, "range:max(%s) > 0", np.full((8, 4), 2, np.float32)))
     assert found.site.value == "s"
     report = watched(LOOP, "range:max(%m) > max(prev(%m))", np.full((8, 4), 2, np.float32))
@@ -255,13 +255,13 @@ def test_a_range_sees_what_a_loop_carries_and_previous_values() -> None:
     assert only(report).count == 3
 
 
-def test_a_range_over_inputs_alone_is_asked_at_the_start() -> None:
+def test_a_range_over_inputs_is_evaluated_at_the_start() -> None:
     found = only(watched(LAYER, "range:max(%x) > 1"))
     assert found.site.value == "x"
     assert found.count == 1
 
 
-def test_a_range_that_never_could_be_asked_is_told() -> None:
+def test_a_range_that_is_never_evaluated_is_reported_as_unchecked() -> None:
     body = """
     %c: bool[] = false
     if %c {
@@ -277,7 +277,7 @@ def test_a_range_that_never_could_be_asked_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("range:max(%hh) > 1", "no value"),
         ("range:max(%w) > 1", "uses no computed value"),
@@ -286,13 +286,13 @@ def test_a_range_that_never_could_be_asked_is_told() -> None:
         ("range:abs(%h) > 1", "any"),
     ],
 )
-def test_a_wrong_expression_is_refused(text: str, words: str) -> None:
+def test_an_invalid_expression_is_an_error(text: str, message: str) -> None:
     with pytest.raises(nncdbg.UsageError) as caught:
         watched(LAYER, text)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-# -- what a loop carries -----------------------------------------------------------------------------
+# -- carried values of a loop ------------------------------------------------------------------------
 
 DECAY = """
 %n: i64[] = 30
@@ -304,7 +304,7 @@ while @train (%p: f32[8,4] = %x) times %n {
 """
 
 
-def test_too_aggressive_weight_decay_shows_in_the_update_ratio() -> None:
+def test_the_update_ratio_reports_excessive_weight_decay() -> None:
     found = only(watched(DECAY.replace("DECAY", "0.1"), "update:0.05"))
     assert (found.site.value, found.iteration) == ("p.1", (1,))
     assert found.actual == pytest.approx(0.1, rel=1e-3)
@@ -312,7 +312,7 @@ def test_too_aggressive_weight_decay_shows_in_the_update_ratio() -> None:
     assert not watched(DECAY.replace("DECAY", "0.001"), "update:0.05").findings
 
 
-def test_weights_that_stand_still_and_those_that_run_away() -> None:
+def test_constant_and_diverging_weights_are_reported() -> None:
     assert only(watched(DECAY.replace("DECAY", "0.0"), "update<1e-9")).actual == 0
     found = only(watched(DECAY.replace("DECAY", "-0.5"), "runaway:100"))
     assert found.site.value == "p.1"
@@ -373,7 +373,7 @@ TRAININGS = [
 
 
 @pytest.mark.parametrize(("body", "evidence", "hint"), TRAININGS)
-def test_the_history_of_a_training_tells_what_is_wrong(body: str, evidence: str, hint: str) -> None:
+def test_the_evidence_explains_a_failed_training(body: str, evidence: str, hint: str) -> None:
     report = watched(body, "nan,inf", np.abs(X) + np.float32(0.5))
     first = next(each for each in report.findings if each.first)
     assert evidence in first.evidence

@@ -1,4 +1,4 @@
-"""Misused memory: kernels that do, plans of others that are wrong, and neither where all is right."""
+"""The memory watch reports kernels that misuse memory and wrong plans, without false alarms."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def watched(body: str, plan: PlacedPlan | None = None) -> Report:
-    """The watch over statements that end in %y, with %x f32[3]."""
+    """Return the report of the memory watch over statements that end in %y, with %x f32[3]."""
     return watch_memory(program(body), {"x": X}, plan=plan)
 
 
@@ -98,8 +98,8 @@ def program(body: str) -> nncdbg.Program:
     return nncdbg.parse(f"opset 18\ngraph @main(%x: f32[3]) -> (%y: f32[3]) {{\n{lines}\n  return %y\n}}\n")
 
 
-def told(finding: WatchFinding) -> tuple[Any, ...]:
-    """(kind, cause, victim's line and op, culprit's line and op)"""
+def summary_of(finding: WatchFinding) -> tuple[Any, ...]:
+    """Return (kind, cause, victim's line and op, culprit's line and op)."""
     other = finding.other
     return (
         finding.kind,
@@ -119,19 +119,19 @@ KERNELS = {
         f"%h = Neg(%x)\n%r = {T}Remember(%h)\n%s = {T}WriteLater(%r)\n%y = Add(%h, %s)",
         ("reuse", "write into foreign memory", (6, "Add"), (5, f"{T}WriteLater")),
     ),
-    "keeps an operand, and reads it when others have its bytes": (
+    "keeps an operand, and reads it after its bytes are reused": (
         f"%h = Neg(%x)\n%r = {T}Remember(%h)\n%s = Exp(%x)\n%t = Mul(%s, %r)\n%y = {T}Recall(%t)",
         ("reuse", "kept reference", (7, f"{T}Recall"), (5, "Exp")),
     ),
-    "writes partly": (
+    "writes partially": (
         f"%h = Neg(%x)\n%p = {T}Partial(%h)\n%y = Add(%p, %h)",
         ("uninitialized", "partial write", (4, f"{T}Partial"), None),
     ),
-    "writes beside": (
+    "writes out of bounds": (
         f"%p = {T}Beside(%x)\n%y = Neg(%p)",
         ("guard", "write out of bounds", (3, f"{T}Beside"), None),
     ),
-    "adds to what its buffer held": (
+    "adds to the old content of its buffer": (
         f"%d = Mul(%x, 4.0)\n%i = Cast(%d, to=6)\n%j = Neg(%i)\n%k = Neg(%j)\n"
         f"%s = {T}Accumulate(%k)\n%y = Cast(%s, to=1)",
         ("reuse", "read before write", (7, f"{T}Accumulate"), (7, f"{T}Accumulate")),
@@ -140,7 +140,7 @@ KERNELS = {
         f"%c = {T}Count(%x)\n%y = Neg(%c)",
         ("state", "state between runs", (3, f"{T}Count"), None),
     ),
-    "reads what nobody wrote": (
+    "reads uninitialized memory": (
         '%e = nncdbg.Empty(dtype="f32", shape=[3], init="none")\n%y = Add(%e, %x)',
         ("uninitialized", "uninitialized read", (4, "Add"), (3, "nncdbg.Empty")),
     ),
@@ -148,10 +148,12 @@ KERNELS = {
 
 
 @pytest.mark.parametrize(("body", "expected"), KERNELS.values(), ids=KERNELS.keys())
-def test_a_kernel_that_misuses_memory_is_named_with_its_victim(body: str, expected: tuple[Any, ...]) -> None:
+def test_a_kernel_that_misuses_memory_is_reported_with_its_victim(
+    body: str, expected: tuple[Any, ...]
+) -> None:
     report = watched(body)
     assert report.findings, report
-    assert told(report.findings[0]) == expected
+    assert summary_of(report.findings[0]) == expected
     assert report.findings[0].first
     assert report.status == "tripped"
     assert all(finding.cause in CAUSES and finding.trips and finding.hint for finding in report.findings)
@@ -169,16 +171,16 @@ def test_a_kernel_that_misuses_memory_is_named_with_its_victim(body: str, expect
     ],
     ids=["view", "random", "zeros", "nan"],
 )
-def test_a_kernel_that_does_not_is_not(body: str) -> None:
+def test_a_correct_kernel_is_not_reported(body: str) -> None:
     report = watched(body)
     assert (report.status, report.findings, report.unchecked) == ("ok", [], [])
 
 
-def test_the_words_name_victim_culprit_and_both_lives() -> None:
+def test_the_evidence_names_victim_culprit_and_both_live_ranges() -> None:
     body = "%h = Neg(%x)\n%a = Exp(%x)\n%b = Abs(%a)\n%y = Add(%h, %b)"
     plan = placed(program(body), h=0, a=64, b=0, y=128)
     (finding,) = [each for each in watched(body, plan).findings if each.kind == "reuse"]
-    assert told(finding) == ("reuse", "wrong reuse", (6, "Add"), (5, "Abs"))
+    assert summary_of(finding) == ("reuse", "wrong reuse", (6, "Add"), (5, "Abs"))
     assert (finding.site.value, finding.other.value if finding.other else None) == ("h", "b")
     assert finding.evidence == (
         "%h is live from line 3 to line 6; %b reused its bytes 0..12 at line 5 "
@@ -207,12 +209,12 @@ yield %x
 
 WRONG_PLANS = {
     "right": ({}, []),
-    "alive together": (
+    "live at the same time": (
         {"a": [8, 12]},
         ["%h (live from line 5 to line 8) and %a (live from line 6 to line 7) share bytes 8..12"],
     ),
     "too small": ({"h": [0, 8]}, ["%h needs 12 bytes, but its place has 8"]),
-    "no multiple of the element": ({"h": [2, 12]}, ["%h is at byte 2, which is not a multiple of 4"]),
+    "not a multiple of the element size": ({"h": [2, 12]}, ["%h is at byte 2, which is not a multiple of 4"]),
     "in place, but shifted": (
         {"b": [68, 12]},
         [
@@ -223,34 +225,34 @@ WRONG_PLANS = {
 }
 
 
-@pytest.mark.parametrize(("changes", "words"), WRONG_PLANS.values(), ids=WRONG_PLANS.keys())
-def test_what_is_wrong_with_a_plan_is_told_where_no_run_shows_it(
-    changes: dict[str, list[int]], words: list[str]
+@pytest.mark.parametrize(("changes", "evidence"), WRONG_PLANS.values(), ids=WRONG_PLANS.keys())
+def test_a_wrong_plan_is_reported_for_statements_that_do_not_run(
+    changes: dict[str, list[int]], evidence: list[str]
 ) -> None:
-    # The branch is not taken, so nothing of it runs.
+    # The branch is not taken, so none of its statements runs.
     model = program(BRANCH)
     right = {"h": [0, 12], "a": [64, 12], "b": [64, 12], "t": [128, 12]}
     entries = {name: {"offset": offset, "size": size} for name, (offset, size) in (right | changes).items()}
     plan = parse_plan(json.dumps({"nncdbg_plan": 1, "graphs": {"main/1/0": entries}}), model)
     report = watch_memory(model, {"x": X}, plan=plan)
-    assert [finding.evidence for finding in report.findings] == words
-    assert all(told(finding)[:2] == ("plan", "wrong plan") for finding in report.findings)
+    assert [finding.evidence for finding in report.findings] == evidence
+    assert all(summary_of(finding)[:2] == ("plan", "wrong plan") for finding in report.findings)
     assert any("not computed in this run" in note for note in report.unchecked)
 
 
-def test_a_plan_that_ends_a_life_too_early_is_told() -> None:
+def test_a_plan_that_frees_a_value_too_early_is_reported() -> None:
     model = program("%h = Neg(%x)\n%a = Exp(%x)\n%y = Add(%h, %a)")
     row = {"offset": 0, "size": 12, "lives": [3, 4]}
     plan = parse_plan(json.dumps({"nncdbg_plan": 1, "graphs": {"main": {"h": row}}}), model)
     report = watch_memory(model, {"x": X}, plan=plan)
-    words = "%h is live from line 3 to line 5; the plan frees it after line 4"
-    assert [finding.evidence for finding in report.findings] == [words]
+    evidence = "%h is live from line 3 to line 5; the plan frees it after line 4"
+    assert [finding.evidence for finding in report.findings] == [evidence]
     assert report.unchecked == [
         "values without a place in the plan, which used separate memory: %a of main, %y of main"
     ]
 
 
-def test_a_layer_that_is_called_twice_writes_over_what_it_gave_first() -> None:
+def test_a_layer_called_twice_overwrites_its_first_result() -> None:
     model = nncdbg.parse("""opset 18
 graph @main(%x: f32[3]) -> (%y: f32[3]) {
   %a: f32[3] = @layer(%x)
@@ -267,11 +269,11 @@ graph @layer(%i: f32[3]) -> (%o: f32[3]) {
     rows = {"layer": {"o": {"offset": 0, "size": 12}}}
     plan = parse_plan(json.dumps({"nncdbg_plan": 1, "graphs": rows}), model)
     finding = watch_memory(model, {"x": X}, plan=plan).findings[0]
-    assert told(finding) == ("reuse", "wrong reuse", (5, "Sub"), (10, "Tanh"))
+    assert summary_of(finding) == ("reuse", "wrong reuse", (5, "Sub"), (10, "Tanh"))
     assert finding.evidence.startswith("%o (read as %a) is live from line 10 to line ")
 
 
-def test_a_loop_names_the_iteration_in_which_it_is_read_wrong() -> None:
+def test_a_wrong_read_in_a_loop_has_its_iteration() -> None:
     model = nncdbg.parse("""opset 18
 graph @main(%x: f32[3]) -> (%y: f32[3]) {
   %h = Neg(%x)
@@ -286,11 +288,11 @@ graph @main(%x: f32[3]) -> (%y: f32[3]) {
     rows = {"main": {"h": {"offset": 0, "size": 12}}, "main/1/0": {"u": {"offset": 0, "size": 12}}}
     plan = parse_plan(json.dumps({"nncdbg_plan": 1, "graphs": rows}), model)
     finding = watch_memory(model, {"x": X}, plan=plan).findings[0]
-    assert told(finding) == ("reuse", "wrong reuse", (5, "Add"), (6, "Tanh"))
+    assert summary_of(finding) == ("reuse", "wrong reuse", (5, "Add"), (6, "Tanh"))
     assert (finding.iteration, finding.count, finding.site.value) == ((1,), 2, "h")
 
 
-def test_an_input_that_a_kernel_writes_into_is_an_error_of_the_run() -> None:
+def test_a_write_into_an_input_is_an_error_of_the_run() -> None:
     report = watched(f"%s = {T}Spoil(%x)\n%y = Add(%x, %s)")
     assert report.status == "failed"
     assert "read-only" in str(report.error)
@@ -300,24 +302,24 @@ def test_an_input_that_a_kernel_writes_into_is_an_error_of_the_run() -> None:
     ]
 
 
-def test_an_allocator_cannot_be_asked_for() -> None:
+def test_the_memory_watch_accepts_no_allocator() -> None:
     with pytest.raises(nncdbg.UsageError, match="cannot be used with --allocator"):
         watch_memory(program("%y = Neg(%x)"), {"x": X}, allocator="arena")
 
 
-# -- where all is right --------------------------------------------------------------------------
+# -- no false alarms -----------------------------------------------------------------------------
 
 
 @FEW
 @given(runnable())
-def test_no_alarm_without_a_plan(text: str) -> None:
+def test_a_correct_program_without_a_plan_has_no_finding(text: str) -> None:
     report = watch_memory(nncdbg.parse(text), {"x": X, "z": X[::-1].copy()})
     assert (report.findings, report.error) == ([], None)
 
 
 @FEW
 @given(runnable())
-def test_no_alarm_on_our_own_plan_which_comes_back_from_its_file(text: str) -> None:
+def test_a_generated_plan_reads_back_and_has_no_finding(text: str) -> None:
     model, inputs = nncdbg.parse(text), {"x": X, "z": X[::-1].copy()}
     plan = memory_plan(model, inputs)
     assert parse_plan(plan_text(plan), model).places == plan.places
@@ -326,7 +328,7 @@ def test_no_alarm_on_our_own_plan_which_comes_back_from_its_file(text: str) -> N
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_alarm_on_nets(seed: int, tmp_path: Path) -> None:
+def test_generated_plans_of_random_nets_have_no_finding(seed: int, tmp_path: Path) -> None:
     random, numbers = Random(seed), np.random.default_rng(seed)
     model = nncdbg.parse(random_net(random, 7))
     shapes = {"x": (4, 6), "y": (4, 6), "m": (6, 6)}

@@ -1,8 +1,7 @@
-"""Reducing: the smallest program and data with the same finding, the state file, interruptions."""
+"""Reduction: the smallest program and data with the same finding, the state file, and interruptions."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from nncdbg.nan_watch.reduction.reducing import Job, verify
 from nncdbg.nan_watch.reduction.sameness import Probe, Signature, found_first
 from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
 from nncdbg.opening.bundle import open_bundle
-from nncdbg.terminal.main import main
 
 HEAD = "#nncdbg 1\nopset 21\n"
 
@@ -96,7 +95,7 @@ graph @half(%v) -> (%h) {
 """
 )
 
-UNWRITTEN = (
+UNINITIALIZED = (
     HEAD
     + """graph @main(%x: f32[8]) -> (%y) {
   %a = Relu(%x)
@@ -121,7 +120,7 @@ BAD_INPUT = (
 """
 )
 
-UNWRITTEN_CONDITION = (
+UNINITIALIZED_CONDITION = (
     HEAD
     + """graph @main(%x: f32[8]) -> (%y) {
   %go = nncdbg.Empty(dtype="bool", init="none", shape=[])
@@ -149,15 +148,15 @@ def nan_in(*shape: int, at: tuple[int, ...]) -> Any:
 RANDOM = np.random.default_rng(1).standard_normal((8, 16)).astype(np.float32)
 
 PROGRAMS: dict[str, tuple[str, dict[str, Any], str, list[str], int]] = {
-    # name: text, inputs, kind, ops that are left, bytes of data at most
+    # name: text, inputs, kind, remaining ops, maximum bytes of data
     "chain": (CHAIN, {"x": RANDOM}, "inf", ["Log"], 4),
     "loop": (LOOP, {"x": np.full(4, 2.0, np.float32)}, "nan", ["Sqrt"], 4),
     "branch": (BRANCH, {"x": np.ones(4, np.float32), "up": True}, "nan", ["Div"], 4),
     "layers": (LAYERS, {"x": np.array([0.6, 3, 3, 3], np.float32)}, "nan", ["Log"], 4),
-    "unwritten": (UNWRITTEN, {"x": RANDOM[0, :8]}, "uninitialized", ["nncdbg.Empty", "Add"], 4),
+    "uninitialized": (UNINITIALIZED, {"x": RANDOM[0, :8]}, "uninitialized", ["nncdbg.Empty", "Add"], 4),
     "bad input": (BAD_INPUT, {"x": nan_in(8, 4, at=(5, 2)), "k": np.ones(4, np.float32)}, "nan", ["Mul"], 8),
     "condition": (
-        UNWRITTEN_CONDITION,
+        UNINITIALIZED_CONDITION,
         {"x": RANDOM[0, :8]},
         "uninitialized",
         ["nncdbg.Empty", "if"],
@@ -172,7 +171,7 @@ def job_of(text: str, inputs: dict[str, Any], state: Path | None = None, **field
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_smallest_program_and_data(tmp_path: Path, name: str) -> None:
+def test_the_smallest_program_and_data_are_found(tmp_path: Path, name: str) -> None:
     text, inputs, kind, ops, size = PROGRAMS[name]
     job = job_of(text, inputs)
     before = found_first(job.program, job.inputs, job.configuration)
@@ -187,18 +186,18 @@ def test_the_smallest_program_and_data(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("allocator", ["plain", "arena", "poison"])
-def test_where_memory_is_used_again(tmp_path: Path, allocator: str) -> None:
+def test_a_finding_is_reduced_with_any_allocator(tmp_path: Path, allocator: str) -> None:
     reduced = job_of(CHAIN, {"x": RANDOM}, allocator=allocator).run(tmp_path / "b")
     assert [node.op for node in reduced.case.nodes] == ["Log"]
     assert open_bundle(tmp_path / "b").supplied["allocator"] == allocator
 
 
-def test_the_value_keeps_its_name(tmp_path: Path) -> None:
+def test_the_value_of_the_finding_keeps_its_name(tmp_path: Path) -> None:
     reduced = job_of(CHAIN, {"x": RANDOM}).run(tmp_path / "b")
     assert reduced.finding.site.value == "l"
 
 
-def test_a_gate_of_ones_own_is_reduced_too(tmp_path: Path) -> None:
+def test_the_finding_of_a_custom_gate_is_reduced(tmp_path: Path) -> None:
     text = (
         HEAD
         + """graph @main(%x: f32[4]) -> (%y) {
@@ -214,8 +213,8 @@ def test_a_gate_of_ones_own_is_reduced_too(tmp_path: Path) -> None:
     assert [node.op for node in reduced.case.nodes] == ["Exp"]
 
 
-def test_what_several_statements_do_together(tmp_path: Path) -> None:
-    """Growth over the depth is seen only with the statements from which it grows."""
+def test_a_finding_of_several_statements_is_reduced(tmp_path: Path) -> None:
+    """The gate `depth` needs the statements that cause the growth."""
     statements = "\n".join(f"  %h{i + 1} = Mul(%h{i}, 30.0)\n  %s{i} = Neg(%h{i})" for i in range(6))
     text = HEAD + f"graph @main(%h0: f32[4]) -> (%h6) {{\n{statements}\n  return %h6\n}}\n"
     reduced = job_of(text, {"h0": np.ones(4, np.float32)}, fail_on=["depth:1e5"]).run(tmp_path / "b")
@@ -223,7 +222,7 @@ def test_what_several_statements_do_together(tmp_path: Path) -> None:
     assert 2 <= reduced.case.statements <= 5
 
 
-def test_nothing_is_found() -> None:
+def test_a_program_without_a_finding_is_an_error() -> None:
     text = HEAD + "graph @main(%x: f32[4]) -> (%y) {\n  %y = Relu(%x)\n  return %y\n}\n"
     with pytest.raises(UsageError, match="nothing to reduce|no finding"):
         job_of(text, {"x": np.ones(4, np.float32)}).run(Path("nowhere"))
@@ -233,19 +232,19 @@ def test_nothing_is_found() -> None:
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody presses Ctrl-C."""
+    """Ctrl-C at a chosen number of runs."""
 
 
 def interrupted_after(runs: int, job: Job) -> None:
-    def told(progress: Any) -> None:
+    def report_progress(progress: Any) -> None:
         if progress.runs == runs:
             raise Stopped
 
-    job.on_progress = told
+    job.on_progress = report_progress
 
 
 @pytest.mark.parametrize("runs", [3, 6, 9])
-def test_goes_on_where_it_was_stopped(tmp_path: Path, runs: int) -> None:
+def test_a_reduction_continues_from_its_state(tmp_path: Path, runs: int) -> None:
     whole = job_of(CHAIN, {"x": RANDOM}).run(tmp_path / "whole")
     state = tmp_path / "state"
     first = job_of(CHAIN, {"x": RANDOM}, state)
@@ -261,14 +260,14 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path, runs: int) -> None:
     assert second.runs > so_far.runs
 
 
-def test_a_state_that_is_done_is_not_gone_over_again(tmp_path: Path) -> None:
+def test_a_finished_state_is_not_reduced_again(tmp_path: Path) -> None:
     state = tmp_path / "state"
     first = job_of(CHAIN, {"x": RANDOM}, state).run(tmp_path / "b")
     second = job_of(CHAIN, {"x": RANDOM}, state).run(tmp_path / "b")
     assert second.runs == first.runs + 1
 
 
-def test_an_interruption_before_anything_is_found(tmp_path: Path) -> None:
+def test_an_interruption_before_the_first_finding_writes_nothing(tmp_path: Path) -> None:
     job = job_of(CHAIN, {"x": RANDOM}, tmp_path / "state")
     interrupted_after(0, job)
     with pytest.raises(KeyboardInterrupt):
@@ -277,7 +276,7 @@ def test_an_interruption_before_anything_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["program", "inputs", "settings"])
-def test_a_state_of_something_else(tmp_path: Path, change: str) -> None:
+def test_the_state_of_another_reduction_is_an_error(tmp_path: Path, change: str) -> None:
     state = tmp_path / "state"
     job_of(CHAIN, {"x": RANDOM}, state).run(tmp_path / "b")
     text = CHAIN.replace("Softmax", "Relu") if change == "program" else CHAIN
@@ -288,14 +287,14 @@ def test_a_state_of_something_else(tmp_path: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\xff" * 200])
-def test_a_damaged_state(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_state_is_an_error(tmp_path: Path, content: bytes) -> None:
     state = tmp_path / "state"
     state.write_bytes(content)
     with pytest.raises(LoadError):
         job_of(CHAIN, {"x": RANDOM}, state).run(tmp_path / "b")
 
 
-def test_another_safetensors_file_is_no_state(tmp_path: Path) -> None:
+def test_another_safetensors_file_is_an_error(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     save_file({"w": np.ones(3)}, tmp_path / "w.safetensors")
@@ -303,7 +302,7 @@ def test_another_safetensors_file_is_no_state(tmp_path: Path) -> None:
         job_of(CHAIN, {"x": RANDOM}, tmp_path / "w.safetensors").run(tmp_path / "b")
 
 
-def test_a_state_holds_the_whole_case(tmp_path: Path) -> None:
+def test_a_state_contains_the_whole_case(tmp_path: Path) -> None:
     job = job_of(LAYERS, {"x": np.array([0.6, 3, 3, 3], np.float32)})
     finding = found_first(job.program, job.inputs, job.configuration)
     weights = {"w": np.arange(100, dtype=np.float32)}
@@ -322,24 +321,15 @@ def test_a_state_holds_the_whole_case(tmp_path: Path) -> None:
 
 @pytest.fixture
 def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Callable[..., tuple[int, str, str]]
 ) -> Callable[..., tuple[int, str, str]]:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "chain.nnc").write_text(CHAIN)
     np.save(tmp_path / "x.npy", RANDOM)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(""))
-        code = main(["reduce", *arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        assert "internal error" not in out + err
-        return code, out, err
-
-    return run
+    return partial(command, "reduce")
 
 
-def test_the_command(command: Any, tmp_path: Path) -> None:
+def test_the_command_prints_the_reduced_program(command: Any, tmp_path: Path) -> None:
     code, out, err = command("chain.nnc", "--input", "x=x.npy")
     assert code == 0
     assert "Log(%d)" in out
@@ -347,7 +337,7 @@ def test_the_command(command: Any, tmp_path: Path) -> None:
     assert err.splitlines()[-1] == "note: `nncdbg chain.reduced` opens the bundle at the finding"
 
 
-def test_json(command: Any, tmp_path: Path) -> None:
+def test_the_command_prints_json(command: Any, tmp_path: Path) -> None:
     code, out, err = command("chain.nnc", "--input", "x=x.npy", "--json", "-o", "out")
     document = json.loads(out)
     assert (code, document["status"], document["statements"], document["bytes"]) == (0, "ok", 1, 4)
@@ -356,7 +346,7 @@ def test_json(command: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected", "says"),
+    ("arguments", "expected", "message"),
     [
         (["none.nnc"], 3, "there is no file"),
         (["chain.nnc", "--input", "q=zeros"], 2, 'has no input "q"'),
@@ -368,13 +358,13 @@ def test_json(command: Any, tmp_path: Path) -> None:
         ([], 2, "MODEL"),
     ],
 )
-def test_wrong_use(command: Any, arguments: list[str], expected: int, says: str) -> None:
+def test_wrong_use_is_an_error(command: Any, arguments: list[str], expected: int, message: str) -> None:
     code, out, err = command(*arguments)
     assert (code, out) == (expected, "")
-    assert says in err
+    assert message in err
 
 
-def test_a_bundle_that_does_not_show_it_is_refused(tmp_path: Path) -> None:
+def test_a_bundle_that_does_not_reproduce_the_finding_is_an_error(tmp_path: Path) -> None:
     job = job_of(CHAIN, {"x": RANDOM})
     reduced = job.run(tmp_path / "b")
     verify(tmp_path / "b", reduced.signature, job.configuration)
@@ -402,7 +392,7 @@ SLOW = (
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_the_reduction(tmp_path: Path, number: int) -> None:
     (tmp_path / "slow.nnc").write_text(SLOW.replace("30000", "30000000"))
     process = subprocess.Popen(
         [sys.executable, "-m", "nncdbg", "reduce", "slow.nnc"],
@@ -413,7 +403,7 @@ def test_a_signal_ends_it(tmp_path: Path, number: int) -> None:
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert process.stderr is not None
-    process.stderr.readline()  # the note on the input that is drawn: it has begun
+    process.stderr.readline()  # the note on the random input: the reduction has started
     time.sleep(1)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -433,7 +423,7 @@ def slow(xp, x):
 """
 
 
-def test_a_kill_leaves_the_best_so_far(tmp_path: Path) -> None:
+def test_a_kill_leaves_the_best_state_so_far(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW_KERNEL)
     (tmp_path / "slow.nnc").write_text(
         HEAD + "graph @main(%x: f32[64,64]) -> (%y) {\n  %a = Neg(%x)\n  %y = com.example.Slow(%a)\n"
@@ -460,24 +450,24 @@ def test_a_kill_leaves_the_best_so_far(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("needed", [[], [0], [9], [0, 9], [3, 4], [1, 4, 8], list(range(10))])
-def test_minimized_keeps_what_is_needed(needed: list[int]) -> None:
+def test_minimized_keeps_the_needed_elements(needed: list[int]) -> None:
     assert minimized(range(10), lambda part: {*needed} <= {*part}) == needed
 
 
-def test_minimized_ends_after_so_many_tests() -> None:
-    asked = 0
+def test_minimized_ends_after_the_given_number_of_tests() -> None:
+    tests = 0
 
     def test(part: Any) -> bool:
-        nonlocal asked
-        asked += 1
+        nonlocal tests
+        tests += 1
         return {3, 77} <= {*part}
 
     found = minimized(range(100), test, most=7)
-    assert asked == 7
+    assert tests == 7
     assert {3, 77} <= {*found}
 
 
-def test_a_case_that_cannot_run_shows_nothing() -> None:
+def test_a_case_that_cannot_run_has_no_finding() -> None:
     program = nncdbg.parse(HEAD + "graph @main(%x: f32[2]) -> (%y) {\n  %y = Log(%x)\n  return %y\n}\n")
     probe = Probe(Signature("inf", "Log", ""), WatchConfiguration())
     case = Case(program.graphs["main"].nodes, ("y",), {"x": np.ones(2, bool)}, {}, program.opsets)

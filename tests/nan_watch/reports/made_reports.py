@@ -1,4 +1,4 @@
-"""Reports made by hand, for the tests of what is written of them: plain ones, and hostile ones."""
+"""Reports for the tests of the report formats, including hostile ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NAN_BORN = WatchFinding(
     within=FindingSite(2, "Mul", "", "Mul", "z"),
     trips=True,
 )
-HANDED_ON = WatchFinding("nan", "propagated", FindingSite(5, "main", "", "Neg", "f"))
+PROPAGATED = WatchFinding("nan", "propagated", FindingSite(5, "main", "", "Neg", "f"))
 MASKED = WatchFinding("nan", "masked", FindingSite(5, "main", "", "Where", "m"), reaches_output=False)
 HEALED = WatchFinding("nan", "healed", FindingSite(5, "main", "", "Max", "r"), reaches_output=False)
 BAD_INPUT = WatchFinding(
@@ -89,7 +89,7 @@ HOSTILE_NAMES = (
 
 
 def hostile_finding(name: str) -> WatchFinding:
-    """A finding in which everything that a file could name has this name."""
+    """Return a finding in which every text that a model file controls is this name."""
     site = FindingSite(3, name, name, name or "Log", name, name or None, 3)
     return WatchFinding(
         "nan",
@@ -118,7 +118,7 @@ def _counted(report: Report, beyond: int = 0) -> Report:
 
 def plain() -> Report:
     return _counted(
-        Report("nets/net.onnx", 12, 0.0123, [INF_BORN, NAN_BORN, HANDED_ON], notes=["%q drawn at random"])
+        Report("nets/net.onnx", 12, 0.0123, [INF_BORN, NAN_BORN, PROPAGATED], notes=["%q drawn at random"])
     )
 
 

@@ -1,4 +1,4 @@
-"""The JSON document: the fields of the contract, and nothing that JSON has not."""
+"""The JSON document: the documented fields, and only valid JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIELDS = {
     "kind", "role", "first", "line", "graph", "iteration", "node", "op", "value", "location", "inputs",
     "stats", "reaches_output", "cause", "hint",
 }  # fmt: skip
-"""What the contract has of a finding."""
+"""The documented fields of a finding."""
 
 
 def _read(text: str) -> Any:
@@ -26,7 +26,7 @@ def _read(text: str) -> Any:
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_it_is_one_strict_document_with_the_fields_of_the_contract(report: str) -> None:
+def test_the_output_is_one_strict_document_with_the_documented_fields(report: str) -> None:
     text = render(REPORTS[report]())
     assert "\n" not in text
     document = _read(text)
@@ -39,7 +39,7 @@ def test_it_is_one_strict_document_with_the_fields_of_the_contract(report: str) 
             assert set(operand) == {"name", "type", "stats"}
 
 
-def test_the_first_finding_as_it_is_written() -> None:
+def test_the_first_finding_has_its_values() -> None:
     finding = _read(render(plain()))["findings"][0]
     assert (finding["op"], finding["value"], finding["line"], finding["first"]) == ("Log", "logq", 3, True)
     assert finding["location"] == {"file": "net.py", "line": 7}
@@ -48,7 +48,7 @@ def test_the_first_finding_as_it_is_written() -> None:
     assert finding["message"] == "the first Inf is in %logq: Log produced it from operands without Inf"
 
 
-def test_a_statistic_that_is_no_number_is_null() -> None:
+def test_a_statistic_that_is_not_finite_is_null() -> None:
     stats = _read(render(hostile()))["findings"][0]["stats"]
     assert stats["mean"] is None
     assert stats["std"] is None
@@ -66,6 +66,6 @@ def test_a_statistic_that_is_no_number_is_null() -> None:
         ({1: (None, {2})}, {"1": [None, "{2}"]}),
     ],
 )
-def test_what_json_has_not_is_spelled_by_what_it_has(content: Any, expected: Any) -> None:
+def test_values_without_a_json_form_are_converted(content: Any, expected: Any) -> None:
     assert strict(content) == expected
     assert type(strict(content)) is type(expected)

@@ -1,4 +1,4 @@
-"""JUnit XML: valid, with the failure of each gate and of each case where a person looks for it."""
+"""JUnit XML: valid by its schema, with a test per gate or case."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SCHEMA = xmlschema.XMLSchema(str(Path(__file__).with_name("junit.xsd")))
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_it_is_valid(report: str) -> None:
+def test_the_document_is_valid(report: str) -> None:
     SCHEMA.validate(render(REPORTS[report](), WATCHED))
 
 
-def test_a_document_that_breaks_the_rules_is_not_valid() -> None:
+def test_an_invalid_document_is_detected() -> None:
     broken = render(plain(), WATCHED).replace('tests="3"', 'tests="many"')
     assert not SCHEMA.is_valid(broken)
 
 
 def _cases(text: str) -> dict[str, str]:
-    """Name of each test case to its verdict."""
+    """Return the name of each test case and its verdict."""
     suite = ElementTree.fromstring(text.encode()).find("testsuite")
     assert suite is not None
     found = {
@@ -56,7 +56,7 @@ def test_there_is_one_test_per_case_of_a_corpus() -> None:
     }
 
 
-def test_the_failure_tells_all() -> None:
+def test_the_failure_contains_the_finding() -> None:
     failure = ElementTree.fromstring(render(plain(), WATCHED).encode()).find(
         ".//failure[@type='inf/log-of-zero']"
     )
@@ -67,7 +67,7 @@ def test_the_failure_tells_all() -> None:
     assert "  hint: keep it away from zero" in text
 
 
-def test_the_end_of_a_section_in_a_name_ends_nothing() -> None:
+def test_a_cdata_end_in_a_name_is_escaped() -> None:
     text = render(hostile(), WATCHED)
     assert "]]>" not in text
     names = [test.get("name") for test in ElementTree.fromstring(text.encode()).iter("testcase")]

@@ -1,4 +1,4 @@
-"""The summary in Markdown: what GitHub would show of it."""
+"""The Markdown summary, parsed like on GitHub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_every_row_has_the_cells_of_its_table(report: str) -> None:
+def test_every_row_has_the_columns_of_its_table(report: str) -> None:
     tokens = MARKDOWN.parse(render(REPORTS[report](), WATCHED))
     columns, rows = 0, 0
     for token in tokens:
@@ -27,7 +27,7 @@ def test_every_row_has_the_cells_of_its_table(report: str) -> None:
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_no_name_is_markup(report: str) -> None:
+def test_names_are_not_markup(report: str) -> None:
     tokens = MARKDOWN.parse(render(REPORTS[report](), WATCHED))
     tags = [token.content for token in tokens if token.type == "html_block"]
     assert all(re.fullmatch(r"<details><summary>[^<>]*</summary>|</details>", tag.strip()) for tag in tags)
@@ -40,7 +40,7 @@ def test_no_name_is_markup(report: str) -> None:
     )
 
 
-def test_the_table_and_the_folded_details() -> None:
+def test_findings_are_a_table_with_folded_details() -> None:
     text = render(plain(), WATCHED)
     assert text.startswith(
         "### ❌ nncdbg watch: `net.onnx`\n\ntripped: 2 findings in 12 statements (0.01 s)\n"
@@ -57,6 +57,6 @@ def test_cases_that_are_not_ok_are_listed() -> None:
     assert "b.npz" not in text
 
 
-def test_nobody_is_called_by_a_name_in_prose() -> None:
+def test_names_are_not_mentions() -> None:
     prose = re.sub(r"```.*?```|`+[^`]*`+", "", render(hostile(), WATCHED), flags=re.DOTALL)
     assert not re.search(r"@\w", re.sub(r"<summary>.*?</summary>", "", prose))

@@ -1,4 +1,4 @@
-"""The recipes of docs/CI.md and the hook for pre-commit, run as far as they run on one machine."""
+"""The recipes of docs/CI.md and the pre-commit hook, run locally as far as possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A user's checkout with a model: the logarithm of what Relu has made 0."""
+    """A user's checkout with a model that computes the logarithm of a zero from Relu."""
     graph = onnx.parser.parse_graph("net (float[1,4] x) => (float[1,4] y) { p = Relu(x) y = Log(p) }")
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
     (tmp_path / "models").mkdir()
@@ -67,7 +67,7 @@ def test_a_recipe_is_valid(schema: str, key: str, tmp_path: Path) -> None:
     ).returncode
 
 
-def test_the_steps_on_github(project: Path) -> None:
+def test_the_github_steps_run(project: Path) -> None:
     steps = _yaml("jobs")["jobs"]["watch"]["steps"]
     (command,) = [step["run"] for step in steps if "nncdbg watch" in step.get("run", "")]
     summary = project / "summary.md"
@@ -84,7 +84,7 @@ def test_the_steps_on_github(project: Path) -> None:
     assert log["runs"][0]["results"][0]["ruleId"].startswith("inf")
 
 
-def test_the_script_on_gitlab(project: Path) -> None:
+def test_the_gitlab_script_runs(project: Path) -> None:
     job = _yaml("nan-watch")["nan-watch"]
     (command,) = [line for line in job["script"] if "nncdbg watch" in line]
     assert _shell(command, project).returncode == 1
@@ -92,7 +92,7 @@ def test_the_script_on_gitlab(project: Path) -> None:
     assert suite.get("failures") == "1"
 
 
-def test_the_stage_of_jenkins(project: Path) -> None:
+def test_the_jenkins_stage_runs(project: Path) -> None:
     (text,) = [text for language, text in BLOCKS if language == "groovy"]
     (command,) = re.findall(r"sh '(.*?)'", text)
     (report,) = re.findall(r"junit '(.*?)'", text)
@@ -100,7 +100,7 @@ def test_the_stage_of_jenkins(project: Path) -> None:
     assert ElementTree.parse(project / report).getroot().tag == "testsuites"
 
 
-def test_the_commands_of_the_page(project: Path) -> None:
+def test_the_commands_of_the_page_have_the_expected_exit_codes(project: Path) -> None:
     commands = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
     codes = {command: _shell(command, project).returncode for command in commands}
     assert codes == {
@@ -111,7 +111,7 @@ def test_the_commands_of_the_page(project: Path) -> None:
     }
 
 
-def test_the_test_of_the_page(project: Path) -> None:
+def test_the_test_of_the_page_runs(project: Path) -> None:
     (text,) = [text for language, text in BLOCKS if language == "python"]
     (project / "test_page.py").write_text(text)
     done = _shell("pytest -q test_page.py", project)
@@ -120,7 +120,7 @@ def test_the_test_of_the_page(project: Path) -> None:
     assert "the first Inf is in %y" in _shell("pytest -q test_page.py", project).stdout
 
 
-def test_the_hook_that_the_repository_offers_is_valid(project: Path) -> None:
+def test_the_hook_of_the_repository_is_valid(project: Path) -> None:
     manifest = ROOT / ".pre-commit-hooks.yaml"
     done = _shell(f"pre-commit validate-manifest {manifest}", project, PRE_COMMIT_HOME=str(project / "cache"))
     assert done.returncode == 0, done.stdout
@@ -135,7 +135,7 @@ def test_the_hook_of_the_page_runs(model: str, code: int, project: Path) -> None
     (project / "models" / "fine.nnc").write_text((ROOT / "examples" / "first_steps.nnc").read_text())
     (text,) = [text for language, text in BLOCKS if language == "yaml" and text.startswith("repos:")]
     (project / ".pre-commit-config.yaml").write_text(text)
-    # What a user's own settings for pytest say is nothing to the hook.
+    # The hook ignores the user's pytest settings.
     (project / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     home = {"HOME": str(project), "PRE_COMMIT_HOME": str(project / "cache")}
     done = _shell(f"git init -q . && git add -A && pre-commit run --files {model}", project, **home)

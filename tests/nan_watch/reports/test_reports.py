@@ -1,4 +1,4 @@
-"""What holds of every form: it is bounded, harmless, the same each time; and the text that people read."""
+"""Every report format is limited in size, escaped and deterministic; and the exact text format."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from tests.nan_watch.reports.made_reports import HOSTILE_NAMES, REPORTS, WATCHED
 
 MEGABYTE = 1 << 20
 LARGEST = {"text": MEGABYTE, "github": 60_000, "markdown": MEGABYTE}
-"""Bytes of a form for people, whatever the report holds; GitHub takes a megabyte of Markdown."""
+"""Maximum bytes of a format for any report; GitHub accepts a megabyte of Markdown."""
 
 
 @pytest.mark.parametrize("report", REPORTS)
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_bounded_harmless_and_the_same_each_time(form: str, report: str) -> None:
+def test_every_format_is_limited_escaped_and_deterministic(form: str, report: str) -> None:
     made = REPORTS[report]()
     written = FORMS[form](made, WATCHED)
     assert FORMS[form](made, WATCHED) == written
     assert len(written.encode()) < LARGEST.get(form, 100 * MEGABYTE)
-    odd = {char for char in set(written) if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
-    assert odd <= {"\n"}
+    special = {char for char in set(written) if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    assert special <= {"\n"}
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_name_of_a_megabyte_is_not_in_any_form(form: str) -> None:
+def test_no_format_contains_a_name_of_a_megabyte(form: str) -> None:
     assert "x" * 2_100 not in FORMS[form](REPORTS["hostile"](), WATCHED)
 
 
@@ -51,7 +51,7 @@ def test_an_operand_given_twice_is_listed_once() -> None:
     assert str(report).count("  with %z ") == 1
 
 
-def test_the_text_as_a_person_reads_it() -> None:
+def test_the_text_of_a_report() -> None:
     assert FORMS["text"](plain(), WATCHED) == (
         "net.onnx: tripped: 2 findings in 12 statements (0.01 s)\n"
         "\n"
@@ -82,7 +82,7 @@ def test_the_text_as_a_person_reads_it() -> None:
     )
 
 
-def test_the_text_without_the_program_spells_the_statement_from_what_is_known() -> None:
+def test_the_text_without_the_program_shows_statements_from_the_findings() -> None:
     written = FORMS["text"](of_text(), type(WATCHED)())
     assert "    4 | %e = Mul(%q, %logq)\n" in written
     assert "%q has NaN before the program runs\n" in written
@@ -116,7 +116,7 @@ def test_findings_with_effect_come_before_those_without() -> None:
     ]
 
 
-def test_an_infinity_that_is_lost_decides_nothing_in_a_run_that_fails() -> None:
+def test_a_lost_infinity_decides_nothing_in_a_failed_run() -> None:
     program = nncdbg.parse(
         "graph @main(%x: f32[2]) -> (%y) {\n"
         "  %l = Log(%x)\n"
@@ -130,7 +130,7 @@ def test_an_infinity_that_is_lost_decides_nothing_in_a_run_that_fails() -> None:
     assert headline(report.findings[-1]) == "Inf is lost in %m: the result of Max is finite"
 
 
-def test_the_text_of_a_run_that_failed() -> None:
+def test_the_text_of_a_failed_run() -> None:
     assert FORMS["text"](failed(), Watched()) == (
         "net.onnx: failed after 3 statements (0.01 s)\n"
         "error: MatMul failed: sizes\n"
@@ -141,7 +141,7 @@ def test_the_text_of_a_run_that_failed() -> None:
     )
 
 
-def test_every_cause_and_every_gate_has_its_words() -> None:
+def test_every_cause_and_every_gate_has_a_help_text() -> None:
     assert set(CAUSES) == {*NAMES, *memory_words.CAUSES}
     for kind in (*gate_names(), "reuse", "state", "plan"):
         assert rule_of(kind, "").help != f"The gate {kind} tripped."
@@ -152,15 +152,15 @@ def test_every_cause_and_every_gate_has_its_words() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=lambda name: ascii(name)[:20])
-def test_what_is_shown_of_a_name_is_short_and_printable(name: str) -> None:
+def test_shown_names_are_short_and_printable(name: str) -> None:
     assert len(visible(name)) <= 200 * 6
     assert visible(name).replace("…", "").isprintable()
     assert sentence(name).isprintable()
     assert visible(visible(name)) == visible(name) or len(name) > 200
 
 
-def test_no_form_reads_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report outlives its model: it may be rendered on another machine."""
+def test_no_format_reads_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report may be rendered on a machine without the model."""
     monkeypatch.chdir(tmp_path)
     for render in FORMS.values():
         assert render(plain(), WATCHED)
@@ -192,4 +192,4 @@ def test_a_report_fits_a_terminal_with_short_names() -> None:
     assert "the first Inf is in %self_attn/Log_output_0: Log produced it" in text
     assert " -inf 64 of 64" in text
     assert add not in text
-    assert add in FORMS["text"](report, Watched.of(program)), "a pipe has the whole names"
+    assert add in FORMS["text"](report, Watched.of(program)), "a pipe has the full names"

@@ -1,4 +1,4 @@
-"""SARIF: valid by its schema, what GitHub wants of it, and fingerprints that stay."""
+"""SARIF: valid by its schema, with the fields that GitHub requires and stable fingerprints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _run(report: Report) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("report", [name for name in REPORTS if name != "huge"])
-def test_it_is_valid_and_has_what_github_wants(report: str) -> None:
+def test_the_log_is_valid_and_has_the_fields_that_github_requires(report: str) -> None:
     run = _run(REPORTS[report]())
     rules = run["tool"]["driver"]["rules"]
     assert len({rule["id"] for rule in rules}) == len(rules)
@@ -45,7 +45,7 @@ def test_it_is_valid_and_has_what_github_wants(report: str) -> None:
         )
 
 
-def test_a_log_that_breaks_the_schema_is_refused() -> None:
+def test_an_invalid_log_is_detected() -> None:
     log = json.loads(render(plain(), WATCHED))
     log["runs"][0]["results"][0]["level"] = "dreadful"
     assert not VALIDATOR.is_valid(log)
@@ -56,7 +56,7 @@ def _uri(location: dict[str, Any]) -> tuple[str, int]:
     return physical["artifactLocation"]["uri"], physical["region"]["startLine"]
 
 
-def test_a_result_stands_where_the_user_looks_and_in_the_programs_text() -> None:
+def test_a_result_has_its_source_line_and_its_line_in_the_program() -> None:
     inf, nan = _run(plain())["results"]
     assert inf["ruleId"] == "inf/log-of-zero"
     assert _uri(inf["locations"][0]) == ("net.py", 7)
@@ -64,10 +64,10 @@ def test_a_result_stands_where_the_user_looks_and_in_the_programs_text() -> None
     logical = inf["locations"][0]["logicalLocations"][0]
     assert logical["fullyQualifiedName"] == "@main/logq"
     assert logical["decoratedName"] == "/probs/Log"
-    # Who hands the NaN on is no result, but told with the first NaN.
+    # An op that propagates the NaN is not a result, but related to the first NaN.
     assert _uri(nan["locations"][0]) == ("nets/net.onnx", 1)
-    told = [each["message"]["text"] for each in nan["relatedLocations"]]
-    assert told == ["in the program's text: line 4 of @main", "propagated: line 5 of @main"]
+    related = [each["message"]["text"] for each in nan["relatedLocations"]]
+    assert related == ["in the program's text: line 4 of @main", "propagated: line 5 of @main"]
 
 
 def test_a_result_in_graph_text_shows_its_line_and_its_culprit() -> None:
@@ -80,7 +80,7 @@ def test_a_result_in_graph_text_shows_its_line_and_its_culprit() -> None:
     assert [result["level"] for result in results] == ["error", "note", "note", "error", "error"]
 
 
-def test_a_run_that_failed_says_so() -> None:
+def test_a_failed_run_has_notifications() -> None:
     (invocation,) = _run(failed())["invocations"]
     assert invocation["executionSuccessful"] is False
     assert [each["level"] for each in invocation["toolExecutionNotifications"]] == ["error", "warning"]
@@ -103,7 +103,7 @@ def _moved(site: FindingSite) -> FindingSite:
         (NAN_BORN, False),
     ],
 )
-def test_a_fingerprint_survives_edits_elsewhere_and_tells_findings_apart(
+def test_a_fingerprint_ignores_other_edits_and_differs_between_findings(
     changed: WatchFinding, same: bool
 ) -> None:
     assert (fingerprint(changed) == fingerprint(INF_BORN)) is same
@@ -113,7 +113,7 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
     assert fingerprint(INF_BORN) == "e817f0677ca8f97cfdfa65290d76bd58"
 
 
-def test_paths_are_relative_to_where_it_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     inside = replace(plain(), model=str(tmp_path / "a b" / "näme.onnx"))
     outside = replace(plain(), model="/models/net.onnx")

@@ -1,4 +1,4 @@
-"""Writing reports: whole or not at all; a disk that is full is told, and stops nothing."""
+"""Reports are written atomically; a file that cannot be written does not stop the others."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
 for problem in write(plain(), {"sarif": Path(sys.argv[1]), "text": Path(sys.argv[2])}):
     print(problem.exit_code, problem.message.replace(sys.argv[1], "FILE").replace(sys.argv[2], "OTHER"))
 """
-"""A process that can write 64 bytes to a file and no more, as on a disk that is full."""
+"""A process that can write at most 64 bytes to a file, as on a full disk."""
 
 
-def test_each_form_goes_to_its_file(tmp_path: Path) -> None:
+def test_each_format_is_written_to_its_file(tmp_path: Path) -> None:
     forms = {form: tmp_path / "new" / "folder" / form for form in FORMS}
     assert write(plain(), forms, WATCHED) == []
     for form, file in forms.items():
@@ -49,7 +49,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, reposi
 
 
 @pytest.mark.parametrize(
-    ("place", "reason"),
+    ("path", "reason"),
     [
         ("file/report", "Not a directory"),
         ("folder", "Is a directory"),
@@ -57,21 +57,21 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, reposi
         ("/dev/full", "No space left on device"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_told_and_the_others_are_written(
-    place: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_unwritable_path_is_an_error_and_the_others_are_written(
+    path: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     Path("folder").mkdir()
-    (problem,) = write(plain(), {"junit": place, "json": "net.json"}, WATCHED)
-    assert problem.message == f"the junit report could not be written to {place}: {reason}"
+    (problem,) = write(plain(), {"junit": path, "json": "net.json"}, WATCHED)
+    assert problem.message == f"the junit report could not be written to {path}: {reason}"
     assert problem.exit_code == 3
     assert "standard output" in (problem.hint or "")
     assert Path("net.json").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "net.json"]
 
 
-def test_a_link_stays_a_link_and_a_file_gets_usual_permissions(tmp_path: Path) -> None:
+def test_a_link_stays_a_link_and_a_file_has_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     mask = os.umask(0o027)
     try:
@@ -82,7 +82,7 @@ def test_a_link_stays_a_link_and_a_file_gets_usual_permissions(tmp_path: Path) -
     assert (tmp_path / "target").stat().st_mode & 0o777 == 0o640
 
 
-def test_the_summary_of_a_step_is_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_of_a_step_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary, other = tmp_path / "summary.md", tmp_path / "other.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_the_summary_of_a_step_is_added_to(tmp_path: Path, monkeypatch: pytest.M
     assert summary.read_text() == other.read_text() * 2
 
 
-def test_a_pipe_is_written_to(repository: Path) -> None:
+def test_a_report_can_be_written_to_a_pipe(repository: Path) -> None:
     code = (
         "from nncdbg.nan_watch.reports import write\n"
         "from tests.nan_watch.reports.made_reports import plain\n"

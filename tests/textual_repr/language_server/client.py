@@ -1,4 +1,4 @@
-"""A client of the real server over stdio: framing, requests, and the notifications that came."""
+"""A client of the real server over stdio: framing, requests, and received notifications."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 SECONDS = 60
 
 
-class Refused(Exception):
-    """The server answered with an error; `message` is its sentence."""
+class RequestError(Exception):
+    """An error response of the server, with its `message`."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
@@ -21,13 +21,13 @@ class Refused(Exception):
 
 
 class Client:
-    """A running `nncdbg lsp`, initialized."""
+    """A running and initialized `nncdbg lsp`."""
 
     def __init__(self, root: str | None = None, **capabilities: Any) -> None:
         command = [sys.executable, "-m", "nncdbg", "lsp"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
-        self.told: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._responses: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
         self._count = 0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -46,9 +46,9 @@ class Client:
                     length = int(line.split(b":")[1])
             message = json.loads(out.read(length))
             if "method" in message:
-                self.told.put(message)
+                self.notifications.put(message)
             else:
-                self._answers[message["id"]].put(message)
+                self._responses[message["id"]].put(message)
 
     def _send(self, message: dict[str, Any]) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
@@ -63,48 +63,48 @@ class Client:
         return self.finish(self.start(method, params))
 
     def start(self, method: str, params: Any) -> int:
-        """Send a request; its number."""
+        """Send a request, and return its number."""
         self._count += 1
-        self._answers[self._count] = queue.Queue()
+        self._responses[self._count] = queue.Queue()
         self._send({"id": self._count, "method": method, "params": params})
         return self._count
 
     def finish(self, number: int) -> Any:
-        """Wait for the answer to a request."""
-        message = self._answers[number].get(timeout=SECONDS)
+        """Wait for the response to a request, and return its result."""
+        message = self._responses[number].get(timeout=SECONDS)
         if "error" in message:
-            raise Refused(message["error"])
+            raise RequestError(message["error"])
         return message["result"]
 
     def open(self, uri: str, text: str, version: int = 1) -> list[dict[str, Any]]:
-        """Open a document; its diagnostics."""
+        """Open a document, and return its diagnostics."""
         item = {"uri": uri, "languageId": "nnc", "version": version, "text": text}
         self.notify("textDocument/didOpen", {"textDocument": item})
         return self.diagnostics(uri, version)
 
     def change(self, uri: str, version: int, *changes: dict[str, Any]) -> list[dict[str, Any]]:
-        """Change a document; the diagnostics of that version."""
+        """Change a document, and return the diagnostics of that version."""
         document = {"uri": uri, "version": version}
         self.notify("textDocument/didChange", {"textDocument": document, "contentChanges": changes})
         return self.diagnostics(uri, version)
 
     def diagnostics(self, uri: str, version: int | None) -> list[dict[str, Any]]:
-        """Wait for the diagnostics of this version."""
+        """Wait for the diagnostics of this version, and return them."""
         while True:
-            message = self.told.get(timeout=SECONDS)
+            message = self.notifications.get(timeout=SECONDS)
             params = message["params"]
             if message["method"] != "textDocument/publishDiagnostics" or params["uri"] != uri:
                 continue
             if version is None or params.get("version") == version:
                 return list(params["diagnostics"])
 
-    def ask(self, feature: str, uri: str, line: int, character: int, **more: Any) -> Any:
-        """A request about a place, such as ``hover``."""
+    def request_at(self, feature: str, uri: str, line: int, character: int, **more: Any) -> Any:
+        """Send a request with a position, such as ``hover``, and return its result."""
         place = {"textDocument": {"uri": uri}, "position": {"line": line, "character": character}}
         return self.request(f"textDocument/{feature}", {**place, **more})
 
     def close(self) -> int:
-        """Shut the server down; its exit code."""
+        """Shut the server down, and return its exit code."""
         self.request("shutdown", None)
         self.notify("exit", None)
         return self.process.wait(SECONDS)

@@ -1,4 +1,4 @@
-"""One server for all tests of a worker: every test opens a document of its own."""
+"""One server for all tests of a worker; each test opens its own document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits of the protocol applied to a text, and selections marked in one."""
+"""Apply edits of the protocol to a text, and read selections from marks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lsprotocol import types
 
 
 def applied(text: str, edits: Sequence[types.TextEdit]) -> str:
-    """The text with edits that do not overlap, whose columns count ASCII or BMP characters."""
+    """Return the text after edits that do not overlap; columns count ASCII or BMP characters."""
     lines = text.split("\n")
     starts = [0]
     for line in lines:
@@ -27,7 +27,7 @@ def applied(text: str, edits: Sequence[types.TextEdit]) -> str:
 
 
 def selected_lines(text: str) -> tuple[str, int, int]:
-    """The text without its marks; the first and last line between ``⟦`` and ``⟧``, or twice that of ``‸``."""
+    """Return the text without marks, and the first and last line between ``⟦`` and ``⟧`` or at ``‸``."""
     if "‸" in text:
         line = text[: text.index("‸")].count("\n")
         return text.replace("‸", ""), line, line

@@ -1,4 +1,4 @@
-"""Documents with marks: ``⟦`` and ``⟧`` stand around what an answer is about, ``‸`` is the cursor."""
+"""Documents with marks: ``⟦`` and ``⟧`` enclose an expected range, ``‸`` is the cursor."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from nncdbg.textual_repr.language_server.document.records import Span
 
 Range = tuple[int, int, int]
-"""Line, first column, column behind the last."""
+"""Line, first column, and the column after the last."""
 
 
 def cursor(text: str) -> tuple[str, int, int]:
-    """The text without its cursor; the cursor's line and column."""
+    """Return the text without the cursor, and the cursor's line and column."""
     before = text[: text.index("‸")]
     line = before.count("\n")
     return text.replace("‸", ""), line, len(before) - (before.rfind("\n") + 1)
 
 
 def ranges(text: str) -> tuple[str, list[Range]]:
-    """The text without its marks, and what they mark."""
+    """Return the text without marks, and the marked ranges."""
     found: list[Range] = []
     lines = []
     for number, line in enumerate(text.split("\n")):
@@ -34,7 +34,7 @@ def of_spans(spans: Iterable[Span]) -> list[Range]:
     return [(span.line, span.start, span.end) for span in spans]
 
 
-def of_protocol(answers: Iterable[dict]) -> list[Range]:  # type: ignore[type-arg]
-    """The ranges in answers of the server, all of which lie in one line."""
-    places = [answer.get("range", answer) for answer in answers]
+def of_protocol(responses: Iterable[dict]) -> list[Range]:  # type: ignore[type-arg]
+    """Return the ranges in responses of the server; each range is in one line."""
+    places = [response.get("range", response) for response in responses]
     return [(r["start"]["line"], r["start"]["character"], r["end"]["character"]) for r in places]

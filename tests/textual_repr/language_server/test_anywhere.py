@@ -1,4 +1,4 @@
-"""Features for typing hold at every place of every half typed line, and of lines that make no sense."""
+"""Editing features work at every position of incomplete and invalid lines."""
 
 from __future__ import annotations
 
@@ -44,33 +44,33 @@ NOISE = [
 ]
 
 
-def ask_all(document: Document, line: int, column: int) -> None:
-    place = Place(document, document.analysis, line, column)
+def request_all(document: Document, line: int, column: int) -> None:
+    position = Place(document, document.analysis, line, column)
     width = document.units.outwards(document.lines[line], len(document.lines[line]))
-    for item in completions(place).items:
+    for item in completions(position).items:
         assert isinstance(item.text_edit, types.TextEdit)
         where = item.text_edit.range
         assert where.start.line == where.end.line == line
         assert 0 <= where.start.character <= where.end.character <= width
-    signature_help(place)
-    prepared(place)
+    signature_help(position)
+    prepared(position)
     whole = types.Range(types.Position(max(0, line - 2), 0), types.Position(line, width))
     list(code_actions(document, whole))
     inlay_hints(document, whole)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_at_every_place_of_an_example(path: Path) -> None:
+def test_features_work_at_every_position_of_an_example(path: Path) -> None:
     lines = path.read_text("utf-8").split("\n")
     draw = random.Random(path.stem)
     for line, text in enumerate(lines):
         for column in draw.sample(range(len(text) + 1), min(6, len(text) + 1)):
             cut = [*lines[:line], text[:column], *lines[line + 1 :]]
-            ask_all(Document("file:///a.nnc", "\n".join(cut)), line, column)
+            request_all(Document("file:///a.nnc", "\n".join(cut)), line, column)
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_in_noise(seed: int) -> None:
+def test_features_work_in_random_changes_of_an_example(seed: int) -> None:
     draw = random.Random(seed)
     text = EXAMPLES[seed % len(EXAMPLES)].read_text("utf-8")
     for _ in range(draw.randrange(1, 12)):
@@ -80,4 +80,4 @@ def test_in_noise(seed: int) -> None:
     list(code_lenses(document))
     list(document_links(document))
     for line in draw.sample(range(len(document.lines)), min(8, len(document.lines))):
-        ask_all(document, line, draw.randrange(len(document.lines[line]) + 1))
+        request_all(document, line, draw.randrange(len(document.lines[line]) + 1))

@@ -1,4 +1,4 @@
-"""Whatever stands in a document, every request is answered and the server goes on."""
+"""Every request is answered for any document, and the server keeps running."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOOD = "graph @main(%x: f32[2,3]) -> (%y: f32[2,3]) {\n  %y: f32[2,3] = Relu(%x)
 
 
 def chain(lines: int, of: str = "Relu") -> str:
-    """One graph of so many statements."""
+    """Return one graph with `lines` statements."""
     body = "".join(f"  %h{n + 1}: f32[2,3] = {of}(%h{n})\n" for n in range(lines))
     return f"graph @main(%h0: f32[2,3]) -> (%h{lines}: f32[2,3]) {{\n{body}  return %h{lines}\n}}\n"
 
@@ -64,13 +64,13 @@ PLACED = ["hover", "definition", "documentHighlight", "prepareRename"]
 WHOLE = ["documentSymbol", "foldingRange", "semanticTokens/full"]
 
 
-def ask_everything(client: Client, uri: str, text: str) -> None:
+def send_every_request(client: Client, uri: str, text: str) -> None:
     lines = text.split("\n")
     for line in {0, 1, len(lines) // 2, len(lines) - 1, len(lines) + 5}:
         for character in (0, 3, 12, 100_000):
             for feature in PLACED:
-                client.ask(feature, uri, line, character)
-            client.ask("references", uri, line, character, context={"includeDeclaration": True})
+                client.request_at(feature, uri, line, character)
+            client.request_at("references", uri, line, character, context={"includeDeclaration": True})
     document: dict[str, Any] = {"textDocument": {"uri": uri}}
     for feature in WHOLE:
         client.request(f"textDocument/{feature}", document)
@@ -80,32 +80,34 @@ def ask_everything(client: Client, uri: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_everything_is_answered(client: Client, name: str) -> None:
+def test_every_request_is_answered(client: Client, name: str) -> None:
     uri = f"file:///bad/{next(_numbers)}.nnc"
     text = TEXTS[name]
     before = client.open(uri, text)
-    ask_everything(client, uri, text)
+    send_every_request(client, uri, text)
     start = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 0}}
     end = {"start": {"line": 10**6, "character": 0}, "end": {"line": 10**6, "character": 9}}
     client.change(uri, 2, {"range": start, "text": "# new\n"}, {"range": end, "text": "\n# end"})
-    ask_everything(client, uri, "# new\n" + text)
+    send_every_request(client, uri, "# new\n" + text)
     after = client.change(uri, 3, {"text": text})
     assert after == before
 
 
-def test_good_texts_stay_good(client: Client) -> None:
+def test_line_endings_and_a_byte_order_mark_are_accepted(client: Client) -> None:
     for name in ("crlf", "cr", "bom"):
         uri = f"file:///bad/{next(_numbers)}.nnc"
         assert client.open(uri, TEXTS[name]) == []
-        assert client.ask("definition", uri, 1 + (name == "bom"), 24)["range"]["start"]["character"] == 12
+        assert (
+            client.request_at("definition", uri, 1 + (name == "bom"), 24)["range"]["start"]["character"] == 12
+        )
 
 
-def test_every_error_of_many_is_told(client: Client) -> None:
+def test_all_of_many_errors_are_reported(client: Client) -> None:
     found = client.open(f"file:///bad/{next(_numbers)}.nnc", TEXTS["undefined"])
     assert sum(d["code"] == "undefined" for d in found) == 1000
 
 
-def test_of_very_many_problems_the_first_are_told(client: Client) -> None:
+def test_the_number_of_reported_problems_is_limited(client: Client) -> None:
     text = "".join(f"%a{n} = Relu %x\n" for n in range(3000))
     found = client.open(
         f"file:///bad/{next(_numbers)}.nnc", f"graph @m(%x: f32[2]) -> () {{\n{text}return\n}}\n"
@@ -118,16 +120,16 @@ def test_a_closed_or_unknown_document_is_answered(client: Client) -> None:
     uri = f"file:///bad/{next(_numbers)}.nnc"
     client.open(uri, GOOD)
     client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
-    ask_everything(client, uri, GOOD)
-    ask_everything(client, "untitled:Untitled-1", GOOD)
+    send_every_request(client, uri, GOOD)
+    send_every_request(client, "untitled:Untitled-1", GOOD)
     client.notify(
         "textDocument/didChange",
         {"textDocument": {"uri": uri, "version": 9}, "contentChanges": [{"text": ""}]},
     )
-    assert client.ask("hover", uri, 0, 0) is None
+    assert client.request_at("hover", uri, 0, 0) is None
 
 
-def test_typing_fast_tells_of_the_last_version(client: Client) -> None:
+def test_fast_typing_reports_the_last_version(client: Client) -> None:
     uri = f"file:///bad/{next(_numbers)}.nnc"
     client.open(uri, GOOD)
     for version, letter in enumerate("abcdefghij", start=2):
@@ -140,7 +142,7 @@ def test_typing_fast_tells_of_the_last_version(client: Client) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"Content-Length: 5\r\n\r\n{}...", b"garbage\r\n\r\n"])
-def test_a_client_that_goes_away_ends_the_server(sent: bytes) -> None:
+def test_the_server_ends_when_the_client_disconnects(sent: bytes) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "nncdbg", "lsp"], input=sent, capture_output=True, timeout=60
     )
@@ -148,7 +150,7 @@ def test_a_client_that_goes_away_ends_the_server(sent: bytes) -> None:
     assert b"Traceback" not in ended.stderr
 
 
-def test_a_wrong_option_is_told() -> None:
+def test_an_unknown_option_is_an_error() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "nncdbg", "lsp", "--tcp"], capture_output=True, timeout=60, text=True
     )

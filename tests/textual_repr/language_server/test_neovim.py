@@ -1,4 +1,4 @@
-"""The Neovim configuration of docs/LANGUAGE_SERVER.md, run by Neovim itself."""
+"""The Neovim configuration of docs/LANGUAGE_SERVER.md works in Neovim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long texts: read by stretches and in steps, they say what they say when they are read anew."""
+"""Incremental analysis of long texts equals a new analysis of the same text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nncdbg.textual_repr.language_server.analysis.events import Entry
 from nncdbg.textual_repr.language_server.document.document import Document
 
 SIZE = 150
-"""Statements of each graph: several stretches, and what is between them."""
+"""Statements of each graph: enough for several stretches and the lines between them."""
 
 
 def graph(name: str, head: str) -> str:
-    """Statements that lean on those before them: some typed, with constants, blanks, comments and blocks."""
+    """Return a graph of dependent statements: some typed, with constants, blanks, comments and blocks."""
     lines = [
         f"graph @{name}(%v0: f32[2,3], %c: bool[]) -> (%v{SIZE}: f32[2,3]) {{",
         "  %w: f32[3] = [1, 2, 3]",
@@ -43,7 +43,7 @@ TEXT = f"#nncdbg 1\nopset 18\n\n{graph('main', '@layer')}\n{graph('second', 'Tan
 
 Lines = Sequence[str]
 Edit = tuple[int, int, str]
-"""A line, how many lines are replaced from it on, and by what."""
+"""A line, the number of lines replaced from it on, and the new text."""
 
 
 def edits_of(lines: Lines, line: int, kind: str) -> Edit:
@@ -82,8 +82,8 @@ def change(document: Document, edit: Edit) -> None:
         document.change([((line, 0, last, 0), text)])
 
 
-def said(document: Document) -> list[object]:
-    """All that a text says: its values and their types, its problems."""
+def results_of(document: Document) -> list[object]:
+    """Return all results of the analysis: values with types, problems, opsets, and graphs."""
     analysis = document.analysis
     values = [
         (d.name, d.span, d.role, d.type) for chunk in analysis.chunks for d in analysis.definitions(chunk)
@@ -92,7 +92,7 @@ def said(document: Document) -> list[object]:
     return [values, problems, dict(analysis.opsets), list(analysis.graphs)]
 
 
-def anew(document: Document) -> Document:
+def reopened(document: Document) -> Document:
     return Document("file:///a.nnc", "\n".join(document.lines))
 
 
@@ -102,22 +102,22 @@ def anew(document: Document) -> Document:
         st.tuples(st.integers(0, 10**6), st.sampled_from(KINDS), st.integers(0, 3)), min_size=1, max_size=8
     )
 )
-def test_after_any_edits_it_says_what_it_says_when_read_anew(
-    wanted: list[tuple[int, str, int]],
+def test_the_analysis_after_any_edits_equals_a_new_analysis(
+    edits: list[tuple[int, str, int]],
 ) -> None:
     document = Document("file:///a.nnc", TEXT)
     assert [p.code for p in document.analysis.problems] == ["unused"]
-    for place, kind, steps in wanted:
+    for place, kind, steps in edits:
         change(document, edits_of(document.lines, place % len(document.lines), kind))
-        # The next change may come before all is read.
+        # The next change may arrive before the analysis is complete.
         if steps == 0 or any(document.read_on(0) for _ in range(steps)):
-            assert said(document) == said(anew(document))
-    assert said(document) == said(anew(document))
+            assert results_of(document) == results_of(reopened(document))
+    assert results_of(document) == results_of(reopened(document))
     document.change([(None, TEXT)])
     assert [p.code for p in document.analysis.problems] == ["unused"]
 
 
-def test_a_key_reads_and_types_only_what_it_changes() -> None:
+def test_a_keystroke_reanalyzes_only_its_stretch() -> None:
     document = Document("file:///a.nnc", graph("main", "Tanh"))
     before = {id(each) for each in document.analysis.chunks[0].reading.stretches.values()}
     place = next(i for i, text in enumerate(document.lines) if "%v100" in text)
@@ -127,18 +127,18 @@ def test_a_key_reads_and_types_only_what_it_changes() -> None:
     assert sum(id(each) not in before for each in after) <= 1
 
 
-def test_a_text_is_read_in_steps() -> None:
+def test_a_long_text_is_analyzed_in_steps() -> None:
     document = Document("file:///a.nnc", TEXT)
     steps = 1
     while not document.read_on(0):
         steps += 1
     assert steps > 2
     assert document.read_on(0)
-    assert said(document) == said(anew(document))
+    assert results_of(document) == results_of(reopened(document))
 
 
-def test_the_short_way_reads_a_line_as_the_parser_does() -> None:
-    """A blank at the end is no part of the short way, and means nothing."""
+def test_the_fast_path_reads_a_line_like_the_parser() -> None:
+    """A trailing blank disables the fast path and has no other effect."""
     plain, blank = (Document("file:///a.nnc", text) for text in (TEXT, TEXT.replace("\n", " \n")))
     entries = [
         [event for event in document.analysis.chunks[1].reading.events if isinstance(event, Entry)]

@@ -1,4 +1,4 @@
-"""The model of a text that changes: the same as that of the text opened anew."""
+"""A changed document equals a newly opened document with the same text."""
 
 from __future__ import annotations
 
@@ -76,20 +76,20 @@ PIECES += [
 ]
 
 
-def facts(document: Document) -> list[object]:
-    """All that can be told of a document."""
+def results_of(document: Document) -> list[object]:
+    """Return all results of the analysis of a document."""
     analysis = document.analysis
     values = [
         (d.name, d.span, d.role, d.written, d.type, analysis.references(d))
         for chunk in analysis.chunks
         for d in analysis.definitions(chunk)
     ]
-    said = [(p.span, p.message, p.code, p.severity, p.hint, p.related) for p in analysis.problems]
-    return [values, sorted(said, key=repr), dict(analysis.opsets), list(analysis.graphs)]
+    problems = [(p.span, p.message, p.code, p.severity, p.hint, p.related) for p in analysis.problems]
+    return [values, sorted(problems, key=repr), dict(analysis.opsets), list(analysis.graphs)]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_after_any_edits_it_is_as_if_opened_anew(seed: int) -> None:
+def test_a_document_after_any_edits_equals_a_new_one(seed: int) -> None:
     chance = random.Random(seed)
     document = Document("file:///a.nnc", TEXT)
     for _ in range(60):
@@ -110,10 +110,10 @@ def test_after_any_edits_it_is_as_if_opened_anew(seed: int) -> None:
         assert document.lines == split(wanted)
         if chance.random() < 0.1:
             document.change([(None, TEXT)])
-        assert facts(document) == facts(Document("file:///a.nnc", "\n".join(document.lines)))
+        assert results_of(document) == results_of(Document("file:///a.nnc", "\n".join(document.lines)))
 
 
-def test_a_change_elsewhere_keeps_what_was_read_of_a_graph() -> None:
+def test_a_change_outside_a_graph_keeps_its_analysis() -> None:
     document = Document("file:///a.nnc", TEXT)
     before = document.analysis.graphs["layer"]
     document.change([((4, 0, 4, 0), "\n\n")])
@@ -123,7 +123,7 @@ def test_a_change_elsewhere_keeps_what_was_read_of_a_graph() -> None:
     assert after.types is before.types
 
 
-def test_a_callee_that_changes_changes_its_callers() -> None:
+def test_a_changed_callee_is_checked_in_its_callers() -> None:
     document = Document("file:///a.nnc", TEXT)
     assert [p.code for p in document.analysis.problems] == []
     line = next(i for i, text in enumerate(document.lines) if text.startswith("graph @layer"))
@@ -134,7 +134,7 @@ def test_a_callee_that_changes_changes_its_callers() -> None:
     ]
 
 
-def test_other_opsets_ask_the_rules_again() -> None:
+def test_a_changed_opset_checks_attributes_again() -> None:
     text = "opset 12\ngraph @main(%x: f32[2,3]) -> (%y) {\n%y = ReduceSum(%x, axes=[0])\nreturn %y\n}\n"
     document = Document("file:///a.nnc", text)
     assert [p.code for p in document.analysis.problems] == []
@@ -154,26 +154,28 @@ UNITS = [
 
 
 @pytest.mark.parametrize(("encoding", "text", "pairs"), UNITS)
-def test_columns(encoding: str, text: str, pairs: list[tuple[int, int]]) -> None:
+def test_columns_are_converted_for_each_encoding(
+    encoding: str, text: str, pairs: list[tuple[int, int]]
+) -> None:
     units = Units(encoding)
     assert [(own, units.outwards(text, own)) for own, _ in pairs] == pairs
     assert [(units.inwards(text, theirs), theirs) for _, theirs in pairs] == pairs
     assert units.inwards(text, 1000) == len(text)
 
 
-def test_the_middle_of_a_character_is_its_start() -> None:
+def test_a_position_inside_a_character_is_its_start() -> None:
     assert Units("utf-16").inwards("𝒳", 1) == 0
 
 
 @pytest.mark.parametrize(
     ("text", "lines"), [("a\r\nb\rc\n", ["a", "b", "c", ""]), ("\ufeffa", [" a"]), ("", [""])]
 )
-def test_lines(text: str, lines: list[str]) -> None:
+def test_a_text_is_split_at_every_line_ending(text: str, lines: list[str]) -> None:
     assert split(text) == lines
 
 
-def test_the_opset_holds_for_a_line_with_a_flaw_too() -> None:
-    """A statement whose type does not parse is asked for its attributes again, too."""
+def test_a_changed_opset_checks_a_line_with_a_syntax_error_again() -> None:
+    """The attributes of a statement with an invalid type are checked again too."""
     text = (
         "opset 12\ngraph @main(%x: f32[2,3]) -> (%y) {\n%y: f33[2] = ReduceSum(%x, axes=[0])\nreturn %y\n}\n"
     )

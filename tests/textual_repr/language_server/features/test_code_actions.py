@@ -1,4 +1,4 @@
-"""Quick fixes and rewriting, as the text before and after; the types that are left out."""
+"""Quick fixes and rewriting as the text before and after, and inlay hints of omitted types."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def actions(document: Document, first: int, last: int) -> list[types.CodeAction]
 
 
 @pytest.mark.parametrize(("before", "title", "after"), TABLE, ids=[f"{r[1]}: {r[0][:20]}" for r in TABLE])
-def test_an_action_does_what_it_says(before: str, title: str, after: str | None) -> None:
+def test_an_action_makes_the_edit_of_its_title(before: str, title: str, after: str | None) -> None:
     document = Document("file:///a.nnc", HEAD + before + TAIL)
     found = [a for a in actions(document, 2, 2 + before.count("\n")) if a.title.startswith(title)]
     assert found, [a.title for a in actions(document, 2, 2 + before.count("\n"))]
@@ -85,7 +85,7 @@ def test_an_action_does_what_it_says(before: str, title: str, after: str | None)
     assert [p.message for p in problems if p.severity in ("error", "warning")] == []
 
 
-def test_a_graph_that_nobody_calls_can_be_removed() -> None:
+def test_an_uncalled_graph_can_be_removed() -> None:
     text = HEAD + TAIL.lstrip() + "\n\n## spare\ngraph @spare() -> () {\nreturn\n}\n"
     document = Document("file:///a.nnc", text)
     line = document.lines.index("graph @spare() -> () {")
@@ -98,12 +98,12 @@ def test_a_graph_that_nobody_calls_can_be_removed() -> None:
 @pytest.mark.parametrize(
     "line", ["%a: f32[2,3] = Relu(%input)", "%a:f32[2,3] = Relu(", "%a: seq(f32[2]) = F("]
 )
-def test_good_names_are_not_quoted(line: str) -> None:
+def test_valid_names_are_not_quoted(line: str) -> None:
     document = Document("file:///a.nnc", HEAD + line + TAIL)
     assert not [a for a in actions(document, 2, 2) if a.title.startswith("Quote")]
 
 
-def test_types_that_are_left_out_are_shown_in_the_lines_asked_for() -> None:
+def test_omitted_types_are_hints_in_the_requested_lines() -> None:
     text = HEAD + '%a = Relu(%input)\n%"é" = Neg(%a)\n%b: f32[2,3] = Neg(%a)\nFrob(%a)\n%d = my.Op(%a)' + TAIL
     document = Document("file:///a.nnc", text)
     place = types.Range(types.Position(2, 0), types.Position(6, 0))
@@ -114,7 +114,7 @@ def test_types_that_are_left_out_are_shown_in_the_lines_asked_for() -> None:
     assert applied(text, hint.text_edits).split("\n")[3] == '%"é": f32[2,3] = Neg(%a)'
 
 
-def test_no_hint_stands_behind_the_end() -> None:
+def test_hints_are_inside_the_text() -> None:
     document = Document("file:///a.nnc", HEAD + TAIL.lstrip())
     found = inlay_hints(document, types.Range(types.Position(0, 0), types.Position(900, 0)))
     assert [hint.label for hint in found] == [": f32[2,3]"]

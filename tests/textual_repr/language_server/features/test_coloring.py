@@ -1,4 +1,4 @@
-"""Semantic tokens of a range: those of the whole text, cut at lines."""
+"""Semantic tokens of a range equal those of the whole text in its lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def opened(client: Client, text: str) -> str:
 
 
 def placed(data: list[int]) -> list[tuple[int, ...]]:
-    """Tokens with their lines and columns in the text."""
+    """Return tokens with their lines and columns in the text."""
     line = column = 0
     found = []
     for down, right, *rest in zip(*[iter(data)] * 5, strict=True):
@@ -38,7 +38,7 @@ def whole(client: Client, uri: str) -> list[tuple[int, ...]]:
 
 
 def of_lines(client: Client, uri: str, first: int, last: int) -> list[tuple[int, ...]]:
-    """The tokens that the server sends for the range from line `first` to line `last`."""
+    """Return the tokens that the server sends for the range from line `first` to line `last`."""
     places = {"start": {"line": first, "character": 0}, "end": {"line": last, "character": 1000}}
     params = {"textDocument": {"uri": uri}, "range": places}
     return placed(client.request("textDocument/semanticTokens/range", params)["data"])
@@ -47,7 +47,7 @@ def of_lines(client: Client, uri: str, first: int, last: int) -> list[tuple[int,
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_tokens_of_a_range_are_those_of_the_text(client: Client, path: Path, data: st.DataObject) -> None:
+def test_tokens_of_a_range_equal_those_of_the_text(client: Client, path: Path, data: st.DataObject) -> None:
     text = path.read_text("utf-8")
     uri = opened(client, text)
     every = whole(client, uri)
@@ -58,7 +58,7 @@ def test_tokens_of_a_range_are_those_of_the_text(client: Client, path: Path, dat
         assert of_lines(client, uri, first, last) == [token for token in every if first <= token[0] <= last]
 
 
-def test_tokens_of_a_range_after_an_edit(client: Client) -> None:
+def test_tokens_of_a_range_are_current_after_an_edit(client: Client) -> None:
     text = "graph @main(%x: f32[2]) -> (%y) {\n  %y = Relu(%x)\n  return %y\n}\n"
     uri = opened(client, text)
     place = {"start": {"line": 1, "character": 0}, "end": {"line": 1, "character": 0}}

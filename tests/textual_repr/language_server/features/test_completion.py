@@ -1,4 +1,4 @@
-"""What is offered at a cursor, the best first."""
+"""Completions at a cursor, with the best matches first."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def offered(where: Place) -> list[str]:
     return [item.label for item in sorted(completions(where).items, key=lambda item: item.sort_text or "")]
 
 
-# (statements, what is offered first, what is not offered at all)
+# (statements, the first completions, names that are not completions)
 TABLE = [
     ("%b = Add(‸", '%"odd name" %a %n %x', "%out %later Relu"),
     ("%b = Add(%a, ‸)", '%"odd name" %a %x %c %n', "%b"),
@@ -98,14 +98,14 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("statements", "first", "never"), TABLE, ids=[row[0][-40:] for row in TABLE])
-def test_what_fits_is_offered_first(statements: str, first: str, never: str) -> None:
+def test_matching_names_are_offered_first(statements: str, first: str, never: str) -> None:
     found = offered(place(statements))
     text = " ".join(found)
     assert text.startswith(first) if first else found == []
     assert not set(never.split()) & set(found)
 
 
-def test_outside_of_graphs_there_are_words() -> None:
+def test_keywords_are_offered_outside_of_graphs() -> None:
     assert offered(place("‸\n", "")) == ["graph", "opset", "store", "prefix"]
 
 
@@ -137,7 +137,7 @@ def test_ops_with_snippets_have_their_parentheses() -> None:
     assert items["Relu"].detail == "(X: T) -> (Y: T)"
 
 
-def test_documentation_comes_with_resolve() -> None:
+def test_resolve_returns_the_documentation() -> None:
     item = next(item for item in completions(place("%b = Conv‸")).items if item.label == "Conv")
     assert item.documentation is None
     text = resolved(item).documentation
@@ -149,19 +149,21 @@ def test_documentation_comes_with_resolve() -> None:
     assert "number of groups" in text.value
 
 
-def test_ten_thousand_values_are_cut_and_come_soon() -> None:
+def test_completions_of_ten_thousand_values_are_limited_and_fast() -> None:
     lines = "\n".join(f"  %v{i}: f32[2,3] = Add(%x, %x)" for i in range(10_000))
     where = place(f"{lines}\n  %b = Add(%x, %v‸")
     completions(where)  # the ops' schemas are read once
-    took = []
+    seconds = []
     for _ in range(5):
         start = time.perf_counter()
         found = completions(where)
-        took.append(time.perf_counter() - start)
+        seconds.append(time.perf_counter() - start)
     assert found.is_incomplete
     assert len(found.items) == 200
     assert found.items[0].label == "%v9999"
-    assert min(took) < 1, "a whole reading of the document would take longer; the bar is in the benchmarks"
+    assert min(seconds) < 1, (
+        "an analysis of the whole document would take longer; the bar is in the benchmarks"
+    )
 
 
 # (statements, the signature, the active parameter)
@@ -189,11 +191,11 @@ def test_the_argument_under_the_cursor_is_shown(statement: str, label: str, acti
 
 
 @pytest.mark.parametrize("statement", ["%b = Add(%a, %x)‸", "‸%b = Add(%a)", "%b = Frob(‸)", "Relu(%a) # (‸"])
-def test_elsewhere_there_is_no_signature(statement: str) -> None:
+def test_there_is_no_signature_outside_of_operands(statement: str) -> None:
     assert signature_help(place(statement)) is None
 
 
-def test_what_is_typed_does_not_wait_for_the_line_to_be_read() -> None:
+def test_completion_while_typing_uses_the_previous_analysis() -> None:
     where = place("%b: f32[2,3] = Neg(%a)\n%d = Neg(‸")
     document, line, column = where.document, where.line, where.column
     before = document.analysis
@@ -208,7 +210,9 @@ def test_what_is_typed_does_not_wait_for_the_line_to_be_read() -> None:
 
 
 @pytest.mark.parametrize("change", [((5, 0, 5, 0), "\n"), ((4, 0, 5, 0), ""), (None, "graph @a() -> () {")])
-def test_after_other_changes_all_is_read_again(change: tuple[tuple[int, int, int, int] | None, str]) -> None:
+def test_other_changes_analyze_the_document_again(
+    change: tuple[tuple[int, int, int, int] | None, str],
+) -> None:
     document = place("%b = Neg(‸").document
     before = document.analysis
     document.change([change])
@@ -216,7 +220,7 @@ def test_after_other_changes_all_is_read_again(change: tuple[tuple[int, int, int
     assert document.around(0) is document.analysis
 
 
-def test_before_a_statement_what_a_condition_of_its_breakpoint_can_name() -> None:
+def test_names_for_a_breakpoint_condition_are_offered_before_a_statement() -> None:
     labels = offered(place("‸  %b = Add(%a, %x)"))
     assert set(labels[:5]) == {'%"odd name"', "%a", "%x", "%n", "%c"}
     assert 'any(isnan(%"odd name"))' in labels
@@ -224,4 +228,4 @@ def test_before_a_statement_what_a_condition_of_its_breakpoint_can_name() -> Non
     assert "%b" not in labels
     assert "Relu" not in labels
     items = completions(place("‸  %b = Add(%a, %x)")).items
-    assert all(item.filter_text == item.label for item in items), "the sigil has been typed already"
+    assert all(item.filter_text == item.label for item in items), "the filter includes the typed sigil"

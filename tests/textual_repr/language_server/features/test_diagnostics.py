@@ -1,4 +1,4 @@
-"""What is wrong with a text, all at once, each fault under what is at fault."""
+"""Diagnostics: all errors of a text, each underlined at its cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def problems(text: str) -> list[Problem]:
     return list(Document("file:///a.nnc", text).analysis.problems)
 
 
-# (statements with what is underlined, the code of each mark, a part of the first message)
+# (statements with the underlined text, the code of each mark, a part of the first message)
 TABLE = [
     ("⟦%_a⟧ = Identity(%x)", "unused", "%_a is never used"),
     ("⟦%a⟧ = Relu(⟦%zz⟧)", "unused undefined", "%a is never used"),
@@ -56,7 +56,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("statements", "codes", "message"), TABLE)
-def test_each_fault_is_underlined(statements: str, codes: str, message: str) -> None:
+def test_each_problem_is_underlined(statements: str, codes: str, message: str) -> None:
     text, marks = ranges(HEAD + statements + TAIL + LAYER)
     called = "@layer" in statements
     found = [p for p in problems(text) if called or "@layer is never called" not in p.message]
@@ -64,16 +64,16 @@ def test_each_fault_is_underlined(statements: str, codes: str, message: str) -> 
     assert message in found[0].message
 
 
-def test_a_good_text_has_none() -> None:
+def test_a_valid_text_has_no_problems() -> None:
     assert problems(HEAD.rstrip() + TAIL) == []
 
 
-def test_a_second_definition_tells_of_the_first() -> None:
+def test_a_second_definition_refers_to_the_first() -> None:
     found = problems(HEAD + "%a = Relu(%x)\n%a = Relu(%x)\nNeg(%a)" + TAIL)
     assert [(p.code, of_spans(s for s, _ in p.related)) for p in found] == [("redefined", [(3, 0, 13)])]
 
 
-def test_two_graphs_of_one_name() -> None:
+def test_a_second_graph_of_a_name_refers_to_the_first() -> None:
     text = (
         HEAD
         + "Neg(%x)"
@@ -86,7 +86,7 @@ def test_two_graphs_of_one_name() -> None:
     assert [(p.span.line, [s.line for s, _ in p.related]) for p in found] == [(11, [7])]
 
 
-def test_severities() -> None:
+def test_problems_have_severities() -> None:
     found = problems(HEAD + "%a = Frob(%x)\nmy.Frob(%q)" + TAIL)
     assert [(p.code, p.severity) for p in found] == [
         ("unused", "hint"),
@@ -128,8 +128,8 @@ FOLDER = Path(__file__).parents[2] / "errors"
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.nnc")), ids=lambda path: path.stem)
-def test_the_parser_finds_the_same(path: Path) -> None:
-    """What the parser reports of a whole text is reported here, at the same places."""
+def test_errors_of_the_parser_are_diagnostics(path: Path) -> None:
+    """The language server reports every error of the parser at the same place."""
     text = path.read_text("utf-8")
     try:
         parse(text)

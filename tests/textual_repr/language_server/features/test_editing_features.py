@@ -1,4 +1,4 @@
-"""Completion, signature help, hints, actions, lenses, calls and links through the running server."""
+"""Completion, signature help, hints, actions, lenses, calls and links of the running server."""
 
 from __future__ import annotations
 
@@ -39,41 +39,41 @@ def at(line: int, start: int, end: int) -> dict[str, dict[str, int]]:
     return {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
 
 
-def test_the_server_says_what_it_can(client: Client) -> None:
-    said = client.capabilities
-    assert said["completionProvider"]["resolveProvider"]
-    assert {"%", "@"} <= set(said["completionProvider"]["triggerCharacters"])
-    assert said["signatureHelpProvider"]["triggerCharacters"] == ["(", ","]
-    assert set(said["codeActionProvider"]["codeActionKinds"]) == {
+def test_the_server_announces_its_capabilities(client: Client) -> None:
+    capabilities = client.capabilities
+    assert capabilities["completionProvider"]["resolveProvider"]
+    assert {"%", "@"} <= set(capabilities["completionProvider"]["triggerCharacters"])
+    assert capabilities["signatureHelpProvider"]["triggerCharacters"] == ["(", ","]
+    assert set(capabilities["codeActionProvider"]["codeActionKinds"]) == {
         "quickfix",
         "refactor.rewrite",
         "refactor.inline",
         "refactor.extract",
     }
     for name in ("inlayHintProvider", "codeLensProvider", "callHierarchyProvider", "documentLinkProvider"):
-        assert said[name]
+        assert capabilities[name]
 
 
-def test_completion_and_resolve(client: Client, uri: str) -> None:
-    # The second operand: after `%"é 𝄞", ` the clef counts as two.
-    answer = client.ask("completion", uri, 3, 23)
+def test_completion_and_resolve_return_edits_and_documentation(client: Client, uri: str) -> None:
+    # The second operand follows `%"é 𝄞", `, in which the clef counts as two.
+    answer = client.request_at("completion", uri, 3, 23)
     items = {item["label"]: item for item in answer["items"]}
     assert set(items) == {"%x", '%"é 𝄞"'}
     assert items["%x"]["textEdit"] == {"range": at(3, 22, 24), "newText": "%x"}
-    ops = client.ask("completion", uri, 5, 12)["items"]
+    ops = client.request_at("completion", uri, 5, 12)["items"]
     relu = next(item for item in ops if item["label"] == "Relu")
     assert relu["textEdit"]["range"] == at(5, 9, 14)
     assert "documentation" not in relu
     assert "rectified" in client.request("completionItem/resolve", relu)["documentation"]["value"]
 
 
-def test_signature_help(client: Client, uri: str) -> None:
-    answer = client.ask("signatureHelp", uri, 3, 24)
+def test_signature_help_has_the_active_parameter(client: Client, uri: str) -> None:
+    answer = client.request_at("signatureHelp", uri, 3, 24)
     assert answer["activeParameter"] == 1
     assert answer["signatures"][0]["label"] == "Add(A: T, B: T) -> (C: T)"
 
 
-def test_inlay_hints(client: Client, uri: str) -> None:
+def test_inlay_hints_are_inferred_types(client: Client, uri: str) -> None:
     found = client.request(
         "textDocument/inlayHint",
         {"textDocument": {"uri": uri}, "range": {**at(3, 0, 0), "end": at(4, 0, 9)["end"]}},
@@ -86,7 +86,7 @@ def actions(client: Client, uri: str, place: dict[str, dict[str, int]], **contex
     return list(client.request("textDocument/codeAction", params))
 
 
-def test_code_actions(client: Client, uri: str) -> None:
+def test_code_actions_are_filtered_by_kind(client: Client, uri: str) -> None:
     (fix,) = actions(client, uri, at(5, 10, 10), only=["quickfix"])
     assert fix["title"] == "Replace by Relu"
     assert fix["edit"]["changes"][uri] == [{"range": at(5, 9, 14), "newText": "Relu"}]
@@ -97,15 +97,15 @@ def test_code_actions(client: Client, uri: str) -> None:
     assert titles == ['Write the type: %"ü": f32[2,3]', "Group into a layer"]
 
 
-def test_the_diagnostic_that_a_fix_is_for_comes_with_it(client: Client, uri: str) -> None:
-    said = client.change(uri, 2, {"text": TEXT})
-    wrong = next(each for each in said if each["code"] == "unknown-op")
+def test_a_fix_contains_its_diagnostic(client: Client, uri: str) -> None:
+    diagnostics = client.change(uri, 2, {"text": TEXT})
+    wrong = next(each for each in diagnostics if each["code"] == "unknown-op")
     (fix,) = actions(client, uri, at(5, 10, 10), only=["quickfix"], diagnostics=[wrong])
     assert fix["diagnostics"] == [wrong]
     assert fix["isPreferred"]
 
 
-def test_lenses_calls_and_links(client: Client, uri: str) -> None:
+def test_lenses_calls_and_links_are_answered(client: Client, uri: str) -> None:
     document = {"textDocument": {"uri": uri}}
     lenses = client.request("textDocument/codeLens", document)
     assert lenses[0]["command"] == {
@@ -113,7 +113,7 @@ def test_lenses_calls_and_links(client: Client, uri: str) -> None:
         "command": "nncdbg.debugGraph",
         "arguments": [uri, "main"],
     }
-    (item,) = client.ask("prepareCallHierarchy", uri, 4, 9)
+    (item,) = client.request_at("prepareCallHierarchy", uri, 4, 9)
     assert item["name"] == "@layer"
     (caller,) = client.request("callHierarchy/incomingCalls", {"item": item})
     assert caller["from"]["name"] == "@main"
@@ -138,7 +138,12 @@ def test_lenses_calls_and_links(client: Client, uri: str) -> None:
 @pytest.mark.parametrize(
     "text", [None, "", "\0\x07binary\udcff".encode("utf-8", "replace").decode(), "}\n}\n} else {", "%"]
 )
-def test_any_text_gets_an_answer(client: Client, method: str, more: dict, text: str | None) -> None:  # type: ignore[type-arg]
+def test_every_request_is_answered_for_any_text(
+    client: Client,
+    method: str,
+    more: dict,  # type: ignore[type-arg]
+    text: str | None,
+) -> None:
     place = "file:///odd%20text.nnc"
     if text is not None:
         client.open(place, text)

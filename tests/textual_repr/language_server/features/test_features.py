@@ -1,4 +1,4 @@
-"""What the server answers, asked over stdio."""
+"""Responses of the server over stdio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.textual_repr.language_server.client import Client, Refused
+from tests.textual_repr.language_server.client import SECONDS, Client, RequestError
 from tests.textual_repr.language_server.marked import cursor, of_protocol, ranges
 
 _numbers = count()
@@ -22,20 +22,20 @@ def main(*lines: str) -> str:
 
 
 def opened(client: Client, text: str) -> str:
-    """The address of a new document with this text."""
+    """Open a new document with this text, and return its URI."""
     uri = f"file:///t/{next(_numbers)}.nnc"
     client.open(uri, text)
     return uri
 
 
 def at(client: Client, feature: str, text: str, **more: Any) -> tuple[Any, str]:
-    """The answer at ``‸``, and the document's address."""
+    """Return the response at ``‸`` and the URI of the document."""
     plain, line, column = cursor(text)
     uri = opened(client, plain)
-    return client.ask(feature, uri, line, column, **more), uri
+    return client.request_at(feature, uri, line, column, **more), uri
 
 
-# The definition is the first mark, or the one behind !; the others are references.
+# The marks are the definition and its references.
 PLACES = [
     main("⟦%a⟧ = Relu(%x)", "%b = Neg(⟦%‸a⟧)", "%d = Add(⟦%a⟧, ⟦%a⟧)"),
     main('⟦%"a b"⟧ = Relu(%x)', '%b = Neg(⟦%"a‸ b"⟧)'),
@@ -53,7 +53,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("text", PLACES)
-def test_definition_references_highlight(client: Client, text: str) -> None:
+def test_definition_references_and_highlights_agree(client: Client, text: str) -> None:
     with_marks, line, column = cursor(text)
     plain, marks = ranges(with_marks)
     column -= sum(c in "⟦⟧" for c in with_marks.split("\n")[line][:column])
@@ -61,12 +61,12 @@ def test_definition_references_highlight(client: Client, text: str) -> None:
     column = len(row[:column].encode("utf-16-le")) // 2
     uri = opened(client, plain)
     units = [_units(plain, mark) for mark in marks]
-    all_places = client.ask("references", uri, line, column, context={"includeDeclaration": True})
+    all_places = client.request_at("references", uri, line, column, context={"includeDeclaration": True})
     assert sorted(of_protocol(all_places)) == units
-    assert sorted(of_protocol(client.ask("documentHighlight", uri, line, column))) == units
-    definition = of_protocol([client.ask("definition", uri, line, column)])
+    assert sorted(of_protocol(client.request_at("documentHighlight", uri, line, column))) == units
+    definition = of_protocol([client.request_at("definition", uri, line, column)])
     assert definition[0] in units
-    uses = client.ask("references", uri, line, column, context={"includeDeclaration": False})
+    uses = client.request_at("references", uri, line, column, context={"includeDeclaration": False})
     assert sorted([*of_protocol(uses), *definition]) == units
     names = {plain.split("\n")[mark[0]][mark[1] : mark[2]] for mark in marks}
     assert len(names) == 1
@@ -78,12 +78,12 @@ def _units(text: str, mark: tuple[int, int, int]) -> tuple[int, int, int]:
     return mark[0], start, end
 
 
-def test_the_definition_is_where_it_is_made(client: Client) -> None:
+def test_the_definition_is_the_statement_of_the_value(client: Client) -> None:
     answer, _ = at(client, "definition", main("%a = Relu(%x)", "%b = Neg(%a)", "%d = Add(%b, %‸a)"))
     assert of_protocol([answer]) == [(3, 2, 4)]
 
 
-# (text, what stands in the answer)
+# (text, parts of the response)
 HOVERS = [
     (main("%a = Relu(%x)", "%b = Neg(%‸a)"), ["%a: f32[2,3]", "inferred", "line 4", "%a = Relu(%x)"]),
     (main("%a: f32[?,3] = Relu(%x)", "%b = Neg(%‸a)"), ["%a: f32[2,3]", "written as `f32[?,3]`"]),
@@ -102,7 +102,7 @@ HOVERS = [
 
 
 @pytest.mark.parametrize(("text", "words"), HOVERS)
-def test_hover(client: Client, text: str, words: list[str]) -> None:
+def test_hover_describes_the_symbol(client: Client, text: str, words: list[str]) -> None:
     answer, _ = at(client, "hover", text)
     assert answer["contents"]["kind"] == "markdown"
     for word in words:
@@ -112,11 +112,11 @@ def test_hover(client: Client, text: str, words: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", [main("%a ‸= Relu(%x)"), main("%a = Relu(%zz‸z)"), main("%a = My.‸Op(%x)"), "‸"]
 )
-def test_hover_of_nothing(client: Client, text: str) -> None:
+def test_hover_outside_of_symbols_is_empty(client: Client, text: str) -> None:
     assert at(client, "hover", text)[0] is None
 
 
-# (text, the new name, what it becomes in the text)
+# (text, the new name, its form in the text)
 NAMES = [
     (main("%‸a = Relu(%x)", "%b = Neg(%a)"), "hidden", "hidden"),
     (main("%‸a = Relu(%x)", "%b = Neg(%a)"), "%hidden", "hidden"),
@@ -129,12 +129,12 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("text", "name", "written"), NAMES)
-def test_rename(client: Client, text: str, name: str, written: str) -> None:
+def test_rename_changes_every_use(client: Client, text: str, name: str, written: str) -> None:
     plain, line, column = cursor(text)
     uri = opened(client, plain)
-    offered = client.ask("prepareRename", uri, line, column)
+    offered = client.request_at("prepareRename", uri, line, column)
     old = offered["placeholder"]
-    answer = client.ask("rename", uri, line, column, newName=name)
+    answer = client.request_at("rename", uri, line, column, newName=name)
     changed = _edited(plain, answer["changes"][uri])
     sigil = "@" if "@la" in text else "%"
     assert changed == plain.replace(sigil + old, sigil + written)
@@ -143,7 +143,7 @@ def test_rename(client: Client, text: str, name: str, written: str) -> None:
     ]
 
 
-# (text, the new name, the sentence)
+# (text, the new name, a part of the message)
 CLASHES = [
     (main("%‸a = Relu(%x)", "%b = Neg(%a)"), "b", "%b is already defined at line 5"),
     (main("%‸a = Relu(%x)", "%b = Neg(%a)"), "x", "%x is already defined at line 3"),
@@ -159,8 +159,8 @@ CLASHES = [
 
 
 @pytest.mark.parametrize(("text", "name", "words"), CLASHES)
-def test_rename_is_refused(client: Client, text: str, name: str, words: str) -> None:
-    with pytest.raises(Refused, match=words.replace("(", "\\(")):
+def test_an_invalid_rename_is_an_error(client: Client, text: str, name: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words.replace("(", "\\(")):
         at(client, "rename", text, newName=name)
 
 
@@ -171,7 +171,7 @@ def test_two_branches_may_use_one_name(client: Client) -> None:
 
 
 @pytest.mark.parametrize("text", [main("%a = Re‸lu(%x)"), main("%a = Relu(%n‸one)"), main("%a = @n‸one(%x)")])
-def test_nothing_to_rename(client: Client, text: str) -> None:
+def test_other_words_cannot_be_renamed(client: Client, text: str) -> None:
     assert at(client, "prepareRename", text)[0] is None
 
 
@@ -206,7 +206,7 @@ BLOCKS = (
 )
 
 
-def test_document_symbols(client: Client) -> None:
+def test_document_symbols_are_graphs_and_blocks(client: Client) -> None:
     uri = opened(client, BLOCKS)
     answer = client.request("textDocument/documentSymbol", {"textDocument": {"uri": uri}})
 
@@ -237,7 +237,7 @@ def test_document_symbols(client: Client) -> None:
     ]
 
 
-def test_folding(client: Client) -> None:
+def test_blocks_and_comments_fold(client: Client) -> None:
     uri = opened(client, BLOCKS + "# one\n# two\n\n# three\n")
     answer = client.request("textDocument/foldingRange", {"textDocument": {"uri": uri}})
     assert [(f["startLine"], f["endLine"], f["kind"]) for f in answer] == [
@@ -250,7 +250,7 @@ def test_folding(client: Client) -> None:
     ]
 
 
-def test_selection_grows(client: Client) -> None:
+def test_the_selection_expands_by_block(client: Client) -> None:
     uri = opened(client, BLOCKS)
     params = {"textDocument": {"uri": uri}, "positions": [{"line": 6, "character": 18}]}
     found = client.request("textDocument/selectionRange", params)[0]
@@ -273,7 +273,7 @@ def _decoded(client: Client, text: str, data: list[int]) -> list[tuple[str, str,
     return found
 
 
-def test_semantic_tokens(client: Client) -> None:
+def test_semantic_tokens_have_kinds(client: Client) -> None:
     text = main('%"𝒳": f32[2,3] = Softmax(%x, axis=1) # c', '%k = @layer(%"𝒳")')
     uri = opened(client, text)
     answer = client.request("textDocument/semanticTokens/full", {"textDocument": {"uri": uri}})
@@ -298,7 +298,7 @@ def test_semantic_tokens(client: Client) -> None:
     assert tokens == found[start + 7 : start + 10]
 
 
-def test_semantic_tokens_as_a_delta(client: Client) -> None:
+def test_a_delta_of_semantic_tokens_equals_the_full_tokens(client: Client) -> None:
     text = main("%a = Relu(%x)", "%b = Neg(%a)")
     uri = opened(client, text)
     params = {"textDocument": {"uri": uri}}
@@ -379,11 +379,11 @@ def test_formatting_keeps_comments(client: Client) -> None:
     assert _formatted(client, LOOSE)[0] == TIDY
 
 
-def test_what_is_tidy_stays(client: Client) -> None:
+def test_a_formatted_text_does_not_change(client: Client) -> None:
     assert _formatted(client, TIDY) == (TIDY, [])
 
 
-def test_formatting_changes_what_has_to_change(client: Client) -> None:
+def test_formatting_edits_only_changed_lines(client: Client) -> None:
     _, edits = _formatted(
         client, TIDY.replace("Add(%x, %k)", "Add(%x,%k)").replace("return %y  #", "return %y #")
     )
@@ -391,7 +391,7 @@ def test_formatting_changes_what_has_to_change(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["examples", "docs"])
-def test_examples_are_formatted_as_they_print(client: Client, path: str, repository: Path) -> None:
+def test_formatting_an_example_keeps_its_program(client: Client, path: str, repository: Path) -> None:
     from nncdbg.textual_repr import parse
 
     for file in sorted((repository / path).rglob("*.nnc")):
@@ -402,12 +402,12 @@ def test_examples_are_formatted_as_they_print(client: Client, path: str, reposit
 def test_a_text_with_errors_is_not_formatted(client: Client) -> None:
     text = main("%a = Relu(")
     assert _formatted(client, text) == (text, [])
-    told = client.told.get(timeout=10)
-    assert told["method"] == "window/showMessage"
-    assert "cannot format the text: expected a literal" in told["params"]["message"]
+    notification = client.notifications.get(timeout=SECONDS)
+    assert notification["method"] == "window/showMessage"
+    assert "cannot format the text: expected a literal" in notification["params"]["message"]
 
 
-def test_workspace_symbols(tmp_path: Path) -> None:
+def test_workspace_symbols_are_graphs_of_open_and_saved_files(tmp_path: Path) -> None:
     (tmp_path / "a b").mkdir()
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "a b" / "é.nnc").write_text(LAYER, "utf-8")

@@ -1,4 +1,4 @@
-"""Formatting of texts with many comments: all are kept, and the program stays the same."""
+"""Formatting of texts with many comments keeps all comments and the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told about graphs as wholes: lenses, who calls whom, files that the text names."""
+"""Features for whole graphs: lenses, call hierarchy, and links to files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ranges(found: list[types.Range]) -> list[tuple[int, int, int]]:
     return [(r.start.line, r.start.character, r.end.character) for r in found]
 
 
-def test_lenses_stand_above_each_graph() -> None:
+def test_each_graph_has_lenses() -> None:
     found = [
         (lens.range.start.line, lens.command.title, lens.command.command)
         for lens in code_lenses(Document(URI, TEXT))
@@ -62,7 +62,7 @@ def test_lenses_stand_above_each_graph() -> None:
     ]
 
 
-def test_lenses_carry_what_their_commands_need() -> None:
+def test_lenses_have_the_arguments_of_their_commands() -> None:
     lenses = list(code_lenses(Document(URI, TEXT)))
     commands = [lens.command for lens in lenses if lens.command is not None and lens.command.arguments]
     assert commands[0].arguments == [URI, "main"]
@@ -77,7 +77,7 @@ def test_an_empty_text_has_no_lenses() -> None:
     assert list(code_lenses(Document(URI, ""))) == []
 
 
-def test_who_calls_a_graph() -> None:
+def test_incoming_calls_of_a_graph_are_listed() -> None:
     document = Document(URI, TEXT)
     found = [(c.from_.name, ranges(list(c.from_ranges))) for c in incoming_calls(document, "inner one")]
     assert found == [("@main", [(1, 7, 19), (3, 9, 21)])]
@@ -85,7 +85,7 @@ def test_who_calls_a_graph() -> None:
     assert incoming_calls(document, "main") == []
 
 
-def test_whom_a_graph_calls() -> None:
+def test_outgoing_calls_of_a_graph_are_listed() -> None:
     document = Document(URI, TEXT)
     found = [(c.to.name, c.to.data, ranges(list(c.from_ranges))) for c in outgoing_calls(document, "main")]
     assert found == [
@@ -115,7 +115,7 @@ def test_the_hierarchy_starts_at_the_cursor(
     assert (item.name, (item.range.start.line, item.range.end.line)) == (name, lines)
 
 
-def test_files_that_are_there_are_linked(tmp_path: Path) -> None:
+def test_existing_files_are_linked(tmp_path: Path) -> None:
     (tmp_path / "weights é.onnx").write_bytes(b"")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "net.py").write_text("")
@@ -139,6 +139,6 @@ graph @main(%x: f32[2]) -> (%y: f32[2]) {
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\\0b", "\\U0010ffff", ""])
-def test_odd_names_of_files_are_no_links(name: str) -> None:
+def test_invalid_file_names_are_not_linked(name: str) -> None:
     assert list(document_links(Document("file:///a.nnc", f'store "{name}"\nRelu() loc("{name}":1)'))) == []
     assert list(document_links(Document("untitled:a", 'store "setup.py"'))) == []

@@ -1,4 +1,4 @@
-"""What the server answers about names that are written with a prefix."""
+"""Features of the language server for names with a prefix."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_definition_and_references_find_every_spelling(client: Client) -> None:
     text, marks = ranges(TEXT)
     uri = opened(client, text)
     for line, start, _ in marks:
-        places = client.ask("references", uri, line, start + 2, context={"includeDeclaration": True})
+        places = client.request_at("references", uri, line, start + 2, context={"includeDeclaration": True})
         assert sorted(of_protocol(places)) == marks
-        assert of_protocol([client.ask("definition", uri, line, start + 2)]) == marks[:1]
+        assert of_protocol([client.request_at("definition", uri, line, start + 2)]) == marks[:1]
 
 
 def test_hover_shows_the_full_name(client: Client) -> None:
@@ -41,12 +41,12 @@ def test_hover_shows_the_full_name(client: Client) -> None:
     assert "%/model/rnn/h: f32[2]" in answer["contents"]["value"]
 
 
-def test_rename_writes_the_prefix(client: Client) -> None:
+def test_rename_keeps_the_prefix(client: Client) -> None:
     text, marks = ranges(TEXT)
     uri = opened(client, text)
     line, start, _ = marks[0]
     for wanted in ("/model/rnn/hidden", "rnn::hidden", "%rnn::hidden"):
-        answer = client.ask("rename", uri, line, start + 2, newName=wanted)
+        answer = client.request_at("rename", uri, line, start + 2, newName=wanted)
         edits = answer["changes"][uri]
         assert {edit["newText"] for edit in edits} == {"rnn::hidden"}
         assert sorted(of_protocol(edits)) == [(line, start + 1, end) for line, start, end in marks]
@@ -63,7 +63,7 @@ def test_completion_matches_the_label_and_the_full_name(client: Client) -> None:
         assert all(letter in letters for letter in typed)
 
 
-def test_a_line_is_read_again_when_its_prefix_changes() -> None:
+def test_a_changed_prefix_analyzes_its_lines_again() -> None:
     text, _ = ranges(TEXT)
     document = Document("file:///a.nnc", text)
     assert [problem.message for problem in document.analysis.problems] == []

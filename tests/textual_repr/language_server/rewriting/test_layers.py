@@ -1,4 +1,4 @@
-"""Flattening a call and grouping statements keep what the program computes."""
+"""Flattening a call and grouping statements keep the results of the program."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_grouping_keeps_the_results(text: str) -> None:
         np.testing.assert_array_equal(old, new)
 
 
-def test_a_flattened_layer_reads_as_if_it_had_been_written_so() -> None:
+def test_a_flattened_layer_is_plain_statements() -> None:
     assert (
         rewritten(LAYERED, "refactor.inline")
         == """\
@@ -194,7 +194,7 @@ graph @main(%x: f32[2,3], %c: bool[]) -> (%y: f32[2,3]) {
     )
 
 
-def test_a_grouped_layer_stands_below() -> None:
+def test_a_grouped_layer_is_a_graph_below() -> None:
     assert (
         rewritten(STRAIGHT, "refactor.extract")
         == """\
@@ -215,7 +215,7 @@ graph @layer(%x: f32[N,3]) -> (%k: f32[], %b: f32[N,3]) {
     )
 
 
-def test_grouping_and_flattening_undo_each_other() -> None:
+def test_grouping_and_flattening_are_inverse() -> None:
     plain = selected_lines(BLOCKS)[0]
     grouped = rewritten(BLOCKS, "refactor.extract")
     call = next(line for line in grouped.split("\n") if "= @layer(" in line)
@@ -226,7 +226,7 @@ def test_grouping_and_flattening_undo_each_other() -> None:
         np.testing.assert_array_equal(old, new)
 
 
-def test_a_layer_that_is_called_again_stays() -> None:
+def test_a_layer_with_other_calls_is_kept() -> None:
     assert "graph @layer" in rewritten(LOOP, "refactor.inline")
     assert "graph @" not in rewritten(LAYERED, "refactor.inline").split("main", 1)[1]
 
@@ -242,23 +242,23 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("what", "statements"), REFUSED, ids=[row[0] for row in REFUSED])
-def test_what_is_no_statement_is_not_grouped(what: str, statements: str) -> None:
+@pytest.mark.parametrize(("case", "statements"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_incomplete_selections_are_not_grouped(case: str, statements: str) -> None:
     head = "graph @main(%x: f32[2,3], %c: bool[]) -> (%y: f32[2,3]) {\n"
     text, first, last = selected_lines(f"{head}{statements}\n  %y = Relu(%x)\n  return %y\n}}\n")
     document = Document("file:///a.nnc", text)
     place = types.Range(types.Position(first, 0), types.Position(last, len(document.lines[last])))
-    assert not [a for a in code_actions(document, place) if a.kind == "refactor.extract"], what
+    assert not [a for a in code_actions(document, place) if a.kind == "refactor.extract"], case
 
 
-def test_random_numbers_are_told() -> None:
+def test_the_action_title_mentions_random_numbers() -> None:
     text = LAYERED.replace("Relu(%h)", "RandomNormalLike(%h)")
     plain, first, last = selected_lines(text)
     found = action(Document("file:///a.nnc", plain), "refactor.inline", first, last)
     assert found.title.endswith("(random numbers will differ)")
 
 
-def test_the_comment_of_a_grouped_statement_goes_with_it() -> None:
+def test_a_grouped_statement_keeps_its_comment() -> None:
     program = nncdbg.parse(rewritten(STRAIGHT, "refactor.extract"))
     node = program.graphs["layer"].nodes[0]
     assert (node.op, node.comment) == ("Mul", "doubled")
@@ -268,7 +268,7 @@ EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 @pytest.mark.parametrize("name", ["refine_loop", "nan_softmax", "overflow_f16", "first_steps"])
-def test_any_statements_of_an_example_can_be_grouped_and_flattened_again(name: str) -> None:
+def test_grouping_and_flattening_keep_the_results_of_an_example(name: str) -> None:
     text = (EXAMPLES / f"{name}.nnc").read_text("utf-8")
     document = Document("file:///a.nnc", text)
     wanted = run_with_seed(text)
