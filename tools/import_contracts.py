@@ -1,4 +1,4 @@
-"""Contracts for import-linter that `.importlinter` names: complete layers, small cycles, few loose modules.
+"""Contracts of import-linter for `.importlinter`: complete layers, small cycles, few loose modules.
 
 Imports in functions and below TYPE_CHECKING count like all others.
 """
@@ -73,7 +73,7 @@ class SmallCyclesContract(Contract):
 
 
 class FewLooseModulesContract(Contract):
-    """A package has at most `most` modules beside its folders, `__init__` included."""
+    """A package has at most `most` modules beside its folders, including `__init__`."""
 
     package = fields.ModuleField()
     most = fields.IntegerField()

@@ -39,7 +39,7 @@ from nncdbg.dap_server.session_parts import (
     StopCommands,
     StopDisplay,
 )
-from nncdbg.dap_server.sources.blocks import Blocks
+from nncdbg.dap_server.sources.block_addresses import BlockAddresses
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.dap_server.variables.handles import Handles
@@ -73,7 +73,7 @@ class Session:
         self.breakpoints = Breakpoints()
         self.exception_filters = ExceptionFilters()
         self.handles = Handles()
-        self.blocks = Blocks()
+        self.blocks = BlockAddresses()
         self.console: StopCommands | None = None
         """The console commands of this client; None before the first."""
         self.read_memory: dict[str, int] = {}

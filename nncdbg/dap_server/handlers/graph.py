@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.neighbourhood import DrawnBlock, on_the_stack, sources, whole
+from nncdbg.dap_server.sources.neighbourhood import ShownBlock, on_the_stack, sources, whole
 from nncdbg.dap_server.variables.value_text import Glance
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -57,7 +57,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     }
 
 
-def _in_order(block: DrawnBlock) -> Iterator[tuple[DrawnBlock, int]]:
+def _in_order(block: ShownBlock) -> Iterator[tuple[ShownBlock, int]]:
     """The statements in the order of the program; those of an expanded block replace its statement."""
     for pc in block.shown:
         inner = block.inside.get(pc)
@@ -68,7 +68,7 @@ def _in_order(block: DrawnBlock) -> Iterator[tuple[DrawnBlock, int]]:
                 yield from _in_order(each)
 
 
-def _block(block: DrawnBlock) -> dict[str, Any]:
+def _block(block: ShownBlock) -> dict[str, Any]:
     outer = block.outer
     return {
         "id": block.id,
@@ -79,12 +79,12 @@ def _block(block: DrawnBlock) -> dict[str, Any]:
     }
 
 
-def _node(session: Session, block: DrawnBlock, pc: int) -> dict[str, Any]:
+def _node(session: Session, block: ShownBlock, pc: int) -> dict[str, Any]:
     type_ = "" if pc == len(block.graph.nodes) else _type(block, block.graph.nodes[pc])
     return {"block": block.id, "type": type_, **block.statement(session, pc)}
 
 
-def _type(block: DrawnBlock, node: Node) -> str:
+def _type(block: ShownBlock, node: Node) -> str:
     """The type of the first result, as far as it is known."""
     if not node.outputs:
         return ""
@@ -94,7 +94,7 @@ def _type(block: DrawnBlock, node: Node) -> str:
 
 
 def _edges(
-    session: Session, places: Sequence[tuple[DrawnBlock, int]], number: dict[tuple[DrawnBlock, int], int]
+    session: Session, places: Sequence[tuple[ShownBlock, int]], number: dict[tuple[ShownBlock, int], int]
 ) -> Iterator[list[Any]]:
     for to, (block, pc) in enumerate(places):
         session.queue.check_cancelled()
@@ -130,7 +130,7 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     }
 
 
-def _summaries(session: Session, glance: Glance, block: DrawnBlock) -> Iterator[tuple[str, Summary]]:
+def _summaries(session: Session, glance: Glance, block: ShownBlock) -> Iterator[tuple[str, Summary]]:
     """The statistics of each executed statement of a block, by its id."""
     assert block.frame is not None, "the block is on the stack"
     for pc in range(len(block.frame.code.nodes)):

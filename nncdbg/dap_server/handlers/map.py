@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.neighbourhood import DrawnBlock, Source, neighbourhood, sources
+from nncdbg.dap_server.sources.neighbourhood import ShownBlock, Source, neighbourhood, sources
 from nncdbg.dap_server.variables.value_text import Glance
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -39,9 +39,9 @@ class Drawing:
 
     session: Session
     glance: Glance
-    blocks: Sequence[DrawnBlock]
+    blocks: Sequence[ShownBlock]
 
-    def flag(self, block: DrawnBlock, name: str) -> str | None:
+    def flag(self, block: ShownBlock, name: str) -> str | None:
         """Return nan or inf, if a value of a block on the stack holds one."""
         slot = block.frame.code.slot_of.get(name) if block.frame is not None else None
         summary = block.summary(self.session, self.glance, slot)
@@ -51,7 +51,7 @@ class Drawing:
 
     # -- blocks and statements ---------------------------------------------------------------
 
-    def cluster(self, block: DrawnBlock) -> dict[str, Any]:
+    def cluster(self, block: ShownBlock) -> dict[str, Any]:
         frames = self.session.program.debugger.frames
         title = block.title if block.depth < 0 else frame_title(frames, len(frames) - 1 - block.depth)
         first, last = (block.shown[0], block.shown[-1]) if block.shown else (0, -1)
@@ -66,7 +66,7 @@ class Drawing:
             "after": len(block.graph.nodes) - last if block.shown else len(block.graph.nodes) + 1,
         }
 
-    def node(self, block: DrawnBlock, pc: int) -> dict[str, Any]:
+    def node(self, block: ShownBlock, pc: int) -> dict[str, Any]:
         outputs = block.graph.nodes[pc].outputs if pc < len(block.graph.nodes) else ()
         flags = [self.flag(block, value.name) for value in outputs]
         fields = {
@@ -82,7 +82,7 @@ class Drawing:
         worst = next((each for each in ("nan", "inf") if each in flags), None)
         return fields if worst is None else {**fields, "flag": worst}
 
-    def _state(self, block: DrawnBlock, pc: int) -> str:
+    def _state(self, block: ShownBlock, pc: int) -> str:
         if block.frame is None:
             outer = block.outer
             assert outer is not None, "an opened node needs a parent"

@@ -33,7 +33,7 @@ from nncdbg.engine.expression import (
 from nncdbg.engine.expression.nodes import Name
 from nncdbg.stats import compare
 from nncdbg.stats.blocks import (
-    Blocks,
+    BlockReduction,
     Reduction,
     check_same_shape,
     difference,
@@ -229,7 +229,7 @@ def _body(
     chosen: Any,
     steps: list[int],
     cells: Array,
-    blocks: Blocks | None = None,
+    blocks: BlockReduction | None = None,
 ) -> SliceBody:
     more: dict[str, Any] = {}
     if blocks is not None:

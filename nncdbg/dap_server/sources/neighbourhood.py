@@ -48,7 +48,7 @@ _KINDS = {"while": "loop", "if": "branch"}
 
 
 @dataclass(eq=False)
-class DrawnBlock:
+class ShownBlock:
     """A graph shown with its statements; it is the body of statement `pc` of `outer`.
 
     `frame`, `depth` and `here` (its statement) are those of a block on the stack; `frame` is None for an
@@ -58,7 +58,7 @@ class DrawnBlock:
     id: str
     graph: Graph
     path: Path
-    outer: DrawnBlock | None = None
+    outer: ShownBlock | None = None
     pc: int = -1
     frame: Frame | None = None
     depth: int = -1
@@ -66,12 +66,12 @@ class DrawnBlock:
     done: bool = False
     """Whether the statement at `here` has run."""
     shown: list[int] = field(default_factory=list)
-    inside: dict[int, list[DrawnBlock]] = field(default_factory=dict)
+    inside: dict[int, list[ShownBlock]] = field(default_factory=dict)
     """The blocks shown in place of a statement, by its number."""
     _definitions: dict[str, int] | None = None
 
     @property
-    def origin(self) -> DrawnBlock:
+    def origin(self) -> ShownBlock:
         """The block on the stack from which this one is expanded; itself, if it is one."""
         block = self
         while block.frame is None and block.outer is not None:
@@ -155,13 +155,13 @@ class Source:
     `name` is its name there; `carried`: carried by a loop, from one iteration to the next.
     """
 
-    block: DrawnBlock
+    block: ShownBlock
     pc: int
     name: str
     carried: bool = False
 
 
-def neighbourhood(session: Session, opened: Container[str], closed: Container[str]) -> list[DrawnBlock]:
+def neighbourhood(session: Session, opened: Container[str], closed: Container[str]) -> list[ShownBlock]:
     """The blocks to show, outer before inner.
 
     `opened` are ids of statements to expand, `closed` of those on the stack to collapse.
@@ -182,7 +182,7 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
     return [*blocks, *_looked_into(session.program.debugger.program, blocks, opened, room)]
 
 
-def whole(session: Session, opened: Container[str]) -> list[DrawnBlock]:
+def whole(session: Session, opened: Container[str]) -> list[ShownBlock]:
     """The entry graph with all its statements, and its expanded blocks: outer before inner."""
     root = on_the_stack(session, (), len(session.program.debugger.stack))[0]
     root.inside = {}
@@ -191,16 +191,16 @@ def whole(session: Session, opened: Container[str]) -> list[DrawnBlock]:
     return [root, *_looked_into(session.program.debugger.program, [root], opened, room)]
 
 
-def _around(block: DrawnBlock) -> range:
+def _around(block: ShownBlock) -> range:
     last = len(block.graph.nodes)
     return range(max(0, block.here - MOST_STATEMENTS), min(last, block.here + MOST_STATEMENTS) + 1)
 
 
-def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[DrawnBlock]:
+def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[ShownBlock]:
     """The innermost blocks of the stack, outer before inner, without those below a collapsed statement."""
     frames = session.program.debugger.stack
     first = max(0, len(frames) - levels)
-    blocks: list[DrawnBlock] = []
+    blocks: list[ShownBlock] = []
     for depth in range(first, len(frames)):
         frame, outer = frames[depth], blocks[-1] if blocks else None
         if outer is not None and outer.statement_id(outer.here) in closed:
@@ -208,7 +208,7 @@ def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[
         pc, done = current_statement(session, depth)
         name = f"{depth}:{frame.code.graph.name}" if outer is None else outer.statement_id(outer.here)
         branch = f".{frame.code.path[-1]}" if outer is not None and len(frame.code.path) > 1 else ""
-        block = DrawnBlock(
+        block = ShownBlock(
             f"{name}{branch}", frame.code.graph, frame.code.path, outer, -1, frame, depth, pc, done
         )
         if outer is not None:
@@ -219,8 +219,8 @@ def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[
 
 
 def _looked_into(
-    program: Program, blocks: Sequence[DrawnBlock], opened: Container[str], room: int
-) -> Iterator[DrawnBlock]:
+    program: Program, blocks: Sequence[ShownBlock], opened: Container[str], room: int
+) -> Iterator[ShownBlock]:
     waiting = list(blocks)
     while waiting:
         block = waiting.pop(0)
@@ -235,21 +235,21 @@ def _looked_into(
                 yield inner
 
 
-def _bodies(program: Program, block: DrawnBlock, pc: int) -> Iterator[DrawnBlock]:
+def _bodies(program: Program, block: ShownBlock, pc: int) -> Iterator[ShownBlock]:
     if pc == len(block.graph.nodes):
         return
     node, name, frame = block.graph.nodes[pc], block.statement_id(pc), block.origin.frame
     graphs = (frame.code.formula if frame is not None else None) or program
     if node.op.startswith("@") and node.op[1:] in graphs.graphs:
-        yield DrawnBlock(name, graphs.graphs[node.op[1:]], (node.op[1:],), block, pc)
+        yield ShownBlock(name, graphs.graphs[node.op[1:]], (node.op[1:],), block, pc)
     for number, graph in enumerate(node.subgraphs):
-        yield DrawnBlock(f"{name}.{number}", graph, (*block.path, pc, number), block, pc)
+        yield ShownBlock(f"{name}.{number}", graph, (*block.path, pc, number), block, pc)
 
 
 # -- data flow ----------------------------------------------------------------------------------
 
 
-def sources(block: DrawnBlock, name: str) -> list[Source]:
+def sources(block: ShownBlock, name: str) -> list[Source]:
     """The statements, shown or not, that produce a value visible in a block; inside open blocks too."""
     found: dict[tuple[str, int, str, bool], Source] = {}
     waiting, seen = [(block, name, False)], set()
@@ -271,7 +271,7 @@ def sources(block: DrawnBlock, name: str) -> list[Source]:
     return list(found.values())
 
 
-def _from_inside(block: DrawnBlock, pc: int, name: str, carried: bool) -> list[tuple[DrawnBlock, str, bool]]:
+def _from_inside(block: ShownBlock, pc: int, name: str, carried: bool) -> list[tuple[ShownBlock, str, bool]]:
     """The sources of a result of a statement that is shown as its blocks."""
     results = [value.name for value in block.graph.nodes[pc].outputs]
     index = results.index(name)
@@ -282,7 +282,7 @@ def _from_inside(block: DrawnBlock, pc: int, name: str, carried: bool) -> list[t
     ]
 
 
-def _from_outside(block: DrawnBlock, name: str, carried: bool) -> list[tuple[DrawnBlock, str, bool]]:
+def _from_outside(block: ShownBlock, name: str, carried: bool) -> list[tuple[ShownBlock, str, bool]]:
     """The sources of an input of a block, or of a value captured from the enclosing block."""
     if block.outer is None:
         return []
@@ -296,7 +296,7 @@ def _from_outside(block: DrawnBlock, name: str, carried: bool) -> list[tuple[Dra
     return found
 
 
-def _given(block: DrawnBlock, node: Node, index: int) -> Iterator[str]:
+def _given(block: ShownBlock, node: Node, index: int) -> Iterator[str]:
     if block.kind == "loop" and index == 0:
         return  # the iteration number
     operands = [each for each in node.inputs if each is not None] if block.kind == "micro" else node.inputs

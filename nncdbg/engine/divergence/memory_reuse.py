@@ -16,7 +16,7 @@ from nncdbg.engine.divergence.played import Changed, Differs, Moment, Played, Pl
 from nncdbg.engine.divergence.written import written_slots
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.arena import ArenaAllocation
-from nncdbg.engine.memory.blocks import Block
+from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.planner import Plan, by_liveness
 
@@ -55,7 +55,7 @@ class StillRead:
     """The block of a freed value that a kernel still reads."""
 
     site: Site
-    block: Block
+    block: MemoryBlock
 
 
 def who_is_still_read(
@@ -99,7 +99,7 @@ def _block_of(debugger: Debugger, site: Site, last: int) -> StillRead | None:
     allocation, machine = debugger.allocation, debugger.machine
     assert isinstance(allocation, ArenaAllocation)
     path, name = site
-    blocks: list[Block] = []
+    blocks: list[MemoryBlock] = []
 
     def look(moment: Moment) -> bool:
         frame = machine.frames[-1]

@@ -40,7 +40,7 @@ from nncdbg.engine.frontends.onnx_store import (
 from nncdbg.engine.frontends.order import in_order
 from nncdbg.engine.graph import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.text.lexemes import claimed_name
 
 INLINE_ELEMENTS = 16
 """Constants of at most this many elements are inline in the text."""
@@ -77,9 +77,7 @@ class Conversion:
 
     def claim(self, name: str) -> str:
         """Return an unused graph name: `name`, or ``name#2`` and so on."""
-        free = fresh_name(name, self._names, first=2, mark="#")
-        self._names.add(free)
-        return free
+        return claimed_name(name, self._names, first=2, mark="#")
 
     def entry(self, graph: Any) -> str:
         """Convert the model's own graph, and return its name."""

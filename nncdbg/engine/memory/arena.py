@@ -23,7 +23,7 @@ from nncdbg.engine.execution.findings import Report
 from nncdbg.engine.execution.linking import Binding, Execute, Gather
 from nncdbg.engine.execution.statistics_log import StatisticsLog
 from nncdbg.engine.graph import Array
-from nncdbg.engine.memory.blocks import Block, Heap, Owner
+from nncdbg.engine.memory.blocks import Heap, MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, write_pattern
 from nncdbg.engine.memory.inspected import InspectedAllocation, Making
 from nncdbg.engine.memory.lifetimes import Scope
@@ -63,7 +63,7 @@ class ArenaAllocation(ReusingAllocation):
             setattr(course, each.name, getattr(fresh, each.name))
         self._learning: tuple[Hashable, Step | None, Scope, int] | None = None
         """The stretch being learned: its key, last step, scope and the number of segments."""
-        self._freed: list[Block] = []
+        self._freed: list[MemoryBlock] = []
         """The blocks freed by the statement in execution while a stretch is learned."""
         self._span = 0
         """The span requested for the latest block."""
@@ -79,7 +79,7 @@ class ArenaAllocation(ReusingAllocation):
         self._account()
         return self.heap.live_bytes
 
-    def block_of(self, content: Any) -> Block | None:
+    def block_of(self, content: Any) -> MemoryBlock | None:
         self._account()
         return super().block_of(content)
 
@@ -130,7 +130,7 @@ class ArenaAllocation(ReusingAllocation):
         course.number, course.segment = number, heap.segments[number]
         course.raw, course.base = heap.raw[number], heap.bases[number]
 
-    def _free(self, block: Block, after: Statement) -> None:
+    def _free(self, block: MemoryBlock, after: Statement) -> None:
         self.heap.free(block, after)
         if self._learning is not None:
             self._freed.append(block)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from nncdbg.engine.compilation.code import CONTROL, Code, Statement
 from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.graph import Array
-from nncdbg.engine.memory.blocks import Block
+from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.buffers import GUARD, pattern_between
 from nncdbg.engine.memory.segment import Segment
 
@@ -70,7 +70,7 @@ class Step:
 
 
 def step_of(
-    statement: Statement, slot: int, buffer: Any, block: Block, span: int, freed: list[Block]
+    statement: Statement, slot: int, buffer: Any, block: MemoryBlock, span: int, freed: list[MemoryBlock]
 ) -> Step:
     """Return the step that repeats a statement that has just run."""
     return Step(

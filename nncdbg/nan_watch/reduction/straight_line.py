@@ -14,7 +14,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Array, Graph, Node, Type
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.text.lexemes import claimed_name
 from nncdbg.nan_watch.reduction.case import Case, called_graphs, stored_blocks, unsized
 from nncdbg.nan_watch.reduction.tracing import Executed, Trace
 
@@ -130,8 +130,7 @@ class _Naming:
         for index, value in enumerate(one.node.outputs):
             name = value.name
             if name and not last and not self.own:
-                name = fresh_name(name, self.taken, first=2)
-                self.taken.add(name)
+                name = claimed_name(name, self.taken, first=2)
             if name and index < len(one.results):
                 self.names.set(one.results[index], name)
                 self.built.contents[name] = self._content(one.results[index])
@@ -149,8 +148,7 @@ class _Naming:
             if known is not None:
                 return known
             name = self.inputs.get(content) or self.parameters.get(content) or name
-            found = fresh_name(name, self.taken, first=2)
-        self.taken.add(found)
+            found = claimed_name(name, self.taken, first=2)
         self.names.set(content, found)
         if content in self.parameters:
             self.built.constants[found] = self.to_host(content)

@@ -27,7 +27,7 @@ Key: TypeAlias = "tuple[int, Path, int]"
 
 
 @dataclass(eq=False)
-class Blocks:
+class BlockAddresses:
     """The blocks that were requested, numbered one after the other.
 
     A block of the program keeps its number when the program is restarted.  A block of a micro program does
