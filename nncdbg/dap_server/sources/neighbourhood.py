@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.variables.places import computed, standing
+from nncdbg.dap_server.variables.places import computed, current_statement
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
@@ -205,7 +205,7 @@ def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[
         frame, outer = frames[depth], blocks[-1] if blocks else None
         if outer is not None and outer.statement_id(outer.here) in closed:
             break
-        pc, done = standing(session, depth)
+        pc, done = current_statement(session, depth)
         name = f"{depth}:{frame.code.graph.name}" if outer is None else outer.statement_id(outer.here)
         branch = f".{frame.code.path[-1]}" if outer is not None and len(frame.code.path) > 1 else ""
         block = ShownBlock(

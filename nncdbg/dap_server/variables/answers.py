@@ -19,8 +19,8 @@ Answer = TypeVar("Answer")
 class Answers:
     """The latest answers, valid while arrays keep their content (as the given predicate returns)."""
 
-    def __init__(self, stands: Callable[[], bool]) -> None:
-        self._stands = stands
+    def __init__(self, keeps_content: Callable[[], bool]) -> None:
+        self._keeps_content = keeps_content
         self._known: dict[tuple[int, Hashable], Any] = {}
         """By the version of the array, and the question."""
         self._versions: ByIdentity[int] = ByIdentity()
@@ -28,7 +28,7 @@ class Answers:
 
     def version(self, content: Any) -> int | None:
         """The unique version number of an array; None if its content may change."""
-        if not isinstance(content, np.ndarray) or not self._stands():
+        if not isinstance(content, np.ndarray) or not self._keeps_content():
             return None
         known = self._versions.get(content)
         if known is None:

@@ -14,9 +14,9 @@ from nncdbg.dap_server.protocol.types import Variable, VariablePresentationHint
 from nncdbg.dap_server.sources.definitions import definition_reference, model_reference
 from nncdbg.dap_server.variables.memory_references import memory_reference
 from nncdbg.dap_server.variables.places import (
-    AskedPlace,
     Container,
     ContentPlace,
+    DeferredPlace,
     StatisticsPlace,
     content_at,
     depth_of,
@@ -122,12 +122,12 @@ class View:
         content = frame.slots[slot]
         if content is EVICTED:
             declared = frame.code.types.get(frame.code.names[slot])
-            told = f"{declared} " if declared is not None else ""
+            type_prefix = f"{declared} " if declared is not None else ""
             return self.variable(
                 name,
-                f"{told}was evicted to stay within the history budget: open it to recompute it",
+                f"{type_prefix}was evicted to stay within the history budget: open it to recompute it",
                 type=str(declared) if declared is not None else None,
-                place=AskedPlace(place),
+                place=DeferredPlace(place),
                 opens=(1, 0),
                 evaluate_name=evaluate_name(place),
                 hint=LAZY,
@@ -264,7 +264,7 @@ class View:
         """The statistics of a tensor; if `summary` is None, computed when they are expanded."""
         of = StatisticsPlace(place)
         if summary is None:
-            return self.variable("statistics", UNKNOWN, place=AskedPlace(of), opens=(1, 0), hint=LAZY)
+            return self.variable("statistics", UNKNOWN, place=DeferredPlace(of), opens=(1, 0), hint=LAZY)
         whole = evaluate_name(place)
         return self.variable(
             "statistics",
@@ -276,7 +276,7 @@ class View:
 
     # -- values on request -------------------------------------------------------------------------
 
-    def asked(self, place: AskedPlace) -> Children:
+    def deferred_value(self, place: DeferredPlace) -> Children:
         """The one child with the value that was not computed; none, if it is gone."""
         of = place.of if isinstance(place.of, ContentPlace) else place.of.of
         try:

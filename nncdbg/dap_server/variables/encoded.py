@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EncodedValue:
     """How a value was shown: `encoded` as it was sent, with the `numbers` of the places in it.
 
     `stamp` holds everything besides array and slot that affects its text.
@@ -38,11 +38,11 @@ class Known:
     numbers: tuple[int, ...]
 
 
-class Sent:
+class EncodedVariables:
     """The variables sent for one frame, as one view shows it."""
 
     def __init__(self, view: View, place: FramePlace, frame: Frame) -> None:
-        self._known = view.glance.shown.sent.setdefault(place, {})
+        self._known = view.glance.shown.encoded.setdefault(place, {})
         self._stamp = view.glance.hex, view.typed, view.addressed, frame.iteration > 0
         self._handles = view.session.handles
         # Where memory is reused, the content of an array may change.
@@ -53,7 +53,7 @@ class Sent:
         known = self._known.get(slot)
         if known is None or known.content() is not content or known.stamp != self._stamp:
             return None
-        return known.encoded if self._handles.stand(known.numbers) else None
+        return known.encoded if self._handles.refresh(known.numbers) else None
 
     def keep(self, slot: int, content: Any, variable: Variable) -> Listed:
         """Store how an array is shown, as long as it is live, or that a value is not computed (UNSET).
@@ -62,13 +62,15 @@ class Sent:
         """
         if content is UNSET:
             encoded = msgspec.Raw(msgspec.json.encode(variable))
-            self._known[slot] = Known(lambda: UNSET, self._stamp, encoded, ())
+            self._known[slot] = EncodedValue(lambda: UNSET, self._stamp, encoded, ())
             return encoded
         keeps = self._keeps and is_tensor(content) and not isinstance(content, np.generic)
         if keeps and not variable.value.endswith(UNKNOWN):
             gone = partial(self._known.pop, slot)
             encoded = msgspec.Raw(msgspec.json.encode(variable))
-            self._known[slot] = Known(weakref.ref(content, gone), self._stamp, encoded, _numbers(variable))
+            self._known[slot] = EncodedValue(
+                weakref.ref(content, gone), self._stamp, encoded, _numbers(variable)
+            )
             return encoded
         return variable
 

@@ -69,7 +69,7 @@ class StatisticsPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPlace:
+class DeferredPlace:
     """A value that is computed only on request; it has one child, which replaces it."""
 
     of: ContentPlace | StatisticsPlace
@@ -84,7 +84,7 @@ class MorePlace:
     start: int
 
 
-Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | AskedPlace | MorePlace"
+Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | DeferredPlace | MorePlace"
 """Place of a `variablesReference`."""
 
 
@@ -111,7 +111,7 @@ def frame_depth(session: Session, number: int) -> int | None:
     return depth_of(session, place) if isinstance(place, FramePlace) else None
 
 
-def standing(session: Session, depth: int) -> tuple[int, bool]:
+def current_statement(session: Session, depth: int) -> tuple[int, bool]:
     """(pc, whether it has run) of a frame's current statement.
 
     That is the next one; in the frame of a stop at a statement that has just run, that statement.
@@ -192,7 +192,7 @@ def evaluate_name(place: ContentPlace) -> str | None:
 def child_place(session: Session, number: int, name: str) -> ContentPlace | None:
     """The place of the child `name` of the container with a number; None if it is not a value."""
     container = session.handles.place(number)
-    while isinstance(container, (MorePlace, AskedPlace)):
+    while isinstance(container, (MorePlace, DeferredPlace)):
         container = container.of
     if isinstance(container, ContentPlace) and name[:1] == "[" and name[1:-1].isdecimal():
         sequence = container.sequence or isinstance(content_at(session, container), list)

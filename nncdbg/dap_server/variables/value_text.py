@@ -85,8 +85,8 @@ class Shown:
     debugger: Debugger
     _slots: dict[Code, Slots] = field(default_factory=dict)
     _summaries: ByIdentity[Summary] = field(default_factory=ByIdentity)
-    sent: dict[Hashable, dict[int, Any]] = field(default_factory=dict)
-    """Per frame and slot how a value was shown, as `Sent` keeps it."""
+    encoded: dict[Hashable, dict[int, Any]] = field(default_factory=dict)
+    """Per frame and slot how a value was shown, as `EncodedVariables` keeps it."""
     answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:
