@@ -165,11 +165,12 @@ def watching(folder: Path, runs: int) -> dict[str, Any]:
     inputs = {"input": np.ones((8, 16, 64), np.float32)}
     plain = nncdbg.Debugger(program, inputs, allocator="plain", statistics=False)
     plain.uncatch()
+    compiled = plain.loaded
 
     def run() -> None:
-        plain.release()
-        assert plain.begin_anew(inputs, None)
-        assert plain.run().reason == "end"
+        again = nncdbg.Debugger(program, inputs, compiled=compiled.release())
+        assert again.loaded is compiled
+        assert again.run().reason == "end"
 
     def watch() -> None:
         report = nncdbg.watch(program, inputs)

@@ -182,17 +182,17 @@ def very_long() -> tuple[float, list[float], dict[str, float]]:
     editor.open(URI, model(VERY_MANY))
     meanwhile = []
     for _ in range(10):
-        asked = perf_counter()
+        sent = perf_counter()
         place = {"textDocument": {"uri": OTHER}, "position": {"line": 1, "character": 6}}
         assert editor.request("textDocument/hover", place)
-        meanwhile.append(perf_counter() - asked)
+        meanwhile.append(perf_counter() - sent)
     editor.diagnostics()
     took = perf_counter() - before
     whole = {}
     for name, (method, more) in WHOLE.items():
-        asked = perf_counter()
+        sent = perf_counter()
         editor.request(method, {"textDocument": {"uri": URI}, **more})
-        whole[name] = perf_counter() - asked
+        whole[name] = perf_counter() - sent
     editor.close()
     return took, meanwhile[1:], whole
 

@@ -36,7 +36,7 @@ def step_back(count: int = 10_000, runs: int = 31) -> dict[str, Any]:
     times = []
     for _ in range(runs):
         times.append(seconds(debugger.step_back) * 1e3)
-        debugger.value(f"v{debugger.machine.tick}")
+        debugger.value(f"v{debugger.control.machine.tick}")
     median = statistics.median(times)
     return {
         "figure": "step back at statement 10,000 (ms)",

@@ -34,7 +34,7 @@ def run_of(path: Path, inputs: dict[str, Any], backend: str, *, watched: bool) -
     debugger = nncdbg.Debugger(nncdbg.load(path), inputs, backend=backend, allocator=memory, statistics=False)
     debugger.uncatch()
     if watched:
-        debugger.follow()
+        debugger.observers.follow(debugger.control)
 
     def run() -> None:
         debugger.restart()

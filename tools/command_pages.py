@@ -122,8 +122,8 @@ def _prompt_page(entry: Command, example: tuple[str, str] | None) -> str:
 
 def _related(entry: Command) -> list[str]:
     """Return the commands in the text of `entry`, those with `entry` in their text, and its neighbours."""
-    named = [name for name in TABLE if name in _words(entry)]
-    naming = [other.name for other in TABLE.values() if entry.name in _words(other)]
+    named = [name for name in TABLE if name in _quoted_words(entry)]
+    naming = [other.name for other in TABLE.values() if entry.name in _quoted_words(other)]
     group = [other.name for other in TABLE.values() if other.group == entry.group]
     place = group.index(entry.name)
     nearest = sorted(group, key=lambda name: abs(group.index(name) - place))
@@ -131,7 +131,7 @@ def _related(entry: Command) -> list[str]:
     return found[:SEE_ALSO]
 
 
-def _words(entry: Command) -> set[str]:
+def _quoted_words(entry: Command) -> set[str]:
     quoted = re.findall(r"`([^`]+)`", f"{entry.help}\n{entry.details}")
     return {text.split()[0] for text in quoted if text.strip()}
 

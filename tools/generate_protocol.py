@@ -1,7 +1,7 @@
 """Writes the typed records of the Debug Adapter Protocol from its JSON schema.
 
 `python tools/generate_protocol.py SCHEMA` writes into `nncdbg/dap_server/protocol/`; with `--check` it only
-compares, and exits 1 if the files differ. Names, types and what is required are taken; the prose is not.
+compares, and exits with 1 if the files differ. Only names, types and required fields are read, not the prose.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from importlinter.contracts.layers import LayersContract
 class CompleteLayersContract(LayersContract):
     """Each module is in a layer, and imports go down.
 
-    A package that holds several layers is an entrance for users: no module of a layer may import it.
+    A package of several layers is an entrance for users: no module of a layer may import it.
     """
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:

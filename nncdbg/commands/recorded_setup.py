@@ -104,13 +104,13 @@ def setup_of(debugger: Debugger, model: str) -> Setup:
     files = [Path(model), *(folder / store for store in debugger.program.stores)]
     return Setup(
         model,
-        hashlib.blake2b("\n".join(debugger.listing.lines).encode(), digest_size=16).hexdigest(),
+        hashlib.blake2b("\n".join(debugger.loaded.listing.lines).encode(), digest_size=16).hexdigest(),
         {str(path): _file_digest(path) for path in dict.fromkeys(files) if path.is_file()},
         {name: _recorded(debugger, name, content) for name, content in debugger.inputs.items()},
-        dict(debugger.dims),
-        debugger.seed,
+        dict(debugger.inputs.dims),
+        debugger.inputs.seed,
         debugger.backend.name,
-        debugger.allocation.name,
+        debugger.loaded.allocation.name,
         dict(_versions()),
     )
 
@@ -123,9 +123,9 @@ def _file_digest(path: Path) -> str:
 
 
 def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
-    if name not in debugger.given:
+    if name not in debugger.inputs.given:
         return RecordedInput(digest(content), drawn=True)
-    data = debugger.given[name]
+    data = debugger.inputs.given[name]
     return RecordedInput(digest(content), str(data) if isinstance(data, (str, Path)) else _as_list(content))
 
 

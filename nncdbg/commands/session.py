@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nncdbg.commands.recording import Confirm
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.companion import Companion
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.listing import Listing
 
 PROMPT = "(nncdbg) "
@@ -289,7 +289,7 @@ class CommandSession:
         if self.make_due(stop):
             return
         show_stop(self.screen, self.debugger, stop, self._shown, written)
-        self._shown = None if stop.reason == "end" else place_of(self.debugger.stack[-1])
+        self._shown = None if stop.reason == "end" else place_of(self.debugger.control.stack[-1])
         if stop.reason == "end":
             self._say_trouble()
         else:

@@ -53,7 +53,7 @@ class Watchdog:
 def start_watchdog(session: Session) -> None:
     """Watch the session's program if one of its kernels may crash."""
     end_watchdog(session)
-    box = session.program.debugger.black_box
+    box = session.program.debugger.loaded.black_box
     session.client.connection.black_box = box
     if box is None or box.file is None or session.client.connection.descriptor is None:
         return

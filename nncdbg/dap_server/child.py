@@ -26,7 +26,7 @@ from nncdbg.engine.process.threads import BackgroundThread
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 def can_step_into_kernel(session: Session) -> bool:

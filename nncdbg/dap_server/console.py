@@ -23,7 +23,7 @@ from nncdbg.presentation.screen import Screen
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 WIDTH = 100
 """Cells of pictures and grids: a console does not report its width."""
@@ -105,7 +105,7 @@ class Console(Terminal):
             return
         self._seen_from = seen
         depth = None if frame is None else frame_depth(self.session, frame)
-        frames = len(self.debugger.stack)
+        frames = len(self.debugger.control.stack)
         self.debugger.selected = -1 if depth is None else frames - 1 - depth
 
     # -- moving ------------------------------------------------------------------------------

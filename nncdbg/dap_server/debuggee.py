@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 Verb: TypeAlias = "Callable[[], Stop]"
 
@@ -114,7 +114,8 @@ class Debuggee:
         if self.no_debug:
             return self.debugger.run(heed=False)
         numbers = {each.number for each in self.debugger.breakpoints}
-        return self.debugger.stop_here(numbers) or self.debugger.run()
+        stop = self.debugger.control.stop_here(numbers)
+        return self.debugger.run() if stop is None else self.debugger.move(lambda: stop)
 
     def move(self, session: Session, verb: Verb, *, unasked: bool = False) -> None:
         """Answer the current request, then move the program by `verb` and report the stop.
@@ -217,15 +218,15 @@ class Debuggee:
     def say_remarks(self, session: Session) -> None:
         """Send the engine's remarks: NumPy replaced the backend for an op, a listener failed."""
         debugger = self.debugger
-        for line, op in debugger.fallbacks:
+        for line, op in debugger.loaded.fallbacks:
             if op not in self._fallen:
                 self._fallen.add(op)
                 session.client.say(
                     f"{op} has no kernel on {debugger.backend.name}, and runs on numpy (line {line})"
                 )
-        for problem in debugger.problems[self._reported_problems :]:
+        for problem in debugger.control.machine.problems[self._reported_problems :]:
             session.client.say(problem, "important")
-        self._reported_problems = len(debugger.problems)
+        self._reported_problems = len(debugger.control.machine.problems)
 
     # -- ending ------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ _listening: list[tuple[str, int]] = []
 
 def kernel_at(debugger: Debugger) -> CodeType | None:
     """The code of the Python function that runs the next statement; None if there is none."""
-    frame = debugger.stack[-1]
+    frame = debugger.control.stack[-1]
     if debugger.ended or frame.pc == len(frame.code.nodes):
         return None
     if not debugger.backend.runs_op_kernels or not frame.code.runs_kernel(frame.pc):

@@ -183,7 +183,7 @@ def how_far(debugger: Debugger) -> Poll:
         # The machine counts at the end of a block; this makes it leave the current one, so that the next
         # poll finds the exact count.
         debugger.control.between_statements(_do_nothing)
-        tick, frame = debugger.timeline.tick, debugger.stack[0]
+        tick, frame = debugger.timeline.tick, debugger.control.stack[0]
         count = len(frame.code.nodes)
         percentage = None if tick < start or count < _FEWEST else round(100 * frame.pc / count, 1)
         return f"statement {tick}", percentage

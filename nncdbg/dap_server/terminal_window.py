@@ -39,7 +39,7 @@ from nncdbg.presentation.stops import place_of, show_stop
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 WIDTH = 100
 """Cells of pictures and grids: the width of the terminal is not reported."""
@@ -172,7 +172,7 @@ class TerminalWindow:
             return
         debugger = self._session.program.debugger
         before = self._before
-        self._before = None if stop.reason == "end" else place_of(debugger.stack[-1])
+        self._before = None if stop.reason == "end" else place_of(debugger.control.stack[-1])
         if not spoke:
             written = StringIO()
             show_stop(Screen(written, written, width=WIDTH), debugger, stop, before, stop.reason == "step")

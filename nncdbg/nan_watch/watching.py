@@ -22,7 +22,7 @@ from nncdbg.nan_watch.sites import site_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.nan_watch.measuring.measuring import Measuring
 
 MAX_FINDINGS = 20
@@ -56,7 +56,7 @@ def watch_run(
     """
     debugger.uncatch()
     move = run or debugger.run
-    trail = debugger.follow()
+    trail = debugger.observers.follow(debugger.control)
     started = time.perf_counter()
     stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started

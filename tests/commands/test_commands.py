@@ -225,10 +225,10 @@ def test_run_of_a_started_program_needs_confirmation(session: CommandSession) ->
     session.confirm = lambda question: False
     session.execute("r")
     assert debugger.timeline.tick > 0
-    assert not debugger.machine.ended
+    assert not debugger.control.machine.ended
     session.confirm = lambda question: True
     session.execute("r")
-    assert debugger.machine.ended
+    assert debugger.control.machine.ended
     session.confirm = None
     session.execute("restart")
 

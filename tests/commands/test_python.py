@@ -104,7 +104,7 @@ def test_a_traceback_has_the_frames_of_the_user_only(session: CommandSession) ->
 
 
 def test_an_error_of_a_callback_below_the_debugger_hides_its_frames(session: CommandSession) -> None:
-    lines = ["py", "def when(message):", "    raise KeyError('mine')", "debugger.said = when"]
+    lines = ["py", "def when(message):", "    raise KeyError('mine')", "debugger.control.said = when"]
     lines += ["debugger.break_at(line=6, log='here')", "debugger.run()", "end"]
     text = output_of(session, *lines)
     assert "KeyError: 'mine'" in text

@@ -16,7 +16,7 @@ from nncdbg.engine.observers.catching import Catches
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 class Attached(Debuggee):
@@ -36,7 +36,7 @@ class Attached(Debuggee):
         """The conditions that the client catches."""
         self._own = debugger.observers.catches.conditions
         """The conditions that the user catches."""
-        self._said = debugger.said
+        self._said = debugger.control.said
         """The user's sink for logpoint messages."""
         self._pausing = False
         self._branch = 0
@@ -75,7 +75,7 @@ class Attached(Debuggee):
         for number in self.numbers & {each.number for each in self.debugger.breakpoints}:
             self.debugger.delete(number)
         self.numbers, self._caught = set(), {}
-        self.debugger.said = self._said
+        self.debugger.control.said = self._said
         self.leave()
 
     def is_for_client(self, stop: Stop) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 class Attachment:
@@ -130,7 +130,8 @@ class Attachment:
             return debugger.control.here("pause")
         if self._debuggee is None or debugger.timeline.tick:
             return None
-        return debugger.stop_here(self._debuggee.numbers)
+        stop = debugger.control.stop_here(self._debuggee.numbers)
+        return None if stop is None else debugger.move(lambda: stop)
 
     def _is_for_client(self, stop: Stop) -> bool:
         if self._seen != threading.get_ident() or stop.reason == "end":

@@ -52,7 +52,7 @@ class LineRequest:
 
     def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
         listing = self._listing(session, before)
-        if listing is session.program.debugger.listing:
+        if listing is session.program.debugger.loaded.listing:
             return self._in_listing(session)
         if listing is not None:
             return self._in_micro_program(session, listing)
@@ -71,7 +71,7 @@ class LineRequest:
     def _in_listing(self, session: Session) -> PlacedBreakpoint:
         debugger = session.program.debugger
         found = break_at(debugger, self.terms, line=self.line)
-        return self._placed(session, found, debugger.listing, found.lines[0], found.note)
+        return self._placed(session, found, debugger.loaded.listing, found.lines[0], found.note)
 
     def _in_micro_program(self, session: Session, listing: Listing) -> PlacedBreakpoint:
         place = listing.next_site(self.line)
@@ -86,7 +86,7 @@ class LineRequest:
         program, path = session.program, self.path
         text = program.sources.of_program
         assert path is not None
-        if not program.debugger.breakpoints.origin(path):
+        if not program.debugger.breakpoints.placement.origin(path):
             name = os.path.basename(path)
             raise UsageError(
                 f"no statement in the program comes from {name}",

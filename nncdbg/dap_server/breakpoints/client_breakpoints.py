@@ -178,5 +178,5 @@ def _together(session: Session) -> ExitStack:
     """Apply changes of breakpoints all at once, if there is a program."""
     stack = ExitStack()
     if session.debuggee is not None:
-        stack.enter_context(session.debuggee.debugger.breakpoints.together())
+        stack.enter_context(session.debuggee.debugger.breakpoints.traps.together())
     return stack

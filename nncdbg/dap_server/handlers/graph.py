@@ -49,7 +49,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     places = list(_in_order(blocks[0]))
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}
     return {
-        "source": session.program.sources.of_frame(session.program.debugger.stack[0]),
+        "source": session.program.sources.of_frame(session.program.debugger.control.stack[0]),
         "blocks": [_block(block) for block in blocks],
         "nodes": [_node(session, block, pc) for block, pc in places],
         "edges": list(_edges(session, places, number)),
@@ -113,7 +113,7 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     `statistics` maps a statement to the largest absolute value, mean, standard deviation and share of
     zeros of its first result.  They are the logged statistics: no tensor is read for them.
     """
-    blocks = on_the_stack(session, (), len(session.program.debugger.stack))
+    blocks = on_the_stack(session, (), len(session.program.debugger.control.stack))
     glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     flags: dict[str, str] = {}
     statistics: dict[str, list[float | None]] = {}

@@ -75,7 +75,7 @@ class Drawing:
             "source": self.blocks.index(block.origin),
             "state": self._state(block, pc),
         }
-        frames = self.session.program.debugger.stack
+        frames = self.session.program.debugger.control.stack
         if block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames):
             # With the iteration of a running loop.
             fields["label"] = frame_title(frames[::-1], len(frames) - 2 - block.depth)

@@ -61,7 +61,7 @@ def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceB
 
 def _entries(session: Session) -> Iterator[StackEntry]:
     """The whole stack, innermost first.  Lines of the user's model are not repeated in outer frames."""
-    frames = session.program.debugger.stack
+    frames = session.program.debugger.control.stack
     known: Sequence[tuple[str, int]] = ()
     for depth in range(len(frames) - 1, -1, -1):
         yield StackEntry(depth)
@@ -90,7 +90,7 @@ def _machine_frame(
     session: Session, frames: Sequence[Frame], depth: int, format: StackFrameFormat | None
 ) -> StackFrame:
     debugger = session.program.debugger
-    frame = debugger.stack[depth]
+    frame = debugger.control.stack[depth]
     pc, _ = current_statement(session, depth)
     line = debugger.loaded.line(frame.code, pc)
     assert line is not None, "each statement has its own line"

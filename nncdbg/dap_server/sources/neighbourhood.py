@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.dap_server.variables.places import computed, current_statement
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
 
 def whole(session: Session, opened: Container[str]) -> list[ShownBlock]:
     """The entry graph with all its statements, and its expanded blocks: outer before inner."""
-    root = on_the_stack(session, (), len(session.program.debugger.stack))[0]
+    root = on_the_stack(session, (), len(session.program.debugger.control.stack))[0]
     root.inside = {}
     root.shown = list(range(min(MOST_OF_ALL, len(root.graph.nodes) + 1)))
     room = MOST_OF_ALL - len(root.shown)
@@ -198,7 +198,7 @@ def _around(block: ShownBlock) -> range:
 
 def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[ShownBlock]:
     """The innermost blocks of the stack, outer before inner, without those below a collapsed statement."""
-    frames = session.program.debugger.stack
+    frames = session.program.debugger.control.stack
     first = max(0, len(frames) - levels)
     blocks: list[ShownBlock] = []
     for depth in range(first, len(frames)):

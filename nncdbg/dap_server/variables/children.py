@@ -33,7 +33,7 @@ from nncdbg.dap_server.variables.value_text import (
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class View:
         depth = depth_of(self.session, place.frame)
         if place.kind != "value" or place.index or depth is None:
             return False
-        frame = self.session.program.debugger.stack[depth]
+        frame = self.session.program.debugger.control.stack[depth]
         return frame.iteration > 0 and any(each.name == place.text for each in frame.code.graph.inputs)
 
     def children(self, place: ContentPlace) -> Children:

@@ -34,8 +34,8 @@ def result_of(
     if keep:
         scope.convenience["_"] = content if name is None else scope.value(name)
     debugger = session.program.debugger
-    depth = scope.depth if scope.depth >= 0 else len(debugger.stack) - 1
-    frame, place = debugger.stack[depth], frame_place(session, depth)
+    depth = scope.depth if scope.depth >= 0 else len(debugger.control.stack) - 1
+    frame, place = debugger.control.stack[depth], frame_place(session, depth)
     view = View(session, format)
     slot = frame.code.slot_of.get(name) if name is not None else None
     if name is not None and slot is not None and computed(frame, slot, debugger.ended):

@@ -70,7 +70,7 @@ def here(view: View, place: FramePlace) -> FrameAtStop | None:
     depth = depth_of(view.session, place)
     if depth is None:
         return None
-    frame = view.session.program.debugger.stack[depth]
+    frame = view.session.program.debugger.control.stack[depth]
     pc, done = current_statement(view.session, depth)
     return FrameAtStop(view, place, depth, frame, pc, done, EncodedVariables(view, place, frame))
 
@@ -126,7 +126,7 @@ def _outputs(here: FrameAtStop) -> Children:
     Before a statement without a kernel: its results, which can be set.
     """
     debugger = here.view.session.program.debugger
-    if here.depth == len(debugger.stack) - 1 and debugger.awaited:
+    if here.depth == len(debugger.control.stack) - 1 and debugger.awaited:
         return _awaited(here, debugger.awaited)
     if here.ended and here.depth == 0:
         return _listed(here, here.code.operands[-1])
@@ -206,10 +206,10 @@ def _memory(here: FrameAtStop) -> Children:
     debugger, view = here.view.session.program.debugger, here.view
     timeline = debugger.timeline
     facts = [
-        ("allocator", debugger.allocation.name),
+        ("allocator", debugger.loaded.allocation.name),
         ("backend", debugger.backend.name),
-        ("live", f"{debugger.allocation.live_bytes()} bytes in buffers"),
-        ("budget", f"{timeline.budget} bytes for old values"),
+        ("live", f"{debugger.loaded.allocation.live_bytes()} bytes in buffers"),
+        ("budget", f"{timeline.checkpoints.budget} bytes for old values"),
         (
             "undo",
             f"{timeline.undoable} of {timeline.tick} statements without a replay",

@@ -16,8 +16,8 @@ from nncdbg.engine.diagnosis.sightings import Sightings, Visit
 from nncdbg.engine.diagnosis.step import Step, step_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.launch import Loaded, MicroPrograms
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole

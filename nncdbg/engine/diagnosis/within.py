@@ -21,7 +21,7 @@ from nncdbg.engine.diagnosis.register import NONE, Origins, Register
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.launch import Loaded, MicroPrograms
+from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import overflow_hint, shown

@@ -27,7 +27,7 @@ Start: TypeAlias = Callable[["str | Allocation"], Debugger]
 def who_changed(start: Start, allocator: str | Allocation, changed: Changed) -> Moment | None:
     """Return the statement that changed a value it does not own; None if the change does not recur."""
     debugger = start(allocator)
-    machine = debugger.machine
+    machine = debugger.control.machine
     content: Any = None
     number = 0
     culprit: list[Moment] = []
@@ -96,7 +96,7 @@ def _sparing(sites: Collection[Site]) -> Plan:
 
 def _block_of(debugger: Debugger, site: Site, last: int) -> StillRead | None:
     """Return the latest block of a value that was reused for another value up to the tick `last`."""
-    allocation, machine = debugger.allocation, debugger.machine
+    allocation, machine = debugger.loaded.allocation, debugger.control.machine
     assert isinstance(allocation, ArenaAllocation)
     path, name = site
     blocks: list[MemoryBlock] = []

@@ -24,7 +24,7 @@ class Origins:
         self._codes: set[Code] = set()
         self.passed_on: dict[Result, Result] = {}
         """Results of calls and blocks, mapped to the results of the statements inside that computed them."""
-        for name, content in zip(debugger.inputs, debugger.machine.frames[0].slots[1:], strict=False):
+        for name, content in zip(debugger.inputs, debugger.control.machine.frames[0].slots[1:], strict=False):
             self._note(content, Given(name))
 
     def operands(self, frame: Frame) -> tuple[Source, ...]:

@@ -106,7 +106,7 @@ class Player:
         self._written: ByIdentity[tuple[int, int, int]] = ByIdentity()
         """The digest of each array, and the tick and slot of the write."""
         self._now: Moment | None = None
-        allocation = debugger.allocation
+        allocation = debugger.loaded.allocation
         allocation.watched = GUARDS | UNWRITTEN
         if allocation.inspects:
             allocation.connect(self._found, None)
@@ -117,7 +117,7 @@ class Player:
 
     def run(self) -> Played:
         """Run to the end, or until a failure, a pause, or `each` returns True."""
-        machine, played = self.debugger.machine, self.played
+        machine, played = self.debugger.control.machine, self.played
         self._remember(machine.frames[0], range(1, 1 + len(machine.frames[0].code.graph.inputs)))
         while not machine.ended:
             now = self._now = _moment(machine.frames, machine.tick)
@@ -152,7 +152,7 @@ class Player:
     # -- after a statement -------------------------------------------------------------------
 
     def _after(self, now: Moment) -> None:
-        frame = self.debugger.machine.frames[-1]
+        frame = self.debugger.control.machine.frames[-1]
         written: Sequence[int] = written_slots(frame)
         if frame.pc == 0 and frame.is_loop:
             written = range(2, 1 + len(frame.code.graph.inputs))
@@ -160,7 +160,7 @@ class Player:
         for slot in written:
             content = frame.slots[slot]
             self._measure(frame, slot, content)
-            if self.debugger.allocation.standing(content) is None:
+            if self.debugger.loaded.allocation.standing(content) is None:
                 number = digest(content)
                 self._note_written(content, number, slot)
             else:
@@ -199,15 +199,15 @@ class Player:
 
     def _note_written(self, content: Any, number: int, slot: int) -> None:
         if self._integrity and isinstance(content, np.ndarray) and content not in self._written:
-            self._written.set(content, (number, self.debugger.machine.tick, slot))
+            self._written.set(content, (number, self.debugger.control.machine.tick, slot))
 
     def _check_operands(self, now: Moment) -> None:
         code, pc = now.statement.code, now.statement.pc
-        slots = self.debugger.machine.frames[-1].slots
+        slots = self.debugger.control.machine.frames[-1].slots
         for slot in code.operands[pc]:
             content = slots[slot]
             known = self._written.get(content)
-            if known is None or self.debugger.allocation.standing(content) is not None:
+            if known is None or self.debugger.loaded.allocation.standing(content) is not None:
                 continue
             number, tick, written = known
             if digest(content) != number:

@@ -27,7 +27,6 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
-from nncdbg.engine.memory.stretches import KnownSteps
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.planning import measure_of
 from nncdbg.stats.inspection import Flag, Inspectors, fill, inspect_plain, is_pattern
@@ -132,82 +131,45 @@ class InspectedAllocation(Allocation):
             self._making = self._writing()
         return self._making(binding, kernel, partial(self._adopted, binding))
 
-    def _writing(self, known: KnownSteps | None = None) -> Making:
+    def _writing(self) -> Making:
         """Return the factory of the functions that run kernels. This is the hot path: every line counts.
 
-        With `known`, the factory makes a whole instruction: it runs a step without further calls, and
-        leaves everything else to `otherwise`. State that all statements share is in the cells of this
-        function, so that each statement loads little memory of its own into the cache.
+        State that all statements share is in the cells of this function, so that each statement loads
+        little memory of its own into the cache.
         """
         unwritten, allocate, mask, sizes_of = self.unwritten.by_id, self.allocate, MASK, self._sizes_of
         rows, results, position = self._row_source()
-        steps: Any = known
-        course: Any = None if known is None else known.course
-        refill = None if known is None else known.refill
 
-        def making(binding: Binding, kernel: Execute, otherwise: Any) -> Execute:
-            key_of = _key(binding)
+        def making(binding: Binding, kernel: Execute, otherwise: Execute) -> Execute:
+            key_of = sizes_key(binding)
             seen: tuple[Any, ...] | None = None
             sizes: Any = None
 
             def execute(*inputs: Any) -> Any:
                 nonlocal seen, sizes
-                step: Any = None
-                if course is not None:
-                    step = course.running
-                    if step is None or unwritten:
-                        return otherwise(*inputs)
-                elif unwritten:
+                if unwritten:
                     self._check_reads(binding, inputs)
-                try:
-                    current = (*key_of(inputs),)
-                    if current != seen:
-                        seen, sizes = None, sizes_of(binding, inputs)
-                        if sizes is None:
-                            step = None
-                            return otherwise(*inputs)
-                        if sizes[-1] is not None:
-                            seen = _one(current)
-                    shape, dtype, count, span, compiled = sizes
-                    if step is None:
-                        buffer, address = allocate(shape, dtype, span)
-                    else:
-                        if shape != step.shape or dtype is not step.dtype:
-                            step = None
-                            return otherwise(*inputs)
-                        place = step.place
-                        if place.number != course.number:
-                            steps.turn_to(place.number)
-                        raw, start = course.raw, place.start
-                        raw[place.before] = place.before_bytes
-                        raw[place.beyond] = place.beyond_bytes
-                        course.handed = buffer = np.ndarray(shape, dtype, course.segment, start)
-                        address = course.base + start
-                    kernel(*inputs, buffer)
-                    row = 0
-                    if rows:
-                        number = position() & mask
-                        results[number] = ref(buffer)
-                        row = rows + number * ROW_BYTES
-                    if compiled is not None:
-                        flags = compiled(address, count, GUARD, row)
-                    else:
-                        flags = self._inspect_plain(buffer, row)
-                    if flags & self.watched:
-                        self._examine(binding, inputs, buffer, flags)
-                except BaseException:
-                    if step is not None:
-                        steps.failed(binding)
-                    raise
-                if step is not None:
-                    if course.running is not step:
-                        steps.complete_late(binding, buffer)
-                        return buffer
-                    course.pending.append(buffer)
-                    course.handed = course.running = None
-                    course.next = step.after
-                    if refill is not None:
-                        refill(step.freed)
+                current = (*key_of(inputs),)
+                if current != seen:
+                    seen, sizes = None, sizes_of(binding, inputs)
+                    if sizes is None:
+                        return otherwise(*inputs)
+                    if sizes[-1] is not None:
+                        seen = shared(current)
+                shape, dtype, count, span, compiled = sizes
+                buffer, address = allocate(shape, dtype, span)
+                kernel(*inputs, buffer)
+                row = 0
+                if rows:
+                    number = position() & mask
+                    results[number] = ref(buffer)
+                    row = rows + number * ROW_BYTES
+                if compiled is not None:
+                    flags = compiled(address, count, GUARD, row)
+                else:
+                    flags = self._inspect_plain(buffer, row)
+                if flags & self.watched:
+                    self._examine(binding, inputs, buffer, flags)
                 return buffer
 
             return execute
@@ -223,7 +185,7 @@ class InspectedAllocation(Allocation):
         if plan is None:
             return None
         dtype = plan[1]
-        return _one((*plan, self._inspectors[dtype]))
+        return shared((*plan, self._inspectors[dtype]))
 
     def _row_source(self) -> tuple[int, list[Any], Any]:
         if self.log is None:
@@ -381,7 +343,7 @@ def _nobody(finding: Finding) -> None:
     """Ignore findings until `connect` sets a callback."""
 
 
-def _key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
+def sizes_key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
     """Return the function from operands to what determines the sizes of the result."""
     measure = measure_of(binding.op, binding.attributes)
     if measure is not None:
@@ -390,7 +352,7 @@ def _key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
 
 
 @lru_cache(maxsize=1 << 14)
-def _one(equal: tuple[Any, ...]) -> tuple[Any, ...]:
+def shared(equal: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return one object for equal tuples: statements with the same sizes share them in the CPU cache."""
     return equal
 

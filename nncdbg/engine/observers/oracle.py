@@ -20,12 +20,11 @@ from nncdbg.engine.compilation.code import Code, Statement, walk
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Program
-from nncdbg.engine.launch import MicroPrograms
+from nncdbg.engine.execution.loaded import MicroPrograms
+from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.values.values import type_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from nncdbg.engine.divergence.mixing import Place, fixed, is_wide, narrow_node
 from nncdbg.engine.dtypes import largest
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Allocation, Linker
-from nncdbg.engine.graph import Node, Value
-from nncdbg.engine.values.values import type_of
+from nncdbg.engine.graph import Node, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.case import Case

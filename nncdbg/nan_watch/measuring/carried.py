@@ -12,7 +12,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.events import Event, Iterated
-from nncdbg.engine.values.values import type_of
+from nncdbg.engine.graph import type_of
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.trouble import Trouble
 
@@ -65,7 +65,7 @@ class Carried:
 
     def _runaway(self, code: Code, name: str, old: Any, new: Any) -> tuple[float, str] | None:
         key = (code, name)
-        if key not in self._first or int(self._debugger.stack[-1].iteration) == 1:
+        if key not in self._first or int(self._debugger.control.stack[-1].iteration) == 1:
             self._first[key] = self._size(old)
         first, now = self._first[key], self._size(new)
         if not first or math.isnan(now):

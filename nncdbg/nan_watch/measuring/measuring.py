@@ -17,7 +17,7 @@ from nncdbg.nan_watch.measuring.trouble import Trouble
 from nncdbg.nan_watch.records import WatchFinding
 
 if TYPE_CHECKING:
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 class Measuring:

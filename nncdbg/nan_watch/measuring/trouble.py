@@ -20,9 +20,8 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Program
+from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops.influence import Content
-from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.levels import Level, Levels, origin_of
 from nncdbg.nan_watch.measuring.tracks import Track
@@ -159,7 +158,7 @@ class Trouble:
         if gate in track.trips:
             track.trip(gate, actual)
             return
-        iteration = tuple(frame.iteration for frame in self._debugger.stack if frame.is_loop)
+        iteration = tuple(frame.iteration for frame in self._debugger.control.stack if frame.is_loop)
         operands = tuple(self._operands(code, pc, inputs))
         track.trip(gate, actual, fact=fact, iteration=iteration, inputs=operands, stats=summary)
 

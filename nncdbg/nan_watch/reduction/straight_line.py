@@ -165,7 +165,7 @@ def _inputs(debugger: Debugger) -> ByIdentity[str]:
     """Return the inputs' names by their values; layers use other names for them."""
     found: ByIdentity[str] = ByIdentity()
     graph = debugger.program.graphs[debugger.program.entry]
-    for content, value in zip(debugger.stack[0].slots[1:], graph.inputs, strict=False):
+    for content, value in zip(debugger.control.stack[0].slots[1:], graph.inputs, strict=False):
         found.set(content, value.name)
     return found
 

@@ -80,7 +80,7 @@ class _Tracer:
         debugger.uncatch()
         self.debugger = debugger
         self.target = target
-        self.trail = debugger.follow()
+        self.trail = debugger.observers.follow(debugger.control)
         self.flat: deque[Executed] = deque()
         self.outer: deque[Executed] = deque()
         self.contents: ByIdentity[Any] = ByIdentity()
@@ -94,11 +94,11 @@ class _Tracer:
         debugger.control.keep_house()
         debugger.control.check_limits()
         while not debugger.ended:
-            frame, ticks = debugger.stack[-1], debugger.timeline.tick
+            frame, ticks = debugger.control.stack[-1], debugger.timeline.tick
             pc = frame.pc
             reading = _reading(frame, pc) if pc < len(frame.code.nodes) else {}
             plain = frame.code.runs_kernel(pc)
-            if len(debugger.stack) == 1:
+            if len(debugger.control.stack) == 1:
                 self.begun = pc, reading
             outcome = debugger.timeline.step()
             found = self._found()
@@ -126,7 +126,7 @@ class _Tracer:
         return self._arrived()
 
     def _arrived(self) -> tuple[Statement, str] | None:
-        frames = self.debugger.stack
+        frames = self.debugger.control.stack
         frame = frames[-1]
         if self.target.place is None or not frame.pc:
             return None
@@ -138,7 +138,7 @@ class _Tracer:
 
     def _note_outer(self, last: bool) -> None:
         """Record a statement of the entry graph that has finished, or that contains the finding."""
-        frame, (pc, reading) = self.debugger.stack[0], self.begun
+        frame, (pc, reading) = self.debugger.control.stack[0], self.begun
         if frame.pc > pc:
             self._remember(self.outer, _executed(frame, pc, reading))
         elif last and pc < len(frame.code.nodes):
@@ -152,7 +152,9 @@ class _Tracer:
                     self.contents.set(each, copied(each))
         if where is self.flat:
             self.bytes += sum(map(bytes_of, one.results))
-            while len(where) > LONGEST or (self.bytes > self.debugger.timeline.budget and len(where) > 1):
+            while len(where) > LONGEST or (
+                self.bytes > self.debugger.timeline.checkpoints.budget and len(where) > 1
+            ):
                 self.bytes -= sum(map(bytes_of, where.popleft().results))
 
 

@@ -178,7 +178,7 @@ def test_a_breakpoint_at_a_python_line() -> None:
     debugger.break_at(source=(__file__, line))
     stop = debugger.run()
     assert stop.reason == "breakpoint"
-    assert debugger.listing.lines[(stop.line or 0) - 1].lstrip().startswith("%y")
+    assert debugger.loaded.listing.lines[(stop.line or 0) - 1].lstrip().startswith("%y")
 
 
 def test_a_location_of_the_caller_replaces_the_python_line() -> None:

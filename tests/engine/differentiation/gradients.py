@@ -10,8 +10,7 @@ import numpy as np
 
 import nncdbg
 from nncdbg.engine.differentiation.grad import Request, gradient_graph
-from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value
-from nncdbg.engine.values.values import type_of
+from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value, type_of
 from nncdbg.textual_repr.parser import parse
 from tests.presence import present
 

@@ -62,10 +62,10 @@ def test_outputs_are_the_same_bits_with_layers_text_steps_and_allocators(model):
             assert debugger.run().reason == "end", debugger.stop.error
             assert present(debugger.outputs)["y"].tobytes() == wanted
     stepped = nncdbg.Debugger(program, X)
-    while not stepped.machine.ended:
+    while not stepped.control.machine.ended:
         assert stepped.step_into().error is None
     assert present(stepped.outputs)["y"].tobytes() == wanted
-    for _ in range(min(20, stepped.machine.tick)):
+    for _ in range(min(20, stepped.control.machine.tick)):
         stepped.step_back_into()
     assert stepped.run().reason == "end"
     assert present(stepped.outputs)["y"].tobytes() == wanted

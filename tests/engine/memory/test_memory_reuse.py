@@ -200,7 +200,7 @@ def test_any_shortened_lifetime_of_the_entry_graph_is_reported_at_its_last_reade
     text: str, data: Any
 ) -> None:
     program = nncdbg.parse(text)
-    code = nncdbg.Debugger(program, INPUTS).machine.frames[0].code
+    code = nncdbg.Debugger(program, INPUTS).control.machine.frames[0].code
     names = _shortenable(code)
     assume(names)
     name = data.draw(st.sampled_from(names))
@@ -317,8 +317,8 @@ def test_a_digest_depends_on_all_bits_except_nan_payloads(one: Any, other: Any, 
 
 def test_blocks_of_the_arena_are_aligned() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(BLOCKS), INPUTS, allocator="arena")
-    while not debugger.machine.ended:
-        frame, pc = debugger.machine.frames[-1], debugger.machine.frames[-1].pc
+    while not debugger.control.machine.ended:
+        frame, pc = debugger.control.machine.frames[-1], debugger.control.machine.frames[-1].pc
         is_op = frame.code.instructions[pc][0] is not None
         debugger.step_into()
         if is_op:

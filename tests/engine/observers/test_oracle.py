@@ -55,7 +55,7 @@ def test_kernels_agree_with_their_micro_programs() -> None:
     plain = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)})
     plain.run()
     np.testing.assert_array_equal(present(debugger.outputs)["y"], present(plain.outputs)["y"])
-    assert debugger.machine.tick == plain.machine.tick
+    assert debugger.control.machine.tick == plain.control.machine.tick
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "poison", "plain"])
@@ -129,9 +129,9 @@ def test_an_infinite_loop_stops_after_every_max_ops_statements() -> None:
     stop = debugger.run()
     assert stop.reason == "pause"
     assert "max-ops 100" in stop.detail
-    assert debugger.machine.tick == 100
+    assert debugger.control.machine.tick == 100
     assert debugger.run().reason == "pause"
-    assert debugger.machine.tick == 200
+    assert debugger.control.machine.tick == 200
     debugger.step_back()
     assert debugger.step_over().reason == "step"
     debugger.restart()
@@ -142,13 +142,13 @@ def test_an_infinite_loop_stops_after_every_max_ops_statements() -> None:
 def test_a_straight_program_stops_exactly_at_max_ops(count: int) -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(straight(1000)), {"x": x_of(4)}, max_ops=count)
     stop = debugger.run()
-    assert (stop.reason, debugger.machine.tick) == ("pause", count)
+    assert (stop.reason, debugger.control.machine.tick) == ("pause", count)
     assert stop.detail == f"the program has not ended after {count} statements (max-ops {count})"
     assert stop.node is not None
     assert stop.node.outputs[0].name == f"v{count + 1}"
     while (stop := debugger.run()).reason == "pause":
         pass
-    assert (stop.reason, debugger.machine.tick) == ("end", 1001)
+    assert (stop.reason, debugger.control.machine.tick) == ("end", 1001)
 
 
 @pytest.mark.parametrize("count", [1000, 1001, 5000])
@@ -163,10 +163,10 @@ def test_breakpoints_and_steps_count_toward_max_ops() -> None:
     for line in (4, 5, 6, 7):
         debugger.break_at(line=line, when="1 > 2")
     assert debugger.run().reason == "pause"
-    assert debugger.machine.tick == 21
+    assert debugger.control.machine.tick == 21
     stops = [debugger.step_into().reason for _ in range(22)]
     assert stops == ["step"] * 21 + ["pause"]
-    assert debugger.machine.tick == 42
+    assert debugger.control.machine.tick == 42
 
 
 def test_a_finding_at_the_limit_is_reported() -> None:
@@ -174,7 +174,7 @@ def test_a_finding_at_the_limit_is_reported() -> None:
     debugger = nncdbg.Debugger(program, {"x": np.ones(4, np.float32)}, max_ops=2)
     debugger.catch("nan")
     stop = debugger.run()
-    assert (stop.reason, debugger.machine.tick) == ("exception", 2)
+    assert (stop.reason, debugger.control.machine.tick) == ("exception", 2)
 
 
 def test_max_ops_is_at_least_one() -> None:
@@ -186,7 +186,7 @@ def test_max_ops_is_at_least_one() -> None:
 def test_replays_and_go_to_are_not_counted() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(FOREVER), {"x": x_of(4)}, max_ops=100)
     assert debugger.go_to(500).reason == "goto"
-    assert debugger.machine.tick == 500
+    assert debugger.control.machine.tick == 500
     debugger.go_to(10)
     assert debugger.go_to(80).reason == "goto"
 

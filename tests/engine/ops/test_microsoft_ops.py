@@ -80,7 +80,7 @@ def test_a_formula_is_straight_line_code(row: Row) -> None:
         return
     debugger = nncdbg.Debugger(program, dict(_inputs(row)), statistics=False)
     debugger.step_into(micro=True)
-    code = debugger.machine.frames[-1].code
+    code = debugger.control.machine.frames[-1].code
     assert code.formula is not None, f"{node.op} is stepped into its formula"
     assert not any(inner.subgraphs for inner in code.nodes)
 
