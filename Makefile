@@ -2,6 +2,8 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 export PYTHON VENV
+# Without its cache each of the hundreds of processes that tests start compiles every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 DEV_STAMP := $(VENV)/.installed-dev
 SITE_STAMP := $(VENV)/.installed-docs
 RELEASE_STAMP := $(VENV)/.installed-release
@@ -13,7 +15,7 @@ EDITOR := $(EDITOR_TESTS)/node_modules/.installed
 VSIX := dist/nncdbg.vsix
 VSIX_SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard nncdbg $(EXTENSION) pyproject.toml 2>/dev/null))
 
-.PHONY: adapter help demo setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
+.PHONY: adapter code-server help demo setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +29,7 @@ test: $(DEV_STAMP)  ## run the tests in parallel
 	$(BIN)/python -m pytest -n auto
 
 test-all: $(DEV_STAMP) $(CLIENT)/node_modules  ## run test, adapter, conformance and e2e as one run
-	$(BIN)/python -m pytest -n auto -m "not editor and not fuzz" $(AGAIN)
+	$(BIN)/python -m pytest -n auto -m "not editor and not fuzz"
 
 conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, and through text
 	$(BIN)/python -m pytest -n auto -m conformance
@@ -39,10 +41,12 @@ e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## test the DAP server with the client
 	$(BIN)/python -m pytest -m e2e -rs
 
 e2e-editor: $(DEV_STAMP) editor  ## test the extension in a real VS Code (code-server, Chromium)
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --maxschedchunk=1 -m editor -rs $(EDITOR_TESTS) $(AGAIN)
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --maxschedchunk=1 -m editor -rs $(EDITOR_TESTS)
 
 bench-editor: $(DEV_STAMP) editor  ## measure the extension in a real VS Code
 	$(BIN)/python -m tests.vscode.figures
+
+code-server: $(EDITOR)
 
 editor: $(VSIX) $(EDITOR)  ## build the extension, and install code-server for its tests
 

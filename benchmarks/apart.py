@@ -1,4 +1,4 @@
-"""Figures measured in a process of its own, on one thread: BLAS is told before NumPy is loaded."""
+"""Measure figures in a separate process on one thread; BLAS reads the limit before NumPy is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_
 
 
 def apart(script: str, chosen: list[str], runs: int) -> list[dict[str, Any]]:
-    """What `script` measures when `main` runs there."""
+    """Return the figures that `main` of `script` measures in a separate process."""
     process = subprocess.run(
         [sys.executable, script, "--here", str(runs), *chosen],
         env={**os.environ, **ONE_THREAD},
@@ -28,7 +28,7 @@ def main(
     here: Callable[[list[str], int], Iterator[dict[str, Any]]],
     measure: Callable[[list[str]], list[dict[str, Any]]],
 ) -> None:
-    """Print the figures of the models named on the command line, or of all, one JSON line each."""
+    """Print the figures of the models on the command line, or of all models, as one JSON line each."""
     if "--here" in sys.argv:
         _, _, count, *names = sys.argv
         for line in here(names, int(count)):

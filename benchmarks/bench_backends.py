@@ -1,9 +1,9 @@
-"""Models stepped kernel by kernel through onnxruntime, everything on, against onnxruntime's own run.
+"""Models run kernel by kernel through onnxruntime, everything on, against a plain onnxruntime run.
 
 Ours: `backend="onnxruntime"`, debug allocator, statistics of every result, history, `catch nan inf`.
-Peer: one plain session of the whole model.  Both with one thread and optimisations off.  The bar is
-for models with their weights in the file; the light models as they lie in the wheel, which write up
-to 575 MB of weights at every run, are measured beside.
+Peer: one plain session of the whole model.  Both use one thread without optimizations.  The bar applies
+to models with their weights in the file.  The unchanged light models of the wheel, which compute up to
+575 MB of weights in every run, are measured without a bar.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BAR = 1.8
 
 @contextmanager
 def with_weights(path: Path) -> Iterator[Path]:
-    """The model with its weights in the file; a light model makes them at every run."""
+    """Save the model with its weights in the file; a light model computes them in every run."""
     model = onnx.load(path)
     graph = model.graph
     given = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -60,7 +60,7 @@ def plain_session(path: Path) -> onnxruntime.InferenceSession:
 
 
 def inputs_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
-    """Data for every input; sizes that the model leaves open are those of a 32 ms frame of sound."""
+    """Return data for every input; unknown sizes are those of a 32 ms frame of sound."""
     generator = np.random.default_rng(0)
     inputs: dict[str, Any] = {}
     for value in session.get_inputs():
@@ -77,7 +77,7 @@ def inputs_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
 
 
 def full_run(path: Path, inputs: dict[str, Any], backend: str) -> Callable[[], Any]:
-    """Restart and run to the end with everything on."""
+    """Return a function that restarts and runs to the end with everything on."""
     debugger = nncdbg.Debugger(nncdbg.load(path), inputs, backend=backend)
     debugger.catch("nan", "inf")
 
@@ -91,7 +91,7 @@ def full_run(path: Path, inputs: dict[str, Any], backend: str) -> Callable[[], A
 
 
 def compared(name: str, path: Path, runs: int) -> dict[str, Any]:
-    """The ratio of one model, without a bar of its own."""
+    """Return the ratio of one model, without a bar."""
     session = plain_session(path)
     inputs = inputs_of(session)
     ours = full_run(path, inputs, "onnxruntime")
@@ -100,7 +100,7 @@ def compared(name: str, path: Path, runs: int) -> dict[str, Any]:
 
 
 def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
-    """Per model the median ratio of interleaved runs, and geometric means; of the `chosen` models, or all."""
+    """Yield the median ratio of interleaved runs per `chosen` model (default: all), and geometric means."""
     stats.prepare(wait=True)
     found = models()
     shipped, wheel = [], []
@@ -118,7 +118,7 @@ def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
 
 
 def measure(chosen: list[str] | None = None, runs: int = 9) -> list[dict[str, Any]]:
-    """The figures, measured in a process of its own, on one thread."""
+    """Return the figures, measured in a separate process on one thread."""
     return apart(__file__, chosen or [], runs)
 
 

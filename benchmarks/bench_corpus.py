@@ -1,8 +1,8 @@
-"""A corpus of 1,000 inputs through silero_vad: the memory of its processes over that for 10 inputs.
+"""Memory of a watch of 1,000 inputs of silero_vad, over that of 10 inputs.
 
-Both are the largest resident sizes, as the system counts them, of the process that leads and of the one that
-runs the cases; one, as with more the few cases may be done before all of these have begun.  With the usual
-gates.  Beside it stands how many cases that makes a second.
+Both figures are the sum of the peak resident sizes of the main process and of one worker.  With more
+workers, 10 cases could finish before all workers have started.  The watch has the default gates.  The
+figure also lists cases per second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ print(getrusage(RUSAGE_SELF).ru_maxrss + getrusage(RUSAGE_CHILDREN).ru_maxrss)
 
 
 def write_cases(folder: Path, count: int) -> None:
-    """Frames of sound of 32 ms with the state of the net, one .npz each."""
+    """Write frames of sound of 32 ms with the state of the net, one .npz each."""
     folder.mkdir()
     generator = np.random.default_rng(0)
     for index in range(count):
@@ -47,7 +47,7 @@ def write_cases(folder: Path, count: int) -> None:
 
 
 def peak(model: Path, folder: Path, count: int) -> tuple[int, float]:
-    """(bytes that the watch and its process hold at the most, seconds)."""
+    """Return (peak bytes of the watch and its worker, seconds)."""
     began = time.perf_counter()
     command = [sys.executable, "-c", _SCRIPT, str(model), str(folder), str(count)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -55,7 +55,7 @@ def peak(model: Path, folder: Path, count: int) -> tuple[int, float]:
 
 
 def measure() -> list[dict[str, Any]]:
-    """The one figure; none where silero_vad is not at hand."""
+    """Return the figure; no figure without silero_vad."""
     model = models().get("silero_vad")
     if model is None:
         return []

@@ -1,4 +1,4 @@
-"""How long an editor waits for the Debug Adapter Protocol server."""
+"""Response times of the Debug Adapter Protocol server."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BILLION = 10**9
 PAGE_BAR = 0.005
 """Seconds for a page of variables of a tensor of any size."""
 WARMING = 5
-"""Seconds in which the compiled statistics are read from their cache, once 2,000 ops have run."""
+"""Seconds to load the compiled statistics from their cache, which starts after 2,000 ops."""
 TURN = 20
-"""Steps of one side before it is the other one's turn."""
+"""Consecutive steps of one side before the other side steps."""
 STEP_BAR, STEP_BAR_P99, PAUSE_BAR = 0.003, 0.010, 0.020
 
 
 def sparse_array(file: Path, count: int) -> None:
-    """Write a .npy file of `count` float32 zeros as a hole that takes no room on the disk."""
+    """Write a sparse .npy file of `count` float32 zeros, which uses no disk space."""
     with file.open("wb") as stream:
         header = {"descr": "<f4", "fortran_order": False, "shape": (count,)}
         np.lib.format.write_array_header_1_0(stream, header)
@@ -34,7 +34,7 @@ def sparse_array(file: Path, count: int) -> None:
 
 
 def variables_page(runs: int = 101) -> list[dict[str, Any]]:
-    """The page of 100 elements somewhere in a tensor of 1e9, and the scope that lists the tensor."""
+    """Measure pages of 100 elements of a tensor of 1e9, and the scope that lists the tensor."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         sparse_array(folder / "x.npy", BILLION)
@@ -74,10 +74,10 @@ def _row(figure: str, seconds: float, bar: float = PAGE_BAR) -> dict[str, Any]:
 
 
 def step_round_trip(count: int = 10_000, runs: int = 300) -> list[dict[str, Any]]:
-    """`next` up to `stopped`, then stack, scopes, variables: in a chain of ops, and debugpy in Python lines.
+    """Measure `next` to `stopped`, stack, scopes and variables: in a chain of ops, and in Python by debugpy.
 
-    Both in turn, some steps at a time, as neither is to be measured while the other one tidies up;
-    `ratio` is against the bar in seconds, and last the median against debugpy's.
+    Both sides alternate after some steps, so that neither is measured during the cleanup of the other.
+    `ratio` is relative to the bar in seconds; the last row compares the medians with debugpy.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -115,7 +115,7 @@ def _median_ratio(mine: list[float], theirs: list[float]) -> float:
 
 
 def _run_warm(client: Wire, file: Path, line: int | None) -> None:
-    """Run to a line, or for a while, and wait until the compiled statistics are there."""
+    """Run to a line, or for some seconds, and wait until the compiled statistics are loaded."""
     if line is not None:
         wanted = {"source": {"path": str(file)}, "breakpoints": [{"line": line}]}
         client.request("setBreakpoints", wanted)
@@ -128,7 +128,7 @@ def _run_warm(client: Wire, file: Path, line: int | None) -> None:
 
 
 def _step(client: Wire, thread: int) -> float:
-    """The seconds of a step, until a client can show where the program stands and what it holds."""
+    """Return the seconds of a step with the requests for the position and the values."""
     before = perf_counter()
     client.request("next", {"threadId": thread})
     client.wait("stopped")
@@ -142,7 +142,7 @@ def _step(client: Wire, thread: int) -> float:
 
 
 def pause(runs: int = 31) -> list[dict[str, Any]]:
-    """`pause` up to `stopped` in a loop of cheap ops that never ends."""
+    """Measure `pause` to `stopped` in an endless loop of cheap ops."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "forever.nnc").write_text(FOREVER)
@@ -160,7 +160,7 @@ def pause(runs: int = 31) -> list[dict[str, Any]]:
 
 
 def _pause(client: Wire) -> float:
-    """The seconds until a program that has run for a while stands."""
+    """Return the seconds from a `pause` request of a running program to its stop."""
     client.request("continue", {"threadId": 1})
     sleep(0.05)
     before = perf_counter()

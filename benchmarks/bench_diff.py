@@ -1,9 +1,9 @@
-"""The verdicts of `diff`: good models called different, planted differences named at their statement.
+"""The verdicts of `diff`: false differences of good pairs, and planted differences at their statement.
 
-The good pairs are models made by exporters, optimizers and quantizers (`tests/engine/divergence/good.py`);
-a difference is planted in one model of each other pair (`planted.py`), with the truth written down before.
-Bars: `diff` exits 1 for no good pair, of 40 and more; at most 5 % of the differences are missed, of 40 and
-more.  Peer: the number of all that were tried.
+The good pairs are models of exporters, optimizers and quantizers (`tests/engine/divergence/good.py`).
+The other pairs have a planted difference in one model, with a known truth (`planted.py`).  Bars: `diff`
+exits with 1 for none of at least 40 good pairs, and misses at most 5 % of at least 40 differences.  Peer:
+the number of pairs tried.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.engine.divergence.planted import planted  # noqa: E402
 from tests.models.forms import inputs_of  # noqa: E402
 
 LEAST, MISSED = 40, 0.05
-"""How many of each have to be tried, and the share of differences that may be missed."""
+"""The minimum number of pairs of each kind, and the accepted share of missed differences."""
 
 
 def measure() -> list[dict[str, Any]]:
-    """Two figures, each with its bar; what is wrong, and good pairs that are not simply equal, on stderr."""
+    """Return two figures with bars; print errors, and good pairs that are not equal, to stderr."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     statuses, different = _good()

@@ -1,9 +1,9 @@
 """Large programs: 100,000 nodes to the first stop, and a second `nncdbg.watch` of 5,000 nodes.
 
-Two models are opened: residual blocks, which onnxruntime fuses at length, and a chain of elementwise ops, in
-which it finds nothing to fuse.  Peers of the first stop and of its peak memory: processes in which
+Two models are opened: residual blocks, which onnxruntime fuses slowly, and a chain of elementwise ops, which
+it cannot fuse.  Peers of the first stop and of its peak memory: processes in which
 onnxruntime creates a session of the same model, with its default optimizations and without any.  Peer of the
-second watch: a plain run of the same compiled program, with nothing inspected.  One thread; both begin
+second watch: a plain run of the same compiled program, without observers.  Both use one thread, and start
 without values of an earlier run.
 """
 
@@ -34,7 +34,7 @@ onnxruntime.InferenceSession(sys.argv[1], options)
 """
 
 PEERS = {"onnxruntime": "ORT_ENABLE_ALL", "onnxruntime without optimizations": "ORT_DISABLE_ALL"}
-"""The sessions that opening a model is compared with, and their optimization levels."""
+"""The peer sessions of opening a model, and their optimization levels."""
 
 
 def write_chain(path: Path, count: int, channels: int, width: int) -> None:
@@ -53,7 +53,7 @@ def write_chain(path: Path, count: int, channels: int, width: int) -> None:
 
 
 def write_model(path: Path, count: int, channels: int, width: int) -> None:
-    """Write an ONNX model of `count` nodes: residual blocks, named as PyTorch exports them."""
+    """Write an ONNX model of `count` nodes: residual blocks with names in the form of PyTorch's exporter."""
     import numpy as np
     from onnx import helper, numpy_helper
 
@@ -112,7 +112,7 @@ MODELS: dict[WriteModel, str] = {write_model: "residual blocks", write_chain: "a
 
 
 def process(arguments: list[str]) -> tuple[float, float]:
-    """The seconds of a process, and its peak memory in MiB."""
+    """Run a process, and return its seconds and its peak memory in MiB."""
     before = perf_counter()
     command = [sys.executable, *arguments]
     with subprocess.Popen(
@@ -126,9 +126,9 @@ def process(arguments: list[str]) -> tuple[float, float]:
 
 
 def opening(write: WriteModel, title: str, folder: Path, runs: int) -> Iterator[dict[str, Any]]:
-    """Seconds to the first stop, and MiB, of processes that open the model in turn."""
+    """Measure seconds to the first stop, and MiB, of processes that open the model in turn."""
     model = folder / "large.onnx"
-    # In a process of its own: a child's peak begins with the memory of its parent.
+    # In a separate process, because the peak of a child includes the memory of its parent at the fork.
     writing = get_context("spawn").Process(target=write, args=(model, OPENED, 2, 8))
     writing.start()
     writing.join()
@@ -154,7 +154,7 @@ def opening(write: WriteModel, title: str, folder: Path, runs: int) -> Iterator[
 
 
 def watching(folder: Path, runs: int) -> dict[str, Any]:
-    """A second watch of a program over a plain run of it."""
+    """Measure a second watch of a program over a plain run."""
     import numpy as np
 
     import nncdbg
@@ -165,11 +165,12 @@ def watching(folder: Path, runs: int) -> dict[str, Any]:
     inputs = {"input": np.ones((8, 16, 64), np.float32)}
     plain = nncdbg.Debugger(program, inputs, allocator="plain", statistics=False)
     plain.uncatch()
+    compiled = plain.loaded
 
     def run() -> None:
-        plain.release()
-        assert plain.begin_anew(inputs, None)
-        assert plain.run().reason == "end"
+        again = nncdbg.Debugger(program, inputs, compiled=compiled.release())
+        assert again.loaded is compiled
+        assert again.run().reason == "end"
 
     def watch() -> None:
         report = nncdbg.watch(program, inputs)
@@ -181,7 +182,7 @@ def watching(folder: Path, runs: int) -> dict[str, Any]:
 
 
 def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
-    """The figures `watch` and `open`, measured in this process; those `chosen`, or both."""
+    """Yield the figures `watch` and `open`, measured in this process; only the `chosen` ones, or both."""
     from nncdbg import stats
 
     with tempfile.TemporaryDirectory() as folder:
@@ -194,7 +195,7 @@ def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
 
 
 def measure(chosen: list[str] | None = None, runs: int = 9) -> list[dict[str, Any]]:
-    """The time and memory of opening, and the ratio of a second watch."""
+    """Return the time and memory of opening, and the ratio of a second watch."""
     return apart(__file__, chosen or [], runs)
 
 

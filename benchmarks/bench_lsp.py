@@ -1,4 +1,4 @@
-"""How long an editor waits for the language server: from a key to diagnostics or a list, from its start."""
+"""Response times of the language server: from a key to diagnostics or completions, and at its start."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 LINES, VERY_MANY = 10_000, 100_000
 URI, OTHER = "file:///bench/model.nnc", "file:///bench/other.nnc"
 BAR, LIST_BAR, START_BAR, LONG_BAR = 0.100, 0.050, 2.0, 15.0
-"""Seconds from a key to the diagnostics of 10,000 lines, and to a list of values; from the process to the
-diagnostics of a small text; from a text of 100,000 lines to its diagnostics."""
+"""Seconds from a key to the diagnostics of 10,000 lines; from a key to completions; from the start of the
+process to the diagnostics of a small text; and from opening 100,000 lines to their diagnostics."""
 SCREEN = 60
 """Lines that an editor shows at once."""
 WHOLE_BARS = {"tokens of a screen": 0.050, "formatting": 1.5}
@@ -23,9 +23,9 @@ SMALL = "graph @main(%x: f32[2]) -> (%y) {\n%y = Relu(%x)\nreturn %y\n}\n"
 
 
 def model(lines: int, *, graphs: int = 1, typed: bool = True) -> str:
-    """`lines` of convolutions, sums and activations in turn, in so many graphs.
+    """Return `lines` of alternating convolutions, sums and activations, split into `graphs`.
 
-    Every value has its type, or, without `typed`, it is inferred down the whole graph.
+    Every value has its type; without `typed`, types are inferred from the inputs.
     """
     size = "f32[1,8,56,56]"
     own = f": {size}" if typed else ""
@@ -47,7 +47,7 @@ def model(lines: int, *, graphs: int = 1, typed: bool = True) -> str:
 
 
 class Editor:
-    """A client of a server of its own."""
+    """A client with its own server."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -63,7 +63,7 @@ class Editor:
         self.send(method="textDocument/didOpen", params={"textDocument": item})
 
     def request(self, method: str, params: dict[str, Any]) -> Any:
-        """Its result; what else comes meanwhile is passed over."""
+        """Send a request, and return its result; skip other messages."""
         self.requests += 1
         self.send(id=self.requests, method=method, params=params)
         while (answer := self.receive()).get("id") != self.requests:
@@ -87,14 +87,14 @@ class Editor:
         return answer
 
     def diagnostics(self, uri: str = URI) -> list[Any]:
-        """Those of the version that was sent last."""
+        """Wait for the diagnostics of the last version sent, and return them."""
         while True:
             params = self.receive().get("params", {})
             if params.get("uri") == uri and params.get("version") == self.version:
                 return list(params["diagnostics"])
 
     def type(self, line: int, start: int, end: int, text: str) -> None:
-        """An edit, which nothing is waited for after."""
+        """Send an edit without waiting."""
         self.version += 1
         place = {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
         document = {"uri": URI, "version": self.version}
@@ -102,14 +102,14 @@ class Editor:
         self.send(method="textDocument/didChange", params=params)
 
     def key(self, line: int, start: int, end: int, text: str) -> float:
-        """Seconds from an edit to its diagnostics."""
+        """Return the seconds from an edit to its diagnostics."""
         before = perf_counter()
         self.type(line, start, end, text)
         self.diagnostics()
         return perf_counter() - before
 
     def list(self, line: int, start: int, text: str) -> float:
-        """Seconds from an edit to the list of what can be written behind it."""
+        """Return the seconds from an edit to the completions behind it."""
         before = perf_counter()
         self.type(line, start, start, text)
         position = {"line": line, "character": start + len(text)}
@@ -124,7 +124,7 @@ class Editor:
 
 
 def typing(text: str, runs: int = 8) -> list[float]:
-    """Keys all over a text: a letter in a name, which breaks what uses it, and away; a broken line."""
+    """Return the seconds of keys all over a text: add and remove a letter of a used name; break a line."""
     editor = Editor()
     editor.open(URI, text)
     editor.diagnostics()
@@ -144,7 +144,7 @@ def typing(text: str, runs: int = 8) -> list[float]:
 
 
 def listing(text: str, runs: int = 16) -> list[float]:
-    """Lists of values and of ops for keys near the end of a text, where most values are in scope."""
+    """Return the seconds of completions near the end of a text, where most values are in scope."""
     editor = Editor()
     editor.open(URI, text)
     editor.diagnostics()
@@ -174,7 +174,7 @@ WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def very_long() -> tuple[float, list[float], dict[str, float]]:
-    """Seconds from 100,000 lines to diagnostics, of requests about another text meanwhile, and of `WHOLE`."""
+    """Return seconds of diagnostics of 100,000 lines, of requests about another text, and of `WHOLE`."""
     editor = Editor()
     editor.open(OTHER, SMALL)
     editor.diagnostics(OTHER)
@@ -182,23 +182,23 @@ def very_long() -> tuple[float, list[float], dict[str, float]]:
     editor.open(URI, model(VERY_MANY))
     meanwhile = []
     for _ in range(10):
-        asked = perf_counter()
+        sent = perf_counter()
         place = {"textDocument": {"uri": OTHER}, "position": {"line": 1, "character": 6}}
         assert editor.request("textDocument/hover", place)
-        meanwhile.append(perf_counter() - asked)
+        meanwhile.append(perf_counter() - sent)
     editor.diagnostics()
     took = perf_counter() - before
     whole = {}
     for name, (method, more) in WHOLE.items():
-        asked = perf_counter()
+        sent = perf_counter()
         editor.request(method, {"textDocument": {"uri": URI}, **more})
-        whole[name] = perf_counter() - asked
+        whole[name] = perf_counter() - sent
     editor.close()
     return took, meanwhile[1:], whole
 
 
 def start(runs: int = 5) -> float:
-    """Seconds from the start of the process to the first diagnostics."""
+    """Return the seconds from the start of the process to the first diagnostics."""
     times = []
     for _ in range(runs):
         before = perf_counter()

@@ -1,6 +1,6 @@
-"""Free run and fully observed run of a chain of scalar Adds, against the same adds in a Python loop.
+"""Free run and fully observed run of a chain of scalar Adds, against the same Adds in a Python loop.
 
-The other allocators with statistics, against `debug`.
+Other figures compare the other allocators with `debug`, all with statistics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCALAR = TensorType("f32", ())
 
 
 def chain(count: int) -> Program:
-    """`count` statements `%v1 = Add(%v0, %c)`, one after the other."""
+    """Return a program of `count` dependent statements `%v1 = Add(%v0, %c)`."""
     names = [f"v{index}" for index in range(count + 1)]
     nodes = tuple(
         Node("Add", (before, "c"), (Value(after, SCALAR),))
@@ -44,7 +44,7 @@ def numpy_loop(count: int, start: Any, step: Any) -> Callable[[], Any]:
 
 
 def to_the_end(debugger: nncdbg.Debugger) -> Callable[[], Any]:
-    """Restart and run; what is measured is the run and the jump back to the start."""
+    """Return a function that restarts and runs; the figure includes the jump back to the start."""
 
     def run() -> Any:
         debugger.restart()
@@ -56,7 +56,7 @@ def to_the_end(debugger: nncdbg.Debugger) -> Callable[[], Any]:
 
 
 def measure(count: int = 2000) -> list[dict[str, Any]]:
-    """The figures, each with the median ratio of interleaved runs."""
+    """Return the figures, each with the median ratio of interleaved runs."""
     stats.prepare(wait=True)
     start, step = np.array(1.0, np.float32), np.array(0.5, np.float32)
     peer = numpy_loop(count, start, step)

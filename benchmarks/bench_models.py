@@ -1,14 +1,14 @@
-"""Whole models on NumPy, run free and with everything on, against onnxruntime.
+"""Whole models on NumPy, free and with everything on, against onnxruntime.
 
-The nine light models of the onnx wheel, and silero_vad where it is at hand; inputs are random.
-Ours: `restart` and `run`, once with the allocator `plain`, without statistics, once with the
+The models are the nine light models of the onnx wheel, and silero_vad if available; inputs are random.
+Ours: `restart` and `run`, once with the allocator `plain` and without statistics, once with the
 allocator `debug` (fill, guards), statistics of every result, history and `catch nan inf`.  Peer:
-one plain session, its optimisations off.  One thread each, told to BLAS before NumPy is loaded,
-so the measuring is done in a process of its own.
+one plain session without optimizations.  Each side uses one thread.  BLAS reads this limit before
+NumPy is loaded, so a separate process measures.
 
-A light model holds no weights: ConstantOfShape nodes make them at every run, of up to 575 MB
-(vgg19).  Without its optimisations onnxruntime executes these nodes in every run too, and so do
-we: neither side keeps a result from one run to the next.
+A light model contains no weights: ConstantOfShape nodes compute up to 575 MB (vgg19) in every run.
+Without optimizations onnxruntime executes these nodes in every run too; neither side keeps results
+from one run to the next.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from apart import apart, main
 
 RUNS = 9
 FREE, FULL, FILL, OPENING = 2.0, 3.0, 1.10, 1.0
-"""Bars: free and full are geometric means over the models, fill is a ratio on resnet50, opening is in s."""
+"""Bars: free and full are geometric means over the models, fill is a ratio on resnet50, opening in s."""
 
 
 def models() -> dict[str, Path]:
-    """The light models of the onnx wheel, and silero_vad where it is at hand."""
+    """Return the light models of the onnx wheel, and silero_vad if available."""
     import onnx.backend.test
 
     folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
@@ -44,7 +44,7 @@ def models() -> dict[str, Path]:
 
 
 def run_of(path: Path, inputs: dict[str, Any], *, full: bool) -> Callable[[], Any]:
-    """Restart and run to the end."""
+    """Return a function that restarts and runs to the end."""
     import nncdbg
 
     allocator = "debug" if full else "plain"
@@ -62,7 +62,7 @@ def run_of(path: Path, inputs: dict[str, Any], *, full: bool) -> Callable[[], An
 
 
 def against_onnxruntime(name: str, path: Path, runs: int) -> Iterator[dict[str, Any]]:
-    """The ratios of one model, free and full, without bars of their own."""
+    """Yield the ratios of one model, free and full, without bars."""
     from bench_backends import inputs_of, plain_session
     from timing import interleaved
 
@@ -78,7 +78,7 @@ def against_onnxruntime(name: str, path: Path, runs: int) -> Iterator[dict[str, 
 
 @contextmanager
 def unfilled() -> Iterator[None]:
-    """Fresh segments as the system hands them out, without the pattern."""
+    """Disable the fill pattern of new segments."""
     from nncdbg.engine.memory import region
 
     pattern, region.paint = region.paint, lambda segment: None
@@ -89,8 +89,9 @@ def unfilled() -> Iterator[None]:
 
 
 def fill_alone(path: Path, runs: int) -> dict[str, Any]:
-    """The debug allocator with its fill against the same without; no statistics, and nothing caught,
-    as guards that nobody filled would be findings.
+    """Compare the debug allocator with and without its fill.
+
+    Statistics and `catch` are off, because unfilled guards would be findings.
     """
     from bench_backends import inputs_of, plain_session
     from timing import interleaved
@@ -122,7 +123,7 @@ print(perf_counter() - before)
 
 
 def opening(path: Path, runs: int) -> dict[str, Any]:
-    """Seconds from `import nncdbg` to the stop after the first statement, each in a fresh process."""
+    """Measure the seconds from `import nncdbg` to the stop after the first statement in new processes."""
     times = [
         float(subprocess.run([sys.executable, "-c", OPEN, path], check=True, stdout=subprocess.PIPE).stdout)
         for _ in range(runs)
@@ -151,7 +152,7 @@ def geometric_mean(figures: list[dict[str, Any]], *, full: bool) -> dict[str, An
 
 
 def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
-    """The figures, measured in this process; of the `chosen` models, or of all."""
+    """Yield the figures of the `chosen` models (default: all), measured in this process."""
     from nncdbg import stats
 
     stats.prepare(wait=True)
@@ -168,7 +169,7 @@ def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
 
 
 def measure(chosen: list[str] | None = None, runs: int = RUNS) -> list[dict[str, Any]]:
-    """Per model and mode the median ratio of interleaved runs, geometric means, and the fill alone."""
+    """Return the median ratio of interleaved runs per model and mode, geometric means, and the fill alone."""
     return apart(__file__, chosen or [], runs)
 
 

@@ -1,9 +1,9 @@
-"""Planted bugs of memory plans: the share found at the right victim and the right culprit.
+"""Planted bugs of memory plans: the share reported with the right victim and the right culprit.
 
-Bugs are planted in right plans of random nets, of the examples and of a light model of the onnx wheel; what
-counts are those that change a result.  The truth comes from the program and the offsets alone (see
-`tests/bugs/plan_truth.py`).  Bars: at most 1 % missed, of 500 and more; no finding under a right plan.
-Peer: the number of all that were tried, as there is no other tool that looks for them.
+Bugs are planted in correct plans of random nets, of the examples and of a light model of the onnx wheel;
+only bugs that change a result count.  The truth is computed from the program and the offsets alone (see
+`tests/bugs/plan_truth.py`).  Bars: at most 1 % missed of at least 500 bugs; no finding with a correct
+plan.  Peer: the number of bugs tried, because no other tool detects them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NETS = 60
 EXAMPLES = ("attention.nnc", "first_steps.nnc", "refine_loop.nnc")
 MODELS = ("light_squeezenet.onnx",)
 LEAST, MISSED = 500, 0.01
-"""How many have to be tried, and the share of them that may be missed."""
+"""The minimum number of bugs, and the accepted share of missed bugs."""
 
 
 def subjects() -> Iterator[tuple[str, Subject, Random, int, int]]:
-    """Where it is from, the program, random numbers, how many bugs of each pattern, and out of how many."""
+    """Yield the source of a program, the program, random numbers, bugs per pattern, and tries."""
     shapes = {"x": (4, 6), "y": (4, 6), "m": (6, 6)}
     for seed in range(NETS):
         random, numbers = Random(seed), np.random.default_rng(seed)
@@ -50,13 +50,13 @@ def subjects() -> Iterator[tuple[str, Subject, Random, int, int]]:
 
 
 def _drawn(path: Path) -> Subject:
-    """A model with inputs drawn at random from a fixed seed."""
+    """Return a model with random inputs of a fixed seed."""
     program = nncdbg.load(path)
     return Subject(program, dict(nncdbg.Debugger(program, seed=1).inputs))
 
 
 def measure() -> list[dict[str, Any]]:
-    """Two figures, each with its bar: bugs missed of those planted, and findings under right plans."""
+    """Return two figures with bars: missed planted bugs, and findings with correct plans."""
     planted: Counter[str] = Counter()
     patterns: Counter[str] = Counter()
     missed: Counter[str] = Counter()

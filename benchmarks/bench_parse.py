@@ -1,4 +1,4 @@
-"""How long reading 100,000 statements takes, against Python's own parser on a text of the same shape."""
+"""Time to parse 100,000 statements, against Python's parser on a text of the same shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNS = 3
 
 
 def program_text(count: int = STATEMENTS) -> str:
-    """`count` statements: convolutions, sums and activations in turn."""
+    """Return `count` statements: alternating convolutions, sums and activations."""
     size = "f32[1,64,56,56]"
     lines = [f"graph @main(%v0: {size}, %w: f32[64,64,3,3]) -> (%v{count}: {size}) {{"]
     for n in range(1, count + 1):
@@ -30,7 +30,7 @@ def program_text(count: int = STATEMENTS) -> str:
 
 
 def python_text(count: int = STATEMENTS) -> str:
-    """The same statements as annotated assignments of Python, inside one function."""
+    """Return the same statements as annotated assignments of Python in one function."""
     lines = ["def main(v0, w):"]
     for n in range(1, count + 1):
         call = (
@@ -52,7 +52,7 @@ def _seconds(work: Callable[[str], object], text: str) -> float:
 
 
 def measure() -> dict[str, object]:
-    """Medians of interleaved runs, in seconds, and their ratio."""
+    """Return the medians of interleaved runs in seconds, and their ratio."""
     ours_text, peer_text = program_text(), python_text()
     ours, peer = [], []
     for _ in range(RUNS):

@@ -1,11 +1,11 @@
-"""How long `nncdbg reduce` takes for a defect planted in densenet121, and how many statements it leaves.
+"""Seconds of `nncdbg reduce` for defects planted in densenet121, and the number of remaining statements.
 
-The light model of the onnx wheel (1746 nodes).  Each defect is reduced by the command in a process of its
-own, from the start to the bundle that a second process has verified:
+The model is the light model of the onnx wheel (1746 nodes).  The command reduces each defect in a separate
+process, up to the bundle that a second process has verified:
 
-* a variance of a BatchNormalization deep inside is negative;
-* a Div deep inside divides zero by zero;
-* an Add reads a buffer that nobody wrote, which no value can stand for: the finding needs two statements.
+* a variance of an inner BatchNormalization is negative;
+* an inner Div divides zero by zero;
+* an Add reads an uninitialized buffer; no input value can replace it, so the finding needs two statements.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ import numpy as np
 
 SECONDS, STATEMENTS = 60.0, 5
 DEEP = 70
-"""Which of its kind the changed node is."""
+"""The index of the changed node among those with the same op."""
 
 Change = Callable[[Any], Any]
 
 
 def models() -> Path:
-    """The folder of the light models in the onnx wheel."""
+    """Return the folder of the light models in the onnx wheel."""
     import onnx.backend.test
 
     return Path(onnx.backend.test.__file__).parent / "data" / "light"
 
 
 def planted(change: Change) -> Any:
-    """The program with one graph changed."""
+    """Return the program with a change of its entry graph."""
     import nncdbg
 
     program = nncdbg.load(models() / "light_densenet121.onnx", flat=True)
@@ -47,7 +47,7 @@ def planted(change: Change) -> Any:
 
 
 def after_deep(op: str, added: Callable[[str, str], Sequence[Any]]) -> Change:
-    """Statements between the DEEP-th `op` and who reads it: `added(what it gives now, what it gave)`."""
+    """Return a change that inserts `added(new name, old name)` behind the result of the DEEP-th `op`."""
 
     def change(nodes: Sequence[Any]) -> list[Any]:
         from nncdbg.engine.graph import Value
@@ -61,7 +61,7 @@ def after_deep(op: str, added: Callable[[str, str], Sequence[Any]]) -> Change:
 
 
 def negative_variance(nodes: Sequence[Any]) -> list[Any]:
-    """ConstantOfShape makes the variances of the light model; one of them makes -1 now."""
+    """Change one ConstantOfShape that computes variances of the light model, to -1."""
     from nncdbg.engine.graph import Inline
 
     variances = [node.inputs[4] for node in nodes if node.op == "BatchNormalization"]
@@ -80,7 +80,7 @@ def zero_by_zero(before: str, after: str) -> list[Any]:
     ]
 
 
-def unwritten(before: str, after: str) -> list[Any]:
+def uninitialized(before: str, after: str) -> list[Any]:
     from nncdbg.engine.graph import Attribute, Node, Value
 
     empty: dict[str, Attribute] = {"dtype": "f32", "init": "none", "shape": (1,)}
@@ -93,12 +93,12 @@ def unwritten(before: str, after: str) -> list[Any]:
 DEFECTS: dict[str, Change] = {
     "negative variance": negative_variance,
     "zero divided by zero": after_deep("Relu", zero_by_zero),
-    "memory that nobody wrote": after_deep("Relu", unwritten),
+    "uninitialized memory": after_deep("Relu", uninitialized),
 }
 
 
 def reduced(name: str) -> tuple[float, dict[str, Any]]:
-    """Seconds of the whole process, and the document that it prints."""
+    """Return the seconds of the whole process, and the document that it prints."""
     from nncdbg.presentation.program_text import stores_from, write_text
 
     with TemporaryDirectory() as folder:
@@ -114,7 +114,7 @@ def reduced(name: str) -> tuple[float, dict[str, Any]]:
 
 
 def measure(chosen: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Per defect the seconds and the statements left."""
+    """Return the seconds and the remaining statements per defect."""
     figures = []
     for name in chosen or DEFECTS:
         seconds, document = reduced(name)

@@ -1,4 +1,4 @@
-"""How long a person waits: for the help text, and for the first prompt on a model."""
+"""Start times: of the help text, and of the first prompt on a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODEL = SHARED / "models" / "silero_vad.onnx"
 
 
 def wall(arguments: list[str], runs: int = 7) -> float:
-    """Median seconds of a whole process."""
+    """Return the median seconds of a whole process."""
     times = []
     for _ in range(runs):
         before = perf_counter()

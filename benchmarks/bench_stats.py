@@ -1,6 +1,6 @@
-"""What statistics cost, measured against one `np.sum` of the same tensor.
+"""Time of statistics over the time of one `np.sum` of the same tensor.
 
-Bars: 1.3 for a tensor that no cache holds, 2.0 for one so small that the call is what counts.
+Bars: 1.3 for a tensor larger than any cache, 2.0 for a tensor so small that the call dominates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _seconds(call: Callable[[], object], times: int) -> float:
 
 
 def _compare(figure: str, array: np.ndarray[Any, Any], bar: float, rounds: int, times: int) -> dict[str, Any]:
-    """Medians of interleaved rounds, in seconds per call, after one warm-up of each."""
+    """Return the medians of interleaved rounds in seconds per call, after one warm-up of each side."""
     stats.summarize(array)
     np.sum(array)
     ours, peer = [], []
@@ -38,7 +38,7 @@ def _compare(figure: str, array: np.ndarray[Any, Any], bar: float, rounds: int, 
 
 
 def measure() -> list[dict[str, Any]]:
-    """Two figures, each with its bar: `ours` and `peer` in seconds, and their ratio."""
+    """Return two figures with bars: `ours` and `peer` in seconds, and their ratio."""
     stats.prepare(wait=True)
     numbers = np.random.default_rng(0).standard_normal(_LARGE, dtype=np.float32)
     return [

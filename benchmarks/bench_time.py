@@ -1,4 +1,4 @@
-"""Stepping back at statement 10,000, the memory of a long loop with history on, edits of large tensors."""
+"""A step back at statement 10,000, the memory of a long loop with history, and edits of large tensors."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LOOP = """graph @main(%x: f32[16], %n: i64[]) -> (%y: f32[16]) {{
 
 
 def step_back(count: int = 10_000, runs: int = 31) -> dict[str, Any]:
-    """Milliseconds of one step back at the end of a chain, the value looked at included."""
+    """Measure the milliseconds of one step back at the end of a chain, with access to its value."""
     inputs = {"v0": np.array(1.0, np.float32), "c": np.array(0.5, np.float32)}
     debugger = nncdbg.Debugger(chain(count), inputs)
     debugger.run()
     times = []
     for _ in range(runs):
         times.append(seconds(debugger.step_back) * 1e3)
-        debugger.value(f"v{debugger.machine.tick}")
+        debugger.value(f"v{debugger.control.machine.tick}")
     median = statistics.median(times)
     return {
         "figure": "step back at statement 10,000 (ms)",
@@ -48,7 +48,7 @@ def step_back(count: int = 10_000, runs: int = 31) -> dict[str, Any]:
 
 
 def peak_of_loop(count: int) -> int:
-    """Peak resident KiB of a fresh process that runs `count` iterations with everything on."""
+    """Return the peak resident KiB of a new process that runs `count` iterations with everything on."""
     command = [sys.executable, str(Path(__file__).resolve()), "--loop", str(count)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -65,10 +65,10 @@ def run_loop(count: int) -> None:
 
 
 def peak_memory() -> int:
-    """Peak resident KiB of this process since it was started."""
+    """Return the peak resident KiB of this process since its start."""
     status = Path("/proc/self/status")
     if status.exists():
-        # Not ru_maxrss: it begins with what the parent held when it forked.
+        # Not ru_maxrss, which includes the memory of the parent at the fork.
         return int(
             next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         )
@@ -88,7 +88,7 @@ def loop_memory() -> dict[str, Any]:
 
 
 def set_element(count: int = 300_000_000) -> list[dict[str, Any]]:
-    """Seconds and MB that setting one element of a 1.2 GB result takes; the median of several edits."""
+    """Measure the seconds and MB of setting one element of a 1.2 GB result, as medians of several edits."""
     text = f"graph @main(%x: f32[{count}]) -> (%h) {{\n  %h = Neg(%x)\n  return %h\n}}\n"
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": np.zeros(count, np.float32)})
     debugger.step_over()
@@ -117,7 +117,7 @@ def set_element(count: int = 300_000_000) -> list[dict[str, Any]]:
 
 
 def proportional_megabytes() -> float:
-    """Memory of this process, pages that it has twice counted once."""
+    """Return the memory of this process in MB; pages that it has mapped twice count once."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 

@@ -1,7 +1,7 @@
-"""What a watch costs: against plain runs on the same backend, and before the first statement.
+"""Time of a watch over plain runs on the same backend, and seconds of a small watch.
 
-The nine light models of the onnx wheel.  Ours: `restart` and `run` as `nncdbg watch` runs them, with the
-usual gates.  Peer: the same with the allocator `plain` and nothing looked at.  One thread each.
+The models are the nine light models of the onnx wheel.  Ours: `restart` and `run` as in `nncdbg watch`, with
+the default gates.  Peer: the same with the allocator `plain` and without observers.  Each uses one thread.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from apart import apart, main
 RUNS = 9
 BARS = {"numpy": 1.15, "onnxruntime": 1.35}
 START = 0.3
-"""Seconds from what is imported to the report, for a small model."""
+"""Seconds from the end of the imports to the report, for a small model."""
 
 SMALL = Path(__file__).resolve().parents[1] / "examples" / "nan_softmax.nnc"
 
 
 def run_of(path: Path, inputs: dict[str, Any], backend: str, *, watched: bool) -> Callable[[], Any]:
-    """Restart and run to the end."""
+    """Return a function that restarts and runs to the end."""
     import nncdbg
     from nncdbg.nan_watch.measuring.gates import USUAL, Gates
     from nncdbg.nan_watch.watching import usual_allocation
@@ -34,7 +34,7 @@ def run_of(path: Path, inputs: dict[str, Any], backend: str, *, watched: bool) -
     debugger = nncdbg.Debugger(nncdbg.load(path), inputs, backend=backend, allocator=memory, statistics=False)
     debugger.uncatch()
     if watched:
-        debugger.follow()
+        debugger.observers.follow(debugger.control)
 
     def run() -> None:
         debugger.restart()
@@ -83,7 +83,7 @@ print(perf_counter() - before, file=sys.stderr)
 
 
 def starting(runs: int) -> dict[str, Any]:
-    """Seconds of a whole watch of a small model, each in a fresh process, without its imports."""
+    """Measure the seconds of a watch of a small model in new processes, without imports."""
     command = [
         sys.executable,
         "-c",
@@ -106,7 +106,7 @@ def starting(runs: int) -> dict[str, Any]:
 
 
 def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
-    """The figures, measured in this process; on the `chosen` backends, or on all."""
+    """Yield the figures of the `chosen` backends (default: all), measured in this process."""
     from nncdbg import stats
 
     stats.prepare(wait=True)
@@ -116,7 +116,7 @@ def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
 
 
 def measure(chosen: list[str] | None = None, runs: int = RUNS) -> list[dict[str, Any]]:
-    """Per model and backend the median ratio of interleaved runs, their geometric means, and the start."""
+    """Return the median ratio of interleaved runs per model and backend, geometric means, and the start."""
     return apart(__file__, chosen or [], runs)
 
 

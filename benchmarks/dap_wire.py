@@ -1,4 +1,4 @@
-"""A bare client of the Debug Adapter Protocol over stdio: it measures, and checks nothing but success."""
+"""A minimal client of the Debug Adapter Protocol over stdio for benchmarks; it checks only success."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FOREVER = """graph @main(%x: f32[4]) -> (%y: f32[4]) {
   return %y
 }
 """
-"""A program that never ends."""
+"""An endless program."""
 
 
 class Wire:
-    """Requests in, bodies out, one at a time; `events` holds what came beside."""
+    """Send requests and return response bodies, one at a time; `events` has the other messages."""
 
     def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
         self._reader = reader
@@ -32,7 +32,7 @@ class Wire:
         self.events: list[dict[str, Any]] = []
 
     def send(self, command: str, arguments: Any = None) -> int:
-        """Send a request; its number."""
+        """Send a request, and return its number."""
         self._seq += 1
         message = {"seq": self._seq, "type": "request", "command": command, "arguments": arguments or {}}
         body = json.dumps(message).encode()
@@ -41,7 +41,7 @@ class Wire:
         return self._seq
 
     def read(self) -> dict[str, Any]:
-        """The next message."""
+        """Return the next message."""
         length = 0
         while (line := self._reader.readline()).strip():
             length = int(line.partition(b":")[2])
@@ -49,7 +49,7 @@ class Wire:
         return message
 
     def request(self, command: str, arguments: Any = None) -> dict[str, Any]:
-        """The body of the response to a request."""
+        """Send a request, and return the body of its response."""
         number = self.send(command, arguments)
         while True:
             message = self.read()
@@ -61,7 +61,7 @@ class Wire:
             self.events.append(message)
 
     def wait(self, event: str) -> dict[str, Any]:
-        """The next event of a kind, one that has come already included."""
+        """Return the next event of a kind; a received event counts."""
         while True:
             for index, message in enumerate(self.events):
                 if message.get("event") == event:
@@ -69,7 +69,7 @@ class Wire:
             self.events.append(self.read())
 
     def start(self, program: Path, **options: Any) -> None:
-        """Launch, and stop on entry."""
+        """Launch a program, and wait for its stop on entry."""
         flags = {"supportsVariablePaging": True, "supportsVariableType": True}
         self.request("initialize", {"adapterID": "nncdbg", **flags})
         self.request("launch", {"program": str(program), "stopOnEntry": True, **options})
@@ -79,7 +79,7 @@ class Wire:
 
 @contextmanager
 def wire(folder: Path) -> Iterator[Wire]:
-    """A client of a server of its own, in a folder."""
+    """Start a server in a folder, and yield its client."""
     command = [sys.executable, "-m", "nncdbg", "dap"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as process:
         assert process.stdin is not None

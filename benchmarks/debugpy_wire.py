@@ -1,4 +1,4 @@
-"""The peer: debugpy over stdio, stepping through Python lines, its delay of small packets switched off."""
+"""The peer: debugpy over stdio, with TCP_NODELAY, stepping through Python lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dap_wire import Wire
 
-# Adapter and debuggee talk over sockets; as shipped, each answer waits some 40 ms for an acknowledgement.
+# Adapter and debuggee use sockets; without TCP_NODELAY each response is delayed by about 40 ms.
 NO_DELAY = """import socket
 
 plain = socket.socket.__init__
@@ -29,7 +29,7 @@ socket.socket.__init__ = init
 
 @contextmanager
 def debugpy_wire(folder: Path, lines: int) -> Iterator[Wire]:
-    """A client of debugpy, stopped at the first of so many lines that each add two NumPy scalars."""
+    """Yield a client of debugpy, stopped at the first of `lines` lines that each add two NumPy scalars."""
     (folder / "sitecustomize.py").write_text(NO_DELAY)
     program = folder / "lines.py"
     head = "import numpy as np\n\n\ndef main(value, step):\n"

@@ -1,4 +1,4 @@
-"""All figures, one JSON line each; exit code 1 if one misses its bar."""
+"""Print all figures as one JSON line each; exit with 1 if a figure misses its bar."""
 
 from __future__ import annotations
 

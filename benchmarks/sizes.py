@@ -1,4 +1,4 @@
-"""Lines per room, the longest files and the longest functions: information, not a wall."""
+"""Print lines per folder, the longest files and the longest functions; there is no limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    rooms: Counter[str] = Counter()
+    folders: Counter[str] = Counter()
     files = []
     functions = []
     tracked = subprocess.run(
@@ -19,16 +19,17 @@ def main() -> None:
     )
     for relative in map(Path, tracked.stdout.splitlines()):
         text = (ROOT / relative).read_text()
-        rooms["/".join(relative.parts[:3][:-1])] += text.count("\n")
+        folders["/".join(relative.parts[:3][:-1])] += text.count("\n")
         files.append((text.count("\n"), str(relative)))
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 functions.append((length, f"{relative}:{node.lineno} {node.name}"))
     for top in ("nncdbg", "tests"):
-        print(f"{sum(lines for room, lines in rooms.items() if room.split('/')[0] == top):6} {top}, in total")
-    for room, lines in sorted(rooms.items()):
-        print(f"{lines:6} {room}")
+        total = sum(lines for folder, lines in folders.items() if folder.split("/")[0] == top)
+        print(f"{total:6} {top}, in total")
+    for folder, lines in sorted(folders.items()):
+        print(f"{lines:6} {folder}")
     for title, rows in (("longest files", files), ("longest functions", functions)):
         print(f"\n{title}")
         for lines, name in sorted(rows, reverse=True)[:12]:

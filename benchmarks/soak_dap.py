@@ -1,9 +1,9 @@
-"""Many random sessions with one server process: what it leaks, how often it hangs or crashes.
+"""Many random sessions with one server process: leaks, hangs and crashes.
 
     python benchmarks/soak_dap.py [SESSIONS [SEED]]
 
-The server is `nncdbg dap --listen` as a user starts it, in a process that also counts its objects when
-asked.  Some sessions warm it up, then it is counted before and after those that count.
+The server is `nncdbg dap --listen`, in a process that also counts its objects on request.  After some
+sessions of warm-up, resources are counted before and after the measured sessions.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from soak_session import RandomSession, Tally, write_programs
 
 SESSIONS = 200
 WARM_UP = 200
-"""Sessions before the first count: libraries are loaded late, and compiled code is kept."""
+"""Sessions before the first count, because libraries are loaded late and compiled code is kept."""
 BARS = {"threads": 0, "descriptors": 0, "processes": 0, "objects": 0, "MB": 20, "hangs": 0, "crashes": 0}
 
 _KEPT = ("Session", "Connection", "Handles", "Debuggee", "Debugger", "Machine", "Console")
-"""Classes of which none may be left from a session that is over."""
+"""Classes without instances after the end of all sessions."""
 
 
 class Server:
-    """A server in a process of its own, which counts what it holds."""
+    """A server in a separate process, with counts of its resources."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process = process
         self.port = port
         self.objects: dict[str, int] = {}
-        """By class what was found at the latest count."""
+        """Class name to the number of instances at the latest count."""
         self._watched = psutil.Process(process.pid)
 
     def held(self) -> dict[str, float]:
-        """What the server holds when nobody is connected."""
+        """Return the resources of the server without a client."""
         time.sleep(0.5)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -73,7 +73,7 @@ def serving(folder: Path) -> Iterator[Server]:
 
 
 def soak(sessions: int = SESSIONS, seed: int = 0) -> list[dict[str, Any]]:
-    """A figure for each thing that may leak, and for what went wrong."""
+    """Return a figure for each resource, and for hangs and crashes."""
     tally = Tally()
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -86,10 +86,10 @@ def soak(sessions: int = SESSIONS, seed: int = 0) -> list[dict[str, Any]]:
                     before = server.held()
                 RandomSession(Random(f"{seed} {number}"), server.port, programs, tally).play()
                 if number % 50 == 49:
-                    told = (
+                    progress = (
                         f"{number + 1} sessions, {tally.requests} requests, {time.monotonic() - start:.0f} s"
                     )
-                    print(f"{told}; {server.held()} {server.objects}", file=sys.stderr, flush=True)
+                    print(f"{progress}; {server.held()} {server.objects}", file=sys.stderr, flush=True)
             after = server.held()
     found = {name: round(after[name] - before[name], 1) for name in before}
     found |= {"hangs": len(tally.hangs), "crashes": len(tally.crashes)}
@@ -103,7 +103,7 @@ def soak(sessions: int = SESSIONS, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def serve() -> None:
-    """In the server's process: a thread counts when a line comes on standard input."""
+    """Run in the server's process: a thread counts objects for each line on standard input."""
     import gc
     import os
     import threading
@@ -111,15 +111,15 @@ def serve() -> None:
     from nncdbg.dap_server.command import main
     from nncdbg.stats import prepare
 
-    # Else it is by chance whether the 120 MB of the compiled statistics come before the first count.
+    # Otherwise the 120 MB of the compiled statistics may be allocated before or after the first count.
     prepare(wait=True)
-    lines, told = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    lines, counts = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
 
     def count() -> None:
         for _ in lines:
             gc.collect()
             kinds = [type(each).__name__ for each in gc.get_objects()]
-            print(json.dumps({name: kinds.count(name) for name in _KEPT}), file=told, flush=True)
+            print(json.dumps({name: kinds.count(name) for name in _KEPT}), file=counts, flush=True)
 
     threading.Thread(target=count, daemon=True).start()
     sys.exit(main(["--listen", "127.0.0.1:0"]))

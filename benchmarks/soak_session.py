@@ -1,4 +1,4 @@
-"""One random session: launches an example, asks and moves as the protocol allows, leaves in some way."""
+"""One random session: launch an example, send random valid requests, and leave in a random way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dap_wire import FOREVER, Wire
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 TIMEOUT = 30.0
-"""Seconds after which an answer counts as one that never comes."""
+"""Seconds after which a missing response counts as a hang."""
 
 FLAGS = (
     "supportsVariableType",
@@ -54,7 +54,7 @@ CONDITIONS = (None, None, "max(%x) > 0", "$iter == 2", "$op == 'Mul'")
 
 @dataclass
 class Tally:
-    """What all sessions together have done, and what went wrong."""
+    """Counts of requests and failures of all sessions."""
 
     requests: int = 0
     refused: int = 0
@@ -63,7 +63,7 @@ class Tally:
 
 
 def write_programs(folder: Path) -> list[Path]:
-    """The examples and a loop that never ends, in a folder."""
+    """Write the examples and an endless loop to a folder, and return their paths."""
     (folder / "forever.nnc").write_text(FOREVER)
     for each in EXAMPLES.glob("*.nnc"):
         shutil.copy(each, folder)
@@ -71,7 +71,7 @@ def write_programs(folder: Path) -> list[Path]:
 
 
 class RandomSession:
-    """`play` plays it to its end.  The same `random` gives the same course, as far as the answers agree."""
+    """A random session; `play` runs it.  Equal `random` and responses give equal requests."""
 
     def __init__(self, random: Random, port: int, programs: list[Path], tally: Tally) -> None:
         self.random = random
@@ -84,9 +84,9 @@ class RandomSession:
         self.wire = Wire(self._reader, self._writer)
         self.state = "new"
         self.pools: dict[str, list[Any]] = {}
-        """What answers have named, and requests may name: frames, references, ids."""
+        """Frames, references and ids from responses, for use in later requests."""
         self._pending: set[int] = set()
-        self._answered: dict[int, dict[str, Any]] = {}
+        self._responses: dict[int, dict[str, Any]] = {}
 
     def play(self) -> None:
         try:
@@ -105,33 +105,33 @@ class RandomSession:
                 with suppress(OSError):
                     each.close()
 
-    # -- the course --------------------------------------------------------------------------
+    # -- phases of the session ---------------------------------------------------------------
 
     def _begin(self) -> None:
         flags = {name: self.random.random() < 0.7 for name in FLAGS}
-        self.ask("initialize", {"adapterID": "nncdbg", **flags})
+        self.request("initialize", {"adapterID": "nncdbg", **flags})
         if self.random.random() < 0.3:
-            self.ask("setBreakpoints", self._breakpoints())
+            self.request("setBreakpoints", self._breakpoints())
         options: dict[str, Any] = {
             "stopOnEntry": self.random.random() < 0.7,
             "seed": self.random.randrange(3),
         }
         options |= {"stopOnExit": self.random.random() < 0.3, "noDebug": self.random.random() < 0.05}
         options |= {"allocator": self.random.choice([None, "debug", "arena", "poison"])}
-        if self.ask("launch", {"program": str(self.program), **options}) is None:
+        if self.request("launch", {"program": str(self.program), **options}) is None:
             return
         for command in ("setBreakpoints", "setFunctionBreakpoints", "setExceptionBreakpoints"):
             if self.random.random() < 0.5:
-                self.ask(command, CONFIGURING[command](self))
+                self.request(command, CONFIGURING[command](self))
         if self.random.random() < 0.97:
             self.state = "running"
-            if self.ask("configurationDone", {}) is not None:
+            if self.request("configurationDone", {}) is not None:
                 self._settle()
 
     def _one(self) -> None:
         if self.state == "running":
             command = self.random.choice(["threads", "pause", "pause", *CONFIGURING, "cancel", "evaluate"])
-            self.ask(command, ALL[command](self))
+            self.request(command, ALL[command](self))
             if command == "pause":
                 self._settle()
         elif self.random.random() < 0.4 and self.state == "stopped":
@@ -140,56 +140,56 @@ class RandomSession:
             self._burst()
         else:
             command = self.random.choice(list(ALL))
-            self.ask(command, ALL[command](self))
+            self.request(command, ALL[command](self))
         self._take_events()
 
     def _move(self) -> None:
         command = self.random.choice(
             [*MOVES, "goto", "restartFrame", "restart", "terminate", "nncdbg/reverseStepIn"]
         )
-        if self.ask(command, MOVING.get(command, _thread)(self)) is not None:
+        if self.request(command, MOVING.get(command, _thread)(self)) is not None:
             self.state = "running"
             if self.random.random() < 0.8:
                 self._settle()
 
     def _settle(self) -> None:
-        """Wait until the program stands; one that runs for minutes is paused."""
+        """Wait until the program stops; pause the endless program."""
         if self.program.name == "forever.nnc":
-            self.ask("pause", _thread(self))
+            self.request("pause", _thread(self))
         self._take_events()
         while self.state == "running":
             self._take(self._read())
 
     def _burst(self) -> None:
-        """Several requests at once, as editors send them at a stop."""
+        """Send several requests at once, as editors do at a stop."""
         numbers = []
         for _ in range(self.random.randrange(2, 12)):
             command = self.random.choice(READING)
             numbers.append((command, self._send(command, ALL[command](self))))
         for command, number in numbers:
-            self._answer(command, number)
+            self._response(command, number)
 
     def _leave(self) -> None:
         way = self.random.randrange(6)
         if way == 0:
             self._send(self.random.choice(list(ALL)), {})
-            # The reset that a client which is killed leaves behind.
+            # Sends a reset, like a killed client.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         elif way == 1:
             self._writer.write(b"Content-Length: 500\r\n\r\n{")
             self._writer.flush()
         elif way > 2:
             if way == 3:
-                self.ask("terminate", {})
-            self.ask("disconnect", {})
+                self.request("terminate", {})
+            self.request("disconnect", {})
             while self._reader.read(1 << 16):
                 pass
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
-    def ask(self, command: str, arguments: dict[str, Any]) -> Any:
-        """The body of a response; None where the request was refused."""
-        return self._answer(command, self._send(command, arguments))
+    def request(self, command: str, arguments: dict[str, Any]) -> Any:
+        """Send a request, and return the body of its response; None if the request failed."""
+        return self._response(command, self._send(command, arguments))
 
     def _send(self, command: str, arguments: dict[str, Any]) -> int:
         self.tally.requests += 1
@@ -198,19 +198,19 @@ class RandomSession:
         self._pending.add(number)
         return number
 
-    def _answer(self, command: str, number: int) -> Any:
-        """The body of the response to a request; others may be answered before it."""
-        while number not in self._answered:
+    def _response(self, command: str, number: int) -> Any:
+        """Return the body of the response to a request; responses to others may arrive before it."""
+        while number not in self._responses:
             message = self._read()
             if message["type"] == "response":
                 self._take_response(message)
             else:
                 self._take(message)
-        message = self._answered.pop(number)
+        message = self._responses.pop(number)
         if not message["success"]:
             return None
         body = message.get("body", {})
-        self._learn(command, body)
+        self._fill_pools(command, body)
         return body
 
     def _take_response(self, message: dict[str, Any]) -> None:
@@ -218,7 +218,7 @@ class RandomSession:
         if number not in self._pending:
             raise ConnectionError(f"a second answer to {number}")
         self._pending.remove(number)
-        self._answered[number] = message
+        self._responses[number] = message
         if not message["success"]:
             self.tally.refused += 1
             if "internal error" in message["message"]:
@@ -244,9 +244,9 @@ class RandomSession:
         if event == "output" and "internal error" in body["output"]:
             self.tally.crashes.append(f"{body['output']}: {self.program.name}: {self.done[-12:]}")
 
-    def _learn(self, command: str, body: dict[str, Any]) -> None:
-        """Keep what later requests may name."""
-        for name, of, key in LEARNT:
+    def _fill_pools(self, command: str, body: dict[str, Any]) -> None:
+        """Keep frames, references and ids for later requests."""
+        for name, of, key in POOL_SOURCES:
             for each in body.get(of, []):
                 if each.get(key):
                     self.pools.setdefault(name, []).append(each[key])
@@ -254,7 +254,7 @@ class RandomSession:
             self.pools.setdefault("data", []).append(body["dataId"])
 
     def pick(self, name: str, otherwise: Any) -> Any:
-        """One of the latest that an answer has named."""
+        """Return one of the latest items of a pool, or `otherwise`."""
         return self.random.choice(self.pools[name][-8:]) if self.pools.get(name) else otherwise
 
     def _breakpoints(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class RandomSession:
         return {"source": {"path": str(self.program)}, "breakpoints": wanted}
 
 
-LEARNT = (
+POOL_SOURCES = (
     ("frames", "stackFrames", "id"),
     ("addresses", "stackFrames", "instructionPointerReference"),
     ("references", "scopes", "variablesReference"),
@@ -276,7 +276,7 @@ LEARNT = (
     ("targets", "targets", "id"),
     ("sources", "sources", "sourceReference"),
 )
-"""(pool, list of an answer's body, key in each of its items)."""
+"""(pool, list in the body of a response, key in each of its items)."""
 
 Make = Callable[[RandomSession], dict[str, Any]]
 

@@ -1,4 +1,4 @@
-"""How a figure is taken: ours and the peer's runs in turn, and the median of the ratios."""
+"""Measure a figure: runs of ours and the peer in turn, and the median of their ratios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def interleaved(
     runs: int = 31,
     warm: int = 3,
 ) -> dict[str, Any]:
-    """Time both `runs` times in turn.  `ratio` is the median of the ratios of neighbours."""
+    """Time both `runs` times in turn.  `ratio` is the median of the ratios of neighbouring runs."""
     for _ in range(warm):
         ours()
         peer()
@@ -41,7 +41,7 @@ def interleaved(
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """The wall time of one call."""
+    """Return the wall time of one call in seconds."""
     before = perf_counter()
     function()
     return perf_counter() - before

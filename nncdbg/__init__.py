@@ -44,7 +44,7 @@ from nncdbg.version import __version__ as __version__
 _PUBLIC = {
     "Debugger": "nncdbg.engine.debugger",
     "Builder": "nncdbg.engine.building.builder",
-    "Stop": "nncdbg.engine.stopping.control",
+    "Stop": "nncdbg.engine.stopping.stops",
     "Breakpoint": "nncdbg.engine.stopping.breakpoints",
     "Frame": "nncdbg.engine.execution.frame",
     **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.time.timeline"),
@@ -122,7 +122,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.declaration import op as op
     from nncdbg.engine.ops.library import load_op_library as load_op_library
     from nncdbg.engine.stopping.breakpoints import Breakpoint as Breakpoint
-    from nncdbg.engine.stopping.control import Stop as Stop
+    from nncdbg.engine.stopping.stops import Stop as Stop
     from nncdbg.engine.text.listing import Listing
     from nncdbg.engine.time.timeline import Branch as Branch
     from nncdbg.engine.time.timeline import Mark as Mark

@@ -1,9 +1,11 @@
-"""Options and fixtures of all tests: `--update` for recorded outputs, and optional trained models."""
+"""Options and fixtures of all tests: `--update`, a state folder, and optional trained models."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite recorded outputs from the current ones")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Crash reports, tokens and histories of one test process are not those of another, nor the user's."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The folder with `examples/`, `docs/` and `tests/`."""
@@ -38,3 +46,28 @@ def shared_models() -> Path:
     if not models.is_dir():
         pytest.skip(f"there is no folder {models}; set NNCDBG_SHARED to the folder that contains `models/`")
     return models
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`command(*arguments, typed="")` runs `nncdbg` in an empty folder: (exit code, out, err).
+
+    Fails if the command shows a traceback.
+    """
+    from nncdbg.terminal.main import main
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str, typed: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        assert "internal error" not in out + err
+        return code, out, err
+
+    return run

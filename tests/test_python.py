@@ -148,7 +148,7 @@ def test_the_description_of_a_debugger_has_its_position() -> None:
     assert repr(point) == "<Breakpoint 1: op Mul hits 1, reached 0 times>"
     stop = debugger.run()
     assert repr(stop) == "Stop('breakpoint', line=5, op='Mul', detail='breakpoint 1, op Mul hits 1')"
-    debugger.enable(1, False)
+    debugger.breakpoints.enable(1, False)
     assert repr(point) == "<Breakpoint 1: op Mul hits 1, reached 1 times, disabled>"
     debugger.run()
     assert repr(debugger).endswith("; ended after 3 statements>")

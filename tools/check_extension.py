@@ -39,7 +39,7 @@ _SECRETS = re.compile(
 )
 _IMAGE = re.compile(r"!\[[^\]]*\]\(\s*<?([^)\s>]+)|<img\b[^>]*\bsrc=[\"']([^\"']+)", re.IGNORECASE)
 _MARKUP = re.compile(r"(?<!\*)\*(?!\*)|^#|`|<[a-z]|!\[", re.MULTILINE)
-"""What the description of a walkthrough step shows as it is: it has links and `**bold**` only."""
+"""Markup that the description of a walkthrough step shows literally; it supports links and `**bold**`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class Package:
         return cls(files, json.loads(files["package.json"]), path.stat().st_size)
 
     def text(self, name: str) -> str:
-        """A file as text, found without regard to case; empty if it is not packaged."""
+        """Return a file as text, ignoring the case of its name; empty if it is not packaged."""
         found = next((each for each in self.files if each.lower() == name), None)
         return self.files[found].decode() if found else ""
 
 
 def problems(package: Package, publish: bool = False) -> Iterator[str]:
-    """One line per problem; nothing if the package can be released."""
+    """Yield one line per problem; nothing if the package can be released."""
     yield from _fields(package)
     yield from _icon(package)
     yield from _versions(package)
@@ -177,7 +177,7 @@ def _links(package: Package) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check a package; the exit code."""
+    """Check a package, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("package", type=Path, metavar="FILE.vsix")
     parser.add_argument("--publish", action="store_true", help="require what a published extension needs")

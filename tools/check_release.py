@@ -19,7 +19,7 @@ CHANGELOG = ROOT / "CHANGELOG.md"
 
 
 def wheel_version(path: Path) -> str:
-    """The version in the metadata of a wheel.  Raises ValueError if a wheel has none."""
+    """Return the version in the metadata of a wheel.  Raises ValueError if a wheel has none."""
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         if len(names) != 1:
@@ -28,14 +28,14 @@ def wheel_version(path: Path) -> str:
 
 
 def sdist_version(path: Path) -> str:
-    """The version in the metadata of a source distribution.  Raises KeyError if it has none."""
+    """Return the version in the metadata of a source distribution.  Raises KeyError if it has none."""
     with tarfile.open(path) as archive:
         member = archive.extractfile(f"{path.name.removesuffix('.tar.gz')}/PKG-INFO")
         return _version(member.read().decode()) if member else ""
 
 
 def extension_version(path: Path) -> str:
-    """The version in the manifest of a packaged VS Code extension."""
+    """Return the version in the manifest of a packaged VS Code extension."""
     with zipfile.ZipFile(path) as archive:
         return str(json.loads(archive.read("extension/package.json"))["version"])
 
@@ -48,7 +48,7 @@ KINDS = {"*.whl": wheel_version, "*.tar.gz": sdist_version, "*.vsix": extension_
 
 
 def problems(folder: Path, changelog: str) -> Iterator[str]:
-    """One line per problem of the files in `folder`; nothing if they are one release."""
+    """Yield one line per problem of the files in `folder`; nothing if they are one release."""
     versions: dict[str, str] = {}
     for pattern, version_of in KINDS.items():
         found = sorted(folder.glob(pattern))
@@ -67,7 +67,7 @@ def problems(folder: Path, changelog: str) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Check the folder of a release; the exit code."""
+    """Check the folder of a release, and return the exit code."""
     if len(arguments) != 1:
         print("usage: check_release.py DIST", file=sys.stderr)
         return 2

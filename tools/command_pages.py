@@ -121,9 +121,9 @@ def _prompt_page(entry: Command, example: tuple[str, str] | None) -> str:
 
 
 def _related(entry: Command) -> list[str]:
-    """The commands that the text of `entry` names, those that name it, and its neighbours in the table."""
-    named = [name for name in TABLE if name in _words(entry)]
-    naming = [other.name for other in TABLE.values() if entry.name in _words(other)]
+    """Return the commands in the text of `entry`, those with `entry` in their text, and its neighbours."""
+    named = [name for name in TABLE if name in _quoted_words(entry)]
+    naming = [other.name for other in TABLE.values() if entry.name in _quoted_words(other)]
     group = [other.name for other in TABLE.values() if other.group == entry.group]
     place = group.index(entry.name)
     nearest = sorted(group, key=lambda name: abs(group.index(name) - place))
@@ -131,13 +131,13 @@ def _related(entry: Command) -> list[str]:
     return found[:SEE_ALSO]
 
 
-def _words(entry: Command) -> set[str]:
+def _quoted_words(entry: Command) -> set[str]:
     quoted = re.findall(r"`([^`]+)`", f"{entry.help}\n{entry.details}")
     return {text.split()[0] for text in quoted if text.strip()}
 
 
 def _examples() -> dict[str, tuple[str, str]]:
-    """Command to (header of the session, typed line and output): its shortest use that shows something."""
+    """Return command to (header of the session, typed line and output) of its shortest useful example."""
     names = {word: entry.name for entry in TABLE.values() for word in (entry.name, *entry.shorts)}
     found: dict[str, tuple[str, str]] = {}
     for path in sorted(TRANSCRIPTS.glob("*.txt")):
@@ -158,7 +158,7 @@ def _worth_showing(shown: str) -> bool:
 
 
 def _merit(example: str) -> int:
-    """Less is better: half of EXAMPLE_LINES is best; more than that many, or none, is the last choice."""
+    """Return the rank of an example: half of EXAMPLE_LINES is best; more lines, or none, is worst."""
     lines = example.count("\n")
     return abs(lines - EXAMPLE_LINES // 2) + (0 if 0 < lines <= EXAMPLE_LINES else 100)
 

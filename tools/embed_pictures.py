@@ -18,7 +18,7 @@ _PICTURE = re.compile(r"(!\[[^\]]*\]\()((?!https:|data:)[^)\s]+\.(png|gif))\)")
 
 
 def embed(path: Path) -> int:
-    """Rewrite the package with its README's pictures as data URLs; the number of pictures.
+    """Rewrite the package with its README's pictures as data URLs, and return their number.
 
     Raises KeyError if a picture is not packaged.
     """

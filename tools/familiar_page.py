@@ -1,4 +1,4 @@
-"""The page docs/FAMILIAR.md: what commands of gdb, pdb and delve do at the prompt, from their table."""
+"""The page docs/FAMILIAR.md: commands of gdb, pdb and delve at the prompt, from their table."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _commands() -> Iterator[str]:
 
 
 def _meaning(line: str) -> str:
-    """Return what a line does here: the command that it is and its help, or the answer."""
+    """Return the meaning of a line: its command with the help line, or the answer of the prompt."""
     word, arguments = split_command(line)
     try:
         command, expanded = resolve(word, arguments)

@@ -55,14 +55,14 @@ def expressions() -> Pages:
 
 
 def familiar() -> Pages:
-    """What commands of gdb, pdb and delve do at the prompt, from their table."""
+    """The commands of gdb, pdb and delve at the prompt, from their table."""
     from tools.familiar_page import page
 
     return {"docs/FAMILIAR.md": page()}
 
 
 def influence() -> Pages:
-    """Which operand elements influence which results, from the declarations of the ops."""
+    """The influence of operand elements on results, from the declarations of the ops."""
     from tools.influence_page import page
 
     return {"docs/INFLUENCE.md": page()}
@@ -83,7 +83,7 @@ def launch_schema() -> Pages:
 
 
 def pictures() -> Pages:
-    """A session that finds a NaN, corrects it and continues, as a terminal shows it."""
+    """Pictures of a terminal session that finds a NaN, corrects it and continues."""
     from tools.terminal_picture import picture
 
     commands = [
@@ -108,11 +108,11 @@ SOURCES: dict[str, Callable[[], Pages]] = {
     "docs/pictures/": pictures,
     "vscode-extension/package.json": launch_schema,
 }
-"""Path of a file, or of a folder that holds generated files only (ends in `/`), to what makes it."""
+"""Path of a file, or of a folder of only generated files (ends in `/`), to its generator."""
 
 
 def main(arguments: list[str]) -> int:
-    """Write or compare the generated files; the exit code."""
+    """Write or compare the generated files, and return the exit code."""
     parser = argparse.ArgumentParser(description="Write the generated files under docs/.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is stale")
     parser.add_argument("--only", metavar="PATH", choices=SOURCES, help="one file or folder of the table")
@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _refresh(target: str, check: bool) -> list[str]:
-    """Write the files of one entry unless `check`; the paths of those that differed."""
+    """Write the files of one entry unless `check`, and return the paths that differed."""
     pages = SOURCES[target]()
     leftover = _files_in(target) - set(pages) if target.endswith("/") else set()
     changed = [path for path, text in pages.items() if _read(ROOT / path) != text]

@@ -1,7 +1,7 @@
 """Writes the typed records of the Debug Adapter Protocol from its JSON schema.
 
 `python tools/generate_protocol.py SCHEMA` writes into `nncdbg/dap_server/protocol/`; with `--check` it only
-compares, and exits 1 if the files differ. Names, types and what is required are taken; the prose is not.
+compares, and exits with 1 if the files differ. Only names, types and required fields are read, not the prose.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PACKAGE = "nncdbg.dap_server.protocol"
 FOLDER = Path(__file__).resolve().parent.parent.joinpath(*PACKAGE.split("."))
 WIDTH = 110
 ENVELOPES = {"ProtocolMessage", "Request", "Response", "Event"}
-# Sent by the adapter; the schema tells them from the client's requests in prose only.
+# Sent by the adapter; the schema separates them from the client's requests only in prose.
 REVERSE = {"runInTerminal", "startDebugging"}
 SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 ANYTHING = {*SCALARS, "array", "object"}
 
 
 class UnknownShape(Exception):
-    """The schema says something that has no Python type here."""
+    """A part of the schema without a Python type."""
 
 
 def main(arguments: list[str]) -> int:
@@ -53,13 +53,13 @@ def main(arguments: list[str]) -> int:
 
 
 def written(name: str) -> str | None:
-    """The text of a generated file as it is on disk, None where there is none."""
+    """Return the text of a generated file on disk; None if it does not exist."""
     path = FOLDER / name
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def modules(definitions: dict[str, Schema]) -> dict[str, str]:
-    """File name -> text, for all files that are generated."""
+    """Return file name -> text for all generated files."""
     shared = {name: definitions[name] for name in definitions if is_shared(name)}
     types = [declaration(name, shared[name]) for name in in_order(shared)]
     requests = [record for name in requests_of(definitions) for record in request_records(name, definitions)]
@@ -74,7 +74,7 @@ def modules(definitions: dict[str, Schema]) -> dict[str, str]:
     }
 
 
-# What is in the schema
+# Contents of the schema
 
 
 def is_shared(name: str) -> bool:
@@ -90,13 +90,13 @@ def events_of(definitions: dict[str, Schema]) -> list[str]:
 
 
 def own_part(name: str, definitions: dict[str, Schema]) -> Schema:
-    """What a message adds to its envelope: the second half of its `allOf`."""
+    """Return the part of a message beyond its envelope: the second half of its `allOf`."""
     _, part = definitions[name]["allOf"]
     return dict(part)
 
 
 def wire_name(name: str, definitions: dict[str, Schema]) -> str:
-    """The `command` or `event` string of a message."""
+    """Return the `command` or `event` string of a message."""
     properties = own_part(name, definitions)["properties"]
     (word,) = properties["command" if "command" in properties else "event"]["enum"]
     return str(word)
@@ -108,13 +108,13 @@ def arguments_name(request: str, definitions: dict[str, Schema]) -> str | None:
 
 
 def body_of(message: str, definitions: dict[str, Schema]) -> Schema | None:
-    """The schema of a response's or an event's body, None where it has none."""
+    """Return the schema of the body of a response or event; None without a body."""
     body: Schema | None = own_part(message, definitions).get("properties", {}).get("body")
     return body
 
 
 def body_name(request: str, definitions: dict[str, Schema]) -> str | None:
-    """The record of the response's body: its own, or a shared one that the schema refers to."""
+    """Return the record of a response's body: its own, or the shared one of the schema."""
     stem = request.removesuffix("Request")
     body = body_of(f"{stem}Response", definitions)
     if body is None:
@@ -127,7 +127,7 @@ def referred(schema: Schema) -> str:
 
 
 def references(schema: object) -> Iterator[str]:
-    """Names of the definitions that a schema refers to, at any depth."""
+    """Yield the names of the definitions that a schema refers to, at any depth."""
     if isinstance(schema, dict):
         if "$ref" in schema:
             yield referred(schema)
@@ -139,16 +139,16 @@ def references(schema: object) -> Iterator[str]:
 
 
 def in_order(definitions: dict[str, Schema]) -> Iterable[str]:
-    """The names so that each comes after those it refers to, itself aside. A ring is a `ValueError`."""
+    """Return the names, each after those it refers to except itself.  A cycle is a `ValueError`."""
     needs = {name: [one for one in references(part) if one != name] for name, part in definitions.items()}
     return TopologicalSorter(needs).static_order()
 
 
-# What it is in Python
+# Python records
 
 
 def python_type(schema: Schema) -> str:
-    """The annotation of a value."""
+    """Return the annotation of a value."""
     if "$ref" in schema:
         return referred(schema)
     kind = schema.get("type")
@@ -171,7 +171,7 @@ def quoted(words: list[str]) -> list[str]:
 
 
 def wrapped(head: str, items: list[str], tail: str, indent: str = "") -> str:
-    """Head, items and tail on one line if it fits the width, else one item a line."""
+    """Return head, items and tail on one line if it fits the width, else one item per line."""
     line = f"{indent}{head}{', '.join(items)}{tail}"
     if len(line) <= WIDTH:
         return line
@@ -179,7 +179,7 @@ def wrapped(head: str, items: list[str], tail: str, indent: str = "") -> str:
 
 
 def declaration(name: str, schema: Schema) -> str:
-    """A shared definition: a record, a record with a base, or another name for a type."""
+    """Return a shared definition: a record, a record with a base, or an alias of a type."""
     if "allOf" in schema:
         base, part = schema["allOf"]
         return record(name, part, referred(base))
@@ -201,7 +201,7 @@ def record(name: str, schema: Schema, base: str = "Record") -> str:
 
 
 def field(owner: str, key: str, schema: Schema, required: bool) -> str:
-    """One line of a record. A key that camel case does not give back is written out."""
+    """Return one line of a record; a key that differs from the camel case of its field is spelled out."""
     annotation = python_type(schema)
     if not required and annotation != "Any":
         annotation = f"{annotation} | None"
@@ -222,7 +222,7 @@ def snake_case(key: str) -> str:
 
 
 def camel_case(name: str) -> str:
-    """What `rename="camel"` of msgspec makes of a field's name."""
+    """Return the name that msgspec's `rename="camel"` gives a field."""
     first, *rest = name.split("_")
     return first + "".join(word.title() for word in rest)
 
@@ -244,7 +244,7 @@ def header(about: str) -> str:
 
 
 def module(about: str, declarations: list[str], importable: Iterable[str]) -> str:
-    """A file of declarations, with the imports that they use."""
+    """Return a file of declarations with their imports."""
     code = "\n\n\n".join(declarations)
     used = set(re.findall(r"\b[A-Za-z]\w*", code))
     lines = [header(about)]
@@ -285,7 +285,7 @@ def tables(definitions: dict[str, Schema]) -> str:
 
 
 def placed(name: str | None) -> str:
-    """A record's name as the tables write it, with the module that it is in."""
+    """Return a record's name in the form of the tables, with its module."""
     if name is None:
         return "None"
     return f"requests.{name}" if name.endswith(("Arguments", "Body")) else f"types.{name}"

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 
 def entries() -> list[Entry]:
-    """The ops of onnxruntime's own domains, and those that it adds to ONNX's domain with a CPU kernel."""
+    """Return the ops of onnxruntime's domains, and its additions to ONNX's domain with a CPU kernel."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     on_cpu = {
@@ -57,7 +57,7 @@ def in_onnx(name: str, version: int) -> bool:
     try:
         onnx.defs.get_schema(name, version, "")
     except onnx.defs.SchemaError:
-        # What ONNX removed stays in the history, and is no addition of onnxruntime.
+        # Removed ops of ONNX are in the history; they are not additions of onnxruntime.
         history = onnx.defs.get_all_schemas_with_history()
         return any(s.name == name and s.domain == "" and s.since_version <= version for s in history)
     return True
@@ -76,7 +76,7 @@ def entry(schema: Any) -> Entry:
 
 
 def formal(parameter: Any) -> list[Any]:
-    """[name, type] of a required parameter; [name, type, option] of another."""
+    """Return [name, type] of a required parameter, or [name, type, option]."""
     option = str(parameter.option).rpartition(".")[2].lower()
     if option == "variadic" and not parameter.isHomogeneous:
         option = "heterogeneous"
@@ -84,7 +84,7 @@ def formal(parameter: Any) -> list[Any]:
 
 
 def attribute(found: Any) -> Entry:
-    """Its type, and `default` or `required` where there is one or the other."""
+    """Return the type of an attribute, with `default` or `required` if it has one."""
     from onnx import AttributeProto, helper
 
     said: Entry = {"type": str(found.type).rpartition(".")[2]}
@@ -98,7 +98,7 @@ def attribute(found: Any) -> Entry:
 
 
 def written(ops: list[Entry]) -> str:
-    """One op on a line, so that a change of one is a change of one line."""
+    """Return one op per line, so that a changed op is one changed line."""
     lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in ops)
     return f"[\n{lines}\n]\n"
 

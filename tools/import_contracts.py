@@ -1,4 +1,4 @@
-"""Contracts for import-linter that `.importlinter` names: complete layers, small cycles, few loose modules.
+"""Contracts of import-linter for `.importlinter`: complete layers, small cycles, few loose modules.
 
 Imports in functions and below TYPE_CHECKING count like all others.
 """
@@ -16,7 +16,7 @@ from importlinter.contracts.layers import LayersContract
 class CompleteLayersContract(LayersContract):
     """Each module is in a layer, and imports go down.
 
-    A package that holds several layers is an entrance for users: no module of a layer may import it.
+    A package of several layers is an entrance for users: no module of a layer may import it.
     """
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
@@ -73,7 +73,7 @@ class SmallCyclesContract(Contract):
 
 
 class FewLooseModulesContract(Contract):
-    """A package has at most `most` modules beside its folders, `__init__` included."""
+    """A package has at most `most` modules beside its folders, including `__init__`."""
 
     package = fields.ModuleField()
     most = fields.IntegerField()

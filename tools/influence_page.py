@@ -1,4 +1,4 @@
-"""docs/INFLUENCE.md: which operand elements influence which results, from the declarations (`make docs`)."""
+"""docs/INFLUENCE.md: the influence of operand elements on results, from the declarations (`make docs`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ formula, every operand element influences every result.
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     return HEAD + "".join(f"{line}\n" for line in _lines())
 
 
@@ -43,7 +43,7 @@ def _lines() -> Iterator[str]:
 
 
 def _label(op: Op) -> str:
-    """The name of an op; with the first opset of the declaration where there are several."""
+    """Return the name of an op, with the first opset of its declaration if it has several."""
     return op.name if len(declared(op.name)) == 1 else f"{op.name} ({op.since})"
 
 

@@ -48,15 +48,15 @@ def listed(package):
     return package.files is not None and all(map(whole, package.files))
 sys.exit(0 if sys.version_info >= (3, 11) and all(map(listed, metadata.distributions())) else 3)
 """
-"""Run by the Python of an environment: exit code 0 if no installed file is missing or cut short."""
+"""A script for the Python of an environment: exit code 0 if no installed file is missing or truncated."""
 
 
 class InstallError(Exception):
-    """What failed and why, with a hint in the second argument."""
+    """A failed installation: the message, and a hint in the second argument."""
 
 
 class Progress:
-    """What is going on, at least every three seconds: one line that is rewritten, or lines in a pipe."""
+    """Report progress at least every three seconds: on one rewritten line, or as lines in a pipe."""
 
     def __init__(self) -> None:
         self.rewrites = sys.stderr.isatty()
@@ -66,11 +66,11 @@ class Progress:
         self.width = 0
 
     def say(self, words: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self._write(words, "\n")
 
     def tick(self, words: str) -> None:
-        """The present state, with the seconds so far; shown if the last one is old enough."""
+        """Show the current state with the elapsed seconds, unless the last update is recent."""
         if time.monotonic() - self.shown >= self.interval:
             self._write(f"  {time.monotonic() - self.started:3.0f} s  {words}", "" if self.rewrites else "\n")
 
@@ -83,7 +83,7 @@ class Progress:
 
 
 def main(arguments: list[str]) -> int:
-    """Install if needed; the exit code."""
+    """Install if needed, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="tools/install.sh", description="Install nncdbg from this checkout."
     )
@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> int:
 
 
 def install(venv: Path, extra: str, progress: Progress) -> None:
-    """Bring the environment up to date; raise `InstallError` if that fails."""
+    """Update the environment; raise `InstallError` on failure."""
     if is_current(venv, extra):
         return
     with alone(venv, progress) as lock:
@@ -127,24 +127,24 @@ def install(venv: Path, extra: str, progress: Progress) -> None:
 
 
 def is_current(venv: Path, extra: str) -> bool:
-    """Whether an installation ended with what this checkout declares, and its Python is still there."""
+    """Return whether the environment is complete, has the declared dependencies, and its Python exists."""
     return _read(stamp_of(venv, extra)) == fingerprint(venv) and (venv / "bin" / "python").exists()
 
 
 def stamp_of(venv: Path, extra: str) -> Path:
-    """The file that a complete installation leaves."""
+    """Return the path of the file that marks a complete installation."""
     return venv / f".installed-{extra}".rstrip("-")
 
 
 def fingerprint(venv: Path) -> str:
-    """What an installation depends on: the declared dependencies, and both folders."""
+    """Return a text of everything that an installation depends on: dependencies and both folders."""
     declared = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
     return f"{declared}\n{ROOT}\n{venv}\n"
 
 
 @contextlib.contextmanager
 def alone(venv: Path, progress: Progress) -> Iterator[int]:
-    """Hold the lock of an environment; its descriptor, which the processes that write there inherit."""
+    """Lock an environment, and yield the lock's descriptor for processes that write there."""
     venv.parent.mkdir(parents=True, exist_ok=True)
     with venv.with_name(f"{venv.name}.lock").open("w") as file:
         while True:
@@ -158,7 +158,7 @@ def alone(venv: Path, progress: Progress) -> Iterator[int]:
 
 
 def is_whole(venv: Path) -> bool:
-    """Whether the environment works, is of a Python that is new enough, and lacks no file of its packages."""
+    """Return whether the environment works, its Python is new enough, and its packages are complete."""
     python = venv / "bin" / "python"
     if not (venv / "pyvenv.cfg").is_file() or not python.exists():
         return False
@@ -169,7 +169,7 @@ def is_whole(venv: Path) -> bool:
 
 
 def remove(venv: Path) -> None:
-    """Delete the environment; refuse a folder that is none."""
+    """Delete the environment; raise `InstallError` for other folders."""
     if not venv.exists() and not venv.is_symlink():
         return
     foreign = venv.is_symlink() or not venv.is_dir()
@@ -183,7 +183,7 @@ def remove(venv: Path) -> None:
 
 
 def create(venv: Path, progress: Progress, lock: int) -> None:
-    """Make the environment with the Python that runs this."""
+    """Create the environment with the current Python."""
     hint = (
         "Debian and Ubuntu: sudo apt install python3-venv; otherwise choose another Python: PYTHON=... ./demo"
     )
@@ -202,7 +202,7 @@ def create(venv: Path, progress: Progress, lock: int) -> None:
 
 
 def add_packages(venv: Path, extra: str, progress: Progress, lock: int) -> None:
-    """Run pip in the environment, and report how far it is."""
+    """Run pip in the environment, and report its progress."""
     temporary = venv / "tmp"
     temporary.mkdir(exist_ok=True)
     target = f"{ROOT}[{extra}]" if extra else str(ROOT)
@@ -221,7 +221,7 @@ def add_packages(venv: Path, extra: str, progress: Progress, lock: int) -> None:
 
 
 def start_once(venv: Path, progress: Progress, lock: int) -> None:
-    """Start nncdbg, which compiles its modules for later starts; raise `InstallError` if that fails."""
+    """Start nncdbg once, which compiles its modules; raise `InstallError` on failure."""
     output: list[str] = []
     for lines in running([str(venv / "bin" / "python"), "-m", "nncdbg", "run", str(EXAMPLE)], {}, lock):
         output += lines
@@ -233,7 +233,7 @@ def start_once(venv: Path, progress: Progress, lock: int) -> None:
 
 
 def running(command: list[str], environment: dict[str, str], lock: int) -> Iterator[list[str]]:
-    """Run a command; the lines that it prints, as they come, and an empty list every quarter of a second."""
+    """Run a command, and yield its lines as it prints them, or an empty list every quarter of a second."""
     process = subprocess.Popen(
         command,
         env=os.environ | environment,
@@ -265,7 +265,7 @@ def _queue_lines(output: IO[str], lines: queue.SimpleQueue[str]) -> None:
 
 
 def described(line: str) -> str:
-    """What a line of pip's output says that it is doing; empty for other lines."""
+    """Return the activity in a line of pip's output; empty for other lines."""
     words = line.replace("Using cached", "Using").split()
     if len(words) > 1 and words[0] in ("Collecting", "Downloading", "Processing", "Using"):
         return f"downloading {re.split('[-<>=!~;[]', words[1].rsplit('/', 1)[-1])[0]}"
@@ -275,7 +275,7 @@ def described(line: str) -> str:
 
 
 def megabytes(folder: Path) -> int:
-    """The size of all files in a folder that changes meanwhile."""
+    """Return the size of all files in a folder, which may change during the scan."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -285,7 +285,7 @@ def megabytes(folder: Path) -> int:
 
 
 def failure(output: list[str], log: Path) -> InstallError:
-    """The error that pip's output amounts to."""
+    """Return the error for pip's output."""
     if any(sign in line for line in output for sign in NO_NETWORK):
         hint = "check the network; HTTPS_PROXY sets a proxy, PIP_INDEX_URL another index"
         return InstallError(
@@ -295,7 +295,7 @@ def failure(output: list[str], log: Path) -> InstallError:
 
 
 def _last(output: list[str]) -> str:
-    """The last line that names an error, or the last line."""
+    """Return the last line with an error, or the last line."""
     errors = [line for line in output if "error" in line.lower() and line.strip()]
     return (errors or output or ["no output"])[-1].removeprefix("ERROR: ").strip()
 

@@ -14,11 +14,11 @@ MANIFEST = Path(__file__).resolve().parent.parent / "vscode-extension" / "packag
 _TYPES = {bool: "boolean", dict: "object", int: "integer", list: "array", str: "string"}
 
 _DEFAULTS = {"allocator": "debug", "folder": "${workspaceFolder}", "program": "${file}"}
-"""Defaults that an editor shows, where the value in the record is another."""
+"""Defaults in an editor that differ from those of the record."""
 
 
 def manifest() -> str:
-    """Return the text of the manifest; the keys of the run configuration are written anew."""
+    """Return the text of the manifest with generated keys of the run configuration."""
     document = json.loads(MANIFEST.read_text(encoding="utf-8"))
     launch = document["contributes"]["debuggers"][0]["configurationAttributes"]["launch"]
     hints = get_type_hints(RunConfiguration)

@@ -1,4 +1,4 @@
-"""Pictures of terminal sessions: nncdbg runs in a pseudo-terminal, and its output becomes an SVG."""
+"""Pictures of terminal sessions: run nncdbg in a pseudo-terminal, and convert its output to SVG."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', mono
 
 
 def picture(model: str, commands: list[str]) -> str:
-    """The SVG of a session: `nncdbg MODEL`, then each command at the prompt."""
+    """Return the SVG of a session: `nncdbg MODEL`, then each command at the prompt."""
     screen = Text(f"$ nncdbg {model}\n", style="bold")
     screen.append_text(Text.from_ansi(_output(model, commands)))
     screen.highlight_regex(rf"(?m)^{re.escape(PROMPT)}", "bold green")
@@ -45,13 +45,13 @@ def picture(model: str, commands: list[str]) -> str:
     )
     console.print(screen, soft_wrap=True)
     svg = console.export_svg(title="nncdbg", theme=THEME, unique_id="session")
-    # A picture in a page may not load fonts; the reader's own monospaced font has the same metrics.
+    # A picture in a page cannot load fonts; the monospaced font of the reader has the same metrics.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", FONTS)
     return re.sub(r"[ \t]+$", "", svg, flags=re.MULTILINE)
 
 
 def _output(model: str, commands: list[str]) -> str:
-    """What a terminal of 80 columns receives; raise `RuntimeError` if the session fails."""
+    """Return the output in a terminal of 80 columns; raise `RuntimeError` if the session fails."""
     with tempfile.NamedTemporaryFile("w", suffix=".cmd") as file:
         file.write("\n".join(commands) + "\n")
         file.flush()

@@ -22,12 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL, PROMPT = "paste>", "(nncdbg)"
 SETTLED = 0.4
-"""Seconds without output after which a prompt waits; it is drawn again while a line is typed."""
+"""Seconds without output after which a prompt is ready; it is redrawn while a line is typed."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A command, its exit code, what it printed, and the seconds that it took."""
+    """A command with its exit code, output and seconds."""
 
     command: str
     code: int
@@ -37,12 +37,12 @@ class Tried:
 
     @property
     def as_printed(self) -> bool:
-        """Whether the exit code is the one that the README states beside the command."""
+        """Return whether the exit code is the one that the README states for the command."""
         return self.code == (1 if "exit code 1" in self.command else 0)
 
 
 def commands(readme: str) -> list[str]:
-    """The commands of the `sh` blocks, each with the comments before and behind it."""
+    """Return the commands of the `sh` blocks, each with the comments before and behind it."""
     found: list[str] = []
     comment = ""
     for line in "".join(BLOCK.findall(readme)).splitlines():
@@ -55,13 +55,13 @@ def commands(readme: str) -> list[str]:
 
 
 def installations(readme: str) -> list[str]:
-    """The commands of the table of ways to install that work before nncdbg is in the package index."""
+    """Return the install commands of the table that work before nncdbg is in the package index."""
     rows = readme.split("| install | run |")[1].split("\n\n")[0].splitlines()
     return [span for row in rows if "published" not in row for span in re.findall(r"`([^`]+)`", row)]
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The variables of a fresh container with this machine's package index and certificates."""
+    """Return the variables of a new container with this machine's package index and certificates."""
     index = {
         name: text
         for name, text in os.environ.items()
@@ -73,7 +73,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def play(folder: Path, variables: dict[str, str], typed: list[str], patience: float) -> list[Tried]:
-    """Paste the commands one after the other into one shell. At nncdbg's prompt: `next`, then `quit`."""
+    """Paste the commands in order into one shell. At nncdbg's prompt: `next`, then `quit`."""
     shell = pexpect.spawn(
         "bash", ["--norc", "--noprofile"], cwd=folder, env=variables, dimensions=(40, 80), encoding="utf-8"
     )
@@ -101,7 +101,7 @@ def _try(shell: pexpect.spawn[str], command: str, patience: float) -> Tried:
 
 
 def _read(shell: pexpect.spawn[str], patience: float) -> tuple[str, float]:
-    """What is printed until a prompt waits, without escape sequences; and the longest time without output."""
+    """Return the output up to the next prompt, without escape sequences, and its longest pause."""
     output, silence, last = "", 0.0, time.monotonic()
     while True:
         waits = output.rstrip(" ").endswith((SHELL, PROMPT))
@@ -116,7 +116,7 @@ def _read(shell: pexpect.spawn[str], patience: float) -> tuple[str, float]:
 
 
 def _programs() -> list[str]:
-    """The folders of python3, pipx and uv."""
+    """Return the folders of python3, pipx and uv."""
     found = [shutil.which(name) for name in ("python3", "pipx", "uv")]
     return list(dict.fromkeys(str(Path(path).parent) for path in found if path))
 

@@ -24,7 +24,7 @@ from nncdbg.presentation.stops import layout_at, value_or_reason
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 @command("set", group="changing", arguments="%value[INDEX] = EXPR", completes=("value", "function"))

@@ -30,7 +30,7 @@ class Script:
 
 
 @dataclass(slots=True)
-class Block:
+class CommandBlock:
     """The lines of one command, as typed.
 
     `holds_commands`: the lines are commands, which may be multi-line commands themselves.

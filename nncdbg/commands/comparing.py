@@ -83,7 +83,7 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
     """
     from nncdbg.engine.compilation.code import UNSET
     from nncdbg.engine.errors import NotComputed
-    from nncdbg.engine.time.timeline import EVICTED
+    from nncdbg.engine.time.checkpoints import EVICTED
 
     machine = debugger.timeline.other(branch, debugger.timeline.tick)
     if machine.tick < debugger.timeline.tick and not machine.ended:

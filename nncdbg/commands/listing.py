@@ -90,10 +90,10 @@ def _wanted(session: CommandSession, text: str, last: int) -> range:
 
 
 def _graph_lines(session: CommandSession, name: str, last: int) -> range:
-    if (name,) not in session.debugger.listing.headers:
+    if (name,) not in session.debugger.loaded.listing.headers:
         known = ", ".join("@" + graph for graph in list(session.debugger.program.graphs)[:10])
         raise UsageError(f"the program has no graph @{name}", hint=f"use one of: {known}")
-    first = session.debugger.listing.header_line((name,))
+    first = session.debugger.loaded.listing.header_line((name,))
     return range(first, min(last, first + _PAGE - 1) + 1)
 
 
@@ -178,7 +178,7 @@ def _find(session: CommandSession, path: str) -> Path | None:
 
 def _show_statement(session: CommandSession, block: tuple[str | int, ...], pc: int) -> None:
     debugger = session.debugger
-    line = debugger.listing.line(block, pc)
-    code = debugger.stack[0].code
+    line = debugger.loaded.listing.line(block, pc)
+    code = debugger.control.stack[0].code
     for words in statement_lines(debugger, session.screen, code, line, f"line {line}: "):
         session.screen.put_line(Text(words))

@@ -9,7 +9,7 @@ from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 def _times(name: str, text: str) -> int:

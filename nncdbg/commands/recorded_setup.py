@@ -11,12 +11,12 @@ import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 import numpy as np
 
-from nncdbg.commands.recording import SETUP
+from nncdbg.commands.recording import HEAD, SETUP, Confirm, write_line
 from nncdbg.engine.divergence.observers import digest
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.extensions import BACKENDS, BUILT_IN
@@ -66,19 +66,51 @@ class Setup(msgspec.Struct, frozen=True):
         return {**settings, "inputs": given}
 
 
+def start_recording(
+    path: str, debugger: Debugger, title: str, *, force: bool = False, confirm: Confirm | None = None
+) -> TextIO:
+    """Open `path` for a session on the model `title`, and write its setup.
+
+    An existing recording is overwritten with `force`, or if `confirm` returns True. Raises UsageError if
+    neither is the case, if the file is not a recording, or if it cannot be written.
+    """
+    try:
+        _check_free(Path(path), force, confirm)
+        setup = msgspec.json.encode(setup_of(debugger, title)).decode()
+        file = open(path, "w", encoding="utf-8")  # noqa: SIM115  it stays open for the session
+    except OSError as error:
+        raise UsageError(f"cannot record to {path}: {error.strerror}") from None
+    write_line(file, f"{HEAD}: {' '.join(title.split())}\n{SETUP}{setup}")
+    return file
+
+
+def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    with path.open("rb") as file:
+        ours = file.read(len(HEAD)) == HEAD.encode()
+    if not ours:
+        raise UsageError(f"{path} is not a recorded session, and was not changed", hint="choose another name")
+    if not force and (confirm is None or not confirm(f"overwrite the recording {path}?")):
+        raise UsageError(
+            f"the recording {path} already exists, and was not changed",
+            hint="choose another name, or overwrite the recording with --force",
+        )
+
+
 def setup_of(debugger: Debugger, model: str) -> Setup:
     """Return the setup of a session; `model` is the name as the user typed it."""
     folder = Path(debugger.program.source or model).parent
     files = [Path(model), *(folder / store for store in debugger.program.stores)]
     return Setup(
         model,
-        hashlib.blake2b("\n".join(debugger.listing.lines).encode(), digest_size=16).hexdigest(),
+        hashlib.blake2b("\n".join(debugger.loaded.listing.lines).encode(), digest_size=16).hexdigest(),
         {str(path): _file_digest(path) for path in dict.fromkeys(files) if path.is_file()},
         {name: _recorded(debugger, name, content) for name, content in debugger.inputs.items()},
-        dict(debugger.dims),
-        debugger.seed,
+        dict(debugger.inputs.dims),
+        debugger.inputs.seed,
         debugger.backend.name,
-        debugger.allocation.name,
+        debugger.loaded.allocation.name,
         dict(_versions()),
     )
 
@@ -91,9 +123,9 @@ def _file_digest(path: Path) -> str:
 
 
 def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
-    if name not in debugger.given:
+    if name not in debugger.inputs.given:
         return RecordedInput(digest(content), drawn=True)
-    data = debugger.given[name]
+    data = debugger.inputs.given[name]
     return RecordedInput(digest(content), str(data) if isinstance(data, (str, Path)) else _as_list(content))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.text import Text
 
-from nncdbg.commands.command_blocks import Block, Script
+from nncdbg.commands.command_blocks import CommandBlock, Script
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
 from nncdbg.commands.recording import SETUP
 from nncdbg.commands.table import TABLE, resolve
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nncdbg.commands.recording import Confirm
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.companion import Companion
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.listing import Listing
 
 PROMPT = "(nncdbg) "
@@ -69,7 +69,7 @@ class CommandSession:
         """Expressions to print at each stop, by number."""
         self.scripts: dict[int, Script] = {}
         """Commands to run when a breakpoint stops the program, by its number."""
-        self._block: Block | None = None
+        self._block: CommandBlock | None = None
         self._due: list[tuple[str, bool]] = []
         """Pending commands of the latest stop, each with True if it comes from a recording."""
         self._running_due = False
@@ -140,9 +140,9 @@ class CommandSession:
 
     def collect(self, name: str, take: Callable[[list[str]], None], *, holds_commands: bool = False) -> None:
         """Collect the following lines, up to a line `end`, and pass them to `take`; `name` is the command."""
-        self._block = Block(name, take, holds_commands)
+        self._block = CommandBlock(name, take, holds_commands)
 
-    def _keep(self, block: Block, text: str) -> None:
+    def _keep(self, block: CommandBlock, text: str) -> None:
         if block.ends_with(text):
             self._block = None
             block.take(block.lines)
@@ -289,7 +289,7 @@ class CommandSession:
         if self.make_due(stop):
             return
         show_stop(self.screen, self.debugger, stop, self._shown, written)
-        self._shown = None if stop.reason == "end" else place_of(self.debugger.stack[-1])
+        self._shown = None if stop.reason == "end" else place_of(self.debugger.control.stack[-1])
         if stop.reason == "end":
             self._say_trouble()
         else:

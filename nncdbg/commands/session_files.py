@@ -35,7 +35,8 @@ def record(session: CommandSession, text: str) -> None:
     The file includes the model, inputs, seed, sizes, backend, allocator and versions.  `record`
     overwrites a recording only with --force or after confirmation.
     """
-    from nncdbg.commands.recording import close_recording, start_recording
+    from nncdbg.commands.recorded_setup import start_recording
+    from nncdbg.commands.recording import close_recording
 
     if not text:
         state = "off" if session.recording is None else f"to {session.recording.name}"

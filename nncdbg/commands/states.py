@@ -169,9 +169,9 @@ def _time(session: CommandSession, text: str) -> None:
 def _memory(session: CommandSession, text: str) -> None:
     debugger = session.debugger
     timeline = debugger.timeline
-    session.screen.put(f"allocator {debugger.allocation.name}")
-    session.screen.put(f"buffers in use {_size(debugger.allocation.live_bytes())}")
-    session.screen.put(f"history budget {_size(timeline.budget)}")
+    session.screen.put(f"allocator {debugger.loaded.allocation.name}")
+    session.screen.put(f"buffers in use {_size(debugger.loaded.allocation.live_bytes())}")
+    session.screen.put(f"history budget {_size(timeline.checkpoints.budget)}")
 
 
 def _convenience(session: CommandSession, text: str) -> None:
@@ -211,13 +211,13 @@ def _program(session: CommandSession, text: str) -> None:
 
     debugger = session.debugger
     program = debugger.program
-    session.screen.put(f"{session.title}, {len(debugger.listing.lines)} lines, entry @{program.entry}")
+    session.screen.put(f"{session.title}, {len(debugger.loaded.listing.lines)} lines, entry @{program.entry}")
     opsets = ", ".join(f"{domain or 'onnx'} {version}" for domain, version in program.opsets.items())
     session.screen.put(f"opsets: {opsets or 'the newest supported versions'}")
     for store in program.stores:
         session.screen.put(f"store: {store}")
     for name, graph in program.graphs.items():
-        line = debugger.listing.header_line((name,))
+        line = debugger.loaded.listing.header_line((name,))
         session.screen.put_line(Text(f"line {line}: @{name}, {len(graph.nodes)} statements"))
     counts = Counter(node.op for _, graph in blocks(program) for node in graph.nodes)
     ops = ", ".join(f"{op} {count}" for op, count in counts.most_common())

@@ -66,7 +66,7 @@ def assert_(session: CommandSession, text: str) -> None:
     assertion in CI.
     """
     expression, when, hits = split_watched(needs("assert", text))
-    _say(session, session.debugger.assert_true(expression, when, hits), "Assertion")
+    _say(session, session.debugger.breakpoints.add({"assert": expression}, when, hits), "Assertion")
 
 
 @command("log", group="stopping", arguments="PLACE MESSAGE", completes=_PLACE)
@@ -106,7 +106,7 @@ def watch(session: CommandSession, text: str) -> None:
     if named is not None and (debugger.values.has(named) or not is_computed(expression)):
         _say(session, debugger.watch_value(named, when, hits), "Watchpoint")
     else:
-        _say(session, debugger.watch_expression(expression, when, hits), "Watchpoint")
+        _say(session, debugger.breakpoints.add({"watch": expression}, when, hits), "Watchpoint")
 
 
 @command("catch", group="stopping", arguments="[KIND...] [if EXPR]", completes=("catch",))
@@ -223,11 +223,11 @@ def ignore(session: CommandSession, text: str) -> None:
 def disable(session: CommandSession, text: str) -> None:
     """Disable breakpoints; without NUMBER, all."""
     for number in _numbers(session, "disable", text):
-        session.debugger.enable(number, False)
+        session.debugger.breakpoints.enable(number, False)
 
 
 @command("enable", group="stopping", arguments="[NUMBER...]", completes=("breakpoint",))
 def enable(session: CommandSession, text: str) -> None:
     """Enable breakpoints; without NUMBER, all."""
     for number in _numbers(session, "enable", text):
-        session.debugger.enable(number)
+        session.debugger.breakpoints.enable(number)

@@ -50,19 +50,19 @@ class Watchdog:
 
 
 @each_program
-def stand_by(session: Session) -> None:
+def start_watchdog(session: Session) -> None:
     """Watch the session's program if one of its kernels may crash."""
-    end_watch(session)
-    box = session.program.debugger.black_box
+    end_watchdog(session)
+    box = session.program.debugger.loaded.black_box
     session.client.connection.black_box = box
     if box is None or box.file is None or session.client.connection.descriptor is None:
         return
     session.watchdog = Watchdog(box.file, session.client.connection.descriptor)
-    if end_watch not in session.at_end:
-        session.at_end.append(end_watch)
+    if end_watchdog not in session.at_end:
+        session.at_end.append(end_watchdog)
 
 
-def end_watch(session: Session) -> None:
+def end_watchdog(session: Session) -> None:
     """End the watch over this program."""
     watchdog, session.watchdog = session.watchdog, None
     if watchdog is not None:

@@ -19,8 +19,8 @@ from typing import TypeAlias
 from nncdbg.dap_server.transport.pipes import pending
 from nncdbg.engine.process.threads import BackgroundThread
 
-Tell: TypeAlias = "Callable[[str, str], None]"
-"""``tell(text, category)``; the category is "stdout" or "stderr"."""
+Receive: TypeAlias = "Callable[[str, str], None]"
+"""``receive(text, category)``; the category is "stdout" or "stderr"."""
 
 _CATEGORIES = {1: "stdout", 2: "stderr"}
 
@@ -34,24 +34,24 @@ _PATIENCE = 2.0
 
 
 class Capture:
-    """Redirect output to descriptors 1 and 2 to `tell`, on a separate thread, while entered.
+    """Redirect output to descriptors 1 and 2 to `receive`, on a separate thread, while entered.
 
     The order is kept within each of the two.  `errors` is the descriptor of the original standard error: a
     crash of the process writes its last message there.
     """
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
         self._saved: dict[int, int] = {}
         self._pipes: dict[int, int] = {}
         self._decoders = {
             number: codecs.getincrementaldecoder("utf-8")(errors="replace") for number in _CATEGORIES
         }
         self._had_faults = False
-        self._asked = threading.Condition()
+        self._turn = threading.Condition()
         self._wanted = self._done = 0
         self._ending = False
-        self._telling = False
+        self._passing_on = False
         """Whether the thread may have read data from a pipe that it has not passed on yet."""
         self._woken, self._wake = os.pipe()
         self._thread = BackgroundThread(target=self._read, name="nncdbg-dap-output")
@@ -81,9 +81,9 @@ class Capture:
         for number, saved in self._saved.items():
             # Also closes the write end.
             os.dup2(saved, number)
-        with self._asked:
+        with self._turn:
             self._ending = True
-        self._rouse()
+        self._wake_reader()
         self._thread.join(_PATIENCE)
         if self._thread.is_alive():
             return  # it waits for a client that reads nothing; its descriptors are still in use
@@ -93,15 +93,15 @@ class Capture:
     def flush(self) -> None:
         """Return once all output printed so far is passed on."""
         flush_printed()
-        with self._asked:
-            if not self._telling and not any(map(pending, self._pipes.values())):
+        with self._turn:
+            if not self._passing_on and not any(map(pending, self._pipes.values())):
                 return
             self._wanted += 1
             wanted = self._wanted
-            self._rouse()
-            self._asked.wait_for(lambda: self._done >= wanted or self._ending)
+            self._wake_reader()
+            self._turn.wait_for(lambda: self._done >= wanted or self._ending)
 
-    def _rouse(self) -> None:
+    def _wake_reader(self) -> None:
         os.write(self._wake, b"!")
 
     def _read(self) -> None:
@@ -110,17 +110,17 @@ class Capture:
             poll.register(descriptor, select.POLLIN)
         while True:
             ready = [descriptor for descriptor, _ in poll.poll()]
-            with self._asked:
+            with self._turn:
                 wanted, ending = self._wanted, self._ending
-                self._telling = True
+                self._passing_on = True
             if self._woken in ready:
                 os.read(self._woken, _CHUNK)
             for number, pipe in self._pipes.items():
                 self._drain(number, pipe)
-            with self._asked:
+            with self._turn:
                 self._done = wanted
-                self._telling = False
-                self._asked.notify_all()
+                self._passing_on = False
+                self._turn.notify_all()
             if ending:
                 return
 
@@ -134,7 +134,7 @@ class Capture:
             # An end in the middle of a character is passed on as such.
             text = self._decoders[number].decode(data, final=not data)
             if text:
-                self._tell(text, _CATEGORIES[number])
+                self._receive(text, _CATEGORIES[number])
             if not data:
                 return
 

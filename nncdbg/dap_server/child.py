@@ -26,7 +26,7 @@ from nncdbg.engine.process.threads import BackgroundThread
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 def can_step_into_kernel(session: Session) -> bool:
@@ -83,13 +83,13 @@ def _attach(session: Session, debugpy: Any) -> None:
             )
 
     session.client.say(f"waiting for the Python debugger to attach to {host}:{port}; pause cancels")
-    session.client.ask("startDebugging", {"request": "attach", "configuration": configuration}, answered)
+    session.client.request("startDebugging", {"request": "attach", "configuration": configuration}, answered)
     with cancelling(debugpy.wait_for_client, lambda: _reason(session, refused)) as reasons:
         debugpy.wait_for_client()
     if not debugpy.is_client_connected():
         reason = reasons[0] if reasons else "the Python debugger has disconnected"
         raise UsageError(reason, hint="step over the statement, or try again")
-    watching = BackgroundThread(target=_see_off, args=(session, debugpy), name="nncdbg-dap-child")
+    watching = BackgroundThread(target=_end_tracing, args=(session, debugpy), name="nncdbg-dap-child")
     watching.start()
 
 
@@ -102,7 +102,7 @@ def _reason(session: Session, refused: list[str]) -> str | None:
     return None
 
 
-def _see_off(session: Session, debugpy: Any) -> None:
+def _end_tracing(session: Session, debugpy: Any) -> None:
     """Stop tracing a running program when the Python debugger has disconnected."""
     while debugpy.is_client_connected():
         if session.queue.ended(PACE * 10):

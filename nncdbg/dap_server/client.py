@@ -24,7 +24,7 @@ class Client:
         self.connection = connection
         self.arguments = InitializeRequestArguments(adapter_id="")
         self._lock = threading.Lock()
-        self._asked: dict[int, Callable[[Answer], None]] = {}
+        self._answered: dict[int, Callable[[Answer], None]] = {}
 
     # -- lines and columns -------------------------------------------------------------------
 
@@ -54,16 +54,16 @@ class Client:
         """Send output of the program; `category` is stdout or stderr."""
         self.send_event("output", {"category": category, "output": text})
 
-    def ask(self, command: str, arguments: Any, answered: Callable[[Answer], None]) -> None:
+    def request(self, command: str, arguments: Any, answered: Callable[[Answer], None]) -> None:
         """Send a request to the client; the reader's thread calls `answered` with the response."""
-        # The answer cannot be read before the lock of `send` is free, but may be before `ask` returns.
+        # The answer cannot be read before the lock of `send` is free, but may be before this returns.
         with self._lock:
             seq = self.connection.send({"type": "request", "command": command, "arguments": arguments})
-            self._asked[seq] = answered
+            self._answered[seq] = answered
 
-    def hear(self, answer: Answer) -> None:
+    def receive(self, answer: Answer) -> None:
         """Pass the client's response to the sender of the request."""
         with self._lock:
-            answered = self._asked.pop(answer.request_seq, None)
+            answered = self._answered.pop(answer.request_seq, None)
         if answered is not None:
             answered(answer)

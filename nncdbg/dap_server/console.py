@@ -23,7 +23,7 @@ from nncdbg.presentation.screen import Screen
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 WIDTH = 100
 """Cells of pictures and grids: a console does not report its width."""
@@ -98,14 +98,14 @@ class Console(Terminal):
         self._written.truncate()
         return bounded(text.rstrip("\n"))
 
-    def look_from(self, frame: int | None) -> None:
+    def select_frame(self, frame: int | None) -> None:
         """Select the frame that the client shows, until `up` and `down` select another one."""
         seen = frame, self.debugger.stop
         if seen == self._seen_from or self._playing:
             return
         self._seen_from = seen
         depth = None if frame is None else frame_depth(self.session, frame)
-        frames = len(self.debugger.stack)
+        frames = len(self.debugger.control.stack)
         self.debugger.selected = -1 if depth is None else frames - 1 - depth
 
     # -- moving ------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Console(Terminal):
 
         if self._playing:
             several()
-            self._say()
+            self._print()
         else:
             self._on_runner(several)
 
@@ -154,7 +154,7 @@ class Console(Terminal):
             self._watched(self.run_due)
         finally:
             self._playing = False
-            self._say()
+            self._print()
 
     def play(self, path: str, *, echo: bool) -> int:
         if self._playing:
@@ -182,14 +182,14 @@ class Console(Terminal):
                 self._watched(action)
             finally:
                 self._playing = False
-                self._say()
+                self._print()
             if self.over:
                 self._quit()
             return self.debugger.stop
 
         self.session.program.move(self.session, perform, unasked=True)
 
-    def _say(self) -> None:
+    def _print(self) -> None:
         text = self.take()
         if text:
             self.session.client.say(text)
@@ -201,7 +201,7 @@ class Console(Terminal):
         if self.session.attachment is None:
             self.session.program.terminate(self.session)
         else:
-            self.session.vanished()
+            self.session.handle_disconnect()
 
     def close(self) -> None:
         """Accept no more lines."""

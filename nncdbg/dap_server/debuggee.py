@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 Verb: TypeAlias = "Callable[[], Stop]"
 
@@ -114,7 +114,8 @@ class Debuggee:
         if self.no_debug:
             return self.debugger.run(heed=False)
         numbers = {each.number for each in self.debugger.breakpoints}
-        return self.debugger.stop_here(numbers) or self.debugger.run()
+        stop = self.debugger.control.stop_here(numbers)
+        return self.debugger.run() if stop is None else self.debugger.move(lambda: stop)
 
     def move(self, session: Session, verb: Verb, *, unasked: bool = False) -> None:
         """Answer the current request, then move the program by `verb` and report the stop.
@@ -144,8 +145,8 @@ class Debuggee:
     def _perform(self, session: Session, verb: Verb) -> None:
         stop = self.debugger.stop
         try:
-            look, cancel = how_far(self.debugger), lambda: self._pause_moving(session)
-            with session.progress.under_way("Running", look=look, cancel=cancel):
+            poll, cancel = how_far(self.debugger), lambda: self._pause_moving(session)
+            with session.progress.under_way("Running", poll=poll, cancel=cancel):
                 trace_kernels()
                 stop = verb()
                 if session.console is not None and session.console.debugger is self.debugger:
@@ -161,10 +162,10 @@ class Debuggee:
         except Exception as bug:  # noqa: BLE001  it must not take the user's session with it
             session.client.say(report_crash(bug), "important")
         except BaseException as leaving:  # noqa: BLE001  a kernel may raise anything
-            self.left_by(session, leaving)
+            self.handle_exit(session, leaving)
         self.arrived(session, stop)
 
-    def left_by(self, session: Session, leaving: BaseException) -> None:
+    def handle_exit(self, session: Session, leaving: BaseException) -> None:
         """Report an exit that a kernel attempted (`SystemExit` and the like); the session continues."""
         session.client.say(f"a kernel raised {type(leaving).__name__}: {leaving}", "important")
 
@@ -181,12 +182,12 @@ class Debuggee:
                 return
             self.say_remarks(session)
             if session.state is not State.ENDED:
-                self._stand(session, stop)
+                self._report_arrival(session, stop)
             self.debugger.control.forget_pause()
             session.queue.moving = False
             session.queue.turn.notify_all()
 
-    def _stand(self, session: Session, stop: Stop) -> None:
+    def _report_arrival(self, session: Session, stop: Stop) -> None:
         before, self._failed_at = self._failed_at, None
         if stop.error is not None:
             self._failed_at = self.debugger.timeline.tick, self.debugger.timeline.branch, str(stop.error)
@@ -217,15 +218,15 @@ class Debuggee:
     def say_remarks(self, session: Session) -> None:
         """Send the engine's remarks: NumPy replaced the backend for an op, a listener failed."""
         debugger = self.debugger
-        for line, op in debugger.fallbacks:
+        for line, op in debugger.loaded.fallbacks:
             if op not in self._fallen:
                 self._fallen.add(op)
                 session.client.say(
                     f"{op} has no kernel on {debugger.backend.name}, and runs on numpy (line {line})"
                 )
-        for problem in debugger.problems[self._reported_problems :]:
+        for problem in debugger.control.machine.problems[self._reported_problems :]:
             session.client.say(problem, "important")
-        self._reported_problems = len(debugger.problems)
+        self._reported_problems = len(debugger.control.machine.problems)
 
     # -- ending ------------------------------------------------------------------------------
 

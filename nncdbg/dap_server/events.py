@@ -23,7 +23,7 @@ from nncdbg.engine.escaping import printable
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.control import LogMessage, Stop
+    from nncdbg.engine.stopping.stops import LogMessage, Stop
 
 MAIN_THREAD = 1
 """The only stream of the schedule."""

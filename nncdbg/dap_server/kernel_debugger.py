@@ -32,7 +32,7 @@ _listening: list[tuple[str, int]] = []
 
 def kernel_at(debugger: Debugger) -> CodeType | None:
     """The code of the Python function that runs the next statement; None if there is none."""
-    frame = debugger.stack[-1]
+    frame = debugger.control.stack[-1]
     if debugger.ended or frame.pc == len(frame.code.nodes):
         return None
     if not debugger.backend.runs_op_kernels or not frame.code.runs_kernel(frame.pc):
@@ -108,7 +108,7 @@ def cancelling(wait: Any, reason: Callable[[], str | None]) -> Iterator[list[str
     done = threading.Event()
     reasons: list[str] = []
 
-    def look() -> None:
+    def cancel_on_reason() -> None:
         deadline = time.monotonic() + PATIENCE
         while not done.wait(PACE):
             late = f"no Python debugger attached within {PATIENCE:.0f} s"
@@ -119,7 +119,7 @@ def cancelling(wait: Any, reason: Callable[[], str | None]) -> Iterator[list[str
                 with suppress(RuntimeError):
                     wait.cancel()
 
-    thread = BackgroundThread(target=look, name="nncdbg-dap-child-wait")
+    thread = BackgroundThread(target=cancel_on_reason, name="nncdbg-dap-child-wait")
     thread.start()
     try:
         yield reasons

@@ -31,8 +31,8 @@ PATIENCE = 0.5
 PACE = 0.25
 """Seconds between two polls, and so the least time between two updates."""
 
-Look: TypeAlias = "Callable[[], tuple[str | None, float | None]]"
-"""``look() -> (message, percentage)``, called by the reporting thread; None where unknown."""
+Poll: TypeAlias = "Callable[[], tuple[str | None, float | None]]"
+"""``poll() -> (message, percentage)``, called by the reporting thread; None where unknown."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +40,7 @@ class Work:
     """Work that may take long.  `number` is None until the client is notified of it."""
 
     title: str
-    look: Look
+    poll: Poll
     cancel: Callable[[], None] | None
     request: int | None
     began: float
@@ -71,7 +71,7 @@ class Progress:
         self,
         title: str,
         *,
-        look: Look = _nothing_known,
+        poll: Poll = _nothing_known,
         cancel: Callable[[], None] | None = None,
         request: int | None = None,
     ) -> Iterator[None]:
@@ -82,7 +82,7 @@ class Progress:
         if not self._client.arguments.supports_progress_reporting:
             yield
             return
-        work = Work(title, look, cancel, request, time.monotonic())
+        work = Work(title, poll, cancel, request, time.monotonic())
         self._add(work)
         try:
             yield
@@ -146,7 +146,7 @@ class Progress:
             if time.monotonic() - work.began < PATIENCE:
                 return
             work.number = f"progress-{next(self._numbers)}"
-            work.reported = message, percentage = work.look()
+            work.reported = message, percentage = work.poll()
             start = ProgressStartEventBody(
                 progress_id=work.number,
                 title=work.title,
@@ -157,7 +157,7 @@ class Progress:
             )
             self._client.send_event("progressStart", start)
             return
-        current = message, percentage = work.look()
+        current = message, percentage = work.poll()
         if current != work.reported:
             work.reported = current
             update = ProgressUpdateEventBody(progress_id=work.number, message=message, percentage=percentage)
@@ -172,23 +172,23 @@ _FEWEST = 20
 """Statements of the entry graph below which a percentage is meaningless."""
 
 
-def how_far(debugger: Debugger) -> Look:
+def how_far(debugger: Debugger) -> Poll:
     """Return a poll of a moving program: statements executed, and the fraction of the entry graph done.
 
     The fraction is available in forward execution only.
     """
     start = debugger.timeline.tick
 
-    def look() -> tuple[str | None, float | None]:
+    def poll() -> tuple[str | None, float | None]:
         # The machine counts at the end of a block; this makes it leave the current one, so that the next
         # poll finds the exact count.
         debugger.control.between_statements(_do_nothing)
-        tick, frame = debugger.timeline.tick, debugger.stack[0]
+        tick, frame = debugger.timeline.tick, debugger.control.stack[0]
         count = len(frame.code.nodes)
         percentage = None if tick < start or count < _FEWEST else round(100 * frame.pc / count, 1)
         return f"statement {tick}", percentage
 
-    return look
+    return poll
 
 
 def _do_nothing() -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Source
     from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.dap_server.variables.value_text import Shown
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.stats import Summary
 
 
@@ -62,7 +62,7 @@ def summary_of_run(shown: Shown, name: str, findings: list[RunFinding]) -> RunSu
     """The summary of the program `name`, after its end."""
     debugger = shown.debugger
     glance = Glance(shown, hex=False, between=lambda: None)
-    slots = debugger.stack[0].slots[1 : 1 + len(debugger.inputs)]
+    slots = debugger.control.stack[0].slots[1 : 1 + len(debugger.inputs)]
     inputs = [_value(glance, name, content) for name, content in zip(debugger.inputs, slots, strict=True)]
     outputs = [_value(glance, name, content) for name, content in (debugger.outputs or {}).items()]
     return RunSummaryBody(

@@ -39,7 +39,7 @@ from nncdbg.dap_server.session_parts import (
     StopCommands,
     StopDisplay,
 )
-from nncdbg.dap_server.sources.blocks import Blocks
+from nncdbg.dap_server.sources.block_addresses import BlockAddresses
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.dap_server.variables.handles import Handles
@@ -73,7 +73,7 @@ class Session:
         self.breakpoints = Breakpoints()
         self.exception_filters = ExceptionFilters()
         self.handles = Handles()
-        self.blocks = Blocks()
+        self.blocks = BlockAddresses()
         self.console: StopCommands | None = None
         """The console commands of this client; None before the first."""
         self.read_memory: dict[str, int] = {}
@@ -160,7 +160,7 @@ class Session:
                 if self.queue.due():
                     self.queue.reading = False
                     return self.queue.next_due()
-        self.vanished()
+        self.handle_disconnect()
         return None
 
     def receive(self, body: bytes) -> None:
@@ -168,9 +168,9 @@ class Session:
         try:
             message = parse_message(body)
             if isinstance(message, Answer):
-                self.client.hear(message)
+                self.client.receive(message)
             elif self.admission is None or self.admission.admits(self, message):
-                self._accept(message)
+                self.submit(message)
         except MessageError as error:
             if error.request_seq:
                 self.fail(Request(error.request_seq, error.command, None), error)
@@ -179,10 +179,7 @@ class Session:
                 self.client.say(error.message, "important")
 
     def submit(self, request: Request) -> None:
-        """Serve a request that did not come from the client, in order with the client's own."""
-        self._accept(request)
-
-    def _accept(self, request: Request) -> None:
+        """Serve a request, in the order in which requests arrive."""
         handler = HANDLERS.get(request.command)
         if self.relay is None and self._fits_now(handler):
             self._handle(request)
@@ -309,9 +306,9 @@ class Session:
         """End the session on a signal: a launched program ends with this code, reported to the client."""
         if self.debuggee is not None:
             self.debuggee.end(self, exit_code)
-        self.vanished()
+        self.handle_disconnect()
 
-    def vanished(self) -> None:
+    def handle_disconnect(self) -> None:
         """Handle the client's disconnect: a launched program ends, an attached process continues."""
         debuggee = self.debuggee
         if self.attachment is not None:

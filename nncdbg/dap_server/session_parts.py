@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Request
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 class StopCommands(Protocol):

@@ -39,7 +39,7 @@ from nncdbg.presentation.stops import place_of, show_stop
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 WIDTH = 100
 """Cells of pictures and grids: the width of the terminal is not reported."""
@@ -53,7 +53,7 @@ _KINDS: dict[str, Literal["integrated", "external"]] = {
 }
 
 
-class _Asked(msgspec.Struct):
+class _TerminalRequest(msgspec.Struct):
     line: str | None = None
     complete: str | None = None
     pause: bool = False
@@ -66,11 +66,11 @@ class TerminalWindow:
         self._session = session
         self._folder = Path(tempfile.mkdtemp(prefix="nncdbg-"))
         try:
-            self._place = bind(str(self._folder / "terminal"), guarded=False)
+            self._bound = bind(str(self._folder / "terminal"), guarded=False)
         except NncdbgError:
             shutil.rmtree(self._folder)
             raise
-        self.path = str(self._place.address)
+        self.path = str(self._bound.address)
         self._sending = threading.Lock()
         self._connected: socket.socket | None = None
         self._closed = False
@@ -83,11 +83,11 @@ class TerminalWindow:
 
     def _serve(self) -> None:
         try:
-            connected, _ = self._place.socket.accept()
+            connected, _ = self._bound.socket.accept()
         except OSError:  # closed before a terminal connected
             return
         finally:
-            self._place.close()
+            self._bound.close()
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME_TO_SEND)
         self._connected = connected
         program = self._session.debuggee
@@ -97,23 +97,23 @@ class TerminalWindow:
             self._submit({"expression": "list", "context": "repl"}, self._shown_first)
         with contextlib.suppress(OSError), connected.makefile("rb") as lines:
             for line in lines:
-                self._take(line)
+                self._serve_line(line)
         with self._sending:
             connected.close()
             self._connected = None
 
-    def _take(self, line: bytes) -> None:
+    def _serve_line(self, line: bytes) -> None:
         try:
-            asked = msgspec.json.decode(line, type=_Asked)
+            requested = msgspec.json.decode(line, type=_TerminalRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._send({"error": f"the message is malformed: {error}"})
             return
-        if asked.pause:
+        if requested.pause:
             self._pause()
-        elif asked.complete is not None:
-            self._complete(asked.complete)
+        elif requested.complete is not None:
+            self._complete(requested.complete)
         else:
-            self._submit({"expression": asked.line or "", "context": "repl"}, self._answer)
+            self._submit({"expression": requested.line or "", "context": "repl"}, self._answer)
 
     def _pause(self) -> None:
         session = self._session
@@ -172,7 +172,7 @@ class TerminalWindow:
             return
         debugger = self._session.program.debugger
         before = self._before
-        self._before = None if stop.reason == "end" else place_of(debugger.stack[-1])
+        self._before = None if stop.reason == "end" else place_of(debugger.control.stack[-1])
         if not spoke:
             written = StringIO()
             show_stop(Screen(written, written, width=WIDTH), debugger, stop, before, stop.reason == "step")
@@ -187,7 +187,7 @@ class TerminalWindow:
         self._closed = True
         # Wakes the thread, whether it waits in `accept` or in a read.
         with contextlib.suppress(OSError):
-            self._place.socket.shutdown(socket.SHUT_RDWR)
+            self._bound.socket.shutdown(socket.SHUT_RDWR)
         with self._sending:
             if self._connected is not None:
                 with contextlib.suppress(OSError):
@@ -231,4 +231,4 @@ def open_window(session: Session) -> None:
             )
             window.close()
 
-    session.defer(lambda: session.client.ask("runInTerminal", arguments, answered))
+    session.defer(lambda: session.client.request("runInTerminal", arguments, answered))

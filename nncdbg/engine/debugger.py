@@ -5,7 +5,7 @@ The terminal, the protocol server and scripts translate into these calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path as FilePath
@@ -13,39 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.search import candidates, constant_names
-from nncdbg.engine.diagnosis.instrumentation import Instrumentation, allocation_on
-from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
+from nncdbg.engine.diagnosis.instrumentation import allocation_on
+from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
-from nncdbg.engine.execution.linking import Allocation, Cover, Linker
-from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.execution.supplied import SuppliedResults
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.expression import (
     check_condition,
     evaluate,
     split_definition,
 )
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import Array
+from nncdbg.engine.graph import Array, type_of
 from nncdbg.engine.inputs.binding import Note, bind
 from nncdbg.engine.inputs.consumers import Consumers
-from nncdbg.engine.launch import Loaded, generator_of
+from nncdbg.engine.launch import CompiledProgram
 from nncdbg.engine.memory.budget import parse_bytes
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
-from nncdbg.engine.stopping.control import Control, LogMessage, Stop
+from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.placement import Placement
 from nncdbg.engine.stopping.setting import Breakpoints
+from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.stopping.traps import Traps
-from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.time.deviations import Edit
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
 from nncdbg.engine.time.visits import left_micro_program
 from nncdbg.engine.values.awaited import Awaited
@@ -53,13 +48,12 @@ from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.editing import change
 from nncdbg.engine.values.new_values import from_text
 from nncdbg.engine.values.tensor import Tensor
-from nncdbg.engine.values.values import Outputs, Values, type_of
+from nncdbg.engine.values.values import Outputs, Values
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
-    from nncdbg.engine.diagnosis.trail import Trail
     from nncdbg.engine.execution.black_box import BlackBox
     from nncdbg.engine.observers.oracle import MicroCheck
 
@@ -72,7 +66,8 @@ class Debugger(RichOutput):
       that are not given are drawn at random from `seed`; `notes` reports them.
     * `dims`: symbolic sizes by name.
     * `backend`: the kernels to run: the name of a backend (`nncdbg.engine.extensions`), or a Backend.  An
-      op without a kernel fails, or runs on NumPy with `fallback` (see `fallbacks`).
+      op without a kernel fails, or runs on NumPy with `fallback` (see
+      `loaded.fallbacks`).
     * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
       on a device), or an Allocation.
     * `history`: the bytes that old values may use, a number or text such as ``"4GiB"``; default: a
@@ -81,6 +76,7 @@ class Debugger(RichOutput):
     * `check`: ``"micro"`` runs micro programs beside the kernels (see `micro`).
     * `max_ops`: stop after this many statements, and again after each further `max_ops`.
     * `folder`: the folder of the files named in `inputs`; default: the current one.
+    * `compiled`: the compiled code of an earlier run (`loaded`), used if the inputs have the same types.
     * `black_box`: records the running statement, in case a kernel ends the process.
     * `supervision`: moves the program (see `nncdbg.listen`).
 
@@ -89,6 +85,10 @@ class Debugger(RichOutput):
 
     notes: list[Note]
     """The choices made for sizes and inputs that were not given."""
+    stop: Stop
+    """The latest stop."""
+    selected: int
+    """The number of the frame that the user selected, 0 for the innermost; -1 if none."""
 
     @collector_paused()
     def __init__(
@@ -106,124 +106,75 @@ class Debugger(RichOutput):
         check: str | None = None,
         max_ops: int | None = None,
         folder: FilePath | None = None,
+        compiled: CompiledProgram | None = None,
         black_box: BlackBox | None = None,
         supervision: Supervision = PROCESS,
     ) -> None:
         program = load(program)
         self.program = program
-        self.seed = seed
-        self.listing: Listing = program.as_listing()
-        self.supervision = supervision
-        self.messages: list[str] = []
-        """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
-        self.said: Callable[[LogMessage], None] = lambda message: self.messages.append(message.text)
-        """Receives each message at once, on the thread that moves the program."""
-        self._folder = folder
-        self._bind(inputs, dims)
         self.backend = backend_of(backend)
-        self.allocation = allocation_on(self.backend, allocator)
-        self._running = Running()
-        self._fallback = Fallback(self.backend) if fallback else None
-        self._supplied = SuppliedResults(self.backend.to_device)
-        covers: list[Cover] = [each.cover for each in (self._fallback, self._supplied) if each is not None]
-        if black_box is not None:
-            covers.append(
-                lambda kernels, call, statement: black_box.cover(
-                    kernels, call, statement, self.loaded.line(statement.code, statement.pc), self._running
-                )
+        self.inputs = bind(
+            program.graph,
+            inputs,
+            dims,
+            seed,
+            folder=folder,
+            consumers=Consumers(program, program.as_listing().line),
+        )
+        """The arrays by name; `dims`, `seed` and `given` are the sizes, the seed and the inputs as given."""
+        self.notes = [*map(Note, program.notes), *self.inputs.notes]
+        if compiled is None or not compiled.accepts(self.inputs):
+            allocation = allocation_on(self.backend, allocator)
+            compiled = CompiledProgram(
+                program, self.backend, allocation, seed, fallback, statistics, black_box
             )
-        linker = Linker(self.backend, self.allocation, generator_of(self._running, seed), covers)
-        self._awaited = Awaited(linker, self._supplied, folder, self._say)
-        self.loaded = Loaded(program, self.listing, linker)
-        self.observers = Instrumentation(linker, self._found, statistics)
-        if check is not None:
-            self.observers.check(check, program, self.listing, lambda: self.timeline.replaying)
-        self.black_box = black_box
-        if black_box is not None:
-            self.notes = [*map(Note, black_box.begin(program, self.backend)), *self.notes]
-        self._entry = self.loaded.entry(list(self.inputs.values()))
-        self._types = [*map(type_of, self.inputs.values())]
-        self._limits = parse_bytes(history), max_ops
-        self._program_names = frozenset(candidates(program, "value") | constant_names(program))
-        self._begin()
-
-    def _bind(self, inputs: Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> None:
-        consumers = Consumers(self.program, self.listing.line)
-        bound = bind(self.program.graph, inputs, dims, self.seed, folder=self._folder, consumers=consumers)
-        self.inputs = bound.arrays
-        self.given = {name.removeprefix("%"): data for name, data in (inputs or {}).items()}
-        """The inputs as given: texts, numbers, arrays."""
-        self.dims = bound.dims
-        self.notes = [*map(Note, self.program.notes), *bound.notes]
-
-    def _begin(self) -> None:
-        placed = [self.backend.to_device(array) for array in self.inputs.values()]
-        self.machine = Machine(self._entry, placed, self.loaded.call, self._running)
-        self._take_control(*self._limits)
-        self.loaded.arrived = self._code_arrived
-        self.selected = -1
-        self.stop: Stop = self.control.here("entry")
-
-    def begin_anew(self, inputs: Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> bool:
-        """Restart with other inputs and the compiled code; return False if their types need other code.
-
-        Requires a run without set values, caught findings and measurements.  Raises as Debugger does for
-        its inputs.
-        """
-        self._bind(inputs, dims)
-        if [*map(type_of, self.inputs.values())] != self._types:
-            return False
-        self.allocation.begin_again()
-        self._begin()
-        return True
-
-    def release(self) -> None:
-        """Drop every value; `begin_anew` sets inputs again."""
-        self.inputs = {}
-        self.given = {}
-        self.observers.unfollow()
-        self._running.frames = []
-        self._begin()
+            if check is not None:
+                compiled.observers.check(check, lambda: self.timeline.replaying)
+            if black_box is not None:
+                self.notes = [*map(Note, black_box.begin(program, self.backend)), *self.notes]
+        self.loaded = compiled
+        self.observers = compiled.observers
+        self._folder = folder
+        self._supervision = supervision
+        self._begin(parse_bytes(history), max_ops)
 
     def __repr__(self) -> str:
         stop = self.stop
         if stop.reason == "end":
-            state = f"ended after {self.machine.tick} statements"
+            state = f"ended after {self.timeline.tick} statements"
         else:
             op = stop.node.op if stop.node is not None else "return"
             state = f"stopped ({stop.reason}) at line {stop.line}: {op}"
         return printable(f"<Debugger {self.program.summary()}; {state}>")
 
-    def _take_control(self, history: int, max_ops: int | None) -> None:
-        """Create the objects that move and inspect the machine, which is at its first statement."""
-        self.timeline: Timeline = Timeline(self.machine, history, self.allocation)
-        self.timeline.passed_edits = self._passed_edits
-        self.allocation.begin(self.machine, self._house_keeping, self.loaded.line)
+    def _begin(self, history: int, max_ops: int | None) -> None:
+        """Create the machine at the first statement, and the objects that move and inspect it."""
+        loaded = self.loaded
+        machine = loaded.begin(self.inputs)
+        self.timeline = Timeline(machine, history, loaded.allocation)
+        self._awaited = Awaited(
+            loaded.linker, loaded.supplied, self._folder, lambda text: self.control.say(text)
+        )
         self._innermost = Values(
-            self.machine,
+            machine,
             self.timeline,
-            self.loaded.line,
-            self._program_names,
-            self.loaded.names_in,
-            self.listing.prefixes,
+            loaded.line,
+            loaded.names,
+            loaded.names_in,
+            loaded.listing.prefixes,
             to_host=self.backend.to_host,
             supplied=self._awaited.content,
         )
-        self._judge = Judge(self._innermost, self.observers.catches, self.loaded.listing_of, self.inputs)
-        traps = Traps(self.loaded.codes)
-        self.control = Control(
-            self.machine,
-            self.timeline,
-            traps,
-            self._judge.holds,
-            lambda judged: self.said(self._judge.message(judged)),
-            self._judge.settle,
-            self._judge.describe,
-            self.loaded.formula,
-        )
-        self.control.limit = Limit(max_ops, self.machine) if max_ops is not None else None
-        placement = Placement(self.program, self.listing, self.loaded.listing_of)
-        self.breakpoints: Breakpoints = Breakpoints(placement, traps, self._innermost)
+        traps = Traps(loaded.codes)
+        judge = Judge(self._innermost, traps, self.observers.catches, loaded.listing_of, self.inputs)
+        self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
+        loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
+        self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
+        placement = Placement(self.program, loaded.listing, loaded.listing_of)
+        self.breakpoints = Breakpoints(placement, traps, self._innermost)
+        loaded.arrived, loaded.found = self._code_arrived, self._found
+        self.selected = -1
+        self.stop = self.control.here("entry")
 
     # -- breakpoints -----------------------------------------------------------------------
 
@@ -257,32 +208,9 @@ class Debugger(RichOutput):
         """Stop after each statement that writes `value` (and makes `when` true)."""
         return self.breakpoints.add({"data": value}, when, hits)
 
-    def watch_expression(
-        self, expression: str, when: str | None = None, hits: int | str | None = None
-    ) -> Breakpoint:
-        """Stop after each statement that changes the result of an expression, such as ``"%h[0, 3]"``.
-
-        The first result counts as a change unless it is false.  Raises ExpressionError, and UsageError for
-        an element outside a value of known sizes.
-        """
-        return self.breakpoints.add({"watch": expression}, when, hits)
-
-    def assert_true(
-        self, expression: str, when: str | None = None, hits: int | str | None = None
-    ) -> Breakpoint:
-        """Stop after each statement that writes an operand of an expression and makes it false.
-
-        An expression with ``$out`` is evaluated after every statement.  Raises ExpressionError, UsageError.
-        """
-        return self.breakpoints.add({"assert": expression}, when, hits)
-
     def delete(self, number: int | None = None) -> None:
         """Delete one breakpoint, or all.  Raises UsageError for an unknown number."""
         self.breakpoints.delete(number)
-
-    def enable(self, number: int, enabled: bool = True) -> None:
-        """Enable or disable a breakpoint."""
-        self.breakpoints.enable(number, enabled)
 
     def catch(self, *kinds: str, when: str | None = None) -> None:
         """Stop where a NaN (`nan`) or Inf (`inf`) originates, a value overflows, or memory is misused.
@@ -297,37 +225,6 @@ class Debugger(RichOutput):
         """Stop catching these kinds; without arguments, all."""
         self.observers.uncatch(kinds or tuple(self.observers.catches.conditions))
 
-    def follow(self) -> Trail:
-        """Track NaN and Inf from here on: where they originate, propagate and end.
-
-        Tracking stops nothing; catches work as before.
-        """
-        from nncdbg.engine.diagnosis.trail import Trail
-
-        slots = self.machine.frames[0].slots[1 : 1 + len(self.inputs)]
-        trail = Trail(
-            self.machine,
-            dict(zip(self.inputs, slots, strict=True)),
-            self.backend.to_host,
-            self.allocation.whole,
-            self.diagnosis,
-            self._follow_soon,
-            lambda: self.timeline.replaying,
-        )
-        self.observers.follow(trail)
-        if trail.start():
-            self.observers.begin_following()
-        return trail
-
-    def _follow_soon(self, first: Callable[[], None]) -> None:
-        """Before the next statement call `first`, then follow each statement from there on."""
-
-        def begin() -> None:
-            first()
-            self.observers.begin_following()
-
-        self.control.between_statements(begin)
-
     # -- moving ----------------------------------------------------------------------------
 
     def move(self, verb: Callable[..., Stop], *arguments: Any) -> Stop:
@@ -336,18 +233,10 @@ class Debugger(RichOutput):
         Every method that moves the program calls this one.
         """
         self.control.journey = None
-        stop = self.supervision.move(self, partial(verb, *arguments))
+        stop = self._supervision.move(self, partial(verb, *arguments))
         self.selected = -1
         self.stop = stop
         return stop
-
-    def stop_here(self, numbers: Container[int]) -> Stop | None:
-        """Return the stop that these breakpoints make before the next statement of a program not yet run.
-
-        `run` executes that statement, because the user has already seen the stop there.
-        """
-        stop = self.control.stop_here(numbers)
-        return None if stop is None else self.move(lambda: stop)
 
     def run(self, *, heed: bool = True) -> Stop:
         """Run until something stops the program; `Stop.reason` is the cause.
@@ -376,7 +265,7 @@ class Debugger(RichOutput):
     def run_to(self, *, line: int) -> Stop:
         """Run until the next statement is at `line`, or is the first one after it."""
         self.control.check_not_ended()
-        place = self.listing.next_site(line)
+        place = self.loaded.listing.next_site(line)
         if place is None:
             raise UsageError(f"no statement at or after line {line}")
         site = place[1]
@@ -391,7 +280,9 @@ class Debugger(RichOutput):
 
         With `micro`, undo only the return from its micro program, if the statement ran by one.
         """
-        return self.move(lambda: self.control.step_back(into=micro and left_micro_program(self.machine)))
+        return self.move(
+            lambda: self.control.step_back(into=micro and left_micro_program(self.control.machine))
+        )
 
     def step_back_into(self) -> Stop:
         """Undo the last executed statement, in whatever frame it ran."""
@@ -403,7 +294,7 @@ class Debugger(RichOutput):
 
     def reverse_continue(self) -> Stop:
         """Go back to the previous breakpoint hit or caught finding, else to the start."""
-        return self.move(self.control.reverse_continue, self._judge.settle_before)
+        return self.move(self.control.reverse_continue)
 
     def restart(self) -> Stop:
         """Go back to the first statement of this branch; keep breakpoints.
@@ -431,26 +322,14 @@ class Debugger(RichOutput):
     @property
     def values(self) -> Values:
         """Names and values visible in the selected frame."""
-        return self.values_at(len(self.machine.frames) - 1 - max(0, self.selected))
+        return self.values_at(len(self.control.stack) - 1 - max(0, self.selected))
 
     def values_at(self, depth: int) -> Values:
         """Return the names and values visible in the frame at `depth`, 0 for the outermost."""
-        frame = self.machine.frames[depth]
-        pc, done = self.statement_at(depth)
+        frame = self.control.stack[depth]
+        pc, done = self.stop.statement_in(frame)
         current = Current.after(frame, pc) if done else Current.before(frame, pc)
         return replace(self._innermost, depth=depth, current=current)
-
-    def statement_at(self, depth: int) -> tuple[int, bool]:
-        """Return (pc, whether it has run) of the current statement of the frame at `depth`.
-
-        This is the next statement, or in the frame of the stop, the executed statement that caused it.
-        """
-        frame, stop = self.machine.frames[depth], self.stop
-        nodes = frame.code.nodes
-        ran = stop.frame is frame and stop.node is not None and 0 < frame.pc <= len(nodes)
-        if ran and nodes[frame.pc - 1] is stop.node:
-            return frame.pc - 1, True
-        return frame.pc, False
 
     def value(self, name: str) -> Array:
         """Return the array at this moment, read-only; `name` may be an unambiguous part of a long name.
@@ -496,15 +375,15 @@ class Debugger(RichOutput):
             self._awaited.set(name, value, index, scope)
             return self.timeline.branches[self.timeline.branch]
         if isinstance(value, str) and (now := type_of(scope.content(name))) and now.dtype != "str":
-            value = from_text(name, now, value, self._folder, self._say)
+            value = from_text(name, now, value, self._folder, self.control.say)
         return change(scope, name, value, index, self.backend.to_device)
 
     @property
     def awaited(self) -> tuple[str, ...]:
         """Return the results of the next statement that can be set because its op has no kernel."""
-        if self.machine.ended:
+        if self.ended:
             return ()
-        frame = self.machine.frames[-1]
+        frame = self.control.stack[-1]
         code, pc = frame.code, frame.pc
         failed = isinstance(self.stop.error, UnsupportedOp) and pc < len(code.nodes)
         return self._awaited.names(code, pc, failed and self.stop.node is code.nodes[pc])
@@ -512,81 +391,44 @@ class Debugger(RichOutput):
     @property
     def outputs(self) -> Outputs | None:
         """The program's results by name; None until it has ended."""
-        return self.values.outputs() if self.machine.ended else None
+        return self.values.outputs() if self.ended else None
 
     # -- frames ----------------------------------------------------------------------------
 
     @property
     def frames(self) -> list[Frame]:
         """The stack, innermost first."""
-        return list(reversed(self.machine.frames))
-
-    @property
-    def stack(self) -> Sequence[Frame]:
-        """The stack, outermost first: the index of a frame is its depth."""
-        return self.machine.frames
+        return list(reversed(self.control.stack))
 
     @property
     def ended(self) -> bool:
         """Whether the entry graph has returned."""
-        return self.machine.ended
+        return self.control.machine.ended
 
     @property
     def diagnosis(self) -> Diagnosing:
         """Finds causes of NaN, Inf and zeros."""
         from nncdbg.engine.diagnosis.diagnosing import Diagnosing
 
-        return Diagnosing(self.loaded, self.backend.to_host, self.backend.name)
+        return Diagnosing(self.loaded)
 
     def mark(self, name: str) -> Mark:
         """Name this moment, for `go_to`."""
         return self.timeline.mark(name)
 
     @property
-    def problems(self) -> list[str]:
-        """Failures beside the program, oldest first: listeners detached after raising."""
-        return self.machine.problems
-
-    @property
     def micro(self) -> MicroCheck | None:
         """The comparison of kernels with their micro programs; None without ``check="micro"``."""
         return self.observers.micro
 
-    @property
-    def fallbacks(self) -> list[tuple[int | None, str]]:
-        """(line, op) of each statement that ran on NumPy because the backend has no kernel for it."""
-        fallen = self._fallback.fallen if self._fallback is not None else []
-        return [(self.loaded.line(each.code, each.pc), each.code.nodes[each.pc].op) for each in fallen]
-
     # -- called by the engine ----------------------------------------------------------------
-
-    def explain(self, error: BaseException, frame: Frame, pc: int) -> NncdbgError:
-        """Return a statement's error with its place, its operands, and the origins of their sizes."""
-        return self._judge.explain(error, frame, pc)
 
     def _code_arrived(self, code: Code) -> None:
         self.breakpoints.reach(code)
         self.control.blocks_arrived()
 
-    def _passed_edits(self, edits: Sequence[Edit], again: bool) -> None:
-        places = [f"%{each.name} at line {self.loaded.line(each.at.code, each.at.pc)}" for each in edits]
-        count = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
-        text = f"{count} re-applied: {', '.join(places)}"
-        if not again:
-            text = f"{count} of branch {self.timeline.branch} will be re-applied: {', '.join(places)}"
-            text += f"; `branch {self.timeline.without(edits[0])}` returns to the run without it"
-        self._say(text)
-
-    def _say(self, text: str) -> None:
-        frame = self.machine.frames[-1]
-        self.said(LogMessage(text, frame, self.loaded.line(frame.code, frame.pc)))
-
-    def _house_keeping(self) -> None:
-        if self.timeline.over_budget:
-            self.control.between_statements()
-
     def _found(self, finding: Finding) -> None:
         if self.observers.trail is not None:
             self.observers.trail.found(finding)
-        if self._judge.concerns(finding):
+        if self.control.judge.concerns(finding):
             self.control.found(finding)

@@ -64,6 +64,11 @@ def integer_range(name: str) -> tuple[int, int]:
     return (0, (1 << bits) - 1) if name[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
 
+def largest(name: str) -> float:
+    """Return the largest finite number of a float type."""
+    return float(ml_dtypes.finfo(NUMPY[name]).max)
+
+
 def name_of(dtype: Any) -> str:
     """Return the short name of a NumPy dtype; strings of any width are `str`.
 

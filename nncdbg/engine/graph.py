@@ -80,6 +80,15 @@ class OptionalType:
 Type: TypeAlias = "TensorType | SequenceType | OptionalType"
 
 
+def type_of(content: Any) -> TensorType | None:
+    """Return the type of a tensor in a slot."""
+    from nncdbg.engine.dtypes import name_of
+
+    if hasattr(content, "dtype") and hasattr(content, "shape"):
+        return TensorType(name_of(content.dtype), tuple(content.shape))
+    return None
+
+
 def tensor_only(type: Type | None) -> TensorType | None:
     """Return the type if it is a known tensor type, else None."""
     return type if isinstance(type, TensorType) else None

@@ -1,203 +1,94 @@
-"""Launch a program: bind inputs, compile and link code, create the machine at its first statement."""
+"""The compiled code of a program, linked for runs that begin one after another."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
-from nncdbg.engine.compilation.search import blocks
-from nncdbg.engine.errors import GraphError, NncdbgError
-from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.linking import Linker
-from nncdbg.engine.execution.machine import Running
-from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type
-from nncdbg.engine.ops.schema import check_opsets, split
-from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.text.short_names import ProgramNames, ShortNames
-from nncdbg.engine.values.explanation import excerpt
-from nncdbg.engine.values.values import type_of
-from nncdbg.textual_repr.printer import listing
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends.fallback import Fallback
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.search import candidates, constant_names
+from nncdbg.engine.diagnosis.instrumentation import Instrumentation
+from nncdbg.engine.execution.black_box import BlackBox
+from nncdbg.engine.execution.findings import Finding, Report
+from nncdbg.engine.execution.linking import Allocation, Cover, Linker
+from nncdbg.engine.execution.loaded import Loaded, generator_of
+from nncdbg.engine.execution.machine import Machine, Running
+from nncdbg.engine.execution.supplied import SuppliedResults
+from nncdbg.engine.graph import Program, Type, type_of
 
 
-@dataclass(slots=True)
-class Loaded:
-    """The compiled code of a program: the entry at once, called graphs and micro programs on first use.
+class CompiledProgram(Loaded):
+    """Owns the compiled code of a program, its allocation and its observers; `begin` starts a run.
 
-    `linker.codes` holds every code; `arrived` is called for each one that is added during the run.
+    A Debugger has one run.  After `release`, another Debugger can run inputs of the same types without
+    compiling, if the first one set no values, caught no findings and measured nothing.
     """
 
-    program: Program
-    listing: Listing
-    linker: Linker
-    arrived: Callable[[Code], None] = lambda code: None
-    _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
-    _formulas: dict[tuple[Any, ...], Code | None] = field(default_factory=dict)
-    _arrays: dict[int, Array] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<Loaded {self.program.summary()}; {len(self.linker.codes)} blocks compiled>"
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        allocation: Allocation,
+        seed: int,
+        fallback: bool,
+        statistics: bool,
+        black_box: BlackBox | None = None,
+    ) -> None:
+        self.allocation = allocation
+        self.running = Running()
+        self.supplied = SuppliedResults(backend.to_device)
+        self._fallback = Fallback(backend) if fallback else None
+        covers: list[Cover] = [each.cover for each in (self._fallback, self.supplied) if each is not None]
+        self.black_box = black_box
+        if black_box is not None:
+            covers.append(
+                lambda kernels, call, statement: black_box.cover(
+                    kernels, call, statement, self.line(statement.code, statement.pc), self.running
+                )
+            )
+        linker = Linker(backend, allocation, generator_of(self.running, seed), covers)
+        super().__init__(program, program.as_listing(), linker)
+        self.found: Report = _ignore
+        """Called with each finding of the run."""
+        self.observers = Instrumentation(self, lambda finding: self.found(finding), statistics)
+        self.names = frozenset(candidates(program, "value") | constant_names(program))
+        """The names of all values and constants."""
+        self._entry: Code | None = None
+        self._types: list[Type | None] = []
 
     @property
-    def codes(self) -> Sequence[Code]:
-        """The blocks compiled so far, the entry graph first."""
-        return self.linker.codes
+    def fallbacks(self) -> list[tuple[int | None, str]]:
+        """(line, op) of each statement that ran on NumPy because the backend has no kernel for it."""
+        fallen = self._fallback.fallen if self._fallback is not None else []
+        return [(self.line(each.code, each.pc), each.code.nodes[each.pc].op) for each in fallen]
 
-    def entry(self, inputs: Sequence[Array]) -> Code:
-        """Return the entry's code for these inputs.
+    def accepts(self, inputs: Mapping[str, Any]) -> bool:
+        """Return whether the compiled code can run these inputs."""
+        return [*map(type_of, inputs.values())] == self._types
 
-        Raises GraphError for an unsupported opset, and for errors at any sizes.  If only the sizes of these
-        inputs do not match, the statement fails when it runs, so that the user can step up to it.
+    def begin(self, inputs: Mapping[str, Any]) -> Machine:
+        """Return a machine at the first statement.  Compiles the entry graph for the first inputs.
+
+        Raises GraphError as `entry` does.
         """
-        used = {split(node.op)[0] for _, graph in blocks(self.program) for node in graph.nodes}
-        check_opsets(self.program.opsets, used)
-        graph = self.program.graphs[self.program.entry]
-        types = [type_of(array) for array in inputs]
-        try:
-            return self._compile(self.program, graph.name, types)
-        except GraphError:
-            if all(
-                known is None or value.type == known for value, known in zip(graph.inputs, types, strict=True)
-            ):
-                raise
-        declared = [
-            value.type or (TensorType(known.dtype) if known else None)
-            for value, known in zip(graph.inputs, types, strict=True)
-        ]
-        return self._compile(self.program, graph.name, declared)
+        if self._entry is None:
+            self._entry = self.entry(list(inputs.values()))
+            self._types = [*map(type_of, inputs.values())]
+        else:
+            self.allocation.begin_again()
+        placed = [*map(self.linker.backend.to_device, inputs.values())]
+        return Machine(self._entry, placed, self.call, self.running)
 
-    def call(self, name: str, inputs: Sequence[Any]) -> Code:
-        """Return the code of a called graph, one per combination of element types."""
-        types = [type_of(value) for value in inputs]
-        key = (name, *(known.dtype if known else None for known in types))
-        if key not in self._called:
-            graph = self.program.graphs[name]
-            if len(types) != len(graph.inputs):
-                raise GraphError(f"@{name} takes {len(graph.inputs)} operands, not {len(types)}")
-            elements = [TensorType(known.dtype) if known else None for known in types]
-            merged = [
-                value.type if element is None or _fits(value.type, element) else element
-                for value, element in zip(graph.inputs, elements, strict=True)
-            ]
-            self._called[key] = self._compile(self.program, name, merged)
-        return self._called[key]
-
-    def formula(self, frame: Frame) -> Code | None:
-        """Return the micro program of a frame's statement, for its operands; None for a primitive."""
-        code, pc = frame.code, frame.pc
-        if not code.runs_kernel(pc):
-            return None
-        return self.formula_for(code, pc, code.operands_of(pc, frame.slots))
-
-    def formula_for(self, code: Code, pc: int, operands: Sequence[Any]) -> Code | None:
-        """Return the micro program of a statement for these operands; None for a primitive."""
-        types = [type_of(value) for value in operands]
-        key = (code, pc, tuple(types))
-        if key not in self._formulas:
-            program = formula_of(code.nodes[pc], types, code.opsets)
-            if program is not None and len(program.graphs[program.entry].outputs) < _wanted(code.nodes[pc]):
-                program = None  # The formula computes the main results only; this statement uses more.
-            given = [known for known in types if known is not None]
-            self._formulas[key] = (
-                self._compile(program, program.entry, given, formula=program) if program is not None else None
-            )
-        return self._formulas[key]
-
-    def listing_of(self, code: Code) -> Listing:
-        """Return the text that contains the statements of a code."""
-        return self._text(code.formula)
-
-    def _text(self, formula: Program | None) -> Listing:
-        if formula is None:
-            return self.listing
-        if "printed" not in formula.kept:
-            formula.kept["printed"] = listing(formula)
-        return formula.kept["printed"]  # type: ignore[no-any-return]
-
-    def line(self, code: Code, pc: int) -> int | None:
-        """Return the line of a statement in the listing of its program or micro program."""
-        return self.listing_of(code).line(code.path, pc)
-
-    def names_of(self, code: Code) -> ProgramNames:
-        """Return the names of the program of a block: the debugged program, or a micro program."""
-        program = code.formula or self.program
-        if "names" not in program.kept:
-            program.kept["names"] = ProgramNames(program)
-        return program.kept["names"]  # type: ignore[no-any-return]
-
-    def names_in(self, code: Code) -> ShortNames:
-        """Return the names visible in a block, with their short forms."""
-        return self.names_of(code).at(code.path)
-
-    def _compile(
-        self, program: Program, name: str, types: Sequence[Type | None], formula: Program | None = None
-    ) -> Code:
-        def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
-            return _placed(error, self._text(formula), path, pc, program)
-
-        compiler = Compiler(program, lambda constant: self._read(constant, program), complain)
-        code = compiler.compile(program.graphs[name], types)
-        if formula is not None:
-            _mark_formula(code, formula)
-        self.linker.link(code)
-        self.arrived(code)
-        return code
-
-    def _read(self, constant: Constant, program: Program) -> Array:
-        # One array per constant, shared by all frames of a graph.
-        key = id(constant)
-        if key not in self._arrays:
-            self._arrays[key] = initial_data(constant, program)
-        return self._arrays[key]
+    def release(self) -> CompiledProgram:
+        """Drop every value of the run and the references to its debugger; return the program."""
+        self.observers.unfollow()
+        self.running.frames = []
+        self.found, self.arrived = _ignore, _ignore
+        self.allocation.begin(self.begin({}), lambda: None, self.line)
+        return self
 
 
-def _fits(declared: Type | None, element: TensorType) -> bool:
-    return isinstance(declared, TensorType) and declared.dtype == element.dtype
-
-
-def _wanted(node: Node) -> int:
-    """Return the number of outputs that the statement names, up to its last one."""
-    return max((index for index, value in enumerate(node.outputs, 1) if value.name), default=0)
-
-
-def _mark_formula(code: Code, program: Program) -> None:
-    stack = [code]
-    while stack:
-        each = stack.pop()
-        each.formula = program
-        for bodies in each.bodies.values():
-            stack.extend(bodies)
-
-
-def _placed(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
-    """Return the error with its statement underlined and its source position in the user's model."""
-    error.excerpt = excerpt(text, path, pc)
-    node = _node_at(program, path, pc)
-    location = node.location if node is not None else None
-    error.source = str(location) if location is not None else None
-    return error
-
-
-def _node_at(program: Program, path: Path, pc: int) -> Node | None:
-    """Return the statement at a place; None for the last line of a block."""
-    graph = program.graphs[str(path[0])]
-    for node, body in zip(path[1::2], path[2::2], strict=True):
-        graph = graph.nodes[int(node)].subgraphs[int(body)]
-    return graph.nodes[pc] if pc < len(graph.nodes) else None
-
-
-def generator_of(running: Running, seed: int) -> Callable[[Path, int], np.random.Generator]:
-    """Return random streams keyed by (seed, statement, iteration of every frame): equal at every replay."""
-
-    def generator(path: Path, pc: int) -> np.random.Generator:
-        *outer, inner = running.frames
-        place = repr((seed, path, pc, inner.iteration, [(frame.pc, frame.iteration) for frame in outer]))
-        digest = hashlib.blake2b(place.encode(), digest_size=16).digest()
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
-
-    return generator
+def _ignore(arrived: Finding | Code) -> None:
+    """Ignore findings and blocks: there is no run."""

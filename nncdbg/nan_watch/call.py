@@ -56,23 +56,22 @@ def watch(
     measured = gates.measured or gates.ranges or good is not None or record is not None
     on_host = isinstance(backend, str) and backend_of(backend).on_host
     reused = on_host and runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
-    settings = backend, seed, "guard" in gates.kinds
-    debugger: Debugger | None = None
+    settings = backend, seed, "guard" in gates.kinds, revision()
+    known, compiled = program.kept.pop("watched", (None, None)) if reused else (None, None)
 
     def make(seed: int, statistics: bool) -> Debugger:
-        nonlocal debugger
-        if reused:
-            known, debugger = program.kept.pop("watched", (None, None))
-            if (
-                debugger
-                and known == (settings, revision())
-                and debugger.begin_anew(inputs, fields.get("dims"))
-            ):
-                return debugger
-        memory = usual_allocation(allocator, backend, gates, statistics)
+        nonlocal compiled
         debugger = Debugger(
-            program, inputs, backend=backend, allocator=memory, seed=seed, statistics=statistics, **fields
+            program,
+            inputs,
+            backend=backend,
+            allocator=usual_allocation(allocator, backend, gates, statistics),
+            seed=seed,
+            statistics=statistics,
+            compiled=compiled if known == settings else None,
+            **fields,
         )
+        compiled = debugger.loaded
         return debugger
 
     report = watch_runs(
@@ -85,8 +84,7 @@ def watch(
         good=good,
         record_to=record,
     )
-    if reused and debugger is not None and not (report.error or report.findings):
-        debugger.release()
-        program.kept["watched"] = (settings, revision()), debugger
+    if reused and compiled is not None and not (report.error or report.findings):
+        program.kept["watched"] = settings, compiled.release()
     report.watched = Watched.of(program, gates)
     return report

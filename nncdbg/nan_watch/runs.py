@@ -13,7 +13,7 @@ from nncdbg.nan_watch.records import FAILED, OK, TRIPPED, UNSUPPORTED, Case, Rep
 from nncdbg.nan_watch.watching import MAX_FINDINGS, watch_run
 
 if TYPE_CHECKING:
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.nan_watch.baselines.recording import Recording
 
 MakeDebugger = Callable[[int, bool], Debugger]

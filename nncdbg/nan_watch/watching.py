@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.compilation.code import Statement
+from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.errors import StoppedRun
 from nncdbg.engine.execution.findings import NUMERIC
 from nncdbg.engine.execution.linking import Allocation
@@ -18,10 +18,11 @@ from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.training import judge_loop
 from nncdbg.nan_watch.records import FindingSite, Operand, Report, Use, WatchFinding
+from nncdbg.nan_watch.sites import site_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.nan_watch.measuring.measuring import Measuring
 
 MAX_FINDINGS = 20
@@ -55,7 +56,7 @@ def watch_run(
     """
     debugger.uncatch()
     move = run or debugger.run
-    trail = debugger.follow()
+    trail = debugger.observers.follow(debugger.control)
     started = time.perf_counter()
     stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started
@@ -166,19 +167,3 @@ def _other(sighting: Sighting, debugger: Debugger) -> FindingSite | None:
         return None
     at = sighting.other
     return site_of(at.code, at.pc, _first_output(at), debugger)
-
-
-def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> FindingSite:
-    """Return the location of a statement; with the pc ENTRANCE, the line of the block's parameters."""
-    graph = code.graph.name or str(code.path[0])
-    if pc == ENTRANCE:
-        return FindingSite(debugger.loaded.listing_of(code).header_line(code.path), graph, "", "", value)
-    line = debugger.loaded.line(code, pc)
-    text = debugger.loaded.listing_of(code).lines[line - 1].strip() if line is not None else ""
-    if pc >= len(code.nodes):
-        return FindingSite(line, graph, "", "return", value, text=text)
-    node = code.nodes[pc]
-    place = node.location
-    if place is None:
-        return FindingSite(line, graph, "", node.op, value, text=text)
-    return FindingSite(line, graph, place.name or "", node.op, value, place.file, place.line, text)

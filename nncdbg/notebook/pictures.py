@@ -11,7 +11,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.presentation.character_images import MARK_COLORS
 from nncdbg.presentation.elements import is_text
 from nncdbg.presentation.png_images import Colors, encoded, painted
-from nncdbg.stats.blocks import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, reduce_blocks
+from nncdbg.stats.blocks import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, BlockReduction, reduce_blocks
 
 _CELLS = 128
 """Most cells of an image along an axis, and most points of a line."""
@@ -63,7 +63,7 @@ def _steps(array: Array) -> list[int]:
     return [-(-size // _CELLS) for size in array.shape]
 
 
-def _blocks(array: Array) -> Blocks:
+def _blocks(array: Array) -> BlockReduction:
     return reduce_blocks(array, _steps(array), "mean", lambda: None)
 
 
@@ -74,7 +74,7 @@ def _scale(parts: list[Array]) -> tuple[float, float]:
     return (float(flat.min()), float(flat.max())) if flat.size else (0.0, 0.0)
 
 
-def _painted(blocks: Blocks, low: float, high: float) -> Colors:
+def _painted(blocks: BlockReduction, low: float, high: float) -> Colors:
     """Return the colors (u8[rows, columns, 3]) of an image, scaled from `low` to `high`."""
     colors = painted(blocks.data, low, high)
     for bit, color in zip((NEGATIVE_INFINITY, POSITIVE_INFINITY, NAN), reversed(MARK_COLORS), strict=True):
@@ -90,7 +90,7 @@ def _image(colors: Colors, height: int) -> str:
     return f'<img src="{source}" width="{width}" height="{height}" alt="">'
 
 
-def _line(blocks: Blocks, height: int) -> str:
+def _line(blocks: BlockReduction, height: int) -> str:
     """Return a line over the elements, with a mark at non-finite ones."""
     low, high = _scale([blocks.data])
     count, width = len(blocks.data), 2 * height

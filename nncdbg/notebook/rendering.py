@@ -11,7 +11,7 @@ from nncdbg.engine.comparison.report import DiffReport
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Program
-from nncdbg.engine.stopping.control import Stop
+from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.text.short_names import ProgramNames
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs

@@ -9,7 +9,7 @@ from nncdbg.engine.backends import Backend
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError
 from nncdbg.engine.frontends import ProgramSource
-from nncdbg.engine.stopping.control import Stop
+from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.values.values import Outputs
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.observers import Verification
     from nncdbg.engine.execution.linking import Allocation
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -43,9 +43,9 @@ def under_way(debugger: Debugger, screen: Screen, pause: Callable[[], None] | No
 
 def print_messages(debugger: Debugger, screen: Screen) -> None:
     """Print the logpoint messages since the last call."""
-    said = debugger.messages[:]
+    said = debugger.control.messages[:]
     # The program may append messages meanwhile, in another thread.
-    del debugger.messages[: len(said)]
+    del debugger.control.messages[: len(said)]
     for message in said:
         screen.put(message)
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.values.slicing import Origin, Slicing, Visit
 from nncdbg.presentation.short_statements import named
 from nncdbg.presentation.stops import layout_in, names_on, statement_lines

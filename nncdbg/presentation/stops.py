@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.stopping.breakpoints import Breakpoint
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.short_names import ProgramNames
     from nncdbg.presentation.elements import Layout
     from nncdbg.presentation.screen import Screen
@@ -44,7 +44,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
         screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
     elif words := _reason(debugger, stop):
         screen.put(with_short_names(debugger, screen, words))
-    frame = debugger.stack[-1]
+    frame = debugger.control.stack[-1]
     if place_of(frame) != before:
         screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
     for name in _names(debugger, stop, written):
@@ -92,14 +92,14 @@ def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, h
 
 def with_short_names(debugger: Debugger, screen: Screen, words: str) -> str:
     """Return a sentence with the short names of the values of the innermost frame."""
-    code = debugger.stack[-1].code
+    code = debugger.control.stack[-1].code
     names = names_on(debugger, screen, code)
     return named(words, names.at(code.path), 0) if names is not None else words
 
 
 def breakpoint_words(debugger: Debugger, screen: Screen, found: Breakpoint) -> str:
     """Return the location of a breakpoint, with the short names of the block of its first line."""
-    block = debugger.listing.block(found.lines[0]) if found.lines else None
+    block = debugger.loaded.listing.block(found.lines[0]) if found.lines else None
     names = names_on(debugger, screen, debugger.loaded.codes[0])
     return named(str(found), names.at(block), 0) if names is not None and block is not None else str(found)
 
@@ -131,7 +131,7 @@ def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
     if stop.node is not None and (stop.finding is not None or stop.error is not None):
         done = stop.node.outputs if stop.error is None else ()
         return unique([*operand_names(stop.node), *(value.name for value in done)])
-    frame = debugger.stack[-1]
+    frame = debugger.control.stack[-1]
     if not written and stop.reason != "data":
         return []
     if frame.pc == 0:
@@ -146,7 +146,7 @@ def fallbacks(debugger: Debugger) -> list[tuple[str, str]]:
     name = debugger.backend.name
     return [
         (op, f"line {line}: {op} ran on NumPy because {name} has no kernel for it")
-        for line, op in debugger.fallbacks
+        for line, op in debugger.loaded.fallbacks
     ]
 
 
@@ -161,7 +161,7 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def _window(screen: Screen, debugger: Debugger, stop: Stop) -> list[Text]:
-    frame = stop.frame or debugger.stack[-1]
+    frame = stop.frame or debugger.control.stack[-1]
     listing = debugger.loaded.listing_of(frame.code)
     marks = marks_of(debugger, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))

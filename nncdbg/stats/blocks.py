@@ -23,7 +23,7 @@ Reduction: TypeAlias = Literal["mean", "min", "max", "absmax", "range"]
 """`absmax` is the element farthest from zero, with its sign; `range` is the minimum and the maximum."""
 
 NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY = 1, 2, 4
-"""Bits of `Blocks.flags`."""
+"""Bits of `BlockReduction.flags`."""
 
 _PIECE = 1 << 20
 """Elements reduced at a time, so that intermediate results stay in the cache."""
@@ -37,7 +37,7 @@ _Part: TypeAlias = "tuple[slice, ...]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class BlockReduction:
     """One cell per block in `data`, NaN without a finite element; `range` has two along a last axis.
 
     `flags` (u8, one cell per block) has the bits of the non-finite elements in the block. `nan`,
@@ -57,7 +57,7 @@ def reduce_blocks(
     reduction: Reduction,
     between: Between,
     minus: npt.NDArray[Any] | None = None,
-) -> Blocks:
+) -> BlockReduction:
     """Reduce each block of `steps[i]` elements along axis i to a cell; the last blocks may be shorter.
 
     Complex elements are reduced by their absolute values. With `minus`, a tensor of the same shape, the
@@ -86,7 +86,7 @@ def reduce_blocks(
                 flags[place] = _blockwise(np.bitwise_or, odd, steps)
                 for number, bit in enumerate((NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY)):
                     counts[number] += int(np.count_nonzero(odd & bit))
-    return Blocks(data, flags, *counts)
+    return BlockReduction(data, flags, *counts)
 
 
 def numbers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

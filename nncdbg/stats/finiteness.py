@@ -51,6 +51,13 @@ def _is_finite_plain(array: Array) -> bool:
         return bool(np.isfinite(array).all())
 
 
+def holds(value: Any, kind: str) -> bool:
+    """Whether a tensor contains a NaN (kind nan) or an infinity (kind inf)."""
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.hasobject:
+        return False
+    return bool(bad(np.asarray(value), kind).any())
+
+
 def bad(array: Array, kind: str) -> Array:
     """Return a mask of the elements that are NaN (kind nan) or infinite (kind inf).
 

@@ -65,6 +65,16 @@ def inspector(dtype_name: str) -> Inspector | None:
     )
 
 
+class Inspectors(dict[np.dtype[Any], "Inspector | None"]):
+    """The inspectors by dtype, each stored once it is compiled; None before that."""
+
+    def __missing__(self, dtype: np.dtype[Any]) -> Inspector | None:
+        compiled = inspector(dtypes.name_of(dtype))
+        if compiled is not None:
+            self[dtype] = compiled
+        return compiled
+
+
 def inspect_plain(
     array: npt.NDArray[Any],
     before: npt.NDArray[np.uint8],

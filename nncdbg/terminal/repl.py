@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nncdbg.commands.recording import close_recording, start_recording
+from nncdbg.commands.recording import close_recording
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.process.collector import collector_paused
@@ -60,6 +60,8 @@ def converse(session: CommandSession, options: argparse.Namespace, greet: Callab
     if sys.stdin.isatty():
         session.confirm = confirmed
     if options.record:
+        from nncdbg.commands.recorded_setup import start_recording
+
         session.recording = start_recording(
             options.record, session.debugger, session.title, force=options.force, confirm=session.confirm
         )

@@ -23,7 +23,7 @@ from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.repl import confirmed, read_lines
 
 if TYPE_CHECKING:
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.stopping.supervision import Verb
 
 

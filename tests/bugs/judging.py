@@ -116,12 +116,12 @@ class Figures:
 
     @property
     def origin(self) -> float:
-        """Share of the bugs whose origin is exactly right."""
+        """Share of the bugs with exactly the right origin."""
         return self.origins / self.bugs
 
     @property
     def cause(self) -> float:
-        """Share of the bugs with a cause whose reported cause is right."""
+        """Share of the right causes among the bugs with a cause."""
         return self.causes / self.explained
 
     def __str__(self) -> str:

@@ -49,8 +49,11 @@ class Subject:
         arena = PlacedAllocation(mutant.plan)
         debugger = nncdbg.Debugger(self.program, self.inputs, allocator=arena, statistics=False)
         # A loop with an overwritten condition may never end.
-        while not debugger.machine.ended and debugger.machine.tick <= 2 * len(self.history.steps) + 100:
-            outcome = debugger.machine.step()
+        while (
+            not debugger.control.machine.ended
+            and debugger.control.machine.tick <= 2 * len(self.history.steps) + 100
+        ):
+            outcome = debugger.control.machine.step()
             if getattr(outcome, "error", None) is not None:
                 return True
         outputs = debugger.outputs

@@ -68,7 +68,7 @@ class History:
         self.steps: list[Step] = []
         self.sizes: dict[Site, int] = {}
         self._known: list[dict[int, Copy]] = [{}]
-        machine = self.debugger.machine
+        machine = self.debugger.control.machine
         while not machine.ended:
             self._take_step()
         self.outputs: Mapping[str, Any] = self.debugger.outputs or {}
@@ -78,12 +78,12 @@ class History:
         return self.debugger.loaded.codes
 
     def line(self, at: At) -> int:
-        return self.debugger.listing.line(*at)
+        return self.debugger.loaded.listing.line(*at)
 
     # -- recording the steps -------------------------------------------------------------------
 
     def _take_step(self) -> None:
-        machine = self.debugger.machine
+        machine = self.debugger.control.machine
         frame, depth = machine.frames[-1], len(machine.frames)
         code, pc, iteration, here = frame.code, frame.pc, frame.iteration, self._known[-1]
         operands = code.operands[pc]

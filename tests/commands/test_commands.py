@@ -134,7 +134,7 @@ def session(repository: Path) -> CommandSession:
         ("next ", []),
     ],
 )
-def test_completion(session: CommandSession, line: str, expected: list[str]) -> None:
+def test_completion_lists_candidates(session: CommandSession, line: str, expected: list[str]) -> None:
     assert candidates(session, line)[1] == expected
 
 
@@ -225,10 +225,10 @@ def test_run_of_a_started_program_needs_confirmation(session: CommandSession) ->
     session.confirm = lambda question: False
     session.execute("r")
     assert debugger.timeline.tick > 0
-    assert not debugger.machine.ended
+    assert not debugger.control.machine.ended
     session.confirm = lambda question: True
     session.execute("r")
-    assert debugger.machine.ended
+    assert debugger.control.machine.ended
     session.confirm = None
     session.execute("restart")
 
@@ -242,7 +242,7 @@ def test_run_of_a_started_program_needs_confirmation(session: CommandSession) ->
         ('%"a \\" b, c", 2', ['%"a \\" b, c"', "2"]),
     ],
 )
-def test_expressions_between_commas(text: str, parts: list[str]) -> None:
+def test_expressions_are_split_at_commas(text: str, parts: list[str]) -> None:
     assert separated(text) == parts
 
 

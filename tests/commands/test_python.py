@@ -104,7 +104,7 @@ def test_a_traceback_has_the_frames_of_the_user_only(session: CommandSession) ->
 
 
 def test_an_error_of_a_callback_below_the_debugger_hides_its_frames(session: CommandSession) -> None:
-    lines = ["py", "def when(message):", "    raise KeyError('mine')", "debugger.said = when"]
+    lines = ["py", "def when(message):", "    raise KeyError('mine')", "debugger.control.said = when"]
     lines += ["debugger.break_at(line=6, log='here')", "debugger.run()", "end"]
     text = output_of(session, *lines)
     assert "KeyError: 'mine'" in text
@@ -143,7 +143,7 @@ def test_a_block_without_end_is_an_error(session: CommandSession, tmp_path: Path
     assert output_of(session, "py 1 + 1") == "2\n"
 
 
-def test_python_inside_commands_of_a_breakpoint(session: CommandSession) -> None:
+def test_python_runs_in_commands_of_a_breakpoint(session: CommandSession) -> None:
     lines = ["break 7", "commands", "silent", "py", "for v in range(2):", "  print('v', v)", "end", "end"]
     output_of(session, *lines)
     assert output_of(session, "continue") == "v 0\nv 1\n"

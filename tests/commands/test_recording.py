@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.commands.recorded_setup import read_setup
-from nncdbg.commands.recording import close_recording, start_recording
+from nncdbg.commands.recorded_setup import read_setup, start_recording
+from nncdbg.commands.recording import close_recording
 from nncdbg.terminal.main import main
 from nncdbg.terminal.repl import confirmed
 

@@ -49,7 +49,7 @@ def stepped_run(case: Case) -> None:
         )
         debugger.catch(*MEMORY)
         _step_to_end(debugger)
-        assert not debugger.problems, debugger.problems
+        assert not debugger.control.machine.problems, debugger.control.machine.problems
         compare(_outputs(debugger), wanted, case)
 
 
@@ -84,7 +84,7 @@ def _step_to_end(debugger: nncdbg.Debugger) -> None:
 
 
 def _position(debugger: nncdbg.Debugger) -> list[tuple[Any, ...]]:
-    return [(frame.code.path, frame.pc, frame.iteration) for frame in debugger.machine.frames]
+    return [(frame.code.path, frame.pc, frame.iteration) for frame in debugger.control.machine.frames]
 
 
 def _run(program: Program, inputs: Sequence[Any], allocator: str) -> list[Any]:

@@ -16,7 +16,7 @@ from tests.dap_server.client import Client, stdio_client
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-RELEASE_TIMEOUT = 5.0
+RELEASE_TIMEOUT = 30.0
 """Seconds in which the resources of a test must be released."""
 
 

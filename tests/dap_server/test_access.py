@@ -63,7 +63,7 @@ requests = b"".join([
 answers, held = [], []
 for _ in range(count):
     connected = socket.socket(family)
-    connected.settimeout(10)
+    connected.settimeout(60)
     data = b""
     try:
         connected.connect(address)
@@ -201,7 +201,7 @@ def test_silent_connections_of_another_user_do_not_block_the_owner() -> None:
     with listening() as listener, stranger(listener, 100, "silent"):
         began = time.monotonic()
         assert_served(listener)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
 
 
 @needs_root
@@ -236,7 +236,7 @@ def test_silent_clients_of_the_same_user_do_not_block_others() -> None:
                 silent.sendall(b"Content-Length: 50\r\n\r\nhalf")
         began = time.monotonic()
         assert_served(listener)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
 
 
 def test_of_two_initialized_clients_the_first_to_launch_is_served() -> None:
@@ -305,10 +305,12 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
 held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1500)]
 import nncdbg
 host, port = nncdbg.listen(("127.0.0.1", 0))
-connected = socket.create_connection((host, port), 20)
+connected = socket.create_connection((host, port), 60)
 body = b'{"seq":1,"type":"request","command":"initialize","arguments":{"adapterID":"x"}}'
 connected.sendall(b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
-print(connected.fileno(), connected.recv(65536).count(b'"success":true'))
+reader = connected.makefile("rb")
+length = int(reader.readline().removeprefix(b"Content-Length: "))
+print(connected.fileno(), reader.read(2 + length).count(b'"success":true'))
 """
 
 

@@ -228,7 +228,7 @@ def test_stale_references_are_refused_with_a_hint_after_every_move(
                     if not answer["success"]:
                         refused += 1
                         assert command not in ("scopes", "variables", "stepInTargets", "dataBreakpointInfo")
-                        assert any(words in answer["message"] for words in HINTS), (move, command, answer)
+                        assert any(hint in answer["message"] for hint in HINTS), (move, command, answer)
         assert refused > 100, "too few references were stale"
 
 

@@ -178,7 +178,7 @@ def test_an_interrupted_call_runs_to_its_own_end(program: Any) -> None:
         nncdbg.wait_for_client()
         d = debugger()
         say(d.run_to(line=7).reason, d.stop.line)
-        say(d.step_over().line if not d.machine.ended else "ended")
+        say(d.step_over().line if not d.ended else "ended")
         """
     )
     with running.client((5,)) as client:

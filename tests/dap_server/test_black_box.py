@@ -17,7 +17,7 @@ import nncdbg
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.execution.black_box import BlackBox, last_run
 from nncdbg.engine.process.last_words import read_box, sentence
-from tests.dap_server.client import Client, stdio_client
+from tests.dap_server.client import TIMEOUT, Client, stdio_client
 
 DEATHS = {
     "segv": "os.kill(os.getpid(), signal.SIGSEGV)",
@@ -71,7 +71,7 @@ def deadly(folder: Path, death: str) -> tuple[Path, Path]:
 def run(model: Path, library: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nncdbg.terminal.main", "run", str(model), "--json"]
     command += ["--input", "x=ones", "--op-library", str(library)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
 
 
 def boxes(home: Path) -> list[Path]:
@@ -156,8 +156,8 @@ def test_a_watchdog_runs_only_for_user_kernels_and_ends_with_the_session(home: P
             assert len(found) == expected
             client.send("disconnect")
             client.expect_end()
-            server.wait(10)
-            assert psutil.wait_procs(found, 10)[1] == []
+            server.wait(TIMEOUT)
+            assert psutil.wait_procs(found, TIMEOUT)[1] == []
             client.none_of("terminated")
     assert boxes(home) == []
 
@@ -171,7 +171,7 @@ def test_a_server_killed_between_kernels_reports_no_crash(home: Path) -> None:
         server.kill()
         client.expect_end()
         client.none_of("terminated")
-        assert psutil.wait_procs(found, 10)[1] == []
+        assert psutil.wait_procs(found, TIMEOUT)[1] == []
     assert last_run(model) is None
 
 

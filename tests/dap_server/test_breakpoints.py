@@ -347,9 +347,9 @@ def test_a_thousand_breakpoints_in_a_long_listing_bind_quickly(tmp_path: Path) -
     with stdio_client(cwd=tmp_path) as client:
         client.start(program)
         wanted = [{"line": line, "condition": "$line > 0"} for line in range(5, 10_005, 10)]
-        begun = time.perf_counter()
+        began = time.perf_counter()
         reported = set_lines(client, program, *wanted)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - began
         assert all(each["verified"] for each in reported)
         assert seconds < 10, "binding must not scan the listing once per breakpoint"
         assert set_lines(client, program, *wanted[:500])[499]["id"] == reported[499]["id"]

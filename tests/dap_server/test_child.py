@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.dap_server.client import Client, read_body, socket_client, stdio_client
+from tests.dap_server.client import TIMEOUT, Client, read_body, socket_client, stdio_client
 
 pytest.importorskip("debugpy")
 
@@ -90,7 +90,7 @@ class Child:
 
     def __init__(self, configuration: dict[str, Any]) -> None:
         address = configuration["connect"]["host"], configuration["connect"]["port"]
-        self.socket = socket.create_connection(address, timeout=30)
+        self.socket = socket.create_connection(address, timeout=TIMEOUT)
         self.reader = self.socket.makefile("rb")
         self.seq = 0
         self.send("initialize", {"adapterID": "debugpy", "pathFormat": "path"})
@@ -304,4 +304,4 @@ def test_a_python_breakpoint_of_debugpy_does_not_stop_the_server(tmp_path: Path)
             client.expect_stop("function breakpoint")
             client.request("disconnect", {})
         python.close()
-        assert process.wait(30) == 0
+        assert process.wait(TIMEOUT) == 0

@@ -36,7 +36,7 @@ from tests.dap_server.test_transport import ENDLESS
 
 Message = dict[str, Any]
 
-WAIT = 30.0
+WAIT = 60.0
 """Seconds to wait for each response."""
 
 PER_SESSION = 40

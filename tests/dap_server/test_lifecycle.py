@@ -96,8 +96,8 @@ def test_a_run_reports_its_start_and_its_end_once(client: Client) -> None:
     client.launch(FIRST)
     client.request("configurationDone")
     _expect_end(client, 0)
-    begun, ended = ["process", "initialized", "thread"], ["thread", "exited 0", "terminated"]
-    assert _events(client) == [*begun, "nncdbg/summary", *ended]
+    started, ended = ["process", "initialized", "thread"], ["thread", "exited 0", "terminated"]
+    assert _events(client) == [*started, "nncdbg/summary", *ended]
     process = next(each["body"] for each in client.messages if each.get("event") == "process")
     assert process["name"] == "first_steps.nnc"
     assert process["startMethod"] == "launch"

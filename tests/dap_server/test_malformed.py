@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from nncdbg.dap_server.transport.framing import MAX_BODY, frame
-from tests.dap_server.client import Client, read_body, stdio_client
+from tests.dap_server.client import TIMEOUT, Client, read_body, stdio_client
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.servers import Server, serving
 
@@ -220,7 +220,7 @@ def test_a_client_may_vanish_within_a_frame(server: Server, data: bytes, tmp_pat
     with server.client() as client:
         check_session(client)
     command = [sys.executable, "-m", "nncdbg.terminal.main", "dap"]
-    done = subprocess.run(command, input=data, capture_output=True, cwd=tmp_path, timeout=30)
+    done = subprocess.run(command, input=data, capture_output=True, cwd=tmp_path, timeout=TIMEOUT)
     assert done.returncode == 0, done
     assert not done.stderr, done
     assert bool(done.stdout) == bool(data), "a partial frame gets an error message"

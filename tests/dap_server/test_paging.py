@@ -131,12 +131,12 @@ def billion(tmp_path: Path) -> Path:
 def test_a_tensor_of_a_billion_elements_is_not_scanned(client: Client, tmp_path: Path, billion: Path) -> None:
     before = time.perf_counter()
     client.start(negate(tmp_path, "f32[1000000000]"), inputs={"x": billion.name})
-    assert time.perf_counter() - before < 10, "it is mapped into memory, not read"
+    assert time.perf_counter() - before < 30, "it is mapped into memory, not read"
     whole = client.variables("Inputs")["%x"]
     assert whole["value"] == "f32[1000000000] …"
     assert whole["indexedVariables"] == 10**9
     seconds = []
-    for start in (0, 10**9 - 100, 500_000_000):
+    for start in (0, 10**9 - 100, 500_000_000) * 5:
         before = time.perf_counter()
         arguments = {"filter": "indexed", "start": start, "count": 100}
         found = names(client, whole["variablesReference"], **arguments)

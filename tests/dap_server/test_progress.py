@@ -102,12 +102,12 @@ def test_a_run_reports_the_executed_share_of_the_graph(client: Client, tmp_path:
     start(client, straight(tmp_path, 100, "progress.Wait"), opLibrary=["ops.py"])
     client.request("continue", {"threadId": 1})
     began = time.monotonic()
-    begun = client.expect_event("progressStart")
-    assert (begun["title"], begun["cancellable"]) == ("Running", True)
-    assert "requestId" not in begun
+    started = client.expect_event("progressStart")
+    assert (started["title"], started["cancellable"]) == ("Running", True)
+    assert "requestId" not in started
     client.expect_event("terminated")
     took = time.monotonic() - began
-    reported = updates(client, begun["progressId"])
+    reported = updates(client, started["progressId"])
     percentages = [body["percentage"] for body in reported]
     assert percentages == sorted(percentages)
     assert len(percentages) >= 3, events(client)
@@ -132,16 +132,16 @@ def test_a_quick_step_is_not_reported(client: Client, tmp_path: Path) -> None:
 def test_a_run_is_cancelled_by_its_progress(client: Client, loop: Path) -> None:
     start(client, loop)
     client.request("continue", {"threadId": 1})
-    begun = client.expect_event("progressStart")
-    assert "percentage" not in begun, "the length of a loop is unknown"
+    started = client.expect_event("progressStart")
+    assert "percentage" not in started, "the length of a loop is unknown"
     first = client.expect_event("progressUpdate")
     second = client.expect_event("progressUpdate")
     assert int(second["message"].split()[1]) > int(first["message"].split()[1]) > 0
-    client.request("cancel", {"progressId": begun["progressId"]})
-    client.expect_event("progressEnd", progressId=begun["progressId"])
+    client.request("cancel", {"progressId": started["progressId"]})
+    client.expect_event("progressEnd", progressId=started["progressId"])
     client.expect_stop("pause")
     ended_once(client)
-    client.request("cancel", {"progressId": begun["progressId"]})
+    client.request("cancel", {"progressId": started["progressId"]})
     client.request("cancel", {"progressId": "no such thing"})
     assert client.move("next")["reason"] == "step"
 
@@ -153,9 +153,9 @@ def test_moving_back_reports_no_percentage(client: Client, loop: Path) -> None:
     client.request("pause", {"threadId": 1})
     client.expect_stop("pause")
     client.request("reverseContinue", {"threadId": 1})
-    begun = client.expect_event("progressStart")
-    assert "percentage" not in begun
-    client.request("cancel", {"progressId": begun["progressId"]})
+    started = client.expect_event("progressStart")
+    assert "percentage" not in started
+    client.request("cancel", {"progressId": started["progressId"]})
     client.expect_event("stopped")
     ended_once(client)
 
@@ -198,9 +198,9 @@ def test_a_long_launch_is_reported_and_can_be_cancelled(client: Client, tmp_path
     client.request("initialize", {"adapterID": "nncdbg", **FLAGS})
     options = {"program": str(model), "inputs": {"x": "ones"}, "stopOnEntry": True}
     seq = client.send("launch", {**options, "opLibrary": ["slow.py", "ops.py"]})
-    begun = client.expect_event("progressStart")
-    assert (begun["title"], begun["requestId"]) == ("Loading the program", seq)
-    client.request("cancel", {"progressId": begun["progressId"]})
+    started = client.expect_event("progressStart")
+    assert (started["title"], started["requestId"]) == ("Loading the program", seq)
+    client.request("cancel", {"progressId": started["progressId"]})
     (tmp_path / "go").touch()
     response = client.expect_response(seq)
     assert (response["success"], response["message"]) == (False, "cancelled")

@@ -207,8 +207,8 @@ def test_prose_of_the_schema_is_not_copied() -> None:
     for module in (types, requests, events, tables):
         text = Path(str(module.__file__)).read_text(encoding="utf-8")
         assert "#" not in text
-        words = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
-        prose = {one for one in words if isinstance(one, str) and re.search(r"\w \w", one)}
+        constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+        prose = {one for one in constants if isinstance(one, str) and re.search(r"\w \w", one)}
         assert prose <= {module.__doc__, "No field of its own."}
 
 

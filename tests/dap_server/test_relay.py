@@ -125,7 +125,7 @@ def attach(client: Client, connect: Message, *lines: int) -> list[int]:
     return [each["id"] for each in reported]
 
 
-def begin(client: Client, **flags: Any) -> Message:
+def initialize(client: Client, **flags: Any) -> Message:
     return client.request("initialize", {"adapterID": "nncdbg", **flags})
 
 
@@ -135,10 +135,10 @@ def client(tmp_path: Path) -> Iterator[Client]:
         yield connected
 
 
-def test_a_whole_session_through_the_relay(client: Client, program: Start, tmp_path: Path) -> None:
+def test_a_session_works_through_the_relay(client: Client, program: Start, tmp_path: Path) -> None:
     running = program(token="secret")
     # The client's capabilities apply in the other process.
-    begin(client, linesStartAt1=False, supportsMemoryEvent=True)
+    initialize(client, linesStartAt1=False, supportsMemoryEvent=True)
     graph = {"source": {"path": str(tmp_path / "graph.nnc")}}
     attach_seq = client.send("attach", {"connect": {"port": int(running.place), "token": "secret"}})
     # Sent before the response, as some clients do; it is handled after `attach`.
@@ -175,7 +175,7 @@ def reference(client: Client) -> int:
 def test_a_vanished_client_on_a_unix_socket_lets_the_program_run(program: Start, tmp_path: Path) -> None:
     running = program(str(tmp_path / "socket"))
     with stdio_client(cwd=tmp_path) as client:
-        begin(client)
+        initialize(client)
         attach(client, {"socket": str(tmp_path / "socket")}, 5)
         running.go()
         client.expect_stop("breakpoint")
@@ -187,7 +187,7 @@ def test_a_vanished_client_on_a_unix_socket_lets_the_program_run(program: Start,
 def test_errors_are_reported_and_the_next_attach_works(client: Client, program: Start) -> None:
     running = program(token="secret")
     port = int(running.place)
-    begin(client)
+    initialize(client)
     with socket.create_server(("127.0.0.1", 0)) as unused:
         closed = unused.getsockname()[1]
     wrong = [
@@ -213,7 +213,7 @@ def test_errors_are_reported_and_the_next_attach_works(client: Client, program: 
     assert "set `connect`" in client.refused("attach", {})
     attach(client, {"port": port, "token": "secret"})
     with stdio_client() as second:
-        begin(second)
+        initialize(second)
         refused = second.refused("attach", {"connect": {"port": port, "token": "secret"}})
         assert "refuses: another client is connected (end that session first)" in refused
     client.request("disconnect")
@@ -222,7 +222,7 @@ def test_errors_are_reported_and_the_next_attach_works(client: Client, program: 
 
 def test_a_server_that_launches_refuses_attach(client: Client) -> None:
     with serving() as server:
-        begin(client)
+        initialize(client)
         port = int(server.address.rpartition(":")[2])
         refused = client.refused("attach", {"connect": {"port": port}})
         assert "refuses: `attach` needs the address" in refused
@@ -262,13 +262,13 @@ def answering(with_bytes: bytes) -> Iterator[tuple[int, threading.Event]]:
     ],
 )
 def test_a_peer_without_the_protocol_is_refused(client: Client, data: bytes, message: str) -> None:
-    begin(client)
+    initialize(client)
     with answering(data) as (port, _):
         assert message in client.refused("attach", {"connect": {"port": port}})
 
 
 def test_attaching_to_a_silent_peer_times_out_or_is_cancelled(client: Client) -> None:
-    begin(client)
+    initialize(client)
     with answering(b"") as (port, accepted):
         waiting = client.send("attach", {"connect": {"port": port}})
         assert accepted.wait(TIMEOUT)
@@ -290,7 +290,7 @@ def test_attaching_to_a_silent_peer_times_out_or_is_cancelled(client: Client) ->
 
 def test_a_process_that_dies_leaves_a_session_that_can_attach_again(client: Client, program: Start) -> None:
     running, other = program(), program(option="plain")
-    begin(client)
+    initialize(client)
     attach(client, {"port": int(running.place)}, 5)
     running.go()
     client.expect_stop("breakpoint")
@@ -363,7 +363,7 @@ def far_side(client: Client, capabilities: Message) -> Iterator[FarSide]:
 
 
 def test_numbers_capabilities_and_requests_are_relayed(client: Client) -> None:
-    reported = begin(client, clientName="a client")
+    reported = initialize(client, clientName="a client")
     theirs = {**reported, "supportsStepBack": False, "supportsExceptionOptions": True}
     del theirs["supportsRestartFrame"], theirs["exceptionBreakpointFilters"]
     with far_side(client, theirs) as far:
@@ -397,11 +397,11 @@ def test_numbers_capabilities_and_requests_are_relayed(client: Client) -> None:
         assert client.expect_response(first)["body"] == {"threads": []}
         # The connection ends within a message, with one request unanswered.
         far.connected.sendall(b"Content-Length: 99\r\n\r\n{")
-    gone = client.expect_response(second)
-    assert not gone["success"]
+    failure = client.expect_response(second)
+    assert not failure["success"]
     assert (
         "closed the connection: the stream ends within a message (attach again, or disconnect)"
-        in gone["message"]
+        in failure["message"]
     )
     assert "has ended: the stream ends" in client.expect_event("output", category="important")["output"]
     client.expect_event("terminated")
@@ -411,7 +411,7 @@ def test_numbers_capabilities_and_requests_are_relayed(client: Client) -> None:
 
 
 def test_a_disconnect_without_a_response_ends_the_session(client: Client) -> None:
-    reported = begin(client, clientName="a client")
+    reported = initialize(client, clientName="a client")
     with far_side(client, reported) as far:
         leaving = client.send("disconnect", {"terminateDebuggee": False})
         assert far.read()["arguments"] == {"terminateDebuggee": False}

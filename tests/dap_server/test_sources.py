@@ -108,7 +108,8 @@ def test_the_listing_of_a_model_has_a_stable_file(tmp_path: Path) -> None:
 def test_two_models_of_the_same_name_have_two_files(tmp_path: Path) -> None:
     paths = [model(tmp_path / folder / "net.onnx", [op]) for folder, op in (("a", "Relu"), ("b", "Neg"))]
     listings = [
-        nncdbg.Debugger(nncdbg.load(str(path)), {"x": np.ones(2, np.float32)}).listing for path in paths
+        nncdbg.Debugger(nncdbg.load(str(path)), {"x": np.ones(2, np.float32)}).loaded.listing
+        for path in paths
     ]
     first, no_note = write_listing(paths[0], listings[0], tmp_path)
     second, note = write_listing(paths[1], listings[1], tmp_path)
@@ -130,7 +131,7 @@ def test_two_models_of_the_same_name_have_two_files(tmp_path: Path) -> None:
 def shown(tmp_path: Path) -> tuple[Path, Listing]:
     """A model and its listing."""
     path = model(tmp_path / "net.onnx", ["Relu"])
-    return path, nncdbg.Debugger(nncdbg.load(str(path)), {"x": np.ones(2, np.float32)}).listing
+    return path, nncdbg.Debugger(nncdbg.load(str(path)), {"x": np.ones(2, np.float32)}).loaded.listing
 
 
 def test_git_ignores_the_folder_of_listings(shown: tuple[Path, Listing], tmp_path: Path) -> None:
@@ -266,7 +267,7 @@ def test_values_of_blocks_are_found_where_they_are_defined(client: Client) -> No
 
 def test_a_listing_is_launched_as_its_model_and_its_breakpoints_bind(client: Client, tmp_path: Path) -> None:
     path = model(tmp_path / "models" / "chain.onnx", ["Relu", "Neg", "Abs"])
-    file, _ = write_listing(path, nncdbg.Debugger(nncdbg.load(path)).listing, tmp_path)
+    file, _ = write_listing(path, nncdbg.Debugger(nncdbg.load(path)).loaded.listing, tmp_path)
     text = file.read_text(encoding="utf-8")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.dap_server.client import Client, Message, until
+from tests.dap_server.client import TIMEOUT, Client, Message, until
 
 pexpect = pytest.importorskip("pexpect")
 
@@ -63,11 +64,20 @@ class Terminal:
     def __init__(self, arguments: Message) -> None:
         command, *rest = arguments["args"]
         self.process = pexpect.spawn(
-            command, rest, cwd=arguments["cwd"], timeout=20, encoding="utf-8", dimensions=(40, 120)
+            command, rest, cwd=arguments["cwd"], timeout=TIMEOUT, encoding="utf-8", dimensions=(40, 120)
         )
 
     def expect(self, text: str) -> None:
         self.process.expect_exact(text)
+
+    def complete(self, text: str) -> None:
+        """Press Tab until `text` is listed: the terminal waits for two seconds only."""
+        end = time.monotonic() + TIMEOUT
+        found = False
+        while not found:
+            assert time.monotonic() < end, f"{text} is not listed"
+            self.process.send("\t")
+            found = self.process.expect_exact([text, pexpect.TIMEOUT], timeout=10) == 0
 
     def type(self, text: str) -> None:
         self.process.sendline(text)
@@ -113,8 +123,8 @@ def test_the_terminal_and_the_client_share_one_program(
     terminal.type("p sum(%g)")
     terminal.expect("12")
     # Completion, and an error.
-    terminal.process.send("stats %g\t")
-    terminal.expect("%go")
+    terminal.process.send("stats %g")
+    terminal.complete("%go")
     terminal.type("")
     terminal.expect("%g f32[3] [4. 4. 4.]")
     terminal.expect("max       4")
@@ -127,6 +137,8 @@ def test_the_terminal_and_the_client_share_one_program(
     # Ctrl-C pauses.
     terminal.type("continue")
     client.expect_event("continued")
+    running = psutil.Process(terminal.process.pid)
+    until(lambda: running.status() == psutil.STATUS_SLEEPING, "the terminal waits for the program")
     time.sleep(0.3)
     terminal.process.sendintr()
     client.expect_stop("pause")
@@ -190,8 +202,8 @@ def test_a_terminal_that_fails_to_open_is_reported(client: Client, model: Path) 
     request = client.expect_request("runInTerminal")
     client.answer(request, success=False)
     client.wait_for(lambda m: "cannot open a terminal" in m.get("body", {}).get("output", ""))
-    gone = Path(request["arguments"]["args"][-1]).parent
-    until(lambda: not gone.exists(), "the socket's folder is removed")
+    socket_folder = Path(request["arguments"]["args"][-1]).parent
+    until(lambda: not socket_folder.exists(), "the socket's folder is removed")
     client.request("configurationDone")
     client.expect_stop("entry")
 
@@ -214,7 +226,7 @@ def test_the_repl_command_without_a_session_is_an_error(
 
 def test_the_repl_command_after_the_session_is_an_error(tmp_path: Path) -> None:
     arguments = ["-m", "nncdbg.terminal.main", "repl", "--connect", str(tmp_path / "gone")]
-    process = pexpect.spawn(sys.executable, arguments, timeout=20, encoding="utf-8")
+    process = pexpect.spawn(sys.executable, arguments, timeout=TIMEOUT, encoding="utf-8")
     process.expect_exact("no session is listening")
     process.expect(pexpect.EOF)
     process.close()

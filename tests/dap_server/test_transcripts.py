@@ -41,7 +41,7 @@ FILES = [
 
 
 def parts(transcript: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the words of the command line, and each command with its output."""
+    """Return the arguments of the command line, and each command with its output."""
     header, *lines = transcript.splitlines()
     if lines and lines[-1].startswith("exit code "):
         lines.pop()
@@ -56,9 +56,9 @@ def parts(transcript: str) -> tuple[list[str], list[tuple[str, str]]]:
     ]
 
 
-def configuration(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+def configuration(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the launch configuration of a command line, and the commands that replace `--break`."""
-    program, *options = words
+    program, *options = arguments
     known: dict[str, Any] = {"program": program, "stopOnExit": True}
     first = []
     for option, value in zip(options[::2], options[1::2], strict=True):
@@ -120,8 +120,8 @@ def working_folder(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_console_gives_the_output_of_the_terminal(path: Path, working_folder: Path) -> None:
-    words, expected = parts(path.read_text(encoding="utf-8"))
-    options, first = configuration(words)
+    arguments, expected = parts(path.read_text(encoding="utf-8"))
+    options, first = configuration(arguments)
     with conversation() as client:
         client.start(options.pop("program"), **options)
         for line in first:

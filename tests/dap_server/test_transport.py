@@ -18,12 +18,12 @@ from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into t
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport import serving as transport_serving
-from nncdbg.dap_server.transport.addresses import bind, parse_address, words
+from nncdbg.dap_server.transport.addresses import address_text, bind, parse_address
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.serving import Listener
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.main import main
-from tests.dap_server.client import socket_client, until
+from tests.dap_server.client import TIMEOUT, socket_client, until
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.servers import Server, refused_to_start, serving
 
@@ -71,7 +71,7 @@ def endless(tmp_path: Path) -> Path:
 )
 def test_valid_addresses_are_parsed_and_formatted(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
-    assert words(address) == text
+    assert address_text(address) == text
 
 
 @pytest.mark.parametrize(
@@ -337,9 +337,9 @@ def test_a_listener_closes_with_its_clients() -> None:
     assert isinstance(listener.address, tuple)
     host, port = listener.address
     assert str(listener) == f"{host}:{port}"
-    with socket_client(socket.create_connection((host, port), 30)) as client:
+    with socket_client(socket.create_connection((host, port), TIMEOUT)) as client:
         client.request("initialize", INITIALIZE)
-        with socket_client(socket.create_connection((host, port), 30)) as waiting:
+        with socket_client(socket.create_connection((host, port), TIMEOUT)) as waiting:
             until(lambda: _client_threads() == 2, "both clients have a thread")
             listener.close()
             listener.close()

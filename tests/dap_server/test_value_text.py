@@ -37,7 +37,7 @@ def never_cancelled() -> None:
 
 
 def line(shown: Shown, name: str, room: int = 1 << 20) -> str:
-    frame = shown.debugger.machine.frames[0]
+    frame = shown.debugger.control.machine.frames[0]
     slot = frame.code.slot_of[name]
     return Glance(shown, False, never_cancelled, room).text(frame.slots[slot])
 
@@ -71,7 +71,7 @@ def test_one_answer_scans_a_bounded_number_of_elements() -> None:
     debugger, shown = debugged(statistics=False)
     debugger.step_over()
     glance = Glance(shown, False, never_cancelled, room=150)
-    frame = debugger.machine.frames[0]
+    frame = debugger.control.machine.frames[0]
     texts = [glance.text(frame.slots[frame.code.slot_of[name]]) for name in ("x", "h")]
     assert [text.endswith("…") for text in texts] == [False, True]
 
@@ -79,8 +79,8 @@ def test_one_answer_scans_a_bounded_number_of_elements() -> None:
 def test_no_statistics_are_cached_for_reused_memory() -> None:
     debugger, shown = debugged(allocator="arena")
     debugger.step_over()
-    slot = debugger.machine.frames[0].code.slot_of["h"]
-    content = debugger.machine.frames[0].slots[slot]
+    slot = debugger.control.machine.frames[0].code.slot_of["h"]
+    content = debugger.control.machine.frames[0].slots[slot]
     Glance(shown, False, never_cancelled).text(content)
     assert shown.summary(content) is None
 
@@ -90,7 +90,7 @@ def test_statistics_of_freed_values_are_dropped() -> None:
     debugger.step_over()
     line(shown, "h")
     assert len(shown._summaries) == 1
-    frame = debugger.machine.frames[0]
+    frame = debugger.control.machine.frames[0]
     frame.slots[frame.code.slot_of["h"]] = None
     gc.collect()
     assert not shown._summaries
@@ -110,5 +110,5 @@ def test_a_device_value_has_the_same_text_and_few_transfers(
     before = len(stand_in.transfers)
     assert line(shown_device, name) == line(shown_host, name)
     assert len(stand_in.transfers) - before <= 2
-    content = device.machine.frames[0].slots[device.machine.frames[0].code.slot_of[name]]
+    content = device.control.machine.frames[0].slots[device.control.machine.frames[0].code.slot_of[name]]
     assert type_text(content) == type_text(host.value(name))

@@ -206,9 +206,9 @@ def test_evicted_values_are_marked_and_recomputed_when_opened(client: Client, tm
     for _ in range(39):
         client.move("next")
     found = client.variables("Values")
-    gone = [each for each in found.values() if "was evicted" in each["value"]]
-    assert gone, "the budget keeps only some of the values"
-    for each in gone[:2]:
+    evicted = [each for each in found.values() if "was evicted" in each["value"]]
+    assert evicted, "the budget keeps only some of the values"
+    for each in evicted[:2]:
         assert each["presentationHint"]["lazy"]
         (again,) = children(client, each)
         number = int(each["name"].removeprefix("%v"))

@@ -167,9 +167,9 @@ def runnable(draw: Any, dtype: str = "f32", random: bool = True) -> str:
 def largest(debugger: nncdbg.Debugger) -> float:
     """Step to the end and return the largest magnitude of all values; inf if a value is not finite."""
     most = 0.0
-    while not debugger.machine.ended:
+    while not debugger.control.machine.ended:
         assert debugger.step_into().error is None
-        for content in debugger.machine.frames[-1].slots:
+        for content in debugger.control.machine.frames[-1].slots:
             if isinstance(content, np.ndarray) and content.dtype.kind == "f":
                 most = max(most, float(np.abs(content).max(initial=0)))
                 if not np.isfinite(content).all():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
+from tests.presence import present
 
 TEXT = """\
 graph @main(%x: f32[4], %flag: bool[]) -> (%y: f32[4]) {
@@ -86,7 +87,7 @@ def test_step_into_an_op_shows_its_micro_program(debugger: nncdbg.Debugger) -> N
     debugger.run_to(line=18)
     stop = debugger.step_into(micro=True)
     text = debugger.loaded.listing_of(debugger.frames[0].code)
-    assert text is not debugger.listing
+    assert text is not debugger.loaded.listing
     assert stop.line is not None
     assert any("Exp(" in line for line in text.lines)
     stop = debugger.step_out()
@@ -187,12 +188,12 @@ def test_the_hint_for_an_unknown_op_suggests_the_nearest_name(debugger: nncdbg.D
 def test_a_logpoint_prints_and_continues(debugger: nncdbg.Debugger) -> None:
     debugger.break_at(line=8, log="iteration {$iter}: max {max(%s)}", when="$iter < 2")
     assert debugger.run().reason == "end"
-    assert debugger.messages == ["iteration 0: max 8.0", "iteration 1: max 4.0"]
+    assert debugger.control.messages == ["iteration 0: max 8.0", "iteration 1: max 4.0"]
 
 
 def test_disabled_and_deleted_breakpoints_do_not_stop(debugger: nncdbg.Debugger) -> None:
     first, second = debugger.break_at(line=8), debugger.break_at(op="Softmax")
-    debugger.enable(first.number, False)
+    debugger.breakpoints.enable(first.number, False)
     assert debugger.run().breakpoints == (second.number,)
     debugger.restart()
     debugger.delete(second.number)
@@ -204,7 +205,7 @@ def test_disabled_and_deleted_breakpoints_do_not_stop(debugger: nncdbg.Debugger)
 def test_a_value_recall_interrupted_by_a_pause_is_none() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": X, "flag": True}, allocator="arena")
     debugger.go_to(20)
-    pc = debugger.machine.frames[-1].pc - 1
+    pc = debugger.control.machine.frames[-1].pc - 1
     assert debugger.timeline.recalled(pc) is not None
     debugger.pause()
     assert debugger.timeline.recalled(pc) is None
@@ -215,10 +216,10 @@ def test_reverse_continue_stops_at_the_same_hits_in_reverse_order(debugger: nncd
     debugger.break_at(op="Relu")
     forward = []
     while (stop := debugger.run()).reason != "end":
-        forward.append((stop.line, debugger.machine.tick))
+        forward.append((stop.line, debugger.control.machine.tick))
     backward = []
     while (stop := debugger.reverse_continue()).reason != "entry":
-        backward.append((stop.line, debugger.machine.tick))
+        backward.append((stop.line, debugger.control.machine.tick))
     assert backward == forward[::-1]
 
 
@@ -295,7 +296,7 @@ def test_an_edit_updates_its_dependents(debugger: nncdbg.Debugger) -> None:
     debugger.run()
     assert debugger.outputs is not None
     np.testing.assert_allclose(debugger.outputs["y"], reference(changed), rtol=1e-6)
-    other = debugger.timeline.other(branch.parent, debugger.machine.tick)
+    other = debugger.timeline.other(present(branch.parent), debugger.control.machine.tick)
     np.testing.assert_allclose(
         other.frames[0].slots[other.frames[0].code.slot_of["y"]], reference(), rtol=1e-6
     )
@@ -351,7 +352,7 @@ def test_a_pause_stops_within_one_statement(debugger: nncdbg.Debugger) -> None:
         if len(seen) == 4:
             debugger.pause()
 
-    debugger.machine.listeners.append(listener)
+    debugger.control.machine.listeners.append(listener)
     stop = debugger.run()
     assert stop.reason == "pause"
     assert len(seen) == 4
@@ -421,7 +422,7 @@ def test_switching_between_branches_restores_their_state(debugger: nncdbg.Debugg
     np.testing.assert_array_equal(debugger.value("k"), first)
     debugger.step_back()
     debugger.timeline.switch(1)
-    assert debugger.machine.ended
+    assert debugger.control.machine.ended
     np.testing.assert_array_equal(debugger.value("k"), [1.0] * 4)
     debugger.restart()
     debugger.run_to(line=12)

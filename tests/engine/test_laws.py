@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from tests.engine.programs import largest, runnable
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
@@ -35,12 +35,16 @@ def finished(text: str, **options: Any) -> list[bytes]:
 
 def state(debugger: nncdbg.Debugger) -> list[Any]:
     """The visible state: the stack, and every value computed by now."""
-    seen: list[Any] = [debugger.machine.ended]
-    for frame in debugger.machine.frames:
+    seen: list[Any] = [debugger.control.machine.ended]
+    for frame in debugger.control.machine.frames:
         values = {}
         for slot, content in enumerate(frame.slots):
             held = content is not UNSET and content is not EVICTED
-            if held and frame.code.definition[slot] < frame.pc and not debugger.allocation.standing(content):
+            if (
+                held
+                and frame.code.definition[slot] < frame.pc
+                and not debugger.loaded.allocation.standing(content)
+            ):
                 values[slot] = None if content is None else np.asarray(content).tobytes()
         seen.append((frame.code.path, frame.pc, frame.iteration, values))
     return seen
@@ -52,7 +56,7 @@ def test_stepping_to_the_end_gives_the_same_outputs_as_running(text: str) -> Non
     whole = finished(text)
     for step in ("step_over", "step_into", "micro"):
         debugger = started(text)
-        while not debugger.machine.ended:
+        while not debugger.control.machine.ended:
             stop = debugger.step_into(micro=True) if step == "micro" else getattr(debugger, step)()
             assert stop.error is None, stop.error
         if step == "micro":
@@ -88,7 +92,7 @@ def test_backends_agree(text: str) -> None:
     assume(largest(ours) < LARGEST)
     theirs = nncdbg.Debugger(program, WIDE, backend="onnxruntime")
     assert theirs.run().reason == "end"
-    assert ours.machine.tick == theirs.machine.tick
+    assert ours.control.machine.tick == theirs.control.machine.tick
     assert ours.outputs is not None
     assert theirs.outputs is not None
     for name, wanted in ours.outputs.items():
@@ -110,7 +114,7 @@ def test_on_another_backend_steps_and_allocators_give_the_same_bits(text: str) -
         assert debugger.run().reason == "end"
         whole.append(results(debugger))
     stepped = opened("debug")
-    while not stepped.machine.ended:
+    while not stepped.control.machine.ended:
         assert stepped.step_into().error is None
     assert [results(stepped)] * 4 == whole
 
@@ -120,7 +124,7 @@ def test_on_another_backend_steps_and_allocators_give_the_same_bits(text: str) -
 def test_going_back_and_forward_restores_the_same_states(text: str) -> None:
     debugger = started(text)
     states = [state(debugger)]
-    while not debugger.machine.ended:
+    while not debugger.control.machine.ended:
         debugger.step_into()
         states.append(state(debugger))
     for earlier in reversed(states[:-1]):
@@ -149,11 +153,11 @@ def test_the_state_at_a_tick_does_not_depend_on_earlier_moves(text: str, moments
 @given(runnable())
 def test_step_back_undoes_step_over(text: str) -> None:
     debugger = started(text)
-    while not debugger.machine.ended:
-        before, depth = state(debugger), len(debugger.machine.frames)
+    while not debugger.control.machine.ended:
+        before, depth = state(debugger), len(debugger.control.machine.frames)
         debugger.step_over()
-        if debugger.machine.ended or len(debugger.machine.frames) == depth:
-            frame = debugger.machine.frames[-1]
+        if debugger.control.machine.ended or len(debugger.control.machine.frames) == depth:
+            frame = debugger.control.machine.frames[-1]
             if frame.iteration == before[-1][2]:
                 debugger.step_back()
                 assert state(debugger) == before
@@ -165,15 +169,15 @@ def test_step_back_undoes_step_over(text: str) -> None:
 def test_going_back_without_history_gives_the_same_values(text: str) -> None:
     with_history, without_history = started(text), started(text, history=0)
     assert with_history.run().reason == without_history.run().reason == "end"
-    without_history.timeline.enforce()
-    last = with_history.machine.tick
+    without_history.timeline.checkpoints.enforce()
+    last = with_history.control.machine.tick
     for tick in range(last - 1, -1, -1):
         with_history.go_to(tick)
         without_history.go_to(tick)
         names = [
             name
             for name in with_history.values.names()
-            if with_history.machine.frames[0].code.slot_of.get(name)
+            if with_history.control.machine.frames[0].code.slot_of.get(name)
         ]
         for name in names:
             try:
@@ -182,7 +186,7 @@ def test_going_back_without_history_gives_the_same_values(text: str) -> None:
                 continue
             np.testing.assert_array_equal(without_history.value(name), wanted)
         if tick % 3 == 0:
-            without_history.timeline.enforce()
+            without_history.timeline.checkpoints.enforce()
     assert without_history.run().reason == "end"
     assert with_history.run().reason == "end"
     assert results(without_history) == results(with_history)
@@ -196,9 +200,9 @@ def test_an_edit_is_undone_by_going_back_and_applied_again_by_going_forward(
     debugger = started(text)
     untouched = finished(text)
     debugger.go_to(ticks)
-    if debugger.machine.ended:
+    if debugger.control.machine.ended:
         debugger.step_back_into()
-    place = debugger.machine.tick
+    place = debugger.control.machine.tick
     debugger.set_value("x", number, (0,))
     assert debugger.value("x")[0] == np.float32(number)
     edited = state(debugger)

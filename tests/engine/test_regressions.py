@@ -11,7 +11,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.time.timeline import SPACING
+from nncdbg.engine.time.checkpoints import SPACING
 
 LOOP = """\
 graph @main(%x: f32[4], %n: i64[]) -> (%y: f32[4]) {
@@ -43,14 +43,14 @@ def test_a_replay_steps_into_the_same_micro_programs() -> None:
     debugger = started(history=0)
     debugger.step_into(micro=True)
     seen = []
-    while not debugger.machine.ended:
+    while not debugger.control.machine.ended:
         seen.append((debugger.stop.line, len(debugger.frames)))
         debugger.step_into()
     for place in reversed(seen):
-        debugger.timeline.enforce()
+        debugger.timeline.checkpoints.enforce()
         debugger.step_back_into()
         assert (debugger.stop.line, len(debugger.frames)) == place
-    assert debugger.machine.tick == 1
+    assert debugger.control.machine.tick == 1
 
 
 def test_an_edit_just_inside_a_micro_program_survives_a_replay() -> None:
@@ -71,9 +71,9 @@ def test_a_mark_after_a_micro_program_is_valid_after_stepping_back_over_it() -> 
     made = debugger.mark("after")
     debugger.step_back()
     debugger.step_over()
-    assert debugger.machine.tick < made.tick
+    assert debugger.control.machine.tick < made.tick
     debugger.go_to("after")
-    assert (debugger.machine.tick, debugger.stop.line) == (made.tick, 3)
+    assert (debugger.control.machine.tick, debugger.stop.line) == (made.tick, 3)
 
 
 def test_a_mark_after_an_edit_is_valid_after_going_back_before_the_edit() -> None:
@@ -96,8 +96,8 @@ def test_a_dropped_value_of_a_layer_is_recomputed_for_the_current_call() -> None
         debugger.run()
         debugger.step_over()
         debugger.step_over()
-    without_history.timeline.budget = 0
-    without_history.timeline.enforce()
+    without_history.timeline.checkpoints.budget = 0
+    without_history.timeline.checkpoints.enforce()
     np.testing.assert_array_equal(without_history.value("q"), reference.value("q"))
 
 
@@ -105,16 +105,16 @@ def test_a_dropped_value_that_was_edited_is_restored_as_edited() -> None:
     debugger = started()
     debugger.run()
     debugger.set_value("z", 3.0)
-    debugger.timeline.budget = 0
-    debugger.timeline.enforce()
+    debugger.timeline.checkpoints.budget = 0
+    debugger.timeline.checkpoints.enforce()
     np.testing.assert_array_equal(debugger.value("z"), [3.0] * 4)
 
 
 def test_an_edit_updates_dependents_through_dropped_values() -> None:
     debugger = started()
     debugger.run()
-    debugger.timeline.budget = 0
-    debugger.timeline.enforce()
+    debugger.timeline.checkpoints.budget = 0
+    debugger.timeline.checkpoints.enforce()
     debugger.set_value("x", 0.0)
     assert debugger.outputs is not None
     np.testing.assert_allclose(debugger.outputs["y"], [0.25] * 4)
@@ -123,8 +123,8 @@ def test_an_edit_updates_dependents_through_dropped_values() -> None:
 def test_distances_between_checkpoints_double() -> None:
     debugger = started(inputs={"x": X, "n": 6_000}, allocator="plain")
     debugger.run()
-    last = debugger.machine.tick
-    ticks = [state.tick for state in debugger.timeline._checkpoints]
+    last = debugger.control.machine.tick
+    ticks = [state.tick for state in debugger.timeline.checkpoints.states]
     for older, newer in zip(ticks, ticks[1:], strict=False):
         assert newer - older <= max(2 * SPACING, last - newer + 2 * SPACING)
     assert len(ticks) < 20
@@ -133,9 +133,9 @@ def test_distances_between_checkpoints_double() -> None:
 def test_reverse_continue_over_a_long_loop_replays_few_statements() -> None:
     debugger = started(inputs={"x": X, "n": 6_000}, allocator="plain")
     debugger.run()
-    last, _ = debugger.machine.tick, debugger.break_at(line=2)
+    last, _ = debugger.control.machine.tick, debugger.break_at(line=2)
     assert debugger.reverse_continue().reason == "breakpoint"
-    assert debugger.machine.tick == 0
+    assert debugger.control.machine.tick == 0
     assert debugger.timeline.replayed < 4 * last
 
 
@@ -210,11 +210,11 @@ def test_a_listener_that_raises_is_reported_and_detached() -> None:
         events.append(event)
         raise RuntimeError("not today")
 
-    debugger.machine.listeners.append(listener)
+    debugger.control.machine.listeners.append(listener)
     assert debugger.run().reason == "end"
     assert len(events) == 1
-    assert len(debugger.problems) == 1
-    assert "not today" in debugger.problems[0]
+    assert len(debugger.control.machine.problems) == 1
+    assert "not today" in debugger.control.machine.problems[0]
 
 
 def test_blocks_nested_deeper_than_the_python_stack_run() -> None:
@@ -288,7 +288,7 @@ def test_pauses_from_threads_change_neither_breakpoints_nor_results() -> None:
     iterations = []
     deadline = time.monotonic() + 60
     try:
-        while not debugger.machine.ended and time.monotonic() < deadline:
+        while not debugger.control.machine.ended and time.monotonic() < deadline:
             if found.number in debugger.run().breakpoints:
                 iterations.append(debugger.evaluate("$iter"))
     finally:
@@ -296,7 +296,7 @@ def test_pauses_from_threads_change_neither_breakpoints_nor_results() -> None:
         for thread in threads:
             thread.join()
     assert iterations == [7, 107, 207, 307]
-    assert debugger.machine.tick == whole.machine.tick
+    assert debugger.control.machine.tick == whole.control.machine.tick
     np.testing.assert_array_equal(debugger.value("y"), whole.value("y"))
 
 
@@ -307,7 +307,7 @@ def test_going_back_can_be_paused() -> None:
     debugger.pause()
     stop = debugger.reverse_continue()
     assert stop.reason == "pause"
-    assert debugger.machine.tick > 0
+    assert debugger.control.machine.tick > 0
     assert debugger.reverse_continue().reason == "entry"
 
 
@@ -328,12 +328,12 @@ def test_reverse_continue_finds_a_nan_in_a_dropped_value() -> None:
     text = "graph @main(%x: f32[2]) -> (%b) {\n  %a = Log(%x)\n  %b = Neg(%x)\n  return %b\n}\n"
     debugger = started(text, {"x": [-1.0, 1.0]})
     debugger.run()
-    debugger.timeline.budget = 0
-    debugger.timeline.enforce()
-    debugger.timeline.budget = 1 << 30
+    debugger.timeline.checkpoints.budget = 0
+    debugger.timeline.checkpoints.enforce()
+    debugger.timeline.checkpoints.budget = 1 << 30
     debugger.catch("nan")
     assert debugger.reverse_continue().reason == "exception"
-    assert debugger.machine.tick == 1
+    assert debugger.control.machine.tick == 1
 
 
 def test_a_literal_operand_does_not_have_the_type_of_an_unnamed_counter() -> None:

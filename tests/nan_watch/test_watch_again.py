@@ -14,6 +14,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.code import Compiler
+from nncdbg.engine.launch import CompiledProgram
 from nncdbg.engine.ops.declaration import Op, declare, declared_together
 from nncdbg.textual_repr.parser import parse
 
@@ -107,13 +108,13 @@ def test_other_types_or_settings_compile_again(other: dict[str, Any], compiled: 
 
 def test_values_of_a_watch_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
     results: list[ref[Any]] = []
-    release = nncdbg.Debugger.release
+    release = CompiledProgram.release
 
-    def noted(self: nncdbg.Debugger) -> None:
-        results.extend(ref(slot) for slot in self.machine.frames[0].slots if isinstance(slot, np.ndarray))
-        release(self)
+    def noted(self: CompiledProgram) -> CompiledProgram:
+        results.extend(ref(slot) for slot in self.running.frames[0].slots if isinstance(slot, np.ndarray))
+        return release(self)
 
-    monkeypatch.setattr(nncdbg.Debugger, "release", noted)
+    monkeypatch.setattr(CompiledProgram, "release", noted)
     program = parse(TEXT)
     nncdbg.watch(program, {name: array.copy() for name, array in GOOD.items()})
     gc.collect()

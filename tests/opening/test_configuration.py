@@ -30,7 +30,7 @@ from nncdbg.terminal.one_shot import run, text
 from tools.launch_schema import MANIFEST, manifest
 
 NO_FLAG = {"program": "the positional argument", "folder": "the command line has the current folder"}
-INTERNAL_PARAMETERS = {"statistics", "black_box", "supervision"}
+INTERNAL_PARAMETERS = {"compiled", "statistics", "black_box", "supervision"}
 """Parameters of Debugger that are set by the command, not by its user."""
 
 NAMES = [*settings()]

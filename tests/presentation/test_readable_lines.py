@@ -120,7 +120,7 @@ def test_stepping_through_a_model_keeps_lines_within_the_screen(
         nncdbg.Debugger(program), "silero_vad.onnx", Screen(out, out, width=WIDTH, color=False)
     )
     session.screen.out._force_terminal = True
-    while not session.debugger.machine.ended:
+    while not session.debugger.control.machine.ended:
         out.seek(0)
         out.truncate()
         for line in ("step", "where", "stats", "info frames"):

@@ -52,12 +52,12 @@ class Buffer:
             assert run is None
             return flags, row.tolist()
         assert run is not None
-        mine = np.full(ROW_SIZE, -1.0)
+        compiled_row = np.full(ROW_SIZE, -1.0)
         arguments = self.address, self.array.size, self.guard
-        assert run(*arguments, mine.ctypes.data) == run(*arguments, 0) == flags
-        np.testing.assert_allclose(mine, row, rtol=1e-9, atol=1e-9 * float(np.nanmax(np.abs(row))))
-        np.testing.assert_array_equal(mine[[0, 1, *range(4, 10)]], row[[0, 1, *range(4, 10)]])
-        return flags, mine.tolist()
+        assert run(*arguments, compiled_row.ctypes.data) == run(*arguments, 0) == flags
+        np.testing.assert_allclose(compiled_row, row, rtol=1e-9, atol=1e-9 * float(np.nanmax(np.abs(row))))
+        np.testing.assert_array_equal(compiled_row[[0, 1, *range(4, 10)]], row[[0, 1, *range(4, 10)]])
+        return flags, compiled_row.tolist()
 
 
 pytestmark = pytest.mark.usefixtures("compiled")

@@ -22,22 +22,10 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """`call(*arguments, typed="")` runs the command in a folder with small.nnc: (exit code, out, err)."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
+def call(tmp_path: Path, command: Call) -> Call:
+    """Runs the command in a folder with small.nnc."""
     (tmp_path / "small.nnc").write_text(SMALL)
-
-    def run(*arguments: str, typed: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-        code = main(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        assert "internal error" not in out + err
-        return code, out, err
-
-    return run
+    return command
 
 
 def graph(*statements: str, signature: str = "%x: f32[2,3]) -> (%y: f32[2,3]") -> str:
@@ -46,19 +34,19 @@ def graph(*statements: str, signature: str = "%x: f32[2,3]) -> (%y: f32[2,3]") -
 
 
 @pytest.mark.parametrize("mode", [[], ["run"], ["print"]])
-def test_missing_file(call: Call, mode: list[str]) -> None:
+def test_a_missing_file_is_an_error(call: Call, mode: list[str]) -> None:
     code, out, err = call(*mode, "nowhere.onnx")
     assert (code, out) == (3, "")
     assert err.startswith("error: there is no file nowhere.onnx\n")
 
 
-def test_a_negative_seed(call: Call) -> None:
+def test_a_negative_seed_is_refused(call: Call) -> None:
     code, out, err = call("run", "small.nnc", "--seed", "-1")
     assert (code, out) == (2, "")
     assert err == "error: invalid seed -1\n  hint: use an integer of 0 or more\n"
 
 
-def test_folder_as_model(call: Call, tmp_path: Path) -> None:
+def test_a_folder_is_not_a_model(call: Call, tmp_path: Path) -> None:
     (tmp_path / "folder.onnx").mkdir()
     code, _, err = call("run", "folder.onnx")
     assert code == 3
@@ -82,7 +70,7 @@ def test_random_bytes_are_refused(call: Call, tmp_path: Path, seed: int) -> None
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
-def test_truncated_model(call: Call, tmp_path: Path, share: float) -> None:
+def test_a_truncated_model_is_refused(call: Call, tmp_path: Path, share: float) -> None:
     import onnx
     from onnx import TensorProto, helper
 
@@ -111,7 +99,7 @@ def test_truncated_model(call: Call, tmp_path: Path, share: float) -> None:
         ("x=text.npy", "text.npy"),
     ],
 )
-def test_wrong_input(call: Call, tmp_path: Path, given: str, message: str) -> None:
+def test_a_wrong_input_is_refused(call: Call, tmp_path: Path, given: str, message: str) -> None:
     np.save(tmp_path / "f64.npy", np.zeros((2, 3)))
     np.save(tmp_path / "shape.npy", np.zeros((2, 4), np.float32))
     np.save(tmp_path / "rank.npy", np.zeros(2, np.float32))
@@ -149,14 +137,14 @@ def test_wrong_input(call: Call, tmp_path: Path, given: str, message: str) -> No
     ],
     ids=" ".join,
 )
-def test_wrong_usage(call: Call, arguments: list[str], tmp_path: Path) -> None:
+def test_wrong_usage_is_refused(call: Call, arguments: list[str], tmp_path: Path) -> None:
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
     assert err
     assert (tmp_path / "small.nnc").read_text() == SMALL
 
 
-def test_missing_command_file(call: Call) -> None:
+def test_a_missing_command_file_is_an_error(call: Call) -> None:
     code, out, err = call("small.nnc", "-x", "none.cmd")
     assert (code, out) == (3, "")
     assert "cannot read the commands in none.cmd" in err
@@ -173,7 +161,9 @@ BROKEN_GRAPHS = {
 
 
 @pytest.mark.parametrize("statements", BROKEN_GRAPHS.values(), ids=BROKEN_GRAPHS.keys())
-def test_broken_graph(call: Call, tmp_path: Path, statements: tuple[list[str], str]) -> None:
+def test_a_broken_graph_is_reported_with_its_line(
+    call: Call, tmp_path: Path, statements: tuple[list[str], str]
+) -> None:
     body, expected = statements
     (tmp_path / "broken.nnc").write_text(graph(*body))
     code, out, err = call("run", "broken.nnc")
@@ -203,7 +193,7 @@ def test_unknown_op_parses_and_fails_only_when_it_runs(call: Call, tmp_path: Pat
     assert out.count("%h = Relu(%x)") >= 2
 
 
-def test_failure_while_running(call: Call, tmp_path: Path) -> None:
+def test_a_failing_op_is_reported_with_its_operands(call: Call, tmp_path: Path) -> None:
     text = graph(
         "%n: i64[1] = [7]",
         "%y = Expand(%x, %k)",
@@ -224,7 +214,7 @@ def test_failure_while_running(call: Call, tmp_path: Path) -> None:
     assert "The program has ended" in out
 
 
-def test_out_of_memory(call: Call, tmp_path: Path) -> None:
+def test_out_of_memory_is_reported(call: Call, tmp_path: Path) -> None:
     text = graph("%k: i64[2] = [1000000000, 1000000000]", "%y = Expand(%x, %k)", "return %y")
     (tmp_path / "huge.nnc").write_text(
         text.replace("%x: f32[2,3]) -> (%y: f32[2,3]", "%x: f32[1,1]) -> (%y: f32[?,?]")
@@ -274,14 +264,16 @@ def test_a_failed_command_keeps_the_session_state(
     assert "\x1b" not in out + err
 
 
-def test_full_disk_while_recording_from_the_start(call: Call) -> None:
+def test_a_full_disk_at_the_start_of_a_recording_is_an_error(call: Call) -> None:
     code, _, err = call("small.nnc", "--record", "/dev/full")
     assert code == 2
     assert "cannot record to /dev/full: No space left on device" in err
 
 
-def test_disk_that_fills_up_while_recording(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nncdbg.commands import recording
+def test_a_disk_that_fills_up_ends_the_recording_with_one_error(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nncdbg.commands import recorded_setup
 
     class Filling(io.StringIO):
         name = "typed.cmd"
@@ -291,7 +283,7 @@ def test_disk_that_fills_up_while_recording(call: Call, monkeypatch: pytest.Monk
                 raise OSError(28, "No space left on device")
             return super().write(text)
 
-    monkeypatch.setattr(recording, "open", lambda *_, **__: Filling(), raising=False)
+    monkeypatch.setattr(recorded_setup, "open", lambda *_, **__: Filling(), raising=False)
     code, out, err = call("small.nnc", "--record", "typed.cmd", typed="list\nnext\nnext\ncontinue\n")
     assert code == 0
     assert err.count("cannot record to typed.cmd: No space left on device") == 1

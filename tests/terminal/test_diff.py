@@ -106,7 +106,7 @@ def test_agreement_exits_with_0_and_divergence_with_1(model: Callable[..., str],
         (["--names", "x"], 2, "add --golden"),
     ],
 )
-def test_wrong_usage(
+def test_wrong_usage_is_refused(
     model: Callable[..., str], capsys: Capture, options: list[str], code: int, message: str
 ) -> None:
     assert main(["diff", model("a"), *options]) == code
@@ -243,7 +243,7 @@ def test_golden_names_come_from_a_file_or_from_shape_and_order(
         ("nothing a", 2, 'has no array "nothing"'),
     ],
 )
-def test_wrong_golden_names(
+def test_wrong_golden_names_are_refused(
     model: Callable[..., str],
     golden: Callable[..., str],
     capsys: Capture,

@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("arguments", "program", "code"), CASES)
-def test_exit_code(
+def test_exit_codes_match_the_table(
     arguments: list[str],
     program: str,
     code: int,

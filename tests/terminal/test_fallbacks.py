@@ -68,7 +68,7 @@ def test_the_prompt_reports_each_op_once(call: Call, typed: str) -> None:
     assert [line.removeprefix("note: ") for line in err.splitlines()] == [NOTES[0], NOTES[2]]
 
 
-def test_the_note_comes_with_the_step_that_ran_it(call: Call) -> None:
+def test_the_note_is_printed_at_the_step_of_the_op(call: Call) -> None:
     assert call(typed="")[1] == ""
     assert call(typed="n\nn\nn\n")[1] == f"note: {NOTES[0]}\n"
 

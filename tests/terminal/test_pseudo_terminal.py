@@ -15,6 +15,9 @@ import pexpect
 import pytest
 
 PROMPT = r"\(nncdbg\)"
+TIMEOUT = 60.0
+"""Seconds that output is waited for; the machine may be busy."""
+
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|\r")
 
 ENDLESS = """#nncdbg 1
@@ -56,7 +59,7 @@ def spawn(tmp_path: Path, repository: Path) -> Iterator[Open]:
             env=inherited | state | environment,
             dimensions=(40, columns),
             encoding="utf-8",
-            timeout=8,
+            timeout=TIMEOUT,
         )
         children.append(child)
         child.expect(PROMPT)
@@ -82,7 +85,7 @@ def leave(child: pexpect.spawn) -> None:
     assert child.exitstatus == 0
 
 
-def test_step_and_leave(spawn: Open) -> None:
+def test_a_step_shows_values_and_ctrl_d_leaves(spawn: Open) -> None:
     child = spawn("examples/first_steps.nnc")
     assert "%h f32[2,4]" in answer(child, "next")
     assert "1.491" in answer(child, "p %h")
@@ -123,7 +126,7 @@ def test_interrupt_stops_a_loop_within_one_op(spawn: Open, tmp_path: Path) -> No
     start = time.monotonic()
     child.sendcontrol("c")
     child.expect("Paused after (\\d+) statements")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30
     child.expect("->")
     child.expect(PROMPT)
     first = answer(child, "p $iter").strip()
@@ -142,7 +145,7 @@ def test_interrupt_stops_a_loop_within_one_op(spawn: Open, tmp_path: Path) -> No
 def test_an_interrupted_run_exits_with_130(tmp_path: Path) -> None:
     (tmp_path / "endless.nnc").write_text(ENDLESS)
     arguments = ["-m", "nncdbg", "run", str(tmp_path / "endless.nnc")]
-    child = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=8)
+    child = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=TIMEOUT)
     child.expect("running, statement \\d+")
     child.sendcontrol("c")
     child.expect("interrupted")
@@ -222,7 +225,7 @@ def test_output_fits_twenty_columns(spawn: Open) -> None:
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_no_colour(spawn: Open, variable: str) -> None:
+def test_colour_can_be_turned_off(spawn: Open, variable: str) -> None:
     child = spawn("examples/first_steps.nnc", **{variable: "1" if variable == "NO_COLOR" else "dumb"})
     child.send("next\r")
     child.expect("%h f32\\[2,4\\]")
@@ -231,7 +234,7 @@ def test_no_colour(spawn: Open, variable: str) -> None:
     leave(child)
 
 
-def test_colour_on_a_terminal(spawn: Open) -> None:
+def test_a_terminal_gets_colour(spawn: Open) -> None:
     child = spawn("examples/first_steps.nnc")
     child.send("next\r")
     child.expect("->")
@@ -240,14 +243,14 @@ def test_colour_on_a_terminal(spawn: Open) -> None:
     leave(child)
 
 
-def test_no_escape_codes_in_a_pipe(repository: Path) -> None:
+def test_a_pipe_gets_no_escape_codes(repository: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nncdbg", "examples/first_steps.nnc"],
         input="next\nlist\nfoo\nshow %h\n",
         cwd=repository,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == 0
@@ -261,11 +264,12 @@ def test_keys_work_in_tmux(tmp_path: Path, repository: Path) -> None:
 
     def tmux(*arguments: str) -> str:
         return subprocess.run(
-            ["tmux", "-S", socket, *arguments], capture_output=True, text=True, check=True, timeout=20
+            ["tmux", "-S", socket, *arguments], capture_output=True, text=True, check=True, timeout=TIMEOUT
         ).stdout
 
     def wait_for(text: str) -> None:
-        for _ in range(100):
+        end = time.monotonic() + TIMEOUT
+        while time.monotonic() < end:
             if text in tmux("capture-pane", "-p"):
                 return
             time.sleep(0.1)
@@ -282,7 +286,8 @@ def test_keys_work_in_tmux(tmp_path: Path, repository: Path) -> None:
         tmux("send-keys", "M-Left")
         wait_for("(nncdbg) back")
     finally:
-        subprocess.run(["tmux", "-S", socket, "kill-server"], capture_output=True, timeout=20, check=False)
+        kill = ["tmux", "-S", socket, "kill-server"]
+        subprocess.run(kill, capture_output=True, timeout=TIMEOUT, check=False)
 
 
 def test_pasted_lines_run_one_by_one(spawn: Open) -> None:

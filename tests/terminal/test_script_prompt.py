@@ -114,7 +114,7 @@ def test_a_failure_opens_the_prompt_and_then_reaches_the_script(script: Script) 
     assert found.stdout.endswith("script exception\n")
 
 
-def test_a_program_that_ends_at_the_prompt_is_inspected_there(script: Script) -> None:
+def test_a_program_that_ends_at_the_prompt_can_be_inspected(script: Script) -> None:
     found = script.run(
         """
         d = debugger()
@@ -148,7 +148,7 @@ def test_python_breakpoint_can_be_nncdbg_breakpoint(script: Script) -> None:
     assert found.stdout.endswith("script end\n")
 
 
-def test_a_kernel_stops_before_the_statement_after_its_own(script: Script) -> None:
+def test_a_breakpoint_in_a_kernel_stops_before_the_next_statement(script: Script) -> None:
     found = script.run(
         """
         @nncdbg.op("mine.Stop", infer=lambda attributes, types: [types[0]])

@@ -15,7 +15,7 @@ from nncdbg.textual_repr import parse, print_program
 GOLDEN = [
     path.read_text(encoding="utf-8") for path in sorted((Path(__file__).parents[1] / "golden").glob("*.nnc"))
 ]
-WITHIN = settings(deadline=20_000, suppress_health_check=list(HealthCheck))
+WITHIN = settings(deadline=60_000, suppress_health_check=list(HealthCheck))
 PIECES = st.sampled_from(
     [
         "%x",

@@ -98,7 +98,7 @@ def test_install_reports_progress_and_runs_once(checkout: Checkout) -> None:
         times.append(time.monotonic())
         output += line
     assert process.wait() == 0, output
-    assert max(after - before for before, after in zip(times, times[1:], strict=False)) < 5, output
+    assert max(after - before for before, after in zip(times, times[1:], strict=False)) < 15, output
     assert re.search(r"downloads about \d+ MB, once; needs \d+ MB on disk\n", output)
     assert re.search(r"^ +\d+ s  .*, \d+ MB so far$", output, re.MULTILINE)
     assert re.search(r"^installed in \d+ s$", output, re.MULTILINE)

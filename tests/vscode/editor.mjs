@@ -3,7 +3,6 @@
 import { spawn } from "node:child_process";
 import fs from "node:fs";
 import { createRequire } from "node:module";
-import net from "node:net";
 import path from "node:path";
 
 /** The folder of `node_modules/` with code-server and playwright-core. */
@@ -13,15 +12,6 @@ const { chromium } = createRequire(path.join(INSTALLED, "package.json"))("playwr
 const CODE_SERVER = path.join(INSTALLED, "node_modules", "code-server", "out", "node", "entry.js");
 
 const BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"];
-
-function freePort() {
-  return new Promise((resolve) => {
-    const server = net.createServer().listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => resolve(port));
-    });
-  });
-}
 
 function codeServer({ data, extensions, env }, ...more) {
   const folders = ["--user-data-dir", data, "--extensions-dir", extensions, "--config", "/dev/null"];
@@ -50,18 +40,16 @@ async function install(place, vsix) {
   }
 }
 
-async function healthy(port, child) {
-  for (let tries = 0; tries < 120; tries++) {
-    try {
-      if ((await fetch(`http://127.0.0.1:${port}/healthz`)).ok) {
-        return;
-      }
-    } catch {
-      // not yet
+/** The address of a code-server on a free port: it prints it when it listens. */
+async function addressOf(child) {
+  for (const end = Date.now() + 120_000; Date.now() < end && child.exitCode === null; ) {
+    const listening = /listening on http:\/\/(127\.0\.0\.1:\d+)/.exec(child.output);
+    if (listening) {
+      return listening[1];
     }
-    await new Promise((resolve) => setTimeout(resolve, 250));
+    await new Promise((resolve) => setTimeout(resolve, 100));
   }
-  throw new Error(`code-server does not answer:\n${child.output}`);
+  throw new Error(`code-server does not listen:\n${child.output}`);
 }
 
 /** Starts server and browser, calls `use({ page, open, forget, host, settings })`, and ends both.  `env`: further variables. */
@@ -75,8 +63,7 @@ export async function withEditor({ scratch, settings, vsix, env }, use) {
   if (vsix) {
     await install(own, vsix);
   }
-  const port = await freePort();
-  const place = ["--bind-addr", `127.0.0.1:${port}`, "--auth", "none", "--disable-telemetry", "--disable-update-check"];
+  const place = ["--bind-addr", "127.0.0.1:0", "--auth", "none", "--disable-telemetry", "--disable-update-check"];
   const server = codeServer(own, ...place, "--disable-getting-started-override");
   let browser;
   const end = () => process.kill(-server.pid, "SIGTERM");
@@ -86,7 +73,7 @@ export async function withEditor({ scratch, settings, vsix, env }, use) {
     process.exit(1);
   });
   try {
-    await healthy(port, server);
+    const host = await addressOf(server);
     const options = { executablePath: process.env.NNCDBG_CHROMIUM, headless: true, args: BROWSER };
     browser = await chromium.launchPersistentContext(path.join(scratch, "browser"), {
       ...options,
@@ -95,7 +82,6 @@ export async function withEditor({ scratch, settings, vsix, env }, use) {
     // The machine may be busy.
     browser.setDefaultTimeout(60_000);
     const page = browser.pages()[0];
-    const host = `127.0.0.1:${port}`;
     const open = async (folder, payload = []) => {
       const query = new URLSearchParams({ folder, payload: JSON.stringify(payload) });
       await page.goto(`http://${host}/?${query}`, { waitUntil: "domcontentloaded", timeout: 60_000 });

@@ -17,7 +17,7 @@ export const BREAKPOINT =
   ".margin-view-overlays [class*=codicon-debug-breakpoint], .glyph-margin-widgets [class*=codicon-debug-breakpoint]";
 export const STOPPED = ".debug-top-stack-frame-line";
 /** Visible signs of a starting session, even while its model is read. */
-export const BEGUN = [
+export const STARTING = [
   ".debug-toolbar:visible",
   '.part.sidebar:has(.title-label:has-text("Run and Debug")) .monaco-progress-container.active:visible',
 ].join(", ");
@@ -37,7 +37,7 @@ export class Screen {
     return this.page.waitForSelector(selector, { timeout: LONG, ...options });
   }
 
-  gone(selector) {
+  expectHidden(selector) {
     return this.see(selector, { state: "hidden" });
   }
 
@@ -80,7 +80,7 @@ export class Screen {
   /** Presses F5 until a notification with this text is shown. */
   async expectStartFailure(text) {
     const toast = `.notification-toast:has-text("${text}")`;
-    await this.pressUntil("F5", `${BEGUN}, ${toast}`, "the start of a session");
+    await this.pressUntil("F5", `${STARTING}, ${toast}`, "the start of a session");
     return this.holdToast(text);
   }
 
@@ -125,7 +125,7 @@ export class Screen {
     const action = async () => {
       if (await this.page.locator(asText).count() && await this.page.locator('.statusbar-item:has-text("ONNX model")').count()) {
         await this.page.keyboard.press("Control+w");
-        await this.gone(asText);
+        await this.expectHidden(asText);
       }
       await this.doubleClickFile(name);
     };
@@ -172,7 +172,7 @@ export class Screen {
 
   /** Presses F5 in the current editor, and waits until the session stops. */
   async start() {
-    await this.pressUntil("F5", BEGUN, "the start of a session");
+    await this.pressUntil("F5", STARTING, "the start of a session");
     await this.see(STOPPED);
     // On a busy machine both presses of a repeated key may take effect.
     if (await this.page.locator('.monaco-dialog-box:has-text("is already running")').count()) {
@@ -227,7 +227,7 @@ export class Screen {
 
   async stop() {
     await this.page.keyboard.press("Shift+F5");
-    await this.gone(".debug-toolbar");
+    await this.expectHidden(".debug-toolbar");
   }
 
   /** Types a line into the debug console. */
@@ -258,7 +258,7 @@ export class Screen {
       if (await palette.count()) {
         // The list does not change after its opening, when a command may not have been enabled yet.
         await this.page.keyboard.press("Escape");
-        await this.gone(".quick-input-widget");
+        await this.expectHidden(".quick-input-widget");
       }
       await this.page.keyboard.press("F1");
       // A stop of the program takes the focus, and closes the palette.

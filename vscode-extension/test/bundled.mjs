@@ -1,4 +1,4 @@
-// Modules of src/ for the tests: bundled as the extension bundles them, then imported.
+// Modules of src/ for the tests: bundled like in the extension, then imported.
 
 import { mkdtempSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { build } from "esbuild";
 
-/** The editor's API is what a test has assigned to `globalThis.vscode`. */
+/** The editor's API is the object that a test assigns to `globalThis.vscode`. */
 const editor = {
   name: "vscode",
   setup({ onResolve, onLoad }) {

@@ -1,4 +1,4 @@
-// The part of the editor's API that the tested modules use: records, events, and what a test sets.
+// The part of the editor's API that the tested modules use: records, events, and fields set by a test.
 
 /** A class whose constructor stores its arguments under these names. */
 const record = (...names) =>

@@ -16,7 +16,7 @@ from nncdbg.engine.observers.catching import Catches
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 class Attached(Debuggee):
@@ -36,7 +36,7 @@ class Attached(Debuggee):
         """The conditions that the client catches."""
         self._own = debugger.observers.catches.conditions
         """The conditions that the user catches."""
-        self._said = debugger.said
+        self._said = debugger.control.said
         """The user's sink for logpoint messages."""
         self._pausing = False
         self._branch = 0
@@ -75,15 +75,15 @@ class Attached(Debuggee):
         for number in self.numbers & {each.number for each in self.debugger.breakpoints}:
             self.debugger.delete(number)
         self.numbers, self._caught = set(), {}
-        self.debugger.said = self._said
+        self.debugger.control.said = self._said
         self.leave()
 
-    def concerns(self, stop: Stop) -> bool:
+    def is_for_client(self, stop: Stop) -> bool:
         """Return whether a stop is reported to the client."""
         caught = stop.finding is not None and stop.finding.kind in self._caught
         return self._pausing or caught or stop.error is not None or bool(self.numbers & {*stop.breakpoints})
 
-    def owes(self, stop: Stop) -> bool:
+    def is_for_user(self, stop: Stop) -> bool:
         """Return whether to report a stop to the user: the user's own, or one that cannot be continued."""
         if stop.error is not None:
             return self.debugger.timeline.branch == self._branch
@@ -96,7 +96,7 @@ class Attached(Debuggee):
         self._pausing = True
         self.debugger.pause()
 
-    def hold(self, stop: Stop) -> None:
+    def serve_stop(self, stop: Stop) -> None:
         """Report a stop, and serve the client's requests until it continues or disconnects."""
         self.debugger.stop, self.debugger.selected = stop, -1
         self.arrived(self.session, stop)
@@ -123,7 +123,7 @@ class Attached(Debuggee):
             session.queue.moving = False
             session.queue.turn.notify_all()
 
-    def left_by(self, session: Session, leaving: BaseException) -> None:
+    def handle_exit(self, session: Session, leaving: BaseException) -> None:
         """Pass Ctrl-C and other exceptions by which a kernel may exit on to the user's code."""
         raise leaving
 

@@ -109,9 +109,9 @@ def _ended() -> None:
         _attachment.ended(1 if getattr(sys, "last_value", None) is not None else 0)
         _listener.close()
     if _entry is not None:
-        from nncdbg.dap_server.attach.entries import leave
+        from nncdbg.dap_server.attach.entries import remove
 
-        leave(_entry)
+        remove(_entry)
 
 
 def _forked() -> None:
@@ -123,5 +123,5 @@ def _forked() -> None:
 
     PROCESS.supervisor = None
     _attachment.forget()
-    _listener.let_go()
+    _listener.close_descriptors()
     _attachment = _listener = _entry = None

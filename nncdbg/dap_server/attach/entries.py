@@ -52,7 +52,7 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def leave(path: Path) -> None:
+def remove(path: Path) -> None:
     """Remove an entry."""
     with contextlib.suppress(OSError):  # the folder may not exist any more
         path.unlink()

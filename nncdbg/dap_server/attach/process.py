@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 class Attachment:
@@ -78,21 +78,21 @@ class Attachment:
         return self.session is not None or self.suspended
 
     def _supervised(self, debugger: Debugger, verb: Verb) -> Stop:
-        self._look_into(debugger)
+        self._attach_debugger(debugger)
         before = self._stop_before(debugger)
         if before is not None:
-            self._hold(debugger, before)
+            self._serve_stop(debugger, before)
         stop = verb()
-        while self._concerns(stop):
+        while self._is_for_client(stop):
             rest = debugger.control.journey
-            owed = self._hold(debugger, stop)
+            for_user = self._serve_stop(debugger, stop)
             stop = debugger.stop
-            if rest is None or owed:
+            if rest is None or for_user:
                 break
             stop = debugger.move(debugger.control.proceed, rest)
         return stop
 
-    def _look_into(self, debugger: Debugger) -> None:
+    def _attach_debugger(self, debugger: Debugger) -> None:
         """Show this debugger to the client; on the thread that moves it, between two statements."""
         session = self.session
         if session is None or self._seen != threading.get_ident() or session.debuggee is not None:
@@ -130,14 +130,15 @@ class Attachment:
             return debugger.control.here("pause")
         if self._debuggee is None or debugger.timeline.tick:
             return None
-        return debugger.stop_here(self._debuggee.numbers)
+        stop = debugger.control.stop_here(self._debuggee.numbers)
+        return None if stop is None else debugger.move(lambda: stop)
 
-    def _concerns(self, stop: Stop) -> bool:
+    def _is_for_client(self, stop: Stop) -> bool:
         if self._seen != threading.get_ident() or stop.reason == "end":
             return False
-        return self.suspended or (self._debuggee is not None and self._debuggee.concerns(stop))
+        return self.suspended or (self._debuggee is not None and self._debuggee.is_for_client(stop))
 
-    def _hold(self, debugger: Debugger, stop: Stop) -> bool:
+    def _serve_stop(self, debugger: Debugger, stop: Stop) -> bool:
         """Hold until the client continues, or disconnects without suspending the program.
 
         Returns whether the user's code receives the stop at which the program is then.
@@ -148,18 +149,18 @@ class Attachment:
                 session, self.suspended = self.session, False
             if session is None:
                 return False
-            self._look_into(debugger)
+            self._attach_debugger(debugger)
             debuggee = self._debuggee
             assert debuggee is not None
-            debuggee.hold(stop)
+            debuggee.serve_stop(stop)
             stop = debugger.stop
-            owed = debuggee.owes(stop)
+            for_user = debuggee.is_for_user(stop)
             with self._turn:
                 if self.session is session:
-                    return owed
+                    return for_user
                 debuggee.release()
                 if not self.suspended:
-                    return owed
+                    return for_user
 
     def _leave(self, thread: int) -> None:
         """Return the thread from a verb to plain Python."""
@@ -221,7 +222,7 @@ class Attachment:
             moving = self._moving.get(self._seen) if self._seen is not None else None
             self._turn.notify_all()
         if moving is not None:
-            moving.control.between_statements(lambda: self._look_into(moving))
+            moving.control.between_statements(lambda: self._attach_debugger(moving))
         if session.queue.closing:
             self.detach(session)
 
@@ -275,4 +276,4 @@ class Attachment:
         if session is not None:
             session.state = State.ENDED
             report_end(session, exit_code)
-            session.vanished()
+            session.handle_disconnect()

@@ -22,7 +22,7 @@ import msgspec
 from nncdbg.dap_server.messages import Answer, Request
 from nncdbg.dap_server.registry import capabilities
 from nncdbg.dap_server.transport.access import token_for
-from nncdbg.dap_server.transport.addresses import Address, prepare, words
+from nncdbg.dap_server.transport.addresses import Address, address_text, prepare
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
@@ -79,7 +79,7 @@ class Relay:
     def __init__(self, session: Session, address: Address, token: str | None) -> None:
         request = session.queue.at_hand
         assert request is not None
-        self.place = words(address)
+        self.place = address_text(address)
         self._session = session
         self._address = address
         self._number = request.seq
@@ -121,7 +121,7 @@ class Relay:
 
     def begin(self) -> None:
         """Forward messages of the process, now that the client has the answer to `attach`."""
-        _tell(self._session, _own_capabilities(), self._capabilities)
+        _report_capabilities(self._session, _own_capabilities(), self._capabilities)
         self._begun.set()
 
     def forward(self, request: Request) -> bool:
@@ -193,7 +193,7 @@ class Relay:
 
     def _serve(self, far: Connection) -> None:
         try:
-            self._introduce(far)
+            self._initialize(far)
         except NncdbgError as error:
             self._refusal = error
             return
@@ -210,12 +210,14 @@ class Relay:
             why = f": {error.message}"
         self._gone(why)
 
-    def _introduce(self, far: Connection) -> None:
+    def _initialize(self, far: Connection) -> None:
         """Initialize the process, and attach to it."""
-        self._capabilities = self._asked(far, self._number - 1, "initialize", self._session.client.arguments)
-        self._asked(far, self._number, "attach", AttachArguments(token=self._token))
+        self._capabilities = self._response_to(
+            far, self._number - 1, "initialize", self._session.client.arguments
+        )
+        self._response_to(far, self._number, "attach", AttachArguments(token=self._token))
 
-    def _asked(self, far: Connection, number: int, command: str, arguments: Any) -> Message:
+    def _response_to(self, far: Connection, number: int, command: str, arguments: Any) -> Message:
         """Return the body of the response to a request of our own."""
         far.send({"seq": number, "type": "request", "command": command, "arguments": arguments})
         while True:
@@ -243,7 +245,7 @@ class Relay:
         number, kind, command = message.pop("seq", 0), message["type"], str(message.get("command"))
         if kind == "request":
             arguments = message.get("arguments")
-            self._session.client.ask(
+            self._session.client.request(
                 command, arguments, lambda answer: _send_answer(far, number, command, answer)
             )
             return
@@ -253,7 +255,7 @@ class Relay:
                 self._unanswered.pop(message.get("request_seq", 0), None)
         self._session.client.connection.send(message)
         if kind == "response" and command == "disconnect" and message.get("success"):
-            self._session.vanished()
+            self._session.handle_disconnect()
 
     def _gone(self, why: str) -> None:
         """Return the session to its state before `attach`: the process has closed the connection."""
@@ -273,7 +275,7 @@ class Relay:
         if not self._terminated:
             session.client.say(f"the connection to {self.place} has ended{why}", "important")
             session.client.send_event("terminated")
-        _tell(session, self._capabilities, _own_capabilities())
+        _report_capabilities(session, self._capabilities, _own_capabilities())
 
 
 def end_relay(session: Session) -> None:
@@ -289,7 +291,7 @@ def _own_capabilities() -> Message:
     return converted
 
 
-def _tell(session: Session, before: Message, now: Message) -> None:
+def _report_capabilities(session: Session, before: Message, now: Message) -> None:
     """Send the client the capabilities that differ from before."""
     changed = {
         name: now.get(name, [] if isinstance(before.get(name), list) else False)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.breakpoints.client_breakpoints import Placed, Terms
+from nncdbg.dap_server.breakpoints.client_breakpoints import PlacedBreakpoint, Terms
 from nncdbg.dap_server.client import MAX_NUMBER
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.instructions import reference_of, statement_at
@@ -50,9 +50,9 @@ class LineRequest:
             return Source(source_reference=self.reference)
         return Source(name=os.path.basename(self.path or ""), path=self.path)
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
         listing = self._listing(session, before)
-        if listing is session.program.debugger.listing:
+        if listing is session.program.debugger.loaded.listing:
             return self._in_listing(session)
         if listing is not None:
             return self._in_micro_program(session, listing)
@@ -68,12 +68,12 @@ class LineRequest:
             return before.place[0]
         return session.program.sources.listing(self._source())
 
-    def _in_listing(self, session: Session) -> Placed:
+    def _in_listing(self, session: Session) -> PlacedBreakpoint:
         debugger = session.program.debugger
         found = break_at(debugger, self.terms, line=self.line)
-        return self._placed(session, found, debugger.listing, found.lines[0], found.note)
+        return self._placed(session, found, debugger.loaded.listing, found.lines[0], found.note)
 
-    def _in_micro_program(self, session: Session, listing: Listing) -> Placed:
+    def _in_micro_program(self, session: Session, listing: Listing) -> PlacedBreakpoint:
         place = listing.next_site(self.line)
         if place is None:
             raise UsageError(f"there is no statement at or after line {self.line}")
@@ -81,12 +81,12 @@ class LineRequest:
         moved = f"line {self.line} has no statement; moved to line {place[0]}"
         return self._placed(session, found, listing, place[0], moved if place[0] != self.line else "")
 
-    def _in_model(self, session: Session) -> Placed:
+    def _in_model(self, session: Session) -> PlacedBreakpoint:
         """Break at a line of the user's own source: at every statement that comes from it."""
         program, path = session.program, self.path
         text = program.sources.of_program
         assert path is not None
-        if not program.debugger.breakpoints.origin(path):
+        if not program.debugger.breakpoints.placement.origin(path):
             name = os.path.basename(path)
             raise UsageError(
                 f"no statement in the program comes from {name}",
@@ -97,17 +97,17 @@ class LineRequest:
         many = "1 statement comes" if len(found.lines) == 1 else f"{len(found.lines)} statements come"
         words = f"{many} from here: {lines_in_words(found.lines)} of {text.name}"
         note = f"{found.note}; {words}" if found.note else words
-        return Placed(
+        return PlacedBreakpoint(
             found, {"line": session.client.outgoing_line(there), "source": self._source(), "message": note}
         )
 
     def _placed(
         self, session: Session, found: engine.Breakpoint, listing: Listing, line: int, note: str
-    ) -> Placed:
+    ) -> PlacedBreakpoint:
         where: dict[str, Any] = {"line": session.client.outgoing_line(line), "source": self._source()}
         if self.column:
             where |= columns(session, listing, line)
-        return Placed(found, where | ({"message": note} if note else {}))
+        return PlacedBreakpoint(found, where | ({"message": note} if note else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class FunctionRequest:
     def requested_location(self, session: Session) -> dict[str, Any]:
         return {}
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
         program = session.program
         kind, name = _function(program.debugger, self.name)
         found = break_at(program.debugger, self.terms, **{kind: name})
@@ -139,7 +139,7 @@ class DataRequest:
     def requested_location(self, session: Session) -> dict[str, Any]:
         return {}
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
         if self.access not in (None, "write"):
             raise UsageError(
                 f"cannot stop when a value is {_ACCESSES.get(self.access, self.access)}",
@@ -153,7 +153,7 @@ class DataRequest:
         return _placed_at_lines(session, found, "written at")
 
 
-def _placed_at_lines(session: Session, found: engine.Breakpoint, words: str) -> Placed:
+def _placed_at_lines(session: Session, found: engine.Breakpoint, words: str) -> PlacedBreakpoint:
     """Show it at the first of its lines in the program; if there are more, `words` precede them."""
     where: dict[str, Any] = {
         "line": session.client.outgoing_line(found.lines[0]),
@@ -161,7 +161,7 @@ def _placed_at_lines(session: Session, found: engine.Breakpoint, words: str) -> 
     }
     if len(found.lines) > 1:
         where["message"] = f"{words} {lines_in_words(found.lines)}"
-    return Placed(found, where)
+    return PlacedBreakpoint(found, where)
 
 
 _ACCESSES = {"read": "read", "readWrite": "read or written"}
@@ -193,19 +193,19 @@ class InstructionRequest:
         where = {"offset": self.offset} if abs(self.offset) <= MAX_NUMBER else {}
         return {**where, "instruction_reference": self.reference}
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
         debugger = session.program.debugger
         there = statement_at(session, self.reference, self.offset)
         if there is not None:
             code, pc = there
             found = break_at(debugger, self.terms, site=(code if code.formula is not None else code.path, pc))
-            return Placed(found, self._where(session, code, pc))
+            return PlacedBreakpoint(found, self._where(session, code, pc))
         if before is not None and before.place is not None and isinstance(before.place[0], tuple):
             # An address of the run before; the statement is the same one.
             found = break_at(debugger, self.terms, site=before.place)
             code_now = next((each for each, _, _ in found.sites), None)
             where = self._where(session, code_now, before.place[1]) if code_now is not None else {}
-            return Placed(found, where)
+            return PlacedBreakpoint(found, where)
         raise UsageError(f"there is no statement at {self.reference}", hint="disassemble again")
 
     def _where(self, session: Session, code: Code, pc: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedBreakpoint:
     """The engine's breakpoint, and the location fields of the protocol's record."""
 
     found: engine.Breakpoint
@@ -42,7 +42,7 @@ class Placed:
 class BreakpointRequest(Protocol):
     """A requested breakpoint; equal requests are the same breakpoint."""
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
         """Set it on the session's program.  `before` is its breakpoint on an earlier program.
 
         Raises NncdbgError with the reason if that fails.
@@ -178,5 +178,5 @@ def _together(session: Session) -> ExitStack:
     """Apply changes of breakpoints all at once, if there is a program."""
     stack = ExitStack()
     if session.debuggee is not None:
-        stack.enter_context(session.debuggee.debugger.breakpoints.together())
+        stack.enter_context(session.debuggee.debugger.breakpoints.traps.together())
     return stack

@@ -44,7 +44,7 @@ MAX_REFERENCE = (1 << 31) - 1
 @each_program
 def bind(session: Session) -> None:
     """Set the client's breakpoints on a new program, and send its logpoint messages to the client."""
-    session.program.debugger.said = lambda message: report_message(session, message)
+    session.program.debugger.control.said = lambda message: report_message(session, message)
     session.breakpoints.bind(session)
     session.exception_filters.bind(session.program.debugger, session.client)
 
@@ -133,7 +133,7 @@ def breakpoint_locations(
             for line in lines
         ]
     else:
-        origin = session.program.debugger.breakpoints.origin(path_in(arguments.source.path or ""))
+        origin = session.program.debugger.breakpoints.placement.origin(path_in(arguments.source.path or ""))
         lines = sorted(line for line in origin if first <= line <= last)
         found = [BreakpointLocation(line=session.client.outgoing_line(line)) for line in lines]
     return BreakpointLocationsBody(breakpoints=found)

@@ -23,7 +23,7 @@ from nncdbg.dap_server.variables.places import (
     evaluate_name,
     values_from,
 )
-from nncdbg.dap_server.variables.results import result_of
+from nncdbg.dap_server.variables.results import result_fields, result_of
 from nncdbg.dap_server.variables.value_text import Glance, type_text
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
@@ -62,14 +62,7 @@ def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariab
     name, index = _target(scope, place)
     _set(session, scope, name, index, arguments.value)
     shown = _shown(session, place, arguments.format)
-    return SetVariableBody(
-        value=shown.value,
-        type=shown.type,
-        variables_reference=shown.variables_reference,
-        named_variables=shown.named_variables,
-        indexed_variables=shown.indexed_variables,
-        memory_reference=shown.memory_reference,
-    )
+    return SetVariableBody(value=shown.value, **result_fields(shown))
 
 
 def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
@@ -107,15 +100,8 @@ def set_expression(session: Session, arguments: SetExpressionArguments) -> SetEx
     name, index = split_target(arguments.expression, scope.has, scope.names)
     _set(session, scope, name, None if index is None else evaluate_index(index, scope), arguments.value)
     shown = result_of(session, scope, arguments.expression, arguments.format)
-    return SetExpressionBody(
-        value=shown.value,
-        type=shown.type,
-        presentation_hint=shown.presentation_hint,
-        variables_reference=shown.variables_reference,
-        named_variables=shown.named_variables,
-        indexed_variables=shown.indexed_variables,
-        memory_reference=shown.memory_reference,
-    )
+    hint = shown.presentation_hint
+    return SetExpressionBody(value=shown.value, presentation_hint=hint, **result_fields(shown))
 
 
 def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> None:

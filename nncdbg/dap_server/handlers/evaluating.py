@@ -14,7 +14,7 @@ from nncdbg.dap_server.protocol.types import CompletionItem, CompletionItemType
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.clipboard import python_text
 from nncdbg.dap_server.variables.places import values_from
-from nncdbg.dap_server.variables.results import result_of
+from nncdbg.dap_server.variables.results import result_fields, result_of
 from nncdbg.engine.expression import evaluate as value_of
 from nncdbg.engine.expression import split_definition
 
@@ -52,7 +52,7 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
     text = arguments.expression
     if arguments.context == "repl":
         console = console_of(session)
-        console.look_from(arguments.frame_id)
+        console.select_frame(arguments.frame_id)
         line = text.strip()
         if line[:1] in ("", "#") or console.collecting or not is_expression(console.debugger, line):
             return EvaluateBody(result=console.enter(text), variables_reference=0)
@@ -69,15 +69,8 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
         content = value_of(scope.read(text), scope)
         return EvaluateBody(result=python_text(text, content), variables_reference=0)
     shown = result_of(session, scope, text, arguments.format, keep=arguments.context == "repl")
-    return EvaluateBody(
-        result=bounded(shown.value),
-        type=shown.type,
-        presentation_hint=shown.presentation_hint,
-        variables_reference=shown.variables_reference,
-        named_variables=shown.named_variables,
-        indexed_variables=shown.indexed_variables,
-        memory_reference=shown.memory_reference,
-    )
+    hint = shown.presentation_hint
+    return EvaluateBody(result=bounded(shown.value), presentation_hint=hint, **result_fields(shown))
 
 
 @request(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.execution.findings import Finding
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 @request(

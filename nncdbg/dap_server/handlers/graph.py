@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.neighbourhood import Block, on_the_stack, sources, whole
-from nncdbg.dap_server.variables.places import computed
-from nncdbg.dap_server.variables.value_text import Glance, is_tensor
+from nncdbg.dap_server.sources.neighbourhood import ShownBlock, on_the_stack, sources, whole
+from nncdbg.dap_server.variables.value_text import Glance
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
 from nncdbg.engine.values.current import results_of
-from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -24,10 +21,6 @@ if TYPE_CHECKING:
 
 MOST_OPENED = 4096
 """Expanded statements of one request."""
-
-_LAST_LINES = {"loop": "next", "branch": "yield"}
-
-_KINDS = {"while": "loop", "if": "branch"}
 
 
 class GraphArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +49,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     places = list(_in_order(blocks[0]))
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}
     return {
-        "source": session.program.sources.of_frame(session.program.debugger.stack[0]),
+        "source": session.program.sources.of_frame(session.program.debugger.control.stack[0]),
         "blocks": [_block(block) for block in blocks],
         "nodes": [_node(session, block, pc) for block, pc in places],
         "edges": list(_edges(session, places, number)),
@@ -64,7 +57,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     }
 
 
-def _in_order(block: Block) -> Iterator[tuple[Block, int]]:
+def _in_order(block: ShownBlock) -> Iterator[tuple[ShownBlock, int]]:
     """The statements in the order of the program; those of an expanded block replace its statement."""
     for pc in block.shown:
         inner = block.inside.get(pc)
@@ -75,45 +68,23 @@ def _in_order(block: Block) -> Iterator[tuple[Block, int]]:
                 yield from _in_order(each)
 
 
-def _block(block: Block) -> dict[str, Any]:
+def _block(block: ShownBlock) -> dict[str, Any]:
     outer = block.outer
-    if block.kind == "branch" and not block.graph.name:
-        title = "then" if block.path[-1] == 0 else "else"
-    else:
-        title = f"@{block.graph.name}" if block.graph.name else block.kind
     return {
         "id": block.id,
         "parent": None if outer is None else outer.id,
         "node": None if outer is None else outer.statement_id(block.pc),
-        "title": title,
+        "title": block.title,
         "kind": block.kind,
     }
 
 
-def _node(session: Session, block: Block, pc: int) -> dict[str, Any]:
-    end = pc == len(block.graph.nodes)
-    node = None if end else block.graph.nodes[pc]
-    op = _LAST_LINES.get(block.kind, "return") if node is None else node.op
-    frame = block.origin.frame
-    assert frame is not None, "the entry graph is on the stack"
-    line = session.program.debugger.loaded.listing_of(frame.code).line(block.path, pc)
-    return {
-        "id": block.statement_id(pc),
-        "block": block.id,
-        "kind": "end" if end else _KINDS.get(op, "layer" if op[0] == "@" else "op"),
-        "label": op if node is None else _label(node),
-        "values": [] if node is None else [spelled(each.name) for each in node.outputs[:4] if each.name],
-        "type": "" if node is None else _type(block, node),
-        "line": session.client.outgoing_line(line),
-    }
+def _node(session: Session, block: ShownBlock, pc: int) -> dict[str, Any]:
+    type_ = "" if pc == len(block.graph.nodes) else _type(block, block.graph.nodes[pc])
+    return {"block": block.id, "type": type_, **block.statement(session, pc)}
 
 
-def _label(node: Node) -> str:
-    names = [f"@{graph.name}" for graph in node.subgraphs if graph.name]
-    return f"{node.op} {' or '.join(names)}" if names else node.op
-
-
-def _type(block: Block, node: Node) -> str:
+def _type(block: ShownBlock, node: Node) -> str:
     """The type of the first result, as far as it is known."""
     if not node.outputs:
         return ""
@@ -123,7 +94,7 @@ def _type(block: Block, node: Node) -> str:
 
 
 def _edges(
-    session: Session, places: Sequence[tuple[Block, int]], number: dict[tuple[Block, int], int]
+    session: Session, places: Sequence[tuple[ShownBlock, int]], number: dict[tuple[ShownBlock, int], int]
 ) -> Iterator[list[Any]]:
     for to, (block, pc) in enumerate(places):
         session.queue.check_cancelled()
@@ -142,7 +113,7 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     `statistics` maps a statement to the largest absolute value, mean, standard deviation and share of
     zeros of its first result.  They are the logged statistics: no tensor is read for them.
     """
-    blocks = on_the_stack(session, (), len(session.program.debugger.stack))
+    blocks = on_the_stack(session, (), len(session.program.debugger.control.stack))
     glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     flags: dict[str, str] = {}
     statistics: dict[str, list[float | None]] = {}
@@ -159,19 +130,12 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     }
 
 
-def _summaries(session: Session, glance: Glance, block: Block) -> Iterator[tuple[str, Summary]]:
+def _summaries(session: Session, glance: Glance, block: ShownBlock) -> Iterator[tuple[str, Summary]]:
     """The statistics of each executed statement of a block, by its id."""
-    debugger, frame = session.program.debugger, block.frame
-    assert frame is not None, "the block is on the stack"
-    for pc in range(len(frame.code.nodes)):
-        slots = results_of(frame, pc) or (0,)
-        slot = slots[0]
-        if not slot or not computed(frame, slot, debugger.ended):
-            continue
-        content = frame.slots[slot]
-        if content is EVICTED or not is_tensor(content) or is_text(content):
-            continue
-        summary = glance.at_hand(content) if debugger.timeline.standing(content) is None else None
+    assert block.frame is not None, "the block is on the stack"
+    for pc in range(len(block.frame.code.nodes)):
+        slots = results_of(block.frame, pc)
+        summary = block.summary(session, glance, slots[0]) if slots and slots[0] else None
         if summary is not None:
             yield block.statement_id(pc), summary
 

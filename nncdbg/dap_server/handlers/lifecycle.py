@@ -100,7 +100,7 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
     session.exception_filters.always = arguments.catch
     session.adopt(debuggee)
     report_process(session, debuggee.sources.name, "launch")
-    for note in (*map(words_of, debuggee.debugger.notes), *debuggee.sources.notes):
+    for note in (*map(_note_text, debuggee.debugger.notes), *debuggee.sources.notes):
         session.client.say(note)
 
 
@@ -158,7 +158,7 @@ def stamps(configuration: RunConfiguration, files: Iterable[Path]) -> dict[Path,
     return found
 
 
-def words_of(note: Note) -> str:
+def _note_text(note: Note) -> str:
     """Return the text of a note, with the launch configuration key that provides what is missing."""
     if note.missing is None:
         return note.fact
@@ -272,4 +272,4 @@ def disconnect(session: Session, arguments: DisconnectArguments) -> None:
             session.defer(attachment.interrupt)
     # While the client is still connected.
     session.defer(session.progress.end_all)
-    session.defer(session.vanished)
+    session.defer(session.handle_disconnect)

@@ -18,7 +18,7 @@ from nncdbg.dap_server.variables.places import (
     value_title,
 )
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -55,10 +55,10 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
         )
     depth = _depth(session, arguments.frame_id)
     debugger, view = session.program.debugger, View(session)
-    listing = debugger.loaded.listing_of(debugger.stack[depth].code)
+    listing = debugger.loaded.listing_of(debugger.control.stack[depth].code)
     found: dict[int, dict[str, str]] = {}
     for outer in range(depth, -1, -1):
-        if debugger.loaded.listing_of(debugger.stack[outer].code) is listing:
+        if debugger.loaded.listing_of(debugger.control.stack[outer].code) is listing:
             for line, name, text in _given(view, listing, outer, first, last):
                 found.setdefault(line, {}).setdefault(name, text)
     return {
@@ -71,7 +71,7 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
 
 def _depth(session: Session, number: int | None) -> int:
     if number is None:
-        return len(session.program.debugger.stack) - 1
+        return len(session.program.debugger.control.stack) - 1
     depth = frame_depth(session, number)
     if depth is None:
         raise UsageError("the frame no longer exists", hint="request the stack again")
@@ -81,7 +81,7 @@ def _depth(session: Session, number: int | None) -> int:
 def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> Iterator[tuple[int, str, str]]:
     """(line, name, text) of the computed values of one block in these lines."""
     debugger = view.session.program.debugger
-    frame = debugger.stack[depth]
+    frame = debugger.control.stack[depth]
     place = frame_place(view.session, depth)
     for line, slot in _slots(frame.code, listing, first, last):
         view.session.queue.check_cancelled()
@@ -90,7 +90,7 @@ def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> I
             continue
         title = value_title(view.session, frame.code, name)
         variable = view.in_slot(frame, slot, ContentPlace(place, name), title)
-        yield line, variable.name, _untyped(variable.value)
+        yield line, variable.name, _without_type(variable.value)
 
 
 def _slots(code: Code, listing: Listing, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -117,7 +117,7 @@ def _result_line(code: Code, listing: Listing, pc: int) -> int:
     return line
 
 
-def _untyped(text: str) -> str:
+def _without_type(text: str) -> str:
     """A value's text in a list of variables without its type; `min 0 …` for `f32[4] min 0 …`."""
     head, blank, rest = text.partition(" ")
     return rest if blank and head.endswith((")", "]")) else text

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.neighbourhood import Block, Source, neighbourhood, sources
-from nncdbg.dap_server.variables.places import computed
-from nncdbg.dap_server.variables.value_text import Glance, is_tensor
+from nncdbg.dap_server.sources.neighbourhood import ShownBlock, Source, neighbourhood, sources
+from nncdbg.dap_server.variables.value_text import Glance
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
-from nncdbg.presentation.elements import is_text
 from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
@@ -27,8 +24,6 @@ MOST_TOGGLED = 64
 
 MOST_INPUTS = 12
 """Drawn inputs of the outermost graph."""
-
-_LAST_LINES = {"loop": "next", "branch": "yield"}
 
 
 class MapArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -44,32 +39,21 @@ class Drawing:
 
     session: Session
     glance: Glance
-    blocks: Sequence[Block]
+    blocks: Sequence[ShownBlock]
 
-    def flag(self, block: Block, name: str) -> str | None:
+    def flag(self, block: ShownBlock, name: str) -> str | None:
         """Return nan or inf, if a value of a block on the stack holds one."""
-        frame, debugger = block.frame, self.session.program.debugger
-        slot = frame.code.slot_of.get(name) if frame is not None else None
-        if frame is None or slot is None or not computed(frame, slot, debugger.ended):
-            return None
-        content = frame.slots[slot]
-        if content is EVICTED or not is_tensor(content) or is_text(content):
-            return None
-        summary = self.glance.at_hand(content) if debugger.timeline.standing(content) is None else None
+        slot = block.frame.code.slot_of.get(name) if block.frame is not None else None
+        summary = block.summary(self.session, self.glance, slot)
         if summary is None:
             return None
         return "nan" if summary.nan else "inf" if summary.posinf + summary.neginf else None
 
     # -- blocks and statements ---------------------------------------------------------------
 
-    def cluster(self, block: Block) -> dict[str, Any]:
+    def cluster(self, block: ShownBlock) -> dict[str, Any]:
         frames = self.session.program.debugger.frames
-        if block.depth >= 0:
-            title = frame_title(frames, len(frames) - 1 - block.depth)
-        elif block.kind == "branch" and not block.graph.name:
-            title = "then" if block.path[-1] == 0 else "else"
-        else:
-            title = f"@{block.graph.name}" if block.graph.name else block.kind
+        title = block.title if block.depth < 0 else frame_title(frames, len(frames) - 1 - block.depth)
         first, last = (block.shown[0], block.shown[-1]) if block.shown else (0, -1)
         return {
             "id": block.id,
@@ -82,41 +66,23 @@ class Drawing:
             "after": len(block.graph.nodes) - last if block.shown else len(block.graph.nodes) + 1,
         }
 
-    def node(self, block: Block, pc: int) -> dict[str, Any]:
-        end = pc == len(block.graph.nodes)
-        op = _LAST_LINES.get(block.kind, "return") if end else block.graph.nodes[pc].op
-        outputs = () if end else block.graph.nodes[pc].outputs
-        kind = "end" if end else {"while": "loop", "if": "branch"}.get(op, "layer" if op[0] == "@" else "op")
+    def node(self, block: ShownBlock, pc: int) -> dict[str, Any]:
+        outputs = block.graph.nodes[pc].outputs if pc < len(block.graph.nodes) else ()
         flags = [self.flag(block, value.name) for value in outputs]
-        origin = block.origin
-        assert origin.frame is not None, "the outermost block is on the stack"
-        listing = self.session.program.debugger.loaded.listing_of(origin.frame.code)
         fields = {
-            "id": block.statement_id(pc),
+            **block.statement(self.session, pc),
             "cluster": block.id,
-            "kind": kind,
-            "label": self._label(block, pc, op),
-            "values": [spelled(value.name) for value in outputs[:4] if value.name],
-            "line": self.session.client.outgoing_line(listing.line(block.path, pc)),
-            "source": self.blocks.index(origin),
+            "source": self.blocks.index(block.origin),
             "state": self._state(block, pc),
         }
+        frames = self.session.program.debugger.control.stack
+        if block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames):
+            # With the iteration of a running loop.
+            fields["label"] = frame_title(frames[::-1], len(frames) - 2 - block.depth)
         worst = next((each for each in ("nan", "inf") if each in flags), None)
         return fields if worst is None else {**fields, "flag": worst}
 
-    def _label(self, block: Block, pc: int, op: str) -> str:
-        """The op; for a loop or branch its name, for a running loop also the iteration."""
-        frames = self.session.program.debugger.stack
-        within = block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames)
-        if within:
-            return frame_title(frames[::-1], len(frames) - 2 - block.depth)
-        names = [f"@{graph.name}" for graph in self._subgraphs(block, pc) if graph.name]
-        return f"{op} {' or '.join(names)}" if names else op
-
-    def _subgraphs(self, block: Block, pc: int) -> Sequence[Any]:
-        return block.graph.nodes[pc].subgraphs if pc < len(block.graph.nodes) else ()
-
-    def _state(self, block: Block, pc: int) -> str:
+    def _state(self, block: ShownBlock, pc: int) -> str:
         if block.frame is None:
             outer = block.outer
             assert outer is not None, "an opened node needs a parent"

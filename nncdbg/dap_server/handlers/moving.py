@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         TerminateThreadsArguments,
     )
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -77,7 +77,7 @@ def next_(session: Session, arguments: NextArguments) -> None:
 def _enters_micro_program(session: Session) -> bool:
     """Return whether an instruction step enters the op's micro program; inside one, it is one statement."""
     debugger = session.program.debugger
-    return debugger.stack[-1].code.formula is None and debugger.control.micro_program() is not None
+    return debugger.control.stack[-1].code.formula is None and debugger.control.micro_program() is not None
 
 
 @request("stepIn", when=STOPPED, moves=True)
@@ -148,7 +148,7 @@ def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
     if depth is None:
         raise UsageError("the frame no longer exists", hint="request the stack again")
     debugger = session.program.debugger
-    tick = debugger.stack[depth].entered
+    tick = debugger.control.stack[depth].entered
 
     def rewind() -> Stop:
         return replace(debugger.go_to(tick), reason="restart")

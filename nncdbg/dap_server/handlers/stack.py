@@ -12,7 +12,7 @@ from nncdbg.dap_server.protocol.requests import StackTraceBody
 from nncdbg.dap_server.protocol.types import StackFrame
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import reference_of
-from nncdbg.dap_server.variables.places import SourcePlace, frame_place, standing
+from nncdbg.dap_server.variables.places import SourcePlace, current_statement, frame_place
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.presentation.frame_titles import frame_title
@@ -29,7 +29,7 @@ FRAMES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StackEntry:
     """A line of the stack: a machine frame, or with `origin` a (file, line) of the user's model."""
 
     depth: int
@@ -59,18 +59,18 @@ def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceB
     return StackTraceBody(stack_frames=shown, total_frames=len(entries))
 
 
-def _entries(session: Session) -> Iterator[Entry]:
+def _entries(session: Session) -> Iterator[StackEntry]:
     """The whole stack, innermost first.  Lines of the user's model are not repeated in outer frames."""
-    frames = session.program.debugger.stack
+    frames = session.program.debugger.control.stack
     known: Sequence[tuple[str, int]] = ()
     for depth in range(len(frames) - 1, -1, -1):
-        yield Entry(depth)
-        pc, _ = standing(session, depth)
+        yield StackEntry(depth)
+        pc, _ = current_statement(session, depth)
         nodes = frames[depth].code.nodes
         origins = _origins(nodes[pc].location if pc < len(nodes) else None)
         if origins and list(known[-len(origins) :]) != origins:
             for number, origin in enumerate(origins):
-                yield Entry(depth, number, origin)
+                yield StackEntry(depth, number, origin)
             known = origins
 
 
@@ -90,8 +90,8 @@ def _machine_frame(
     session: Session, frames: Sequence[Frame], depth: int, format: StackFrameFormat | None
 ) -> StackFrame:
     debugger = session.program.debugger
-    frame = debugger.stack[depth]
-    pc, _ = standing(session, depth)
+    frame = debugger.control.stack[depth]
+    pc, _ = current_statement(session, depth)
     line = debugger.loaded.line(frame.code, pc)
     assert line is not None, "each statement has its own line"
     place = frame_place(session, depth)
@@ -130,7 +130,7 @@ def _parameters(session: Session, frame: Frame, format: StackFrameFormat) -> Ite
             yield ": ".join(parts)
 
 
-def _source_frame(session: Session, entry: Entry, origin: tuple[str, int]) -> StackFrame:
+def _source_frame(session: Session, entry: StackEntry, origin: tuple[str, int]) -> StackFrame:
     file, line = origin
     return StackFrame(
         id=session.handles.number(SourcePlace(frame_place(session, entry.depth), entry.number)),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
@@ -17,7 +16,7 @@ from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import is_text
 from nncdbg.presentation.frame_titles import frame_title
 
@@ -107,7 +106,7 @@ def _ranked(session: Session, glance: Glance) -> list[Near]:
 
 
 def _code(session: Session, depth: int) -> Code:
-    return session.program.debugger.stack[depth].code
+    return session.program.debugger.control.stack[depth].code
 
 
 # -- selection ----------------------------------------------------------------------------------
@@ -116,9 +115,9 @@ def _code(session: Session, depth: int) -> Code:
 def _newest(session: Session) -> Iterator[tuple[int, int, Any]]:
     """(depth, slot, content) of tensors on the stack: for each frame the newest, then its inputs."""
     debugger, seen = session.program.debugger, set()
-    for depth in range(len(debugger.stack) - 1, -1, -1):
+    for depth in range(len(debugger.control.stack) - 1, -1, -1):
         session.queue.check_cancelled()
-        frame = debugger.stack[depth]
+        frame = debugger.control.stack[depth]
         for slot in _slots(session, frame):
             content = frame.slots[slot]
             known = content is EVICTED or not is_tensor(content) or is_text(content) or id(content) in seen
@@ -138,7 +137,7 @@ def _slots(session: Session, frame: Frame) -> Iterator[int]:
 def _judged(glance: Glance, depth: int, slot: int, content: Any) -> Near:
     summary = glance.at_hand(content)
     reasons = [(0, each) for each in _nonfinite(summary)]
-    if not glance.shown.debugger.allocation.whole(content):
+    if not glance.shown.debugger.loaded.allocation.whole(content):
         reasons.append((1, "partly written"))
     reasons += [(2, each) for each in _extreme(summary, dtypes.name_of(content.dtype))]
     rank = reasons[0][0] if reasons else 3
@@ -155,7 +154,7 @@ def _extreme(summary: Summary | None, dtype: str) -> Iterator[str]:
     """Reasons why the finite numbers of a tensor are abnormal."""
     if summary is None or dtype not in SQUARED:
         return
-    most = math.sqrt(float(ml_dtypes.finfo(dtypes.NUMPY[dtype]).max))
+    most = math.sqrt(dtypes.largest(dtype))
     if max(abs(summary.min or 0), abs(summary.max or 0)) > most:
         yield f"beyond {most:.3g}: its square overflows"
     if summary.subnormal:
@@ -171,7 +170,7 @@ def _frame(session: Session, depth: int) -> dict[str, Any]:
     return {
         "frameId": session.handles.number(frame_place(session, depth)),
         "title": frame_title(frames, len(frames) - 1 - depth),
-        "source": session.program.sources.of_frame(debugger.stack[depth]),
+        "source": session.program.sources.of_frame(debugger.control.stack[depth]),
     }
 
 
@@ -197,7 +196,7 @@ def _value_fields(session: Session, near: Near) -> dict[str, Any]:
 def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[list[Any]]]:
     """The slots of the latest completed visits of these frames' blocks, oldest first."""
     past: dict[Code, list[list[Any]]] = {_code(session, depth): [] for depth in depths}
-    for each in session.program.debugger.timeline.finished():
+    for each in session.program.debugger.control.machine.finished():
         visits = past.get(each.code)
         if visits is not None and len(visits) < MOST_VISITS - 1:
             visits.append(each.slots)

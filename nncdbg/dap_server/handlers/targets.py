@@ -14,6 +14,7 @@ from nncdbg.dap_server.registry import STILL, STOPPED, request
 from nncdbg.dap_server.sources.instructions import address_of, reference_of
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.time.visits import last_visit
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import (
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     )
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.listing import Listing, Site
 
 
@@ -40,7 +41,7 @@ class IntoPlace:
 
 @request("stepInTargets", when=STOPPED, capability="supportsStepInTargetsRequest", reads=True)
 def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> StepInTargetsBody:
-    frames = session.program.debugger.stack
+    frames = session.program.debugger.control.stack
     if frame_depth(session, arguments.frame_id) != len(frames) - 1:
         return StepInTargetsBody(targets=[])  # the statement of an outer frame has already begun
     frame = frames[-1]
@@ -50,14 +51,14 @@ def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> Step
     return StepInTargetsBody(
         targets=[
             StepInTarget(id=session.handles.number(IntoPlace(address, what)), label=label, line=line)
-            for what, label in _ways_in(session)
+            for what, label in _step_targets(session)
         ]
     )
 
 
-def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
+def _step_targets(session: Session) -> Iterator[tuple[str, str]]:
     debugger = session.program.debugger
-    code, pc = debugger.stack[-1].code, debugger.stack[-1].pc
+    code, pc = debugger.control.stack[-1].code, debugger.control.stack[-1].pc
     if debugger.ended or pc == len(code.nodes):
         return
     node = code.nodes[pc]
@@ -75,12 +76,12 @@ def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
 def step_into_target(session: Session, number: int) -> None:
     """Step into one of the targets.  Raises UsageError if the program is not at its statement."""
     debugger = session.program.debugger
-    frame = debugger.stack[-1]
+    frame = debugger.control.stack[-1]
     place = session.handles.place(number)
     if (
         not isinstance(place, IntoPlace)
         or place.address != address_of(session, frame.code, frame.pc)
-        or place.what not in dict(_ways_in(session))
+        or place.what not in dict(_step_targets(session))
     ):
         raise UsageError("unknown or expired target", hint="request stepInTargets again")
     if place.what == "kernel":
@@ -153,11 +154,11 @@ def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
     In a loop both are possible: the statement ran in the last iteration, and runs again in this one.
     """
     debugger = session.program.debugger
-    last = debugger.timeline.last_visit(lambda code: _is_of(session, code, listing, site), site.pc)
-    within = [frame for frame in debugger.stack if _is_of(session, frame.code, listing, site)]
+    last = last_visit(debugger.control.machine, lambda code: _is_of(session, code, listing, site), site.pc)
+    within = [frame for frame in debugger.control.stack if _is_of(session, frame.code, listing, site)]
     # A micro program is entered only by stepping into it, so one that is not open is never reached by
     # running.
-    forward = not debugger.ended and (listing is debugger.listing or bool(within))
+    forward = not debugger.ended and (listing is debugger.loaded.listing or bool(within))
     ways = [*([True] if last is not None else []), *([False] if forward else [])]
     ahead = bool(within) and within[-1].pc < site.pc
     return ways[::-1] if ahead else ways
@@ -182,12 +183,12 @@ def goto(session: Session, arguments: GotoArguments) -> None:
         move_to = debugger.control.move_to
         session.program.move(session, lambda: debugger.move(move_to, there, place.site.pc))
         return
-    tick = debugger.timeline.last_visit(there, place.site.pc)
+    tick = last_visit(debugger.control.machine, there, place.site.pc)
     if tick is None:
         raise UsageError("this statement has not run yet", hint="request gotoTargets again")
-    session.program.move(session, lambda: _went(debugger.go_to(tick)))
+    session.program.move(session, lambda: _with_goto_reason(debugger.go_to(tick)))
 
 
-def _went(stop: Stop) -> Stop:
+def _with_goto_reason(stop: Stop) -> Stop:
     """Report `goto` as the reason, at the very start too."""
     return replace(stop, reason="goto") if stop.reason == "entry" else stop

@@ -33,7 +33,7 @@ from nncdbg.engine.expression import (
 from nncdbg.engine.expression.nodes import Name
 from nncdbg.stats import compare
 from nncdbg.stats.blocks import (
-    Blocks,
+    BlockReduction,
     Reduction,
     check_same_shape,
     difference,
@@ -229,7 +229,7 @@ def _body(
     chosen: Any,
     steps: list[int],
     cells: Array,
-    blocks: Blocks | None = None,
+    blocks: BlockReduction | None = None,
 ) -> SliceBody:
     more: dict[str, Any] = {}
     if blocks is not None:
@@ -284,20 +284,20 @@ def _named(scope: Values, arguments: SliceArguments) -> Any:
     if (arguments.name is None) == (arguments.expression is None):
         raise UsageError("a slice needs exactly one tensor", hint="use either `name` or `expression`")
     if arguments.name is not None:
-        return _standing(scope, resolve_name(arguments.name, scope.has, scope.names), arguments.name)
+        return _named_tensor(scope, resolve_name(arguments.name, scope.has, scope.names), arguments.name)
     assert arguments.expression is not None
-    return standing_tensor(scope, arguments.expression)
+    return tensor_on_device(scope, arguments.expression)
 
 
-def standing_tensor(scope: Values, text: str) -> Any:
+def tensor_on_device(scope: Values, text: str) -> Any:
     """The tensor result of an expression; a tensor given by name stays on its device."""
     expression = parse(text, scope.has, scope.names)
     if isinstance(expression.root, Name):
-        return _standing(scope, expression.root.name, text)
+        return _named_tensor(scope, expression.root.name, text)
     return _tensor(evaluate(expression, scope), text)
 
 
-def _standing(scope: Values, name: str, text: str) -> Any:
+def _named_tensor(scope: Values, name: str, text: str) -> Any:
     content = scope.content(name)
     return content if is_tensor(content) else _tensor(content, text)
 
@@ -343,7 +343,7 @@ def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]
             f"a histogram cannot have {arguments.bins} bins", hint=f"request 1 to {MAX_BINS} bins"
         )
     scope = values_from(session, arguments.frame_id)
-    content = standing_tensor(scope, arguments.expression)
+    content = tensor_on_device(scope, arguments.expression)
     start = time.perf_counter()
 
     def counted() -> Histogram:
@@ -376,7 +376,7 @@ def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
     session.queue.check_cancelled()
     start = time.perf_counter()
     try:
-        content = standing_tensor(scope, text)
+        content = tensor_on_device(scope, text)
     except NncdbgError as error:
         return {"expression": text, "error": error.message}
     shown = session.program.shown
@@ -394,7 +394,7 @@ def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]
     At the end of the tensor, the search continues at 0.  `index` is null if all elements are finite.
     """
     scope = values_from(session, arguments.frame_id)
-    array = np.asarray(scope.to_host(standing_tensor(scope, arguments.expression)))
+    array = np.asarray(scope.to_host(tensor_on_device(scope, arguments.expression)))
     if not 0 <= arguments.start < max(1, array.size):
         raise UsageError(
             f"no element at position {arguments.start}: {type_text(array)} has {array.size} elements",

@@ -51,7 +51,7 @@ class MomentArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimelineMoment:
     """The moment after `tick` statements, before `at`; `name` of a mark, value or micro program."""
 
     kind: str
@@ -150,33 +150,33 @@ def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
     return {"branches": branches, "leftOut": len(numbers) - len(branches)}
 
 
-def _latest(found: Sequence[Moment], room: int) -> list[Moment]:
+def _latest(found: Sequence[TimelineMoment], room: int) -> list[TimelineMoment]:
     """The latest moments, up to `room`; always including the branch's current position."""
     standing = next(each for each in found if each.kind in ("now", "left"))
     kept = [*found[max(0, len(found) - room) :]]
     return kept if standing in kept else [standing, *kept[1:]]
 
 
-def _moments(session: Session, branch: Branch) -> Iterator[Moment]:
+def _moments(session: Session, branch: Branch) -> Iterator[TimelineMoment]:
     """The moments of a branch itself, without those of its parent."""
     known = session.program.debugger.timeline
     following, checkpoints, edits = known.state_of(branch)
     if branch.parent is None:
-        yield Moment("start", 0, checkpoints[0].next_statement)
+        yield TimelineMoment("start", 0, checkpoints[0].next_statement)
     for state in checkpoints[1:]:
         if state.tick > branch.tick:
-            yield Moment("checkpoint", state.tick, state.next_statement)
+            yield TimelineMoment("checkpoint", state.tick, state.next_statement)
     inherited = {id(each.changes) for each in edits_of(_edits_of_parent(session, branch))}
     for edit in edits:
         if isinstance(edit, Edit):
             if id(edit.changes) not in inherited:
-                yield Moment("edit", edit.tick, edit.at, spelled(edit.name))
+                yield TimelineMoment("edit", edit.tick, edit.at, spelled(edit.name))
         elif edit.tick > branch.tick:
-            yield Moment("micro", edit.tick, None, str(edit.code.graph.name))
+            yield TimelineMoment("micro", edit.tick, None, str(edit.code.graph.name))
     for mark in known.marks.values():
         if mark.branch == branch.number:
-            yield Moment("mark", mark.tick, mark.at, mark.name)
-    yield Moment("now" if branch.saved is None else "left", known.tick_on(branch), following)
+            yield TimelineMoment("mark", mark.tick, mark.at, mark.name)
+    yield TimelineMoment("now" if branch.saved is None else "left", known.tick_on(branch), following)
 
 
 def _edits_of_parent(session: Session, branch: Branch) -> Sequence[Deviation]:
@@ -186,7 +186,7 @@ def _edits_of_parent(session: Session, branch: Branch) -> Sequence[Deviation]:
     return known.state_of(known.branches[branch.parent])[2]
 
 
-def _moment_fields(session: Session, moment: Moment) -> dict[str, Any]:
+def _moment_fields(session: Session, moment: TimelineMoment) -> dict[str, Any]:
     fields: dict[str, Any] = {"kind": moment.kind, "statements": moment.tick}
     if moment.name is not None:
         # In full: `goto` identifies a mark by its name.

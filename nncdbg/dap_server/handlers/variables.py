@@ -12,8 +12,8 @@ from nncdbg.dap_server.protocol.types import Scope
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.children import READ_ONLY, Children, Make, View
 from nncdbg.dap_server.variables.places import (
-    AskedPlace,
     ContentPlace,
+    DeferredPlace,
     FramePlace,
     MorePlace,
     ScopePlace,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import ScopesArguments, VariablesArguments
     from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.dap_server.session import Session
-    from nncdbg.dap_server.variables.encoded import Listed
+    from nncdbg.dap_server.variables.children import Listed
 
 CHILDREN = 100
 """Variables of an answer if the client sends no count."""
@@ -104,8 +104,8 @@ def _children(view: View, place: Any) -> Children:
                 return view.children(place)
             case StatisticsPlace():
                 return view.numbers(place)
-            case AskedPlace():
-                return view.asked(place)
+            case DeferredPlace():
+                return view.deferred_value(place)
     except NotComputed:
         return Children()
     return Children()

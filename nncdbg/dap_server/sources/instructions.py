@@ -1,10 +1,10 @@
-"""Statement references in the client's form: hexadecimal addresses of `Blocks`."""
+"""Statement references in the client's form: hexadecimal numbers of `BlockAddresses`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.sources.blocks import BITS
+from nncdbg.dap_server.sources.block_addresses import BITS
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

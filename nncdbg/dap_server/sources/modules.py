@@ -77,7 +77,7 @@ class Modules:
         return fresh
 
     def _announce_micro_program(self, client: Client) -> None:
-        frames = self.debugger.stack
+        frames = self.debugger.control.stack
         if not frames or frames[-1].code.formula is None:
             return
         source = self.sources.of_frame(frames[-1])

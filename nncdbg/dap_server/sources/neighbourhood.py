@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.variables.places import standing
+from nncdbg.dap_server.variables.places import computed, current_statement
+from nncdbg.dap_server.variables.value_text import Glance, is_tensor
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.time.checkpoints import EVICTED
+from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Path
     from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.graph import Graph, Node, Program
+    from nncdbg.stats import Summary
 
 MOST_STATEMENTS = 60
 """Shown statements, including those of expanded blocks."""
@@ -37,9 +42,13 @@ SLIDE = 8
 OUTWARDS = 3
 """Distance, in statements, that each enclosing block adds."""
 
+_LAST_LINES = {"loop": "next", "branch": "yield"}
+
+_KINDS = {"while": "loop", "if": "branch"}
+
 
 @dataclass(eq=False)
-class Block:
+class ShownBlock:
     """A graph shown with its statements; it is the body of statement `pc` of `outer`.
 
     `frame`, `depth` and `here` (its statement) are those of a block on the stack; `frame` is None for an
@@ -49,7 +58,7 @@ class Block:
     id: str
     graph: Graph
     path: Path
-    outer: Block | None = None
+    outer: ShownBlock | None = None
     pc: int = -1
     frame: Frame | None = None
     depth: int = -1
@@ -57,12 +66,12 @@ class Block:
     done: bool = False
     """Whether the statement at `here` has run."""
     shown: list[int] = field(default_factory=list)
-    inside: dict[int, list[Block]] = field(default_factory=dict)
+    inside: dict[int, list[ShownBlock]] = field(default_factory=dict)
     """The blocks shown in place of a statement, by its number."""
     _definitions: dict[str, int] | None = None
 
     @property
-    def origin(self) -> Block:
+    def origin(self) -> ShownBlock:
         """The block on the stack from which this one is expanded; itself, if it is one."""
         block = self
         while block.frame is None and block.outer is not None:
@@ -76,10 +85,44 @@ class Block:
         if self.frame is not None and self.frame.code.formula is not None:
             return "micro"
         op = self.outer.graph.nodes[self.pc].op
-        return {"while": "loop", "if": "branch"}.get(op, "layer")
+        return _KINDS.get(op, "layer")
+
+    @property
+    def title(self) -> str:
+        """The name of the graph; without a name the kind, for branches `then` or `else`."""
+        if self.kind == "branch" and not self.graph.name:
+            return "then" if self.path[-1] == 0 else "else"
+        return f"@{self.graph.name}" if self.graph.name else self.kind
 
     def statement_id(self, pc: int) -> str:
         return f"{self.id}/{pc}"
+
+    def statement(self, session: Session, pc: int) -> dict[str, Any]:
+        """The fields of a drawn statement: `id`, `kind`, `label`, `values`, `line`."""
+        end = pc == len(self.graph.nodes)
+        op = _LAST_LINES.get(self.kind, "return") if end else self.graph.nodes[pc].op
+        outputs = () if end else self.graph.nodes[pc].outputs
+        names = [] if end else [f"@{graph.name}" for graph in self.graph.nodes[pc].subgraphs if graph.name]
+        frame = self.origin.frame
+        assert frame is not None, "the outermost block is on the stack"
+        line = session.program.debugger.loaded.listing_of(frame.code).line(self.path, pc)
+        return {
+            "id": self.statement_id(pc),
+            "kind": "end" if end else _KINDS.get(op, "layer" if op[0] == "@" else "op"),
+            "label": f"{op} {' or '.join(names)}" if names else op,
+            "values": [spelled(value.name) for value in outputs[:4] if value.name],
+            "line": session.client.outgoing_line(line),
+        }
+
+    def summary(self, session: Session, glance: Glance, slot: int | None) -> Summary | None:
+        """The logged statistics of the tensor in a slot; None if it is not computed, or no longer kept."""
+        debugger = session.program.debugger
+        if self.frame is None or slot is None or not computed(self.frame, slot, debugger.ended):
+            return None
+        content = self.frame.slots[slot]
+        if content is EVICTED or not is_tensor(content) or is_text(content):
+            return None
+        return glance.at_hand(content) if debugger.timeline.standing(content) is None else None
 
     def definition(self, name: str) -> int | None:
         """The number of the statement that defines a value of this block."""
@@ -112,13 +155,13 @@ class Source:
     `name` is its name there; `carried`: carried by a loop, from one iteration to the next.
     """
 
-    block: Block
+    block: ShownBlock
     pc: int
     name: str
     carried: bool = False
 
 
-def neighbourhood(session: Session, opened: Container[str], closed: Container[str]) -> list[Block]:
+def neighbourhood(session: Session, opened: Container[str], closed: Container[str]) -> list[ShownBlock]:
     """The blocks to show, outer before inner.
 
     `opened` are ids of statements to expand, `closed` of those on the stack to collapse.
@@ -139,33 +182,35 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
     return [*blocks, *_looked_into(session.program.debugger.program, blocks, opened, room)]
 
 
-def whole(session: Session, opened: Container[str]) -> list[Block]:
+def whole(session: Session, opened: Container[str]) -> list[ShownBlock]:
     """The entry graph with all its statements, and its expanded blocks: outer before inner."""
-    root = on_the_stack(session, (), len(session.program.debugger.stack))[0]
+    root = on_the_stack(session, (), len(session.program.debugger.control.stack))[0]
     root.inside = {}
     root.shown = list(range(min(MOST_OF_ALL, len(root.graph.nodes) + 1)))
     room = MOST_OF_ALL - len(root.shown)
     return [root, *_looked_into(session.program.debugger.program, [root], opened, room)]
 
 
-def _around(block: Block) -> range:
+def _around(block: ShownBlock) -> range:
     last = len(block.graph.nodes)
     return range(max(0, block.here - MOST_STATEMENTS), min(last, block.here + MOST_STATEMENTS) + 1)
 
 
-def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[Block]:
+def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[ShownBlock]:
     """The innermost blocks of the stack, outer before inner, without those below a collapsed statement."""
-    frames = session.program.debugger.stack
+    frames = session.program.debugger.control.stack
     first = max(0, len(frames) - levels)
-    blocks: list[Block] = []
+    blocks: list[ShownBlock] = []
     for depth in range(first, len(frames)):
         frame, outer = frames[depth], blocks[-1] if blocks else None
         if outer is not None and outer.statement_id(outer.here) in closed:
             break
-        pc, done = standing(session, depth)
+        pc, done = current_statement(session, depth)
         name = f"{depth}:{frame.code.graph.name}" if outer is None else outer.statement_id(outer.here)
         branch = f".{frame.code.path[-1]}" if outer is not None and len(frame.code.path) > 1 else ""
-        block = Block(f"{name}{branch}", frame.code.graph, frame.code.path, outer, -1, frame, depth, pc, done)
+        block = ShownBlock(
+            f"{name}{branch}", frame.code.graph, frame.code.path, outer, -1, frame, depth, pc, done
+        )
         if outer is not None:
             block.pc = outer.here
             outer.inside[outer.here] = [block]
@@ -174,8 +219,8 @@ def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[
 
 
 def _looked_into(
-    program: Program, blocks: Sequence[Block], opened: Container[str], room: int
-) -> Iterator[Block]:
+    program: Program, blocks: Sequence[ShownBlock], opened: Container[str], room: int
+) -> Iterator[ShownBlock]:
     waiting = list(blocks)
     while waiting:
         block = waiting.pop(0)
@@ -190,21 +235,21 @@ def _looked_into(
                 yield inner
 
 
-def _bodies(program: Program, block: Block, pc: int) -> Iterator[Block]:
+def _bodies(program: Program, block: ShownBlock, pc: int) -> Iterator[ShownBlock]:
     if pc == len(block.graph.nodes):
         return
     node, name, frame = block.graph.nodes[pc], block.statement_id(pc), block.origin.frame
     graphs = (frame.code.formula if frame is not None else None) or program
     if node.op.startswith("@") and node.op[1:] in graphs.graphs:
-        yield Block(name, graphs.graphs[node.op[1:]], (node.op[1:],), block, pc)
+        yield ShownBlock(name, graphs.graphs[node.op[1:]], (node.op[1:],), block, pc)
     for number, graph in enumerate(node.subgraphs):
-        yield Block(f"{name}.{number}", graph, (*block.path, pc, number), block, pc)
+        yield ShownBlock(f"{name}.{number}", graph, (*block.path, pc, number), block, pc)
 
 
 # -- data flow ----------------------------------------------------------------------------------
 
 
-def sources(block: Block, name: str) -> list[Source]:
+def sources(block: ShownBlock, name: str) -> list[Source]:
     """The statements, shown or not, that produce a value visible in a block; inside open blocks too."""
     found: dict[tuple[str, int, str, bool], Source] = {}
     waiting, seen = [(block, name, False)], set()
@@ -226,7 +271,7 @@ def sources(block: Block, name: str) -> list[Source]:
     return list(found.values())
 
 
-def _from_inside(block: Block, pc: int, name: str, carried: bool) -> list[tuple[Block, str, bool]]:
+def _from_inside(block: ShownBlock, pc: int, name: str, carried: bool) -> list[tuple[ShownBlock, str, bool]]:
     """The sources of a result of a statement that is shown as its blocks."""
     results = [value.name for value in block.graph.nodes[pc].outputs]
     index = results.index(name)
@@ -237,7 +282,7 @@ def _from_inside(block: Block, pc: int, name: str, carried: bool) -> list[tuple[
     ]
 
 
-def _from_outside(block: Block, name: str, carried: bool) -> list[tuple[Block, str, bool]]:
+def _from_outside(block: ShownBlock, name: str, carried: bool) -> list[tuple[ShownBlock, str, bool]]:
     """The sources of an input of a block, or of a value captured from the enclosing block."""
     if block.outer is None:
         return []
@@ -251,7 +296,7 @@ def _from_outside(block: Block, name: str, carried: bool) -> list[tuple[Block, s
     return found
 
 
-def _given(block: Block, node: Node, index: int) -> Iterator[str]:
+def _given(block: ShownBlock, node: Node, index: int) -> Iterator[str]:
     if block.kind == "loop" and index == 0:
         return  # the iteration number
     operands = [each for each in node.inputs if each is not None] if block.kind == "micro" else node.inputs

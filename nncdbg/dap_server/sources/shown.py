@@ -108,7 +108,7 @@ class Sources:
         found = {
             source.source_reference: source
             for listing, source in self._shown.values()
-            if listing is not self.debugger.listing
+            if listing is not self.debugger.loaded.listing
         }
         return list(found.values())
 
@@ -123,12 +123,12 @@ class Sources:
         if source.source_reference:
             return self.numbered(source.source_reference)
         mine = source.path is not None and self.is_program(path_in(source.path))
-        return self.debugger.listing if mine else None
+        return self.debugger.loaded.listing if mine else None
 
     def numbered(self, number: int) -> Listing | None:
         """The text with this number; the program's text, with or without a file, is number 0."""
         if number == 0:
-            return self.debugger.listing
+            return self.debugger.loaded.listing
         return self._texts[number - 1] if 1 <= number <= len(self._texts) else None
 
     def text(self, source: Source) -> str:
@@ -169,7 +169,7 @@ def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
         return Sources(debugger, program.resolve(), program.name, folders)
     name = f"{program.stem}.nnc"
     try:
-        file, note = write_listing(program, debugger.listing, workspace)
+        file, note = write_listing(program, debugger.loaded.listing, workspace)
     except OSError as error:
         note = f"cannot write the listing to {workspace} ({error.strerror}); the listing has no file"
         return Sources(debugger, None, name, folders, [note])

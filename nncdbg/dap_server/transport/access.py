@@ -14,7 +14,7 @@ import socket
 import stat
 from pathlib import Path
 
-from nncdbg.dap_server.transport.addresses import BoundSocket, words
+from nncdbg.dap_server.transport.addresses import BoundSocket, address_text
 from nncdbg.dap_server.transport.peers import kernel_names_tcp_peers, peer_user
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.state_folder import state_folder
@@ -71,7 +71,7 @@ def token_for(connected: socket.socket) -> str | None:
 
 
 def _token_file(host: str, port: int) -> Path:
-    return state_folder() / f"dap-{words((host, port))}.token"
+    return state_folder() / f"dap-{address_text((host, port))}.token"
 
 
 def _write(path: Path, token: str) -> None:

@@ -48,7 +48,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def words(address: Address) -> str:
+def address_text(address: Address) -> str:
     """An address as text."""
     if not isinstance(address, tuple):
         return f"unix:{address}"
@@ -76,7 +76,7 @@ def bind(address: Address, *, guarded: bool) -> BoundSocket:
         return _bind_tcp(*address, guarded) if isinstance(address, tuple) else _bind_unix(str(address))
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"cannot listen on {words(address)}: {reason}") from None
+        raise UsageError(f"cannot listen on {address_text(address)}: {reason}") from None
 
 
 def _bind_tcp(host: str, port: int, guarded: bool) -> BoundSocket:
@@ -84,7 +84,7 @@ def _bind_tcp(host: str, port: int, guarded: bool) -> BoundSocket:
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if not guarded and not ipaddress.ip_address(str(target[0]).partition("%")[0]).is_loopback:
         raise UsageError(
-            f"{words((host, port))} is reachable from other machines, but no token is set",
+            f"{address_text((host, port))} is reachable from other machines, but no token is set",
             hint="set --token or NNCDBG_DAP_TOKEN, or listen on 127.0.0.1",
         )
     listening = socket.create_server(target[:2], family=family, backlog=_WAITING)
@@ -141,4 +141,6 @@ def _clear(path: str) -> None:
             return
         except TimeoutError:
             pass  # it is live, and busy
-    raise UsageError(f"another server is already listening on {words(path)}", hint="choose another path")
+    raise UsageError(
+        f"another server is already listening on {address_text(path)}", hint="choose another path"
+    )

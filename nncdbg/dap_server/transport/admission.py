@@ -57,13 +57,13 @@ class Admission:
             return True
         if request.command == "disconnect":
             session.client.connection.send(response(request))
-            session.vanished()
+            session.handle_disconnect()
             return False
         if self._token is not None and not self._shows(session, request, self._token):
             return False
         if not self._take_place(session):
             session.fail(request, occupied())
-            session.vanished()
+            session.handle_disconnect()
             return False
         with session.queue.turn:
             session.admission = None
@@ -80,7 +80,7 @@ class Admission:
         if not hmac.compare_digest(shown.encode(), token.encode()):
             session.fail(request, UsageError("the token is wrong"))
             session.client.say("the connection is closed: the token is wrong", "important")
-            session.vanished()
+            session.handle_disconnect()
             return False
         return True
 

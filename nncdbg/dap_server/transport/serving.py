@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nncdbg.dap_server.messages import MessageError, Request, output, parse_message, response
 from nncdbg.dap_server.transport.access import Access
-from nncdbg.dap_server.transport.addresses import Address, bind, prepare, words
+from nncdbg.dap_server.transport.addresses import Address, address_text, bind, prepare
 from nncdbg.dap_server.transport.admission import Admission, occupied
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
@@ -95,8 +95,8 @@ class Listener:
         token: str | None = None,
         begin: Callable[[Session], None] = _nothing,
     ) -> None:
-        self._place = bind(address, guarded=token is not None)
-        self.address: Address = self._place.address
+        self._bound = bind(address, guarded=token is not None)
+        self.address: Address = self._bound.address
         """The actual address: with the port that was picked."""
         self._make_session = make_session
         self._begin = begin
@@ -108,13 +108,13 @@ class Listener:
         self._clients: list[_Client] = []
         """All connections, the oldest first."""
         try:
-            self.access = Access(self._place, token)
-            self._serve_place()
+            self.access = Access(self._bound, token)
+            self._start()
         except UsageError:
-            self._place.close()
+            self._bound.close()
             raise
 
-    def _serve_place(self) -> None:
+    def _start(self) -> None:
         try:
             self._woken, self._wake = socket.socketpair()
         except OSError as error:
@@ -134,7 +134,7 @@ class Listener:
         )
 
     def __str__(self) -> str:
-        return words(self.address)
+        return address_text(self.address)
 
     def close(self) -> None:
         """Stop listening, and disconnect all clients."""
@@ -145,13 +145,13 @@ class Listener:
             self._turn.notify_all()
         self._wake.send(b"!")
         self._thread.join()
-        self._place.close()
+        self._bound.close()
         self.access.close()
         with self._turn:
             clients = [*self._clients]
         for client in clients:
             if client.session is not None:
-                client.session.vanished()
+                client.session.handle_disconnect()
         for client in clients:
             if client.thread is not threading.current_thread():
                 client.shut()
@@ -159,10 +159,10 @@ class Listener:
         self._woken.close()
         self._wake.close()
 
-    def let_go(self) -> None:
+    def close_descriptors(self) -> None:
         """Close the descriptors in a forked child; the parent still uses them."""
         for each in (
-            self._place.socket,
+            self._bound.socket,
             self._woken,
             self._wake,
             *(client.socket for client in self._clients),
@@ -172,7 +172,7 @@ class Listener:
     # -- new clients -------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        listening = self._place.socket
+        listening = self._bound.socket
         listening.setblocking(False)
         # Unlike `select`, this has no limit on the number of a descriptor.
         with selectors.PollSelector() as selector:
@@ -185,9 +185,9 @@ class Listener:
                     if error.errno not in _ONE_CONNECTION:
                         time.sleep(TURN)
                 else:
-                    self._welcome(connected)
+                    self._add_client(connected)
 
-    def _welcome(self, connected: socket.socket) -> None:
+    def _add_client(self, connected: socket.socket) -> None:
         try:
             connected.setblocking(True)
             prepare(connected)
@@ -234,14 +234,14 @@ class Listener:
         try:
             if client.refusal is not None:
                 connected.settimeout(LINGER)
-                _turn_away(connection, client.refusal)
+                _refuse(connection, client.refusal)
             elif not self._place_is_free():
                 connected.settimeout(PATIENCE)
-                _turn_away(connection, occupied())
+                _refuse(connection, occupied())
             else:
                 self._serve(client, connection)
             connection.close()
-            _linger(connected)
+            _receive_rest(connected)
         finally:
             with self._turn:
                 self._clients.remove(client)
@@ -263,13 +263,13 @@ class Listener:
                 closed = self._closed
             session.start()
             if closed:
-                session.vanished()
+                session.handle_disconnect()
             if not session.admitted(PATIENCE):
                 missing = "launch or attach" if self.access.token is None else "token"
                 session.client.say(
                     f"the connection is closed: no {missing} within {PATIENCE:.0f} s", "important"
                 )
-                session.vanished()
+                session.handle_disconnect()
             session.join()
         finally:
             with self._turn:
@@ -288,7 +288,7 @@ class Listener:
         return True
 
 
-def _turn_away(connection: Connection, refusal: NncdbgError) -> None:
+def _refuse(connection: Connection, refusal: NncdbgError) -> None:
     """Report the refusal to a client, at once and as the answer to its first request."""
     connection.send(output(str(refusal), "important"))
     try:
@@ -306,7 +306,7 @@ def _end(client: socket.socket, reading: bool) -> None:
         client.shutdown(socket.SHUT_RDWR if reading else socket.SHUT_WR)
 
 
-def _linger(client: socket.socket) -> None:
+def _receive_rest(client: socket.socket) -> None:
     """Receive the client's remaining data for a while: closing earlier would discard our last message."""
     deadline = time.monotonic() + LINGER
     with contextlib.suppress(OSError):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable
-from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
+
+from nncdbg.by_identity import ByIdentity
 
 MOST = 8
 """Cached answers; each has a few MiB at most."""
@@ -19,31 +19,31 @@ Answer = TypeVar("Answer")
 class Answers:
     """The latest answers, valid while arrays keep their content (as the given predicate returns)."""
 
-    def __init__(self, stands: Callable[[], bool]) -> None:
-        self._stands = stands
-        self._known: dict[tuple[int, Hashable], tuple[weakref.ref[Any], Any]] = {}
-        self._versions: dict[int, tuple[weakref.ref[Any], int]] = {}
+    def __init__(self, keeps_content: Callable[[], bool]) -> None:
+        self._keeps_content = keeps_content
+        self._known: dict[tuple[int, Hashable], Any] = {}
+        """By the version of the array, and the question."""
+        self._versions: ByIdentity[int] = ByIdentity()
         self._next = count(1).__next__
 
     def version(self, content: Any) -> int | None:
         """The unique version number of an array; None if its content may change."""
-        if not isinstance(content, np.ndarray) or not self._stands():
+        if not isinstance(content, np.ndarray) or not self._keeps_content():
             return None
-        known = self._versions.get(id(content))
-        if known is None or known[0]() is not content:
-            # When the array is freed, its entry is removed; `pop` takes the dead reference as its default.
-            gone = partial(self._versions.pop, id(content))
-            known = self._versions[id(content)] = weakref.ref(content, gone), self._next()
-        return known[1]
+        known = self._versions.get(content)
+        if known is None:
+            known = self._next()
+            self._versions.set(content, known)
+        return known
 
     def once(self, content: Any, question: Hashable, compute: Callable[[], Answer]) -> Answer:
         """Return the answer to a question about an array, computed once for this very array."""
-        if not isinstance(content, np.ndarray) or not self._stands():
+        version = self.version(content)
+        if version is None:
             return compute()
-        key = id(content), question
-        known = self._known.pop(key, None)
-        answer: Answer = compute() if known is None or known[0]() is not content else known[1]
-        self._known[key] = weakref.ref(content), answer
+        key = version, question
+        answer: Answer = self._known.pop(key) if key in self._known else compute()
+        self._known[key] = answer
         if len(self._known) > MOST:
             del self._known[next(iter(self._known))]
         return answer

@@ -14,9 +14,9 @@ from nncdbg.dap_server.protocol.types import Variable, VariablePresentationHint
 from nncdbg.dap_server.sources.definitions import definition_reference, model_reference
 from nncdbg.dap_server.variables.memory_references import memory_reference
 from nncdbg.dap_server.variables.places import (
-    AskedPlace,
     Container,
     ContentPlace,
+    DeferredPlace,
     StatisticsPlace,
     content_at,
     depth_of,
@@ -33,14 +33,18 @@ from nncdbg.dap_server.variables.value_text import (
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:
+    import msgspec
+
     from nncdbg.dap_server.protocol.types import ValueFormat
     from nncdbg.dap_server.session import Session
-    from nncdbg.dap_server.variables.encoded import Listed
     from nncdbg.engine.execution.frame import Frame
+
+Listed: TypeAlias = "Variable | msgspec.Raw"
+"""A variable, or one as it was sent before."""
 
 Make: TypeAlias = "Callable[[int, int], Iterator[Listed]]"
 
@@ -118,12 +122,12 @@ class View:
         content = frame.slots[slot]
         if content is EVICTED:
             declared = frame.code.types.get(frame.code.names[slot])
-            told = f"{declared} " if declared is not None else ""
+            type_prefix = f"{declared} " if declared is not None else ""
             return self.variable(
                 name,
-                f"{told}was evicted to stay within the history budget: open it to recompute it",
+                f"{type_prefix}was evicted to stay within the history budget: open it to recompute it",
                 type=str(declared) if declared is not None else None,
-                place=AskedPlace(place),
+                place=DeferredPlace(place),
                 opens=(1, 0),
                 evaluate_name=evaluate_name(place),
                 hint=LAZY,
@@ -191,7 +195,7 @@ class View:
         depth = depth_of(self.session, place.frame)
         if place.kind != "value" or place.index or depth is None:
             return False
-        frame = self.session.program.debugger.stack[depth]
+        frame = self.session.program.debugger.control.stack[depth]
         return frame.iteration > 0 and any(each.name == place.text for each in frame.code.graph.inputs)
 
     def children(self, place: ContentPlace) -> Children:
@@ -260,7 +264,7 @@ class View:
         """The statistics of a tensor; if `summary` is None, computed when they are expanded."""
         of = StatisticsPlace(place)
         if summary is None:
-            return self.variable("statistics", UNKNOWN, place=AskedPlace(of), opens=(1, 0), hint=LAZY)
+            return self.variable("statistics", UNKNOWN, place=DeferredPlace(of), opens=(1, 0), hint=LAZY)
         whole = evaluate_name(place)
         return self.variable(
             "statistics",
@@ -272,7 +276,7 @@ class View:
 
     # -- values on request -------------------------------------------------------------------------
 
-    def asked(self, place: AskedPlace) -> Children:
+    def deferred_value(self, place: DeferredPlace) -> Children:
         """The one child with the value that was not computed; none, if it is gone."""
         of = place.of if isinstance(place.of, ContentPlace) else place.of.of
         try:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,16 +20,13 @@ from nncdbg.engine.compilation.code import UNSET
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Variable
-    from nncdbg.dap_server.variables.children import View
+    from nncdbg.dap_server.variables.children import Listed, View
     from nncdbg.dap_server.variables.places import FramePlace
     from nncdbg.engine.execution.frame import Frame
 
-Listed: TypeAlias = "Variable | msgspec.Raw"
-"""A variable, or one as it was sent before."""
-
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EncodedValue:
     """How a value was shown: `encoded` as it was sent, with the `numbers` of the places in it.
 
     `stamp` holds everything besides array and slot that affects its text.
@@ -41,11 +38,11 @@ class Known:
     numbers: tuple[int, ...]
 
 
-class Sent:
+class EncodedVariables:
     """The variables sent for one frame, as one view shows it."""
 
     def __init__(self, view: View, place: FramePlace, frame: Frame) -> None:
-        self._known = view.glance.shown.sent.setdefault(place, {})
+        self._known = view.glance.shown.encoded.setdefault(place, {})
         self._stamp = view.glance.hex, view.typed, view.addressed, frame.iteration > 0
         self._handles = view.session.handles
         # Where memory is reused, the content of an array may change.
@@ -56,7 +53,7 @@ class Sent:
         known = self._known.get(slot)
         if known is None or known.content() is not content or known.stamp != self._stamp:
             return None
-        return known.encoded if self._handles.stand(known.numbers) else None
+        return known.encoded if self._handles.refresh(known.numbers) else None
 
     def keep(self, slot: int, content: Any, variable: Variable) -> Listed:
         """Store how an array is shown, as long as it is live, or that a value is not computed (UNSET).
@@ -65,13 +62,15 @@ class Sent:
         """
         if content is UNSET:
             encoded = msgspec.Raw(msgspec.json.encode(variable))
-            self._known[slot] = Known(lambda: UNSET, self._stamp, encoded, ())
+            self._known[slot] = EncodedValue(lambda: UNSET, self._stamp, encoded, ())
             return encoded
         keeps = self._keeps and is_tensor(content) and not isinstance(content, np.generic)
         if keeps and not variable.value.endswith(UNKNOWN):
             gone = partial(self._known.pop, slot)
             encoded = msgspec.Raw(msgspec.json.encode(variable))
-            self._known[slot] = Known(weakref.ref(content, gone), self._stamp, encoded, _numbers(variable))
+            self._known[slot] = EncodedValue(
+                weakref.ref(content, gone), self._stamp, encoded, _numbers(variable)
+            )
             return encoded
         return variable
 

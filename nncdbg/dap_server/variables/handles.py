@@ -47,7 +47,7 @@ class Handles:
             self._places[number] = place
         return place
 
-    def stand(self, numbers: Iterable[int]) -> bool:
+    def refresh(self, numbers: Iterable[int]) -> bool:
         """Return whether all of these are still numbers of places; this counts as a use."""
         places = self._places
         for number in numbers:

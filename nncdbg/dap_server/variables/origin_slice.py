@@ -16,7 +16,7 @@ from nncdbg.presentation.slices import followed, slice_lines, statement_line
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.stats import Summary
 
 _LINES = 20

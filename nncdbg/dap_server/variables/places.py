@@ -69,7 +69,7 @@ class StatisticsPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPlace:
+class DeferredPlace:
     """A value that is computed only on request; it has one child, which replaces it."""
 
     of: ContentPlace | StatisticsPlace
@@ -84,20 +84,20 @@ class MorePlace:
     start: int
 
 
-Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | AskedPlace | MorePlace"
+Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | DeferredPlace | MorePlace"
 """Place of a `variablesReference`."""
 
 
 def frame_place(session: Session, depth: int) -> FramePlace:
     """The place of the frame at a depth of the current stack."""
-    code = session.program.debugger.stack[depth].code
+    code = session.program.debugger.control.stack[depth].code
     formula = None if code.formula is None else str(code.graph.name)
     return FramePlace(depth, code.path, formula)
 
 
 def depth_of(session: Session, place: FramePlace) -> int | None:
     """The depth of a frame; None if it is gone."""
-    frames = session.program.debugger.stack
+    frames = session.program.debugger.control.stack
     if place.depth >= len(frames) or frame_place(session, place.depth) != place:
         return None
     return place.depth
@@ -111,15 +111,15 @@ def frame_depth(session: Session, number: int) -> int | None:
     return depth_of(session, place) if isinstance(place, FramePlace) else None
 
 
-def standing(session: Session, depth: int) -> tuple[int, bool]:
+def current_statement(session: Session, depth: int) -> tuple[int, bool]:
     """(pc, whether it has run) of a frame's current statement.
 
     That is the next one; in the frame of a stop at a statement that has just run, that statement.
     """
     debugger = session.program.debugger
     if session.state is State.RUNNING:
-        return debugger.stack[depth].pc, False
-    return debugger.statement_at(depth)
+        return debugger.control.stack[depth].pc, False
+    return debugger.stop.statement_in(debugger.control.stack[depth])
 
 
 def computed(frame: Frame, slot: int, ended: bool) -> bool:
@@ -150,7 +150,7 @@ def _whole(session: Session, place: ContentPlace) -> Any:
     if depth is None:
         return UNSET
     debugger = session.program.debugger
-    frame = debugger.stack[depth]
+    frame = debugger.control.stack[depth]
     values = replace(debugger.values, depth=depth)
     if place.kind == "slot":
         slot = int(place.text)
@@ -192,14 +192,14 @@ def evaluate_name(place: ContentPlace) -> str | None:
 def child_place(session: Session, number: int, name: str) -> ContentPlace | None:
     """The place of the child `name` of the container with a number; None if it is not a value."""
     container = session.handles.place(number)
-    while isinstance(container, (MorePlace, AskedPlace)):
+    while isinstance(container, (MorePlace, DeferredPlace)):
         container = container.of
     if isinstance(container, ContentPlace) and name[:1] == "[" and name[1:-1].isdecimal():
         sequence = container.sequence or isinstance(content_at(session, container), list)
         return replace(container, index=(*container.index, int(name[1:-1])), sequence=sequence)
     if not isinstance(container, ScopePlace) or (depth := depth_of(session, container.frame)) is None:
         return None
-    code = session.program.debugger.stack[depth].code
+    code = session.program.debugger.control.stack[depth].code
     names = code.slot_of
     found = next((each for each in (name[1:],) if name[:1] == "%" and each in names), None)
     if found is None:
@@ -215,7 +215,7 @@ def values_from(session: Session, frame_number: int | None) -> Values:
     Raises UsageError if the frame is gone.
     """
     debugger = session.program.debugger
-    depth = len(debugger.stack) - 1
+    depth = len(debugger.control.stack) - 1
     if frame_number is not None:
         found = frame_depth(session, frame_number)
         if found is None:

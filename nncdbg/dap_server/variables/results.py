@@ -34,8 +34,8 @@ def result_of(
     if keep:
         scope.convenience["_"] = content if name is None else scope.value(name)
     debugger = session.program.debugger
-    depth = scope.depth if scope.depth >= 0 else len(debugger.stack) - 1
-    frame, place = debugger.stack[depth], frame_place(session, depth)
+    depth = scope.depth if scope.depth >= 0 else len(debugger.control.stack) - 1
+    frame, place = debugger.control.stack[depth], frame_place(session, depth)
     view = View(session, format)
     slot = frame.code.slot_of.get(name) if name is not None else None
     if name is not None and slot is not None and computed(frame, slot, debugger.ended):
@@ -51,6 +51,12 @@ def result_of(
         hint=VariablePresentationHint(kind="data" if name is not None else "virtual"),
         memory=_memory(session, place, name, content),
     )
+
+
+def result_fields(shown: Variable) -> dict[str, Any]:
+    """The fields of a value that all responses with one value have."""
+    names = "type", "variables_reference", "named_variables", "indexed_variables", "memory_reference"
+    return {name: getattr(shown, name) for name in names}
 
 
 def _memory(session: Session, frame: Any, name: str | None, content: Any) -> str | None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.dap_server.variables.children import Children, View
-from nncdbg.dap_server.variables.encoded import Sent
+from nncdbg.dap_server.variables.encoded import EncodedVariables
 from nncdbg.dap_server.variables.places import (
     ContentPlace,
     FramePlace,
     ScopePlace,
     computed,
+    current_statement,
     depth_of,
-    standing,
     value_title,
 )
 from nncdbg.engine.compilation.code import UNSET
@@ -26,7 +26,7 @@ from nncdbg.presentation.elements import type_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Variable
-    from nncdbg.dap_server.variables.encoded import Listed
+    from nncdbg.dap_server.variables.children import Listed
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.frame import Frame
 
@@ -35,7 +35,7 @@ BUFFERS = "buffers"
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class FrameAtStop:
     """The inspected frame: the statement at `pc`, which has run or is next."""
 
     view: View
@@ -44,7 +44,7 @@ class Here:
     frame: Frame
     pc: int
     done: bool
-    sent: Sent
+    encoded: EncodedVariables
 
     @property
     def code(self) -> Code:
@@ -59,19 +59,20 @@ class Here:
 class ScopeKind:
     """`hint` is the protocol's presentation hint; `fits` returns whether a frame has this scope."""
 
-    children: Callable[[Here], Children]
+    children: Callable[[FrameAtStop], Children]
     hint: str | None = None
     expensive: bool = False
-    fits: Callable[[Here], bool] = lambda here: True
+    fits: Callable[[FrameAtStop], bool] = lambda here: True
 
 
-def here(view: View, place: FramePlace) -> Here | None:
+def here(view: View, place: FramePlace) -> FrameAtStop | None:
     """The frame at a place; None if it is gone."""
     depth = depth_of(view.session, place)
     if depth is None:
         return None
-    frame = view.session.program.debugger.stack[depth]
-    return Here(view, place, depth, frame, *standing(view.session, depth), Sent(view, place, frame))
+    frame = view.session.program.debugger.control.stack[depth]
+    pc, done = current_statement(view.session, depth)
+    return FrameAtStop(view, place, depth, frame, pc, done, EncodedVariables(view, place, frame))
 
 
 def scope_children(view: View, place: ScopePlace) -> Children:
@@ -88,44 +89,44 @@ def scope_children(view: View, place: ScopePlace) -> Children:
 # -- values in slots -----------------------------------------------------------------------------
 
 
-def _listed(here: Here, slots: Sequence[int]) -> Children:
+def _listed(here: FrameAtStop, slots: Sequence[int]) -> Children:
     """The computed values in these slots, each once."""
     shown = [slot for slot in dict.fromkeys(slots) if slot and computed(here.frame, slot, here.ended)]
     return Children(len(shown), lambda start, stop: (_value(here, slot) for slot in shown[start:stop]))
 
 
-def _title(here: Here, name: str) -> str:
+def _title(here: FrameAtStop, name: str) -> str:
     return value_title(here.view.session, here.code, name)
 
 
-def _value(here: Here, slot: int) -> Listed:
+def _value(here: FrameAtStop, slot: int) -> Listed:
     content = here.frame.slots[slot]
-    encoded = here.sent.again(slot, content)
+    encoded = here.encoded.again(slot, content)
     if encoded is not None:
         return encoded
     name = here.code.names[slot]
     if name:
         variable = here.view.in_slot(here.frame, slot, ContentPlace(here.place, name), _title(here, name))
-        return here.sent.keep(slot, content, variable)
+        return here.encoded.keep(slot, content, variable)
     place = ContentPlace(here.place, str(slot), kind="slot")
     pc = here.pc
     position = here.code.operands[pc].index(slot) if slot in here.code.operands[pc] else 0
     return here.view.in_slot(here.frame, slot, place, f"operand {position + 1}")
 
 
-def _inputs(here: Here) -> Children:
+def _inputs(here: FrameAtStop) -> Children:
     """The values that the statement reads, in its blocks too."""
     slots = list(here.code.operands[here.pc])
     return _listed(here, [*slots, *sorted(here.code.reads(here.pc) - set(slots))])
 
 
-def _outputs(here: Here) -> Children:
+def _outputs(here: FrameAtStop) -> Children:
     """The results of the last statement of this frame; at the frame's beginning its inputs.
 
     Before a statement without a kernel: its results, which can be set.
     """
     debugger = here.view.session.program.debugger
-    if here.depth == len(debugger.stack) - 1 and debugger.awaited:
+    if here.depth == len(debugger.control.stack) - 1 and debugger.awaited:
         return _awaited(here, debugger.awaited)
     if here.ended and here.depth == 0:
         return _listed(here, here.code.operands[-1])
@@ -136,7 +137,7 @@ def _outputs(here: Here) -> Children:
     return _listed(here, [slot for slot in here.code.result_slots(pc) if here.code.names[slot]])
 
 
-def _awaited(here: Here, names: Sequence[str]) -> Children:
+def _awaited(here: FrameAtStop, names: Sequence[str]) -> Children:
     """Results that the user provides, because their op has no kernel."""
 
     def make(name: str) -> Listed:
@@ -149,7 +150,7 @@ def _awaited(here: Here, names: Sequence[str]) -> Children:
     return Children(len(names), lambda start, stop: map(make, names[start:stop]))
 
 
-def _values(here: Here) -> Children:
+def _values(here: FrameAtStop) -> Children:
     """The values of this frame: computed ones, the newest first, then given ones, then future ones."""
     slots = here.view.session.program.shown.slots(here.code)
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
@@ -167,22 +168,22 @@ def _values(here: Here) -> Children:
     return Children(len(slots.written) + len(slots.given), make)
 
 
-def _to_come(here: Here, slot: int) -> Listed:
+def _to_come(here: FrameAtStop, slot: int) -> Listed:
     """A value that a later statement of the frame computes."""
-    encoded = here.sent.again(slot, UNSET)
+    encoded = here.encoded.again(slot, UNSET)
     if encoded is not None:
         return encoded
     name = here.code.names[slot]
     declared = here.code.types.get(name)
     kind = None if declared is None else str(declared)
-    return here.sent.keep(slot, UNSET, here.view.variable(_title(here, name), "<not computed>", type=kind))
+    return here.encoded.keep(slot, UNSET, here.view.variable(_title(here, name), "<not computed>", type=kind))
 
 
-def _parameters(here: Here) -> Children:
+def _parameters(here: FrameAtStop) -> Children:
     return _listed(here, here.view.session.program.shown.slots(here.code).constants)
 
 
-def _loop(here: Here) -> Children:
+def _loop(here: FrameAtStop) -> Children:
     """The state of the loop: its iteration, the carried values, the number of collected ones."""
     frame, view = here.frame, here.view
     facts = [("iteration", str(frame.iteration), "$iter")]
@@ -201,14 +202,14 @@ def _loop(here: Here) -> Children:
 # -- memory --------------------------------------------------------------------------------------
 
 
-def _memory(here: Here) -> Children:
+def _memory(here: FrameAtStop) -> Children:
     debugger, view = here.view.session.program.debugger, here.view
     timeline = debugger.timeline
     facts = [
-        ("allocator", debugger.allocation.name),
+        ("allocator", debugger.loaded.allocation.name),
         ("backend", debugger.backend.name),
-        ("live", f"{debugger.allocation.live_bytes()} bytes in buffers"),
-        ("budget", f"{timeline.budget} bytes for old values"),
+        ("live", f"{debugger.loaded.allocation.live_bytes()} bytes in buffers"),
+        ("budget", f"{timeline.checkpoints.budget} bytes for old values"),
         (
             "undo",
             f"{timeline.undoable} of {timeline.tick} statements without a replay",
@@ -228,7 +229,7 @@ def _memory(here: Here) -> Children:
     return Children(len(facts) + 1, make)
 
 
-def _buffers(here: Here) -> Children:
+def _buffers(here: FrameAtStop) -> Children:
     slots = here.view.session.program.shown.slots(here.code)
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
 
@@ -239,7 +240,7 @@ def _buffers(here: Here) -> Children:
     return Children(written + len(slots.given) + len(slots.constants), make)
 
 
-def _buffer(here: Here, slot: int) -> str:
+def _buffer(here: FrameAtStop, slot: int) -> str:
     """Address, size and origin of a value's memory."""
     content: Any = here.frame.slots[slot]
     if not isinstance(content, np.ndarray):

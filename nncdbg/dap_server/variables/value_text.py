@@ -9,15 +9,14 @@ at once, and otherwise omitted until the client requests them.
 
 from __future__ import annotations
 
-import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.dap_server.variables.answers import Answers
 from nncdbg.engine import dtypes
 from nncdbg.engine.execution.statistics_log import COLUMNS
@@ -85,9 +84,9 @@ class Shown:
 
     debugger: Debugger
     _slots: dict[Code, Slots] = field(default_factory=dict)
-    _summaries: dict[int, tuple[weakref.ref[Any], Summary]] = field(default_factory=dict)
-    sent: dict[Hashable, dict[int, Any]] = field(default_factory=dict)
-    """Per frame and slot how a value was shown, as `Sent` keeps it."""
+    _summaries: ByIdentity[Summary] = field(default_factory=ByIdentity)
+    encoded: dict[Hashable, dict[int, Any]] = field(default_factory=dict)
+    """Per frame and slot how a value was shown, as `EncodedVariables` keeps it."""
     answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,15 +102,13 @@ class Shown:
 
     def summary(self, content: Any) -> Summary | None:
         """The statistics of an array, if they are cached."""
-        known = self._summaries.get(id(content))
-        return known[1] if known is not None and known[0]() is content else None
+        return self._summaries.get(content)
 
     def keep(self, content: Any, summary: Summary) -> None:
         """Cache the statistics of an array as long as it is live."""
         if self.debugger.timeline.retains:
             # Where memory is reused, the content of an array may change.
-            key = id(content)
-            self._summaries[key] = weakref.ref(content, partial(self._summaries.pop, key)), summary
+            self._summaries.set(content, summary)
 
     def noted(self, content: Any) -> Summary | None:
         """The statistics of an array, if they are cached or were logged."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.backends import Call, Execute, Kernels
 from nncdbg.engine.backends.arrays import bind_over
 from nncdbg.engine.backends.summing import Summing, summing
@@ -41,8 +42,8 @@ class CuPy:
     def __init__(self) -> None:
         self.xp: Any = _library()
         self._summing: Summing = summing(self.xp)
-        self._constants: dict[int, tuple[Any, Any]] = {}
-        """Constants by identity, on the host and on the device."""
+        self._constants: ByIdentity[Any] = ByIdentity()
+        """The copies of constants on the device."""
 
     def bind(self, call: Call) -> Kernels:
         return bind_on_device(self, self.xp, call)
@@ -60,10 +61,11 @@ class CuPy:
 
     def constant(self, array: Any) -> Any:
         """Return a constant on the device; it is copied once."""
-        known = self._constants.get(id(array))
+        known = self._constants.get(array)
         if known is None:
-            known = self._constants[id(array)] = (array, self.to_device(array))
-        return known[1]
+            known = self.to_device(array)
+            self._constants.set(array, known)
+        return known
 
 
 def _library() -> ModuleType:

@@ -17,7 +17,7 @@ from nncdbg.engine.graph import (
 )
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.text.lexemes import claimed_name
 
 
 class Statements:
@@ -84,6 +84,4 @@ class Statements:
 
     def fresh(self, name: str) -> str:
         """Return an unused value name: `name`, or ``name.1`` and so on."""
-        free = fresh_name(name, self.used)
-        self.used.add(free)
-        return free
+        return claimed_name(name, self.used)

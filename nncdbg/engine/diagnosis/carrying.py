@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.intentional import consumed, role_of
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, masks_of
@@ -16,10 +15,9 @@ from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings, Visit
 from nncdbg.engine.diagnosis.step import Step, step_of
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.execution.events import Ended
-from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Instrument, Linker
-from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.launch import Loaded, generator_of
+from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
+from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
@@ -37,29 +35,21 @@ class Formulas:
     program: Loaded
     carry: Callable[[Step], None]
     known: Callable[[Any], Any]
-    _running: Running = field(default_factory=Running)
-    _loaded: Loaded = field(init=False)
+    _micro_programs: MicroPrograms = field(init=False)
 
     def __post_init__(self) -> None:
-        linker = Linker(
-            NumPy(), Allocation(), generator_of(self._running, 0), (), {Instrument.TRACKER: self._follow}
-        )
-        self._loaded = Loaded(self.program.program, self.program.listing, linker)
+        self._micro_programs = MicroPrograms(self.program.program, self.program.listing, self._follow)
 
     def run(self, step: Step) -> Sequence[Any] | None:
         """Return the results of the statement's formula; None if it has none for these operands, or fails."""
         binding, operands = step.binding, step.application.operands
         try:
-            formula = self._loaded.formula_for(binding.code, binding.pc, operands)
+            formula = self._micro_programs.of(binding.code, binding.pc, operands)
             if formula is None:
                 return None
-            given = [value for value in operands if value is not None]
-            machine = Machine(formula, given, self._loaded.call, self._running)
-            ended = isinstance(machine.run(), Ended)
+            results = [array_of(value) for value in self._micro_programs.run(formula, operands)]
         except NncdbgError:
             return None  # There is no formula for these operands: the op is treated as a whole.
-        frame = machine.frames[0]
-        results = [array_of(value) for value in frame.code.operands_of(-1, frame.slots)] if ended else []
         same = len(results) >= len(step.application.results)
         pairs = zip(results, step.application.results, strict=False)
         return results if same and all(np.shape(a) == np.shape(b) for a, b in pairs) else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.engine.backends import Backend
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.findings import Finding
-from nncdbg.engine.launch import Loaded
+from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Made
@@ -29,15 +30,19 @@ Diagnosis: TypeAlias = "tuple[Cause, Within | None]"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosing:
-    """Explains origins in a program; `loaded` has the micro programs of its ops."""
+    """Explains origins in a program; `loaded` has the micro programs of its ops.
+
+    The kernels of another backend than NumPy are compared with NumPy's.
+    """
 
     loaded: Loaded
-    to_host: Callable[[Any], Any]
-    backend: str = "numpy"
-    """The backend that runs the kernels; other kernels than ours are compared with ours."""
 
     def __repr__(self) -> str:
-        return f"<Diagnosing on {self.backend}: {self.loaded!r}>"
+        return f"<Diagnosing on {self.backend.name}: {self.loaded!r}>"
+
+    @property
+    def backend(self) -> Backend:
+        return self.loaded.linker.backend
 
     def __call__(self, finding: Finding, slots: Sequence[Any]) -> Diagnosis | None:
         """Return the cause (see `cause`); None for a legal infinity (see `is_legal`)."""
@@ -69,8 +74,8 @@ class Diagnosing:
         inner = diagnose_overflow(birth, finding, self.loaded)
         if inner is not None:
             return inner
-        if self.backend != "numpy":
-            wrong = kernel_at_fault(birth, finding.binding, self.backend)
+        if self.backend.name != "numpy":
+            wrong = kernel_at_fault(birth, finding.binding, self.backend.name)
             if wrong is not None:
                 return wrong, None
         return diagnose(birth, finding.binding.code, finding.binding.pc, self.loaded)
@@ -86,8 +91,8 @@ class Diagnosing:
             opset,
             complete(node.op, opset, node.attributes),
             [code.names[slot] for slot in code.operands[pc]],
-            [*map(self.to_host, finding.inputs)],
-            np.asarray(self.to_host(finding.result)),
+            [*map(self.backend.to_host, finding.inputs)],
+            np.asarray(self.backend.to_host(finding.result)),
             finding.output or 0,
             [made(code, slot) for slot in code.operands[pc]],
         )
@@ -140,8 +145,8 @@ class Diagnosing:
         node = code.nodes[pc]
         version = version_of(node.op, code.opsets)
         attributes = complete(node.op, version, node.attributes)
-        operands = [*map(self.to_host, code.operands_of(pc, slots))]
-        results = [*map(self.to_host, code.results_of(pc, slots))]
+        operands = [*map(self.backend.to_host, code.operands_of(pc, slots))]
+        results = [*map(self.backend.to_host, code.results_of(pc, slots))]
         return lookup(node.op, version), attributes, operands, results
 
 

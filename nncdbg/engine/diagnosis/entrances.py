@@ -45,13 +45,13 @@ def cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
 
 def _words(array: Array, kind: str) -> str:
     """Describe bad elements: `2 NaN among 12 elements, all at index 7 of axis 0`, or the first index."""
-    bad = np.isnan(array) if kind == "nan" else np.isinf(array)
-    count, what = int(bad.sum()), {"nan": "NaN", "inf": "Inf"}[kind]
+    found = bad(array, kind)
+    count, what = int(found.sum()), {"nan": "NaN", "inf": "Inf"}[kind]
     words = f"{count} {what} among {array.size} elements"
     if array.ndim == 0 or array.size == 1:
         return words
-    first = [int(axis[0]) for axis in np.nonzero(bad)]
-    rows: Any = bad.reshape(array.shape[0], -1).any(axis=1) if array.ndim > 1 else None
+    first = [int(axis[0]) for axis in np.nonzero(found)]
+    rows: Any = found.reshape(array.shape[0], -1).any(axis=1) if array.ndim > 1 else None
     if rows is not None and rows.sum() == 1 and array.shape[0] > 1:
         return f"{words}, all at index {int(np.flatnonzero(rows)[0])} of axis 0, the first at {first}"
     return f"{words}, the first at {first}"

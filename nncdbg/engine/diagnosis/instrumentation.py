@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import Report
-from nncdbg.engine.execution.linking import Allocation, Instrument, Linker, Wrap
+from nncdbg.engine.execution.linking import Allocation, Instrument, Wrap
+from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.statistics_log import StatisticsLog
 from nncdbg.engine.expression import Expression
-from nncdbg.engine.graph import Program
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.integer_checks import IntegerChecks
 from nncdbg.engine.observers.observation import Observer
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
-from nncdbg.engine.text.listing import Listing
 from nncdbg.stats.inspection import Flag
 
 GUARDS = Flag.GUARD_BEFORE | Flag.GUARD_AFTER
@@ -28,16 +27,18 @@ _FAULTS = {"integer", "inf", "overflow"}
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.trail import Trail
     from nncdbg.engine.observers.oracle import MicroCheck
+    from nncdbg.engine.stopping.control import Control
 
 
 class Instrumentation:
-    """Inspects results in the allocation, or in an observer that `linker` links in on demand.
+    """Inspects results in the allocation of a program, or in an observer that is linked in on demand.
 
     `report` is called with findings; with `statistics` the summary of every result is logged.
     """
 
-    def __init__(self, linker: Linker, report: Report, statistics: bool) -> None:
-        self.linker = linker
+    def __init__(self, loaded: Loaded, report: Report, statistics: bool) -> None:
+        self.loaded = loaded
+        self.linker = linker = loaded.linker
         self.report = report
         self.catches = Catches(to_host=linker.backend.to_host)
         self.trail: Trail | None = None
@@ -53,7 +54,7 @@ class Instrumentation:
         logged = "not logged" if self.log is None else "logged"
         return f"<Instrumentation: statistics {logged}, catches {caught}>"
 
-    def check(self, name: str, program: Program, text: Listing, quiet: Callable[[], bool]) -> None:
+    def check(self, name: str, quiet: Callable[[], bool]) -> None:
         """Run micro programs beside the kernels; `quiet` returns whether to skip the check.
 
         Raises UsageError for a check other than "micro".
@@ -62,7 +63,9 @@ class Instrumentation:
             raise UsageError(f"unknown check {name!r}", hint="use micro")
         from nncdbg.engine.observers.oracle import MicroCheck
 
-        self.micro = MicroCheck(program, text, self.report, self.linker.backend.to_host, quiet)
+        self.micro = MicroCheck(
+            self.loaded.program, self.loaded.listing, self.report, self.linker.backend.to_host, quiet
+        )
         self.linker.instrument({Instrument.MICRO_CHECK: self.micro.wrap})
         self.catches.add("micro")
 
@@ -93,17 +96,44 @@ class Instrumentation:
         if caught:
             self._link()
 
-    def follow(self, trail: Trail) -> None:
-        """Report all findings to a NaN tracker, which tracks every statement once it requests that."""
-        self.trail = trail
+    def follow(self, control: Control) -> Trail:
+        """Track NaN and Inf from here on: where they originate, propagate and end.
+
+        Tracking stops nothing; catches work as before.
+        """
+        from nncdbg.engine.diagnosis.diagnosing import Diagnosing
+        from nncdbg.engine.diagnosis.trail import Trail
+
+        outermost, backend = control.stack[0], self.linker.backend
+        names = [value.name for value in outermost.code.graph.inputs]
+
+        def begin(first: Callable[[], None]) -> None:
+            def begin_here() -> None:
+                first()
+                self._follow_statements()
+
+            control.between_statements(begin_here)
+
+        self.trail = Trail(
+            control.machine,
+            dict(zip(names, outermost.slots[1 : 1 + len(names)], strict=True)),
+            backend.to_host,
+            self.linker.allocation.whole,
+            Diagnosing(self.loaded),
+            begin,
+            lambda: control.timeline.replaying,
+        )
         self._link()
+        if self.trail.start():
+            self._follow_statements()
+        return self.trail
 
     def unfollow(self) -> None:
         """Remove the NaN tracker; another one may be set."""
         self.trail = None
         self.linker.instrument({Instrument.TRACKER: None})
 
-    def begin_following(self) -> None:
+    def _follow_statements(self) -> None:
         """Pass each statement's operands and results to the NaN tracker from now on."""
         assert self.trail is not None
         self.linker.instrument({Instrument.TRACKER: self.trail.wrap})

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.register import NONE, ByIdentity, Origins
+from nncdbg.by_identity import ByIdentity
+from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.influence import Marked, whole
 

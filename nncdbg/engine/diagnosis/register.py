@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
-from weakref import ref
+from typing import Any, TypeAlias
+
+from nncdbg.by_identity import ByIdentity
 
 Origins: TypeAlias = "frozenset[int]"
 """Numbers of recorded findings."""
 
 NONE: Origins = frozenset()
-
-Known = TypeVar("Known")
-
-
-class ByIdentity(Generic[Known]):
-    """A record per tensor, which is dropped with the tensor."""
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[Any, Known]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._entries)
-
-    def get(self, value: Any) -> Known | None:
-        """Return the record of a tensor; None if there is none."""
-        entry = self._entries.get(id(value))
-        return entry[1] if entry is not None and entry[0]() is value else None
-
-    def set(self, value: Any, known: Known) -> None:
-        self._entries[id(value)] = (self._reference(value), known)
-
-    def _reference(self, value: Any) -> Any:
-        """Return a weak reference; NumPy scalars do not support one and are kept."""
-        try:
-            return ref(value, partial(self._entries.pop, id(value)))
-        except TypeError:
-            return lambda: value
 
 
 class Register:

@@ -31,7 +31,7 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
-from nncdbg.engine.ops.causes import OVERFLOWS, Cause
+from nncdbg.engine.ops.causes import Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.stats.finiteness import bad, is_finite
 
@@ -312,7 +312,7 @@ class Trail:
         legal = self.diagnosing.is_legal(apart, slots)
         cause, within = self.diagnosing.cause(apart)
         sighting = self._notes.birth(finding, parents, report=not legal, cause=cause, within=within)
-        if kind == "inf" and cause.name in OVERFLOWS:
+        if kind == "inf" and cause.is_overflow:
             self._carrier.rounded.add(sighting.number)
         if legal:
             self._legal.add(sighting.number)

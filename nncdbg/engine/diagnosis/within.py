@@ -14,23 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal
 from nncdbg.engine.diagnosis.recomputed import narrowed
 from nncdbg.engine.diagnosis.register import NONE, Origins, Register
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.execution.events import Ended
 from nncdbg.engine.execution.findings import Finding
-from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Instrument, Linker
-from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.launch import Loaded, generator_of
-from nncdbg.engine.observers.catching import holds_any
+from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.causes import OVERFLOWS, Birth, Cause
+from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import overflow_hint, shown
 from nncdbg.engine.ops.causes.places import at, flat, spot
 from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.stats.finiteness import holds
 
 MOST_WORK = 1 << 22
 """Maximum multiplications, or elements of operands, of a micro program: about a second at most."""
@@ -129,11 +126,7 @@ class Microscope:
     """Runs micro programs of one program's statements."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self._running = Running()
-        linker = Linker(
-            NumPy(), Allocation(), generator_of(self._running, 0), (), {Instrument.TRACKER: self._follow}
-        )
-        self._loaded = Loaded(loaded.program, loaded.listing, linker)
+        self._micro_programs = MicroPrograms(loaded.program, loaded.listing, self._follow)
         self._followed = _Followed()
 
     def look(self, birth: Birth, code: Code, pc: int, depth: int = DEEPEST) -> Within | Finite | None:
@@ -153,7 +146,7 @@ class Microscope:
         result = results[birth.index]
         if not isinstance(result, (np.ndarray, np.generic)) or result.shape != birth.output.shape:
             return None
-        if not holds_any(result, birth.kind):
+        if not holds(result, birth.kind):
             number = float(np.asarray(result)[spot(birth)])
             return Finite(number) if math.isfinite(number) else None
         found = self._followed.root(result, birth.kind)
@@ -171,7 +164,7 @@ class Microscope:
             return None
         followed = self._followed
         for born in followed.births:
-            if born.birth.kind == "inf" and cause_of(born.birth).name in OVERFLOWS:
+            if born.birth.kind == "inf" and cause_of(born.birth).is_overflow:
                 return born
         for binding, inputs, results in followed.squares if depth else ():
             inner = _birth(binding, inputs, results[0], 0, "inf")
@@ -182,20 +175,14 @@ class Microscope:
 
     def _run(self, birth: Birth, code: Code, pc: int) -> Sequence[Any] | None:
         """Return the results of the micro program; None without one, or if it draws random numbers."""
-        formula = self._loaded.formula_for(code, pc, birth.inputs)
+        formula = self._micro_programs.of(code, pc, birth.inputs)
         if formula is None or _is_random(formula):
             return None
-        given = [value for value in birth.inputs if value is not None]
         self._followed = _Followed()
-        self._followed.enter(given)
+        self._followed.enter([value for value in birth.inputs if value is not None])
         for block in walk(formula):
             self._followed.enter(block.template)
-        machine = Machine(formula, given, self._loaded.call, self._running)
-        outcome = machine.run()
-        if not isinstance(outcome, Ended):
-            return None
-        frame = machine.frames[0]
-        return frame.code.operands_of(-1, frame.slots)
+        return self._micro_programs.run(formula, birth.inputs)
 
     def _follow(self, binding: Binding, execute: Execute) -> Execute:
         def followed(*inputs: Any) -> Any:
@@ -238,7 +225,7 @@ class _Followed:
             self.squares.append((binding, inputs, results))
         for index, result in enumerate(results):
             for kind in KINDS:
-                if holds_any(result, kind):
+                if holds(result, kind):
                     self._note(binding, inputs, result, index, kind)
 
     def _note(self, binding: Binding, inputs: Sequence[Any], result: Any, index: int, kind: str) -> None:
@@ -251,7 +238,7 @@ class _Followed:
 
     def _origins(self, values: Sequence[Any], kind: str) -> Origins:
         """Return the origins of the bad elements of some values; empty if there are none."""
-        return NONE.union(*(self._origins_of(value, kind) for value in values if holds_any(value, kind)))
+        return NONE.union(*(self._origins_of(value, kind) for value in values if holds(value, kind)))
 
     def _origins_of(self, value: Any, kind: str) -> Origins:
         known = self._bad.origins(value, kind)

@@ -31,7 +31,7 @@ from nncdbg.engine.graph import (
     Value,
 )
 from nncdbg.engine.ops.schema import only_float, schema, version_of
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.text.lexemes import claimed_name
 
 WIDTHS = ("f16", "bf16", "f32", "f64")
 """The element types that are cast, which are also the possible targets."""
@@ -219,12 +219,12 @@ class _Caster:
             elif operand in narrow:
                 inputs.append(operand)
             else:
-                inputs.append(claimed_name(self.taken, f"{operand}.{wanted}"))
+                inputs.append(claimed_name(f"{operand}.{wanted}", self.taken, first=2))
                 before.append(_cast(operand, str(inputs[-1]), wanted))
         after = []
         for value, wanted in zip(node.outputs, self._result_floats(node), strict=True):
             if value.name and wanted not in (None, self.dtype) and value.name not in self.kept:
-                narrow[value.name] = claimed_name(self.taken, f"{value.name}.{self.dtype}")
+                narrow[value.name] = claimed_name(f"{value.name}.{self.dtype}", self.taken, first=2)
                 after.append(_cast(value.name, narrow[value.name], self.dtype))
         made = replace(
             node,
@@ -264,13 +264,6 @@ def _cast_attribute(key: str, value: Attribute, dtype: str, widths: Collection[s
     if key in _TYPE_ATTRIBUTES and isinstance(value, int) and FROM_ONNX.get(value) in widths:
         return ONNX[dtype]
     return value
-
-
-def claimed_name(taken: set[str], name: str) -> str:
-    """Return an unused value name, `name` or ``name.2`` and so on, and add it to `taken`."""
-    free = fresh_name(name, taken, first=2)
-    taken.add(free)
-    return free
 
 
 def _cast(name: str, result: str, dtype: str) -> Node:

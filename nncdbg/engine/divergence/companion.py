@@ -34,7 +34,7 @@ class Companion:
             raise NotComputed(
                 f"{spelled(name)} belongs to a block that has ended", hint="stop inside the block"
             )
-        frames, slot = _home(debugger.machine.frames[: place.depth + 1], place.slot)
+        frames, slot = _home(debugger.control.machine.frames[: place.depth + 1], place.slot)
         code = frames[-1].code
         pc = code.definition[slot]
         if pc < 0:

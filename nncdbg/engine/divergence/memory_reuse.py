@@ -16,7 +16,7 @@ from nncdbg.engine.divergence.played import Changed, Differs, Moment, Played, Pl
 from nncdbg.engine.divergence.written import written_slots
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.arena import ArenaAllocation
-from nncdbg.engine.memory.blocks import Block
+from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.planner import Plan, by_liveness
 
@@ -27,7 +27,7 @@ Start: TypeAlias = Callable[["str | Allocation"], Debugger]
 def who_changed(start: Start, allocator: str | Allocation, changed: Changed) -> Moment | None:
     """Return the statement that changed a value it does not own; None if the change does not recur."""
     debugger = start(allocator)
-    machine = debugger.machine
+    machine = debugger.control.machine
     content: Any = None
     number = 0
     culprit: list[Moment] = []
@@ -55,7 +55,7 @@ class StillRead:
     """The block of a freed value that a kernel still reads."""
 
     site: Site
-    block: Block
+    block: MemoryBlock
 
 
 def who_is_still_read(
@@ -96,10 +96,10 @@ def _sparing(sites: Collection[Site]) -> Plan:
 
 def _block_of(debugger: Debugger, site: Site, last: int) -> StillRead | None:
     """Return the latest block of a value that was reused for another value up to the tick `last`."""
-    allocation, machine = debugger.allocation, debugger.machine
+    allocation, machine = debugger.loaded.allocation, debugger.control.machine
     assert isinstance(allocation, ArenaAllocation)
     path, name = site
-    blocks: list[Block] = []
+    blocks: list[MemoryBlock] = []
 
     def look(moment: Moment) -> bool:
         frame = machine.frames[-1]

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.compilation.search import blocks
-from nncdbg.engine.divergence.casting import cast_attributes, claimed_name
+from nncdbg.engine.divergence.casting import cast_attributes
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import (
@@ -27,6 +27,7 @@ from nncdbg.engine.graph import (
 )
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops.schema import only_float
+from nncdbg.engine.text.lexemes import claimed_name
 
 Place: TypeAlias = "tuple[Path, int]"
 
@@ -156,7 +157,9 @@ class _Mixer:
                 assert isinstance(before, TensorType)
                 name, declared = value.name, value.type
                 if name in given:
-                    name = scope.casts[name, self.dtype] = claimed_name(self.taken, f"{name}.{self.dtype}")
+                    name = scope.casts[name, self.dtype] = claimed_name(
+                        f"{name}.{self.dtype}", self.taken, first=2
+                    )
                     after.append(Node("Cast", (name,), (value,), {"to": ONNX[before.dtype]}))
                 else:
                     scope.narrow.add(name)
@@ -210,7 +213,7 @@ class _Mixer:
         known = scope.casts.get((name, dtype))
         if known is not None:
             return [], known
-        result = scope.casts[name, dtype] = claimed_name(self.taken, f"{name}.{dtype}")
+        result = scope.casts[name, dtype] = claimed_name(f"{name}.{dtype}", self.taken, first=2)
         return [Node("Cast", (name,), (Value(result),), {"to": ONNX[dtype]})], result
 
 

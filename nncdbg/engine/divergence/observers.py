@@ -17,13 +17,13 @@ import numpy as np
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.findings import KINDS
 from nncdbg.engine.execution.linking import Allocation
+from nncdbg.engine.graph import type_of
 from nncdbg.engine.memory import ALLOCATORS
 from nncdbg.engine.memory.lean import LeanAllocation
-from nncdbg.engine.values.values import type_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 Make: TypeAlias = "Callable[[str | Allocation, bool, bool], Debugger]"
 """``make(allocator, statistics, checks)``: a debugger at its first statement."""
@@ -145,7 +145,7 @@ def _prepared(make: Make, way: Way) -> Debugger:
     if way.catches:
         debugger.catch(*(kind for kind in KINDS if kind not in debugger.observers.beyond()))
     if way.follows:
-        debugger.follow()
+        debugger.observers.follow(debugger.control)
     return debugger
 
 

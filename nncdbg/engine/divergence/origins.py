@@ -6,12 +6,10 @@ ops across graphs.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.written import Fixed, Given, Key, Result, Source
@@ -22,17 +20,17 @@ class Origins:
     """The origin of every value in memory: the first statement that returned it."""
 
     def __init__(self, debugger: Debugger) -> None:
-        self._known: dict[int, tuple[Callable[[], Any], Source]] = {}
-        self._codes: set[int] = set()
+        self._known: ByIdentity[Source] = ByIdentity()
+        self._codes: set[Code] = set()
         self.passed_on: dict[Result, Result] = {}
         """Results of calls and blocks, mapped to the results of the statements inside that computed them."""
-        for name, content in zip(debugger.inputs, debugger.machine.frames[0].slots[1:], strict=False):
+        for name, content in zip(debugger.inputs, debugger.control.machine.frames[0].slots[1:], strict=False):
             self._note(content, Given(name))
 
     def operands(self, frame: Frame) -> tuple[Source, ...]:
         """Return the origins of the operands of the statement at the frame's pc."""
         code: Code | None = frame.code
-        while code is not None and id(code) not in self._codes:
+        while code is not None and code not in self._codes:
             self._constants(code)
             code = code.parent
         return tuple(self._of(frame.slots[slot]) for slot in frame.code.operands[frame.pc])
@@ -45,8 +43,7 @@ class Origins:
 
     def of(self, content: Any) -> Source:
         """Return the origin of a value; None if it is unknown."""
-        known = self._known.get(id(content))
-        return known[1] if known is not None and known[0]() is content else None
+        return self._known.get(content)
 
     def results(self, key: Key, contents: Sequence[Any]) -> None:
         """Record the results of a statement."""
@@ -57,17 +54,11 @@ class Origins:
             self._note(content, result)
 
     def _constants(self, code: Code) -> None:
-        self._codes.add(id(code))
+        self._codes.add(code)
         for slot, content in enumerate(code.template):
             if slot and content is not UNSET and content is not None and code.definition[slot] < 0:
                 self._note(content, Fixed(content))
 
     def _note(self, content: Any, source: Source) -> None:
-        if content is None or self.of(content) is not None:
-            return
-        number = id(content)
-        if isinstance(content, np.ndarray) or hasattr(content, "__weakref__"):
-            self._known[number] = (weakref.ref(content, lambda _: self._known.pop(number, None)), source)
-        else:
-            # Sequences and scalars do not support weak references.
-            self._known[number] = ((lambda: content), source)
+        if content is not None and self.of(content) is None:
+            self._known.set(content, source)

@@ -7,15 +7,14 @@ Every run also verifies that a value is unchanged between its write and each rea
 from __future__ import annotations
 
 import hashlib
-import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.written import written_slots
@@ -104,10 +103,10 @@ class Player:
         self._most = None if before is None else 2 * before.ticks + 1000
         self._integrity = integrity
         self._each = each
-        self._written: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
-        """id(value) to (reference to it, its digest, tick and slot of the write)."""
+        self._written: ByIdentity[tuple[int, int, int]] = ByIdentity()
+        """The digest of each array, and the tick and slot of the write."""
         self._now: Moment | None = None
-        allocation = debugger.allocation
+        allocation = debugger.loaded.allocation
         allocation.watched = GUARDS | UNWRITTEN
         if allocation.inspects:
             allocation.connect(self._found, None)
@@ -118,7 +117,7 @@ class Player:
 
     def run(self) -> Played:
         """Run to the end, or until a failure, a pause, or `each` returns True."""
-        machine, played = self.debugger.machine, self.played
+        machine, played = self.debugger.control.machine, self.played
         self._remember(machine.frames[0], range(1, 1 + len(machine.frames[0].code.graph.inputs)))
         while not machine.ended:
             now = self._now = _moment(machine.frames, machine.tick)
@@ -153,7 +152,7 @@ class Player:
     # -- after a statement -------------------------------------------------------------------
 
     def _after(self, now: Moment) -> None:
-        frame = self.debugger.machine.frames[-1]
+        frame = self.debugger.control.machine.frames[-1]
         written: Sequence[int] = written_slots(frame)
         if frame.pc == 0 and frame.is_loop:
             written = range(2, 1 + len(frame.code.graph.inputs))
@@ -161,7 +160,7 @@ class Player:
         for slot in written:
             content = frame.slots[slot]
             self._measure(frame, slot, content)
-            if self.debugger.allocation.standing(content) is None:
+            if self.debugger.loaded.allocation.standing(content) is None:
                 number = digest(content)
                 self._note_written(content, number, slot)
             else:
@@ -199,22 +198,20 @@ class Player:
             self._note_written(frame.slots[slot], digest(frame.slots[slot]), slot)
 
     def _note_written(self, content: Any, number: int, slot: int) -> None:
-        if not self._integrity or not isinstance(content, np.ndarray) or id(content) in self._written:
-            return
-        key = id(content)
-        reference = weakref.ref(content, partial(self._written.pop, key))
-        self._written[key] = (reference, number, self.debugger.machine.tick, slot)
+        if self._integrity and isinstance(content, np.ndarray) and content not in self._written:
+            self._written.set(content, (number, self.debugger.control.machine.tick, slot))
 
     def _check_operands(self, now: Moment) -> None:
         code, pc = now.statement.code, now.statement.pc
-        slots = self.debugger.machine.frames[-1].slots
+        slots = self.debugger.control.machine.frames[-1].slots
         for slot in code.operands[pc]:
             content = slots[slot]
-            known = self._written.get(id(content))
-            if known is None or known[0]() is not content:
+            known = self._written.get(content)
+            if known is None or self.debugger.loaded.allocation.standing(content) is not None:
                 continue
-            if self.debugger.allocation.standing(content) is None and digest(content) != known[1]:
-                self.played.changed = Changed(now, code.names[slot], known[2], known[3])
+            number, tick, written = known
+            if digest(content) != number:
+                self.played.changed = Changed(now, code.names[slot], tick, written)
                 return
 
 

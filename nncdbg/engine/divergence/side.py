@@ -42,7 +42,7 @@ class Side:
 
         Raises the statement's error with an explanation, and KeyboardInterrupt after a pause.
         """
-        machine = self.debugger.machine
+        machine = self.debugger.control.machine
         while not machine.ended:
             frame = machine.frames[-1]
             executes = frame.code.runs_kernel(frame.pc)
@@ -61,8 +61,8 @@ class Side:
     def _heed(self, outcome: Outcome | None) -> None:
         debugger, control = self.debugger, self.debugger.control
         if isinstance(outcome, Failed):
-            frame = debugger.machine.frames[-1]
-            error = debugger.explain(outcome.error, frame, frame.pc)
+            frame = debugger.control.machine.frames[-1]
+            error = debugger.control.judge.explain(outcome.error, frame, frame.pc)
             error.message = f"{self.title}: {error.message}"
             raise error from outcome.error
         control.check_limits(f"{self.title}: ")
@@ -72,7 +72,7 @@ class Side:
     ) -> Written:
         debugger = self.debugger
         pc, to_host = frame.pc - 1, debugger.backend.to_host
-        key = key_of(debugger.machine.frames, pc)
+        key = key_of(debugger.control.machine.frames, pc)
         contents = [frame.slots[slot] for slot in written_slots(frame) if frame.code.names[slot]]
         if self._origins is not None:
             self._origins.results(key, contents)
@@ -81,7 +81,7 @@ class Side:
         else:
             freed = debugger.timeline.standing
             contents = [GONE if freed(content) else copied(content) for content in contents]
-        return Written(key, frame.code, pc, debugger.machine.tick, tuple(contents), operands, sources)
+        return Written(key, frame.code, pc, debugger.control.machine.tick, tuple(contents), operands, sources)
 
     def all(self) -> Iterator[Written]:
         """Yield the remaining statements that write a value."""
@@ -94,7 +94,7 @@ class Side:
 
     def output_sources(self) -> tuple[Source, ...]:
         """Return the origins of the program's results; it must have ended."""
-        frame = self.debugger.machine.frames[0]
+        frame = self.debugger.control.machine.frames[0]
         return () if self._origins is None else self._origins.operands(frame)
 
     def outputs(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Verdict
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.written import Written
-from nncdbg.engine.values.values import type_of
+from nncdbg.engine.graph import type_of
 
 _NAMED = 8
 """Maximum number of listed names of values without a counterpart."""
@@ -108,12 +108,12 @@ class Tally:
             report.first = min(self._differing, key=lambda match: match.a.tick, default=None)
         report.worst = max(self._differing, key=lambda match: match.excess.factor, default=None)
         report.growth = self._growth.rows
-        report.ops = (self._a.debugger.machine.tick, self._b.debugger.machine.tick)
+        report.ops = (self._a.debugger.control.machine.tick, self._b.debugger.control.machine.tick)
 
 
 def _output(debugger: Debugger, name: str, content: Any) -> ValueSite:
     kind = str(type_of(content) or type(content).__name__)
-    return ValueSite(name, "", kind, None, debugger.program.entry, (), "", debugger.machine.tick)
+    return ValueSite(name, "", kind, None, debugger.program.entry, (), "", debugger.control.machine.tick)
 
 
 _MANY = 64

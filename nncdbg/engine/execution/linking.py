@@ -115,7 +115,7 @@ class Instrument(IntEnum):
     """Inspects operands and results as a whole."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Linker:
     """Builds the instructions of codes.  `generator` returns the random stream of a statement."""
 

@@ -123,8 +123,10 @@ def parse(text: str, has: Has, names: Names = None) -> Expression:
 
 def check_variables(expression: Expression, scope: Scope) -> Expression:
     """Return the expression.  Raises ExpressionError if it reads a variable missing from `scope`."""
+    if not expression.variables:
+        return expression
     known = set(scope.variables())
-    for node, _ in walk(expression.root) if expression.variables else ():
+    for node, _ in walk(expression.root):
         known_later = isinstance(node, nodes.Variable) and STATEMENT_VARIABLE.fullmatch(node.name)
         if isinstance(node, nodes.Variable) and node.name not in known and not known_later:
             raise unknown_variable(expression.text, node, scope)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Constant, Graph, Node, Value
 
-Scope: TypeAlias = "tuple[str, ...]"
+ModulePath: TypeAlias = "tuple[str, ...]"
 """Modules around a node, outermost first, each by its full name."""
 
 _SMALLEST = 2
@@ -29,10 +29,10 @@ class _Run:
 
     module: str | None
     nodes: tuple[Node, ...]
-    scopes: tuple[Scope, ...]
+    scopes: tuple[ModulePath, ...]
 
 
-def all_known(scopes: Sequence[Sequence[str] | None]) -> list[Scope]:
+def all_known(scopes: Sequence[Sequence[str] | None]) -> list[ModulePath]:
     """Return the scopes with each None replaced by the common scope of both known neighbors.
 
     Exporters insert a Cast or a Reshape between the nodes of a module without naming its scope.
@@ -40,7 +40,7 @@ def all_known(scopes: Sequence[Sequence[str] | None]) -> list[Scope]:
     before: list[Sequence[str]] = [()]
     for scope in scopes:
         before.append(before[-1] if scope is None else scope)
-    filled: list[Scope] = []
+    filled: list[ModulePath] = []
     after: Sequence[str] = ()
     for scope, left in zip(reversed(scopes), reversed(before[1:]), strict=True):
         after = after if scope is None else scope
@@ -50,7 +50,7 @@ def all_known(scopes: Sequence[Sequence[str] | None]) -> list[Scope]:
 
 def group_layers(
     graph: Graph,
-    scopes: Sequence[Scope],
+    scopes: Sequence[ModulePath],
     claim: Callable[[str], str],
     classes: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Graph]:
@@ -67,7 +67,7 @@ def group_layers(
 
 
 def _grouped(
-    graph: Graph, scopes: tuple[Scope, ...], depth: int, made: Callable[[Graph], Graph]
+    graph: Graph, scopes: tuple[ModulePath, ...], depth: int, made: Callable[[Graph], Graph]
 ) -> list[Graph]:
     if all(len(scope) <= depth for scope in scopes):
         return [graph]
@@ -92,7 +92,7 @@ def _grouped(
     return [replace(graph, nodes=tuple(nodes), constants=constants), *layers]
 
 
-def _runs(nodes: Sequence[Node], scopes: Sequence[Scope], depth: int) -> list[_Run]:
+def _runs(nodes: Sequence[Node], scopes: Sequence[ModulePath], depth: int) -> list[_Run]:
     pairs = zip(nodes, scopes, strict=True)
     runs = []
     for module, members in groupby(pairs, lambda pair: pair[1][depth] if len(pair[1]) > depth else None):

@@ -13,8 +13,8 @@ from nncdbg.engine.frontends.layers import all_known, group_layers
 from nncdbg.engine.frontends.onnx_gradient import GRADIENT, with_gradients, with_target
 from nncdbg.engine.frontends.onnx_loops import batched_scan_nodes, loop_node, scan_nodes
 from nncdbg.engine.frontends.onnx_node import (
+    GraphScope,
     Modules,
-    Scope,
     attribute_values,
     attributes_of,
     comment_of,
@@ -40,7 +40,7 @@ from nncdbg.engine.frontends.onnx_store import (
 from nncdbg.engine.frontends.order import in_order
 from nncdbg.engine.graph import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.text.lexemes import claimed_name
 
 INLINE_ELEMENTS = 16
 """Constants of at most this many elements are inline in the text."""
@@ -77,14 +77,12 @@ class Conversion:
 
     def claim(self, name: str) -> str:
         """Return an unused graph name: `name`, or ``name#2`` and so on."""
-        free = fresh_name(name, self._names, first=2, mark="#")
-        self._names.add(free)
-        return free
+        return claimed_name(name, self._names, first=2, mark="#")
 
     def entry(self, graph: Any) -> str:
         """Convert the model's own graph, and return its name."""
         name = self.claim(graph.name or "main")
-        self._enter(graph, name, Scope(), comment=comment_text(graph.doc_string))
+        self._enter(graph, name, GraphScope(), comment=comment_text(graph.doc_string))
         return name
 
     def called(self, function: Any, attributes: Mapping[str, Any], absent: Sequence[int]) -> str:
@@ -101,13 +99,13 @@ class Conversion:
             return self._copies[copy]
         name = self._copies[copy] = self.claim(title)
         names = {function.input[index] for index in absent if index < len(function.input)}
-        scope = Scope((f"@{title}",), attributes=attributes, absent=frozenset(names))
+        scope = GraphScope((f"@{title}",), attributes=attributes, absent=frozenset(names))
         self._open.append(key)
         self._enter(function, name, scope, comment=comment_text(function.doc_string))
         self._open.pop()
         return name
 
-    def _enter(self, proto: Any, name: str, scope: Scope, comment: str) -> None:
+    def _enter(self, proto: Any, name: str, scope: GraphScope, comment: str) -> None:
         self.graphs[name] = Graph(name)  # Reserve its place: callers come before the graphs they call.
         graph, modules = self._graph(proto, name, scope)
         _check_hiding(graph)
@@ -122,12 +120,12 @@ class Conversion:
         for layer in group_layers(graph, scopes, lambda wanted: self.claim(prefix + wanted), classes):
             self.graphs[layer.name] = layer
 
-    def nested(self, graph: Any, name: str, scope: Scope) -> Graph:
+    def nested(self, graph: Any, name: str, scope: GraphScope) -> Graph:
         """Convert a branch or body: it sees `scope.outer`, and its outputs have no types."""
         converted, _ = self._graph(graph, graph.name or name, scope)
         return replace(converted, outputs=tuple(Value(value.name) for value in converted.outputs))
 
-    def _graph(self, proto: Any, name: str, scope: Scope) -> tuple[Graph, list[Modules | None]]:
+    def _graph(self, proto: Any, name: str, scope: GraphScope) -> tuple[Graph, list[Modules | None]]:
         """Return the graph and the modules around each of its nodes."""
         constants = self._initializers(proto, scope)
         converted: set[int] = set()
@@ -165,12 +163,12 @@ class Conversion:
         final = with_gradients(ordered, {**scope.known, **types}, self.graphs, self._opsets, self.claim)
         return Graph(name, inputs, outputs, final, tuple(constants)), [modules[id(node)] for node in ordered]
 
-    def _initializers(self, proto: Any, scope: Scope) -> list[Constant]:
+    def _initializers(self, proto: Any, scope: GraphScope) -> list[Constant]:
         tensors = [(tensor.name, tensor) for tensor in getattr(proto, "initializer", ())]
         tensors += [(sparse.values.name, sparse) for sparse in getattr(proto, "sparse_initializer", ())]
         return [self._constant(name, tensor, scope) for name, tensor in tensors]
 
-    def _constant_data(self, node: Any, scope: Scope) -> Any | None:
+    def _constant_data(self, node: Any, scope: GraphScope) -> Any | None:
         """Return the AttributeProto with the data of a Constant node; None for any other node."""
         if node.op_type != "Constant" or domain_of(node.domain):
             return None
@@ -187,7 +185,7 @@ class Conversion:
             )
         return next(iter(attributes.values()))
 
-    def _constant(self, name: str, proto: Any, scope: Scope, *, resolved: bool = False) -> Constant:
+    def _constant(self, name: str, proto: Any, scope: GraphScope, *, resolved: bool = False) -> Constant:
         """Return a constant, inline if small or if its data comes from a function call (`resolved`)."""
         if self._store is None or resolved:
             array = array_of(proto, name, self._external)
@@ -206,7 +204,7 @@ class Conversion:
     def _external(self) -> ExternalData:
         return self._store.external if self._store else ExternalData(None)
 
-    def nodes(self, node: Any, index: int, scope: Scope) -> list[Node]:
+    def nodes(self, node: Any, index: int, scope: GraphScope) -> list[Node]:
         """Convert a NodeProto to statements; `index` is its position in its graph."""
         domain = domain_of(node.domain)
         key = (domain, node.op_type, getattr(node, "overload", ""))
@@ -228,14 +226,14 @@ class Conversion:
         location, comment = location_of(node), comment_of(node)
         return [replace(statement, location=location, comment=comment) for statement in made]
 
-    def _subgraphs(self, node: Any, index: int, scope: Scope) -> dict[str, Graph]:
+    def _subgraphs(self, node: Any, index: int, scope: GraphScope) -> dict[str, Graph]:
         """Return the converted graphs by attribute name."""
         return {
             name: self.nested(graph, name, replace(scope, path=subgraph_path(scope.path, index, node, name)))
             for name, graph in subgraphs_of(node)
         }
 
-    def _if(self, node: Any, index: int, scope: Scope) -> Node:
+    def _if(self, node: Any, index: int, scope: GraphScope) -> Node:
         branches = self._subgraphs(node, index, scope)
         title = node_title(node)
         if branches.keys() != {"then_branch", "else_branch"} or len(node.input) != 1:
@@ -249,7 +247,7 @@ class Conversion:
         outputs = _padded(outputs_of(node, scope), len(then.outputs), title)
         return Node("if", inputs_of(node, scope), outputs, subgraphs=(then, otherwise))
 
-    def _call(self, node: Any, function: Any, scope: Scope) -> Node:
+    def _call(self, node: Any, function: Any, scope: GraphScope) -> Node:
         inputs = inputs_of(node, scope)
         title = node_title(node)
         if len(inputs) > len(function.input):
@@ -277,7 +275,7 @@ def _padded(outputs: tuple[Value, ...], count: int, title: str) -> tuple[Value, 
     return outputs + (Value(""),) * (count - len(outputs))
 
 
-def _graph_inputs(proto: Any, scope: Scope) -> list[Value]:
+def _graph_inputs(proto: Any, scope: GraphScope) -> list[Value]:
     """Return the inputs of a GraphProto or FunctionProto, without those that the call omits."""
     if hasattr(proto, "initializer"):
         return [Value(info.name, type_of_proto(info.type)) for info in proto.input]

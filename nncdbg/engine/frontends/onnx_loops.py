@@ -30,7 +30,7 @@ from nncdbg.engine.graph import (
     Value,
     tensor_only,
 )
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.text.lexemes import claimed_name
 
 _INDEX = TensorType("i64", ())
 
@@ -112,12 +112,10 @@ class _Names:
 
     def __init__(self, outputs: Sequence[Value], body: Graph, taken: frozenset[str]) -> None:
         self._stem = next((value.name for value in outputs if value.name), "Scan")
-        self._taken = taken | _inside(body)
+        self._taken = {*taken, *_inside(body)}
 
     def fresh(self, what: str) -> str:
-        name = fresh_name(f"{self._stem}.{what}", self._taken)
-        self._taken |= {name}
-        return name
+        return claimed_name(f"{self._stem}.{what}", self._taken)
 
 
 def scan_nodes(

@@ -31,7 +31,7 @@ Modules: TypeAlias = "tuple[tuple[str, str], ...]"
 
 
 @dataclass(frozen=True)
-class Scope:
+class GraphScope:
     """The names and facts visible inside one graph during conversion.
 
     `outer` are the visible names of surrounding graphs; `true` the values known to be constant true;
@@ -68,7 +68,7 @@ def node_title(node: Any) -> str:
     return f"the {node.op_type} node" + (f" that returns %{first}" if first else "")
 
 
-def plain_node(node: Any, scope: Scope, external: ExternalData) -> Node:
+def plain_node(node: Any, scope: GraphScope, external: ExternalData) -> Node:
     """Convert a NodeProto that is neither control flow nor a call."""
     values = attribute_values(node, scope, external) if node.attribute else {}
     location, comment = location_of(node), comment_of(node)
@@ -76,7 +76,7 @@ def plain_node(node: Any, scope: Scope, external: ExternalData) -> Node:
     return Node(op, inputs, outputs, values, location=location, comment=comment)
 
 
-def inputs_of(node: Any, scope: Scope) -> tuple[Operand, ...]:
+def inputs_of(node: Any, scope: GraphScope) -> tuple[Operand, ...]:
     """Return the operands of a NodeProto, without trailing omitted ones."""
     operands = [name if name and name not in scope.absent else None for name in node.input]
     while operands and operands[-1] is None:
@@ -84,12 +84,12 @@ def inputs_of(node: Any, scope: Scope) -> tuple[Operand, ...]:
     return tuple(operands)
 
 
-def outputs_of(node: Any, scope: Scope) -> tuple[Value, ...]:
+def outputs_of(node: Any, scope: GraphScope) -> tuple[Value, ...]:
     """Return the output values of a NodeProto with the types stated in the model."""
     return tuple(Value(name, scope.types.get(name)) for name in node.output)
 
 
-def attributes_of(node: Any, scope: Scope) -> dict[str, Any]:
+def attributes_of(node: Any, scope: GraphScope) -> dict[str, Any]:
     """Return AttributeProtos by name, with references to the function's attributes resolved.
 
     A reference to an attribute that the call omits is left out, as ONNX specifies.
@@ -106,7 +106,7 @@ def attributes_of(node: Any, scope: Scope) -> dict[str, Any]:
     return found
 
 
-def attribute_values(node: Any, scope: Scope, external: ExternalData) -> dict[str, Attribute]:
+def attribute_values(node: Any, scope: GraphScope, external: ExternalData) -> dict[str, Attribute]:
     """Return the attributes of a NodeProto by name, as in program text, without the body of a Scan."""
     title = node_title(node)
     return {

@@ -6,8 +6,8 @@ and a note reports each choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,17 +42,24 @@ class Note:
         return f"{self.fact} (pass --{kind} {name}={'FILE.npy' if kind == 'input' else 'SIZE'})"
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class BoundInputs(dict[str, Any]):
     """One read-only, C-contiguous, native-endian array per graph input, in the graph's order.
 
     A sequence is a list of such arrays, an absent optional is None.  `dims` holds the size of every
-    symbol of the inputs; `notes` report sizes that were assumed and inputs that were drawn at random.
+    symbol of the inputs; `notes` report sizes that were assumed and inputs that were drawn at random from
+    `seed`; `given` holds the inputs as given: texts, numbers, arrays.
     """
 
-    arrays: dict[str, Any]
-    dims: dict[str, int]
-    notes: list[Note] = field(default_factory=list)
+    def __init__(
+        self,
+        arrays: Mapping[str, Any],
+        dims: Mapping[str, int],
+        notes: Sequence[Note],
+        given: Mapping[str, Any],
+        seed: int,
+    ) -> None:
+        super().__init__(arrays)
+        self.dims, self.notes, self.given, self.seed = dims, notes, given, seed
 
 
 def parse_spec(text: str) -> tuple[str, str]:
@@ -79,7 +86,7 @@ def bind(
     *,
     folder: Path | None = None,
     consumers: Consumers | None = None,
-) -> Bound:
+) -> BoundInputs:
     """Bind every input of `graph`.
 
     `specs` maps an input's name (``x`` or ``%x``) to an array, a Python scalar or nested list (converted to
@@ -127,7 +134,7 @@ def bind(
             arrays[name] = _frozen(given[name])
         else:
             arrays[name] = _frozen(_generated(missing[name], types[name], integers.get(name), seed, notes))
-    return Bound(arrays, sizes.known, notes)
+    return BoundInputs(arrays, sizes.known, notes, named, seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
 from math import prod
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -21,15 +22,15 @@ from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.execution.findings import Report
 from nncdbg.engine.execution.linking import Binding, Execute, Gather
-from nncdbg.engine.execution.statistics_log import StatisticsLog
+from nncdbg.engine.execution.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.engine.graph import Array
-from nncdbg.engine.memory.blocks import Block, Heap, Owner
+from nncdbg.engine.memory.blocks import Heap, MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, write_pattern
-from nncdbg.engine.memory.inspected import InspectedAllocation, Making
+from nncdbg.engine.memory.inspected import InspectedAllocation, Making, shared, sizes_key
 from nncdbg.engine.memory.lifetimes import Scope
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.memory.reusing import ReusingAllocation
-from nncdbg.engine.memory.stretches import Bytes, Course, KnownSteps, Step, Stretches, step_of
+from nncdbg.engine.memory.stretches import Bytes, Course, Step, Stretches, step_of
 
 
 class ArenaAllocation(ReusingAllocation):
@@ -63,7 +64,7 @@ class ArenaAllocation(ReusingAllocation):
             setattr(course, each.name, getattr(fresh, each.name))
         self._learning: tuple[Hashable, Step | None, Scope, int] | None = None
         """The stretch being learned: its key, last step, scope and the number of segments."""
-        self._freed: list[Block] = []
+        self._freed: list[MemoryBlock] = []
         """The blocks freed by the statement in execution while a stretch is learned."""
         self._span = 0
         """The span requested for the latest block."""
@@ -79,7 +80,7 @@ class ArenaAllocation(ReusingAllocation):
         self._account()
         return self.heap.live_bytes
 
-    def block_of(self, content: Any) -> Block | None:
+    def block_of(self, content: Any) -> MemoryBlock | None:
         self._account()
         return super().block_of(content)
 
@@ -130,7 +131,7 @@ class ArenaAllocation(ReusingAllocation):
         course.number, course.segment = number, heap.segments[number]
         course.raw, course.base = heap.raw[number], heap.bases[number]
 
-    def _free(self, block: Block, after: Statement) -> None:
+    def _free(self, block: MemoryBlock, after: Statement) -> None:
         self.heap.free(block, after)
         if self._learning is not None:
             self._freed.append(block)
@@ -228,10 +229,75 @@ class ArenaAllocation(ReusingAllocation):
             return completed
         assert binding.kernel_into is not None
         if self._making_steps is None:
-            self._making_steps = self._writing(
-                KnownSteps(course, refill, self._turn_to, self._fail, self._complete_late)
-            )
+            self._making_steps = self._writing_steps()
         return self._making_steps(binding, binding.kernel_into, completed)
+
+    def _writing_steps(self) -> Making:
+        """Return the factory of instructions that run a known step without further calls (see `_writing`).
+
+        Everything else is left to `otherwise`, the instruction with accounting.
+        """
+        course, unwritten, mask, sizes_of = self._course, self.unwritten.by_id, MASK, self._sizes_of
+        refill = self._refill if self.poison else None
+        rows, logged, position = self._row_source()
+
+        def making(binding: Binding, kernel: Execute, otherwise: Execute) -> Execute:
+            key_of = sizes_key(binding)
+            seen: tuple[Any, ...] | None = None
+            sizes: Any = None
+
+            def execute(*inputs: Any) -> Any:
+                nonlocal seen, sizes
+                step = course.running
+                if step is None or unwritten:
+                    return otherwise(*inputs)
+                try:
+                    current = (*key_of(inputs),)
+                    if current != seen:
+                        seen, sizes = None, sizes_of(binding, inputs)
+                        if sizes is not None and sizes[-1] is not None:
+                            seen = shared(current)
+                    if sizes is None or sizes[0] != step.shape or sizes[1] is not step.dtype:
+                        step = None
+                        return otherwise(*inputs)
+                    shape, dtype, count, _, compiled = sizes
+                    place: Any = step.place
+                    if place.number != course.number:
+                        self._turn_to(place.number)
+                    raw, start = course.raw, place.start
+                    raw[place.before] = place.before_bytes
+                    raw[place.beyond] = place.beyond_bytes
+                    course.handed = buffer = np.ndarray(shape, dtype, course.segment, start)
+                    address = course.base + start
+                    kernel(*inputs, buffer)
+                    row = 0
+                    if rows:
+                        number = position() & mask
+                        logged[number] = ref(buffer)
+                        row = rows + number * ROW_BYTES
+                    if compiled is not None:
+                        flags = compiled(address, count, GUARD, row)
+                    else:
+                        flags = self._inspect_plain(buffer, row)
+                    if flags & self.watched:
+                        self._examine(binding, inputs, buffer, flags)
+                except BaseException:
+                    if step is not None:
+                        self._fail(binding)
+                    raise
+                if course.running is not step:
+                    self._complete_late(binding, buffer)
+                    return buffer
+                course.pending.append(buffer)
+                course.handed = course.running = None
+                course.next = step.after
+                if refill is not None:
+                    refill(step.freed)
+                return buffer
+
+            return execute
+
+        return making
 
     def _refill(self, freed: tuple[Bytes, ...]) -> None:
         """Write the pattern into freed bytes."""

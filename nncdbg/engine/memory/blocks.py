@@ -41,7 +41,7 @@ class Owner:
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class MemoryBlock:
     """`span` bytes at offset `start` of a segment: a buffer of `size` bytes and the guard after it.
 
     `holders` counts the slots that hold the block. `freed` is the statement after which the last holder
@@ -77,7 +77,7 @@ class Hole:
     segment: Segment
     start: int
     span: int
-    graves: list[Block] = field(default_factory=list)
+    graves: list[MemoryBlock] = field(default_factory=list)
     """Freed blocks with bytes that are not overwritten yet."""
 
 
@@ -95,12 +95,12 @@ class Heap:
         self.live_bytes = 0
         self.peak_bytes = 0
 
-    def take(self, span: int, size: int, owner: Owner) -> Block:
+    def take(self, span: int, size: int, owner: Owner) -> MemoryBlock:
         """Take a block of at least `span` bytes from the smallest hole that fits, without clearing it."""
         hole = self._fitting(span) or self._grow(span)
         if hole.span - span < _LEAST:
             span = hole.span
-        block = Block(hole.number, hole.segment, hole.start, span, size, owner)
+        block = MemoryBlock(hole.number, hole.segment, hole.start, span, size, owner)
         hole.start += span
         hole.span -= span
         if hole.graves:
@@ -125,7 +125,7 @@ class Heap:
                 found = hole
         return found
 
-    def free(self, block: Block, after: Statement) -> None:
+    def free(self, block: MemoryBlock, after: Statement) -> None:
         """Free a live block."""
         assert block.freed is None
         block.freed = after
@@ -156,7 +156,7 @@ class Heap:
         return hole
 
 
-def _succeeds(block: Block, grave: Block) -> bool:
+def _succeeds(block: MemoryBlock, grave: MemoryBlock) -> bool:
     """Whether a new block overlaps a freed one; if so, set the successor of the freed one."""
     if block.start >= grave.start + grave.span or grave.start >= block.start + block.span:
         return False

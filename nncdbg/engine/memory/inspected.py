@@ -16,8 +16,9 @@ from weakref import ref
 
 import numpy as np
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import CONTROL, Code, Statement
-from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Gather, LineOf
 from nncdbg.engine.execution.machine import Machine
@@ -26,10 +27,9 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
-from nncdbg.engine.memory.stretches import KnownSteps
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.planning import measure_of
-from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector, is_pattern
+from nncdbg.stats.inspection import Flag, Inspectors, fill, inspect_plain, is_pattern
 
 # Plain ints: the operators of an IntFlag are slow.
 NAN, INF, UNWRITTEN = int(Flag.NAN), int(Flag.INF), int(Flag.UNWRITTEN)
@@ -56,8 +56,8 @@ class InspectedAllocation(Allocation):
         self.report: Report = _nobody
         self.log: StatisticsLog | None = None
         self.watched = GUARDS | UNWRITTEN
-        self.unwritten: dict[int, tuple[ref[Array], Binding]] = {}
-        self._inspectors: dict[np.dtype[Any], Inspector] = {}
+        self.unwritten: ByIdentity[Binding] = ByIdentity()
+        self._inspectors = Inspectors()
         self.kernel_buffers = KernelBuffers()
         self.fresh = self.kernel_buffers.fresh
         self._making: Making | None = None
@@ -75,8 +75,7 @@ class InspectedAllocation(Allocation):
         """
 
     def whole(self, content: Any) -> bool:
-        found = self.unwritten.get(id(content))
-        return found is None or found[0]() is not content
+        return content not in self.unwritten
 
     # -- statements ----------------------------------------------------------------------
 
@@ -88,7 +87,7 @@ class InspectedAllocation(Allocation):
 
         def gathered(slots: list[Any]) -> Sequence[Any]:
             operands = gather(slots)
-            if self.unwritten:
+            if self.unwritten.by_id:
                 # Only the condition or count is read here; what a loop carries is only passed on.
                 self._check_reads(Statement(code, pc), operands[:1])
             return operands
@@ -100,7 +99,7 @@ class InspectedAllocation(Allocation):
 
         def gathered(slots: list[Any]) -> Sequence[Any]:
             operands = gather(slots)
-            if self.unwritten and slots is self._machine.frames[0].slots:
+            if self.unwritten.by_id and slots is self._machine.frames[0].slots:
                 self._check_reads(Statement(code, pc), operands)
             return operands
 
@@ -132,82 +131,45 @@ class InspectedAllocation(Allocation):
             self._making = self._writing()
         return self._making(binding, kernel, partial(self._adopted, binding))
 
-    def _writing(self, known: KnownSteps | None = None) -> Making:
+    def _writing(self) -> Making:
         """Return the factory of the functions that run kernels. This is the hot path: every line counts.
 
-        With `known`, the factory makes a whole instruction: it runs a step without further calls, and
-        leaves everything else to `otherwise`. State that all statements share is in the cells of this
-        function, so that each statement loads little memory of its own into the cache.
+        State that all statements share is in the cells of this function, so that each statement loads
+        little memory of its own into the cache.
         """
-        unwritten, allocate, mask, sizes_of = self.unwritten, self.allocate, MASK, self._sizes_of
+        unwritten, allocate, mask, sizes_of = self.unwritten.by_id, self.allocate, MASK, self._sizes_of
         rows, results, position = self._row_source()
-        steps: Any = known
-        course: Any = None if known is None else known.course
-        refill = None if known is None else known.refill
 
-        def making(binding: Binding, kernel: Execute, otherwise: Any) -> Execute:
-            key_of = _key(binding)
+        def making(binding: Binding, kernel: Execute, otherwise: Execute) -> Execute:
+            key_of = sizes_key(binding)
             seen: tuple[Any, ...] | None = None
             sizes: Any = None
 
             def execute(*inputs: Any) -> Any:
                 nonlocal seen, sizes
-                step: Any = None
-                if course is not None:
-                    step = course.running
-                    if step is None or unwritten:
-                        return otherwise(*inputs)
-                elif unwritten:
+                if unwritten:
                     self._check_reads(binding, inputs)
-                try:
-                    current = (*key_of(inputs),)
-                    if current != seen:
-                        seen, sizes = None, sizes_of(binding, inputs)
-                        if sizes is None:
-                            step = None
-                            return otherwise(*inputs)
-                        if sizes[-1] is not None:
-                            seen = _one(current)
-                    shape, dtype, count, span, compiled = sizes
-                    if step is None:
-                        buffer, address = allocate(shape, dtype, span)
-                    else:
-                        if shape != step.shape or dtype is not step.dtype:
-                            step = None
-                            return otherwise(*inputs)
-                        place = step.place
-                        if place.number != course.number:
-                            steps.turn_to(place.number)
-                        raw, start = course.raw, place.start
-                        raw[place.before] = place.before_bytes
-                        raw[place.beyond] = place.beyond_bytes
-                        course.handed = buffer = np.ndarray(shape, dtype, course.segment, start)
-                        address = course.base + start
-                    kernel(*inputs, buffer)
-                    row = 0
-                    if rows:
-                        number = position() & mask
-                        results[number] = ref(buffer)
-                        row = rows + number * ROW_BYTES
-                    if compiled is not None:
-                        flags = compiled(address, count, GUARD, row)
-                    else:
-                        flags = self._inspect_plain(buffer, row)
-                    if flags & self.watched:
-                        self._examine(binding, inputs, buffer, flags)
-                except BaseException:
-                    if step is not None:
-                        steps.failed(binding)
-                    raise
-                if step is not None:
-                    if course.running is not step:
-                        steps.complete_late(binding, buffer)
-                        return buffer
-                    course.pending.append(buffer)
-                    course.handed = course.running = None
-                    course.next = step.after
-                    if refill is not None:
-                        refill(step.freed)
+                current = (*key_of(inputs),)
+                if current != seen:
+                    seen, sizes = None, sizes_of(binding, inputs)
+                    if sizes is None:
+                        return otherwise(*inputs)
+                    if sizes[-1] is not None:
+                        seen = shared(current)
+                shape, dtype, count, span, compiled = sizes
+                buffer, address = allocate(shape, dtype, span)
+                kernel(*inputs, buffer)
+                row = 0
+                if rows:
+                    number = position() & mask
+                    results[number] = ref(buffer)
+                    row = rows + number * ROW_BYTES
+                if compiled is not None:
+                    flags = compiled(address, count, GUARD, row)
+                else:
+                    flags = self._inspect_plain(buffer, row)
+                if flags & self.watched:
+                    self._examine(binding, inputs, buffer, flags)
                 return buffer
 
             return execute
@@ -223,7 +185,7 @@ class InspectedAllocation(Allocation):
         if plan is None:
             return None
         dtype = plan[1]
-        return _one((*plan, self._inspectors.get(dtype) or self._inspector(dtype)))
+        return shared((*plan, self._inspectors[dtype]))
 
     def _row_source(self) -> tuple[int, list[Any], Any]:
         if self.log is None:
@@ -234,7 +196,7 @@ class InspectedAllocation(Allocation):
         """Return the instruction of a kernel that allocates its results."""
 
         def execute(*inputs: Any) -> Any:
-            if self.unwritten:
+            if self.unwritten.by_id:
                 self._check_reads(binding, inputs)
             return self._adopted(binding, *inputs)
 
@@ -260,7 +222,7 @@ class InspectedAllocation(Allocation):
     def _left_unwritten(
         self, binding: Binding, inputs: Sequence[Any], buffer: Array, detail: str, index: int = 0
     ) -> None:
-        self._mark_unwritten(buffer, binding)
+        self.unwritten.set(buffer, binding)
         self.report(Finding("uninitialized", binding, detail, inputs, index, result=buffer))
 
     def _adopt(
@@ -295,7 +257,7 @@ class InspectedAllocation(Allocation):
             buffer, _ = self.allocate(shape, dtype, span)
             if binding.attributes["init"] == "nan":
                 fill(buffer)
-            self._mark_unwritten(buffer, binding)
+            self.unwritten.set(buffer, binding)
             return buffer
 
         return execute
@@ -309,25 +271,20 @@ class InspectedAllocation(Allocation):
         execute = self._running(binding)
 
         def filling(*inputs: Any) -> Any:
-            fresh = self.unwritten.pop(id(inputs[0]), None)
-            if fresh is None:
+            source = self.unwritten.pop(inputs[0])
+            if source is None:
                 return execute(*inputs)
             watched, self.watched = self.watched, self.watched & GUARDS
             try:
                 result = execute(*inputs)
             finally:
                 self.watched = watched
-                self.unwritten[id(inputs[0])] = fresh
+                self.unwritten.set(inputs[0], source)
             if is_pattern(result).any():
-                self._mark_unwritten(result, fresh[1])
+                self.unwritten.set(result, source)
             return result
 
         return filling
-
-    def _mark_unwritten(self, buffer: Array, binding: Binding) -> None:
-        key = id(buffer)
-        # The mark is dropped with the buffer; `pop` takes the dead reference as its default.
-        self.unwritten[key] = (ref(buffer, partial(self.unwritten.pop, key)), binding)
 
     # -- inspection ----------------------------------------------------------------------
 
@@ -338,17 +295,10 @@ class InspectedAllocation(Allocation):
             number = self.log.positions.take() & MASK
             self.log.results[number] = ref(buffer)
             row = self.log.address + number * ROW_BYTES
-        compiled = self._inspectors.get(buffer.dtype) or self._inspector(buffer.dtype)
+        compiled = self._inspectors[buffer.dtype]
         if compiled is None:
             return self._inspect_plain(buffer, row)
         return compiled(address, buffer.size, GUARD, row)
-
-    def _inspector(self, dtype: np.dtype[Any]) -> Inspector | None:
-        """Return the compiled inspection of a dtype, cached once it is ready; None before."""
-        compiled = inspector(name_of(dtype))
-        if compiled is not None:
-            self._inspectors[dtype] = compiled
-        return compiled
 
     def _inspect_plain(self, buffer: Array, row: int) -> int:
         log = None
@@ -362,9 +312,8 @@ class InspectedAllocation(Allocation):
         if isinstance(statement, Binding) and statement.op.content is Content.SIZES:
             return
         for slot, value in zip(code.operands[pc], inputs, strict=False):
-            found = self.unwritten.get(id(value))
-            if found is not None:
-                origin = found[1]
+            origin = self.unwritten.get(value)
+            if origin is not None:
                 why = "has been uninitialized since nncdbg.Empty allocated it"
                 if origin.node.op != "nncdbg.Empty":
                     why = f"{origin.node.op} wrote only partly"
@@ -394,7 +343,7 @@ def _nobody(finding: Finding) -> None:
     """Ignore findings until `connect` sets a callback."""
 
 
-def _key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
+def sizes_key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
     """Return the function from operands to what determines the sizes of the result."""
     measure = measure_of(binding.op, binding.attributes)
     if measure is not None:
@@ -403,7 +352,7 @@ def _key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
 
 
 @lru_cache(maxsize=1 << 14)
-def _one(equal: tuple[Any, ...]) -> tuple[Any, ...]:
+def shared(equal: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return one object for equal tuples: statements with the same sizes share them in the CPU cache."""
     return equal
 

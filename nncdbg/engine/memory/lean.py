@@ -7,7 +7,7 @@ elements. Results of `nncdbg.Empty`, and of the kernels of an op library, get th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.inspected import INF, NAN
 from nncdbg.engine.ops.influence import Content
-from nncdbg.stats.finiteness import is_finite
+from nncdbg.stats.finiteness import holds, is_finite
 
 
 class LeanAllocation(DebugAllocation):
@@ -37,7 +37,7 @@ class LeanAllocation(DebugAllocation):
 
     def _moving(self, binding: Binding) -> Execute:
         """Return the instruction of a statement that only copies elements of its operands."""
-        kernel, unwritten = binding.kernel, self.unwritten
+        kernel, unwritten = binding.kernel, self.unwritten.by_id
 
         def execute(*inputs: Any) -> Any:
             if unwritten:
@@ -47,7 +47,7 @@ class LeanAllocation(DebugAllocation):
         return execute
 
     def _looking(self, binding: Binding) -> Execute:
-        kernel, unwritten, look = binding.kernel, self.unwritten, self._look
+        kernel, unwritten, look = binding.kernel, self.unwritten.by_id, self._look
 
         def execute_one(*inputs: Any) -> Any:
             if unwritten:
@@ -70,12 +70,9 @@ class LeanAllocation(DebugAllocation):
 
     def _look(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> None:
         """Report NaN and Inf in a result."""
-        for flag, kind, test in _TESTS:
-            if flag & self.watched and test(result).any():
+        for flag, kind in ((NAN, "nan"), (INF, "inf")):
+            if flag & self.watched and holds(result, kind):
                 self.report(Finding(kind, binding, "", inputs, index, result=result))
-
-
-_TESTS: tuple[tuple[int, str, Callable[[Any], Any]], ...] = ((NAN, "nan", np.isnan), (INF, "inf", np.isinf))
 
 
 def moves(binding: Binding) -> bool:

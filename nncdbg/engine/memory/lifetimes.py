@@ -12,7 +12,7 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.memory.blocks import Block
+from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.planner import Plan
 
 
@@ -23,10 +23,10 @@ class Scope:
     frame: Frame
     begun: int = -1
     done: int = -1
-    held: dict[int, Block] = field(default_factory=dict)
-    released: dict[int, tuple[Block, Statement]] = field(default_factory=dict)
+    held: dict[int, MemoryBlock] = field(default_factory=dict)
+    released: dict[int, tuple[MemoryBlock, Statement]] = field(default_factory=dict)
     """The block that the plan released from each slot, and the statement before its release."""
-    collected: list[Block] = field(default_factory=list)
+    collected: list[MemoryBlock] = field(default_factory=list)
     """The blocks that a loop has collected in all its iterations so far."""
 
 
@@ -39,9 +39,9 @@ class Lifetimes:
     """
 
     plan: Plan
-    block_of: Callable[[Any], Block | None]
-    free: Callable[[Block, Statement], None]
-    freed_again: Callable[[Block, Statement, Statement], None]
+    block_of: Callable[[Any], MemoryBlock | None]
+    free: Callable[[MemoryBlock, Statement], None]
+    freed_again: Callable[[MemoryBlock, Statement, Statement], None]
     scopes: list[Scope] = field(default_factory=list)
 
     def begin(self, frame: Frame) -> None:
@@ -125,7 +125,7 @@ class Lifetimes:
             elif slot in scope.released:
                 self.freed_again(*scope.released[slot], after)
 
-    def _let_go(self, block: Block, after: Statement) -> None:
+    def _let_go(self, block: MemoryBlock, after: Statement) -> None:
         block.holders -= 1
         if block.holders == 0 and block.freed is None:
             self.free(block, after)

@@ -19,7 +19,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding, LineOf
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array
-from nncdbg.engine.memory.blocks import Block, Owner
+from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, address_of
 from nncdbg.engine.memory.lifetimes import Scope
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site
@@ -38,7 +38,7 @@ class Space:
 
     def __init__(self, extent: int) -> None:
         self.memory: Segment = Region().segment(extent + SLACK)
-        self._standing: list[tuple[Block, Site]] = []
+        self._standing: list[tuple[MemoryBlock, Site]] = []
         """Live values with all their bytes intact, each with the root value of its bytes."""
 
     @property
@@ -46,8 +46,8 @@ class Space:
         return sum(block.size for block, _ in self._standing)
 
     def put(
-        self, content: Array, offset: int, root: Site, owner: Owner, source: Block | None
-    ) -> tuple[Array, Block]:
+        self, content: Array, offset: int, root: Site, owner: Owner, source: MemoryBlock | None
+    ) -> tuple[Array, MemoryBlock]:
         """Write a value into the arena; values that it overwrites lose bytes.
 
         Values of the same root, and the `source` that this value is a copy or view of, share bytes on
@@ -55,7 +55,7 @@ class Space:
         """
         size, end = content.nbytes, offset + content.nbytes
         placed: Array = np.ndarray(content.shape, content.dtype, self.memory, offset)
-        block = Block(0, self.memory, offset, size, size, owner)
+        block = MemoryBlock(0, self.memory, offset, size, size, owner)
         same: bool | None = None
         kept = []
         for other, its_root in self._standing:
@@ -71,11 +71,11 @@ class Space:
         self._standing = [*kept, (block, root)]
         return placed, block
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: MemoryBlock) -> None:
         """Remove a dead value."""
         self._standing = [pair for pair in self._standing if pair[0] is not block]
 
-    def poison(self, block: Block) -> None:
+    def poison(self, block: MemoryBlock) -> None:
         """Fill the bytes of a dead value with the pattern, unless a live value shares them."""
         start, end = block.start, block.start + block.size
         if all(other.overlap(start, end) is None for other, _ in self._standing):
@@ -181,7 +181,7 @@ class PlacedAllocation(ReusingAllocation):
             return self._settle(binding, 0, results, source)
         return [self._settle(binding, index, result, source) for index, result in enumerate(results)]
 
-    def _settle(self, binding: Binding, index: int, result: Any, source: Block | None) -> Any:
+    def _settle(self, binding: Binding, index: int, result: Any, source: MemoryBlock | None) -> Any:
         outputs = binding.node.outputs
         name = outputs[index].name if index < len(outputs) else ""
         if not name or not isinstance(result, np.ndarray):
@@ -192,16 +192,16 @@ class PlacedAllocation(ReusingAllocation):
             return result
         assert self._owner is not None
         placed = self._put(binding.code, result, Owner(name, binding, self._owner.iteration), source)
-        found = self.unwritten.get(id(result))
-        if found is not None and found[0]() is result:
-            self._mark_unwritten(placed, found[1])
+        origin = self.unwritten.get(result)
+        if origin is not None:
+            self.unwritten.set(placed, origin)
         return placed
 
     def _placeable(self, code: Code, name: str, content: Any) -> bool:
         is_tensor = isinstance(content, np.ndarray) and not content.dtype.hasobject
         return is_tensor and code.formula is None and (code.path, name) in self.plan.places
 
-    def _put(self, code: Code, content: Array, owner: Owner, source: Block | None) -> Any:
+    def _put(self, code: Code, content: Array, owner: Owner, source: MemoryBlock | None) -> Any:
         site = (code.path, owner.value)
         place = self.plan.places[site]
         self.needed[site] = max(self.needed.get(site, 0), content.nbytes)
@@ -212,7 +212,7 @@ class PlacedAllocation(ReusingAllocation):
         self._know(placed, block)
         return placed
 
-    def _free(self, block: Block, after: Statement) -> None:
+    def _free(self, block: MemoryBlock, after: Statement) -> None:
         block.freed = after
         self._space.remove(block)
         if self.poison and block.successor is None:

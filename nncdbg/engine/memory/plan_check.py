@@ -32,7 +32,7 @@ _MIXING = frozenset(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class PlannedValue:
     """A value of a block and its place; `size` in bytes is computed, declared, or taken from the plan."""
 
     code: Code
@@ -60,10 +60,10 @@ class PlanProblem:
     """
 
     kind: str
-    value: Placed
+    value: PlannedValue
     first: int
     last: int
-    other: Placed | None = None
+    other: PlannedValue | None = None
 
 
 def problems(
@@ -84,7 +84,7 @@ def problems(
             yield from _overlaps(found)
 
 
-def _placed(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) -> Iterator[Placed]:
+def _placed(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) -> Iterator[PlannedValue]:
     times = Times(root)
     for code in sorted(walk(root), key=lambda each: times.spans[each][0]):
         captured = {inner for _, inner in code.captures}
@@ -92,7 +92,7 @@ def _placed(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) -> Iterato
             place = plan.places.get((code.path, name)) if name and slot not in captured else None
             if place is not None:
                 size = needed.get((code.path, name), _declared_size(code, name, place))
-                yield Placed(code, slot, place, size, times.range_of(code, slot))
+                yield PlannedValue(code, slot, place, size, times.range_of(code, slot))
 
 
 def _declared_size(code: Code, name: str, place: PlannedBuffer) -> int:
@@ -108,7 +108,7 @@ def _itemsize(code: Code, name: str) -> int:
     return NUMPY[known.dtype].itemsize if isinstance(known, TensorType) else 1
 
 
-def _of_one(plan: PlacedPlan, value: Placed, line: LineOf) -> Iterator[PlanProblem]:
+def _of_one(plan: PlacedPlan, value: PlannedValue, line: LineOf) -> Iterator[PlanProblem]:
     place, site = value.place, (value.code.path, value.name)
     if value.size > place.size:
         yield PlanProblem("small", value, value.size, place.size)
@@ -123,10 +123,10 @@ def _of_one(plan: PlacedPlan, value: Placed, line: LineOf) -> Iterator[PlanProbl
             yield PlanProblem("outlived", value, place.lives[1], last)
 
 
-def _overlaps(values: list[Placed]) -> Iterator[PlanProblem]:
+def _overlaps(values: list[PlannedValue]) -> Iterator[PlanProblem]:
     """Yield pairs of values of one graph that share bytes while both are live."""
     found: list[tuple[tuple[int, int], PlanProblem]] = []
-    standing: list[Placed] = []
+    standing: list[PlannedValue] = []
     for value in sorted(values, key=lambda each: each.place.offset):
         standing = [each for each in standing if each.end > value.place.offset]
         for other in standing:
@@ -140,7 +140,7 @@ def _overlaps(values: list[Placed]) -> Iterator[PlanProblem]:
     yield from (problem for _, problem in sorted(found, key=lambda pair: pair[0]))
 
 
-def _conflict(first: Placed, second: Placed) -> str | None:
+def _conflict(first: PlannedValue, second: PlannedValue) -> str | None:
     if first.place.root == second.place.root:
         return None
     if first.live.meets(second.live):
@@ -152,7 +152,7 @@ def _conflict(first: Placed, second: Placed) -> str | None:
     return None if _may_be_in_place(first, second) else "in place"
 
 
-def _same_copy(first: Placed, second: Placed) -> bool:
+def _same_copy(first: PlannedValue, second: PlannedValue) -> bool:
     """Whether `second` is a view of `first` at the same bytes that the plan does not declare as an alias."""
     code, pc = second.code, second.live.definition
     if pc < 0 or pc in code.bodies or code.nodes[pc].op.startswith("@"):
@@ -161,7 +161,7 @@ def _same_copy(first: Placed, second: Placed) -> bool:
     return op is not None and op.view and code.nodes[pc].inputs[0] == first.name
 
 
-def _may_be_in_place(first: Placed, second: Placed) -> bool:
+def _may_be_in_place(first: PlannedValue, second: PlannedValue) -> bool:
     """Whether an op may write over its operand: same bytes, same element order."""
     if (first.place.offset, first.size) != (second.place.offset, second.size):
         return False

@@ -8,15 +8,14 @@ memory.
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
@@ -25,7 +24,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding, Execute, Gather, LineOf
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array
-from nncdbg.engine.memory.blocks import Block, Owner
+from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.inspected import InspectedAllocation
 from nncdbg.engine.memory.lifetimes import Lifetimes, Scope
 from nncdbg.engine.memory.planner import Plan
@@ -41,7 +40,7 @@ class Misread:
 
     statement: Statement
     name: str
-    block: Block
+    block: MemoryBlock
     iteration: tuple[int, ...]
     tick: int
     count: int = 1
@@ -59,8 +58,8 @@ class ReusingAllocation(InspectedAllocation):
         self.lifetimes = Lifetimes(plan, self.block_of, self._free, self._freed_again)
         self.misreads: dict[tuple[Code, int, str], Misread] = {}
         """The misreads, in the order of the run."""
-        self._blocks: dict[int, tuple[weakref.ref[Array], Block]] = {}
-        self._made: list[Block] = []
+        self._blocks: ByIdentity[MemoryBlock] = ByIdentity()
+        self._made: list[MemoryBlock] = []
         self._current: Scope | None = None
         """The scope of the statement in execution; None if another machine executes it."""
         self._owner: Owner | None = None
@@ -104,14 +103,14 @@ class ReusingAllocation(InspectedAllocation):
         """Take a new, empty arena."""
 
     @abstractmethod
-    def _free(self, block: Block, after: Statement) -> None:
+    def _free(self, block: MemoryBlock, after: Statement) -> None:
         """Free a block without holders."""
 
     # -- statements ------------------------------------------------------------------------
 
     def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
         lifetimes = self.lifetimes
-        gather, blocks, here = super().gathering(code, pc, gather), self._blocks, Statement(code, pc)
+        gather, blocks, here = super().gathering(code, pc, gather), self._blocks.by_id, Statement(code, pc)
 
         def gathered(slots: list[Any]) -> Sequence[Any]:
             innermost = self._debuggee.frames[-1].slots is slots
@@ -218,17 +217,14 @@ class ReusingAllocation(InspectedAllocation):
 
     # -- blocks ------------------------------------------------------------------------------
 
-    def _know(self, buffer: Array, block: Block) -> None:
+    def _know(self, buffer: Array, block: MemoryBlock) -> None:
         """Record that `buffer` is in `block`, which the statement in execution took."""
         self._made.append(block)
-        key = id(buffer)
-        # The entry is dropped with the buffer; `pop` takes the dead reference as its default.
-        self._blocks[key] = (weakref.ref(buffer, partial(self._blocks.pop, key)), block)
+        self._blocks.set(buffer, block)
 
-    def block_of(self, content: Any) -> Block | None:
+    def block_of(self, content: Any) -> MemoryBlock | None:
         """Return the current or former block of a slot's content; None for content outside the arena."""
-        entry = self._blocks.get(id(content))
-        return entry[1] if entry is not None and entry[0]() is content else None
+        return self._blocks.get(content)
 
     # -- findings ------------------------------------------------------------------------------
 
@@ -284,14 +280,14 @@ class ReusingAllocation(InspectedAllocation):
         if known is not found:
             known.count += 1
 
-    def _freed_again(self, block: Block, first: Statement, second: Statement) -> None:
+    def _freed_again(self, block: MemoryBlock, first: Statement, second: Statement) -> None:
         words = (
             f"%{block.owner.value}'s memory is freed twice: "
             f"after {self._place(first)} and after {self._place(second)}"
         )
         self.report(Finding("guard", second, words, (), None, first))
 
-    def _fate(self, block: Block) -> str:
+    def _fate(self, block: MemoryBlock) -> str:
         parts = [] if block.freed is None else [f"freed after {self._place(block.freed)}"]
         if block.successor is not None:
             statement = block.successor.statement
@@ -317,7 +313,7 @@ def _iteration(frames: Sequence[Frame]) -> tuple[int, ...]:
     return tuple(frame.iteration for frame in frames if frame.is_loop)
 
 
-def _lost(block: Block) -> bool:
+def _lost(block: MemoryBlock) -> bool:
     return block.freed is not None or block.successor is not None
 
 

@@ -6,15 +6,14 @@ statements that begins with the same holes takes the same places, without a sear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from nncdbg.engine.compilation.code import CONTROL, Code, Statement
-from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.graph import Array
-from nncdbg.engine.memory.blocks import Block
+from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.buffers import GUARD, pattern_between
 from nncdbg.engine.memory.segment import Segment
 
@@ -70,7 +69,7 @@ class Step:
 
 
 def step_of(
-    statement: Statement, slot: int, buffer: Any, block: Block, span: int, freed: list[Block]
+    statement: Statement, slot: int, buffer: Any, block: MemoryBlock, span: int, freed: list[MemoryBlock]
 ) -> Step:
     """Return the step that repeats a statement that has just run."""
     return Step(
@@ -108,21 +107,6 @@ class Course:
     segment: Segment | None = None
     raw: Any = None
     base: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KnownSteps:
-    """The callbacks that an instruction needs to run as a step in one call."""
-
-    course: Course
-    refill: Callable[[tuple[Bytes, ...]], None] | None
-    """Writes the pattern into freed bytes; None without poisoning."""
-    turn_to: Callable[[int], None]
-    """Makes a segment the current one."""
-    failed: Callable[[Binding], None]
-    """Called after a step raised."""
-    complete_late: Callable[[Binding, Any], None]
-    """Called with the result of a step that was accounted for during its execution."""
 
 
 @dataclass(slots=True)

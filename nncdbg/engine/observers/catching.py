@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import KINDS, Finding
 from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.observers.nonfinite import array_of, born_in
-from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import Application
+from nncdbg.stats.finiteness import holds
 from nncdbg.stats.inspection import Flag
 
 _FLAGS = {
@@ -68,12 +65,13 @@ class Catches:
         if finding.kind not in ("nan", "inf"):
             return (finding.kind,)
         inputs = [array_of(self.to_host(value)) for value in finding.inputs]
-        if any(holds_any(value, finding.kind) for value in inputs) and not self._originates(finding, inputs):
+        if any(holds(value, finding.kind) for value in inputs) and not self._originates(finding, inputs):
             return ()
         if finding.kind == "nan":
             return ("nan",)
         op = finding.binding.op if isinstance(finding.binding, Binding) else None
-        return ("overflow", "inf") if overflows(op, inputs) else ("inf",)
+        exact = op is not None and op.gives_exact_infinity(inputs)
+        return ("inf",) if exact or any(holds(value, "nan") for value in inputs) else ("overflow", "inf")
 
     def _words(self, kind: str, finding: Finding) -> str:
         if finding.detail:
@@ -82,7 +80,7 @@ class Catches:
         name = f"%{node.outputs[finding.output or 0].name}"
         what = {"nan": "the first NaN", "inf": "the first Inf", "overflow": "an overflow to Inf"}[kind]
         has = "NaN" if kind == "nan" else "Inf"
-        mixed = any(holds_any(self.to_host(value), finding.kind) for value in finding.inputs)
+        mixed = any(holds(self.to_host(value), finding.kind) for value in finding.inputs)
         of = "elements" if mixed else "operands"
         return f"{what} is in {name}: {node.op} produced it from {of} without {has}"
 
@@ -94,20 +92,3 @@ class Catches:
         results = [None] * index + [array_of(self.to_host(finding.result))]
         application = Application(binding.op, binding.attributes, inputs, results, [None] * len(inputs))
         return bool(born_in(application, index, finding.kind).any())
-
-
-def overflows(op: Op | None, inputs: Sequence[Any]) -> bool:
-    """Whether an infinity from these operands is a finite number out of range of its type."""
-    exact = op is not None and op.exact_infinity
-    exact = exact(inputs) if callable(exact) else exact
-    return not exact and not any(holds_any(value, "nan") for value in inputs)
-
-
-def holds_any(value: Any, kind: str) -> bool:
-    """Whether a tensor contains a NaN (kind nan) or an infinity (kind inf)."""
-    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.hasobject:
-        return False
-    if value.dtype.kind != "c" and name_of(value.dtype) not in FLOATS:
-        return False
-    test: Mapping[str, Any] = {"nan": np.isnan, "inf": np.isinf}
-    return bool(test[kind](np.asarray(value)).any())

@@ -7,13 +7,12 @@ from weakref import ref
 
 import numpy as np
 
-from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.stats import summarize
-from nncdbg.stats.inspection import Flag, Inspector, inspector, row_of
+from nncdbg.stats.inspection import Flag, Inspector, Inspectors, row_of
 
 # Plain ints: the operators of an IntFlag are slow.
 NAN, INF = int(Flag.NAN), int(Flag.INF)
@@ -27,7 +26,7 @@ class Observer:
         self.report = report
         self.log = log
         self.watched = 0
-        self._inspectors: dict[np.dtype[Any], Inspector] = {}
+        self._inspectors = Inspectors()
         self._cells: dict[type, tuple[Any, int, Inspector]] = {}
         """For each NumPy scalar type, a cell of one element, its address, and the inspection of the dtype."""
 
@@ -82,7 +81,10 @@ class Observer:
             number = self.log.positions.take() & MASK
             # NumPy scalars, which NumPy returns for some tensors of no axes, have no weak references.
             self.log.results[number] = ref(result) if isinstance(result, np.ndarray) else None
-        compiled = self._inspectors.get(result.dtype) or self._inspector(result.dtype)
+        compiled = self._inspectors[result.dtype]
+        if compiled is not None and isinstance(result, np.generic):
+            cell = np.zeros(1, result.dtype)
+            self._cells[result.dtype.type] = cell, address_of(cell), compiled
         found = result.__array_interface__
         # The address of a NumPy scalar is that of a copy.
         if compiled is None or isinstance(result, np.generic) or not result.flags.carray or found["strides"]:
@@ -97,15 +99,6 @@ class Observer:
         for flag, kind in _FINDINGS:
             if flags & flag & self.watched:
                 self.report(Finding(kind, binding, "", inputs, index, result=result))
-
-    def _inspector(self, dtype: np.dtype[Any]) -> Inspector | None:
-        """Return the compiled inspection of a dtype, cached once it is ready; None before."""
-        compiled = inspector(name_of(dtype))
-        if compiled is not None:
-            self._inspectors[dtype] = compiled
-            cell = np.zeros(1, dtype)
-            self._cells[dtype.type] = cell, address_of(cell), compiled
-        return compiled
 
     def _look_plainly(self, result: Any, number: int) -> int:
         """Do the work of the compiled pass, for any strides."""

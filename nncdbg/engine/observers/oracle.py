@@ -13,22 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import Match, ValueSite
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.compilation.code import Code, Statement, walk
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.execution.events import Ended, Failed
 from nncdbg.engine.execution.findings import Finding, Report
-from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
-from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.graph import Program
-from nncdbg.engine.launch import Loaded, generator_of
+from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.execution.loaded import MicroPrograms
+from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.values.values import type_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +90,7 @@ class MicroCheck:
         self.coverage = Coverage()
         self.disagreement: Disagreement | None = None
         """The latest disagreement."""
-        self._running = Running()
-        linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0))
-        self._loaded = Loaded(program, text, linker)
+        self._micro_programs = MicroPrograms(program, text)
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """Return an instruction that runs the micro program and the kernel, and compares the results."""
@@ -118,29 +112,17 @@ class MicroCheck:
         statement, op = (id(binding.code), binding.pc), binding.node.op
         operands = [self.to_host(value) for value in inputs]
         try:
-            formula = self._loaded.formula_for(binding.code, binding.pc, operands)
+            formula = self._micro_programs.of(binding.code, binding.pc, operands)
             if formula is None or binding.op.random or _is_random(formula):
                 self.coverage.without.setdefault(op, set()).add(statement)
                 return None
-            expected = self._run(formula, operands)
+            expected = self._micro_programs.run(formula, operands)
         except NncdbgError as error:
             self.coverage.failed[op] = error.message
             return None
         self.coverage.statements.add(statement)
         self.coverage.runs += 1
         return expected
-
-    def _run(self, formula: Code, operands: Sequence[Any]) -> Sequence[Any]:
-        given = [value for value in operands if value is not None]
-        around = self._running.frames
-        machine = Machine(formula, given, self._loaded.call, self._running)
-        outcome = machine.run()
-        self._running.frames = around
-        if isinstance(outcome, Failed):
-            raise outcome.error if isinstance(outcome.error, NncdbgError) else NncdbgError(str(outcome.error))
-        assert isinstance(outcome, Ended)
-        frame = machine.frames[0]
-        return frame.code.operands_of(-1, frame.slots)
 
     def _compare(
         self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any], expected: Sequence[Any]

@@ -170,6 +170,11 @@ class Op(Facts):
         """True if each element of a result depends only on the elements at the same index."""
         return self.influence.pointwise
 
+    def gives_exact_infinity(self, operands: Sequence[Any]) -> bool:
+        """Return True if an Inf from these operands without Inf is exact, rather than an overflow."""
+        exact = self.exact_infinity
+        return exact(operands) if callable(exact) else exact
+
     def draws(self, given: Sequence[Any]) -> bool:
         """Return True if a statement draws random numbers; an omitted operand is None or missing."""
         optional = self.training_operand

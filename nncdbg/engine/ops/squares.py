@@ -11,13 +11,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.dtypes import largest, name_of
 
-_LIMITS = {
-    "bf16": float(np.finfo(np.float32).max) / 16,
-    "f32": float(np.finfo(np.float32).max) / 16,
-    "f64": float(np.finfo(np.float64).max) / 16,
-}
+_LIMITS = {"bf16": largest("f32") / 16, "f32": largest("f32") / 16, "f64": largest("f64") / 16}
 """The largest safe sum of squares per computing type; in f16 and f8 every sum is safe."""
 
 
@@ -101,13 +97,13 @@ class Squares:
 
         The sum of the squares of finite inputs then cannot overflow.
         """
-        largest = max((_largest(inputs[index]) for index in self._given(inputs)), default=0.0)
+        most = max((_magnitude(inputs[index]) for index in self._given(inputs)), default=0.0)
         found = list(inputs)
         for index in self._given(inputs):
             given = inputs[index]
             limit = _LIMITS.get(name_of(given.dtype), _LIMITS["f32"])
             room = np.sqrt(limit / max(given.size, 1)) / len(self.operands)
-            exponent = max(0, int(np.ceil(np.log2(largest) - np.log2(room)))) if largest else 0
+            exponent = max(0, int(np.ceil(np.log2(most) - np.log2(room)))) if most else 0
             found[index] = (given * given.dtype.type(2.0**-exponent)).astype(given.dtype)
         return found
 
@@ -123,6 +119,6 @@ def _may_overflow(x: Any) -> bool:
     return not float(np.vdot(wide, wide)) < limit
 
 
-def _largest(x: Any) -> float:
+def _magnitude(x: Any) -> float:
     wide = np.abs(x.astype(np.float64))
     return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))

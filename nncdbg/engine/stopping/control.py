@@ -8,9 +8,9 @@ of these can happen.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code
@@ -21,53 +21,11 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Position
-from nncdbg.engine.graph import Node
-from nncdbg.engine.stopping.breakpoints import Breakpoint
+from nncdbg.engine.stopping.judging import Judge
+from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.traps import Traps
+from nncdbg.engine.time.deviations import Edit
 from nncdbg.engine.time.timeline import Mark, Timeline
-from nncdbg.representation import RichOutput
-
-
-@dataclass(frozen=True, slots=True)
-class Stop(RichOutput):
-    """The reason and place of a stop.
-
-    `reason` is entry, breakpoint, step, data, exception, goto, pause or end.  `node` and `line`
-    are the statement concerned: the next one, or for `data` and `exception` the one just run.
-    """
-
-    reason: str
-    frame: Frame | None
-    node: Node | None
-    line: int | None
-    detail: str = ""
-    breakpoints: tuple[int, ...] = ()
-    finding: Finding | None = None
-    error: BaseException | None = None
-
-    def __repr__(self) -> str:
-        op = self.node.op if self.node is not None else None
-        detail = f", detail={self.detail!r}" if self.detail else ""
-        return f"Stop({self.reason!r}, line={self.line}, op={op!r}{detail})"
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A breakpoint that holds at the current place of the machine."""
-
-    breakpoint: Breakpoint
-    after: bool
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LogMessage:
-    """The message of a logpoint, with its frame and its line in the listing."""
-
-    text: str
-    frame: Frame
-    line: int | None
-
 
 Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[Position, ...]]"
 """(arrived, reason of the stop, places with traps): the goal of a forward command."""
@@ -76,9 +34,8 @@ Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[Position, ...]
 class Control:
     """Moves one machine, which returns at `traps`.
 
-    `holds` evaluates a condition before or after the statement; `log` prints a logpoint's message;
-    `settle` decides whether a finding stops the program; `describe` makes a Stop of (reason, frame, pc)
-    with the line of the listing; `formula_of` compiles the micro program of a frame's next statement.
+    `judge` decides which breakpoints and findings stop the program; `formula_of` compiles the micro program
+    of a frame's next statement.
     """
 
     def __init__(
@@ -86,19 +43,14 @@ class Control:
         machine: Machine,
         timeline: Timeline,
         traps: Traps,
-        holds: Callable[[Breakpoint, bool], bool],
-        log: Callable[[Judged], None],
-        settle: Callable[[Finding], Stop | None],
-        describe: Callable[..., Stop],
+        judge: Judge,
         formula_of: Callable[[Frame], Code | None],
     ) -> None:
         self.machine = machine
         self.timeline = timeline
         self.traps = traps
-        self.holds = holds
-        self.log = log
-        self.settle = settle
-        self.describe = describe
+        self.judge = judge
+        self.describe = judge.describe
         self.formula_of = formula_of
         self.service = False
         """Set with an interruption for housekeeping, which does not stop the program."""
@@ -113,10 +65,20 @@ class Control:
         """The statement limit, after which the program pauses."""
         self.pending: list[Finding] = []
         """Findings in the statement just run, not yet settled."""
+        self.messages: list[str] = []
+        """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
+        self.said: Callable[[LogMessage], None] = lambda message: self.messages.append(message.text)
+        """Receives each message at once, on the thread that moves the program."""
         timeline.halted = self._halted
+        timeline.passed_edits = self._say_passed
         self._destination: Callable[[], Iterable[tuple[Code, int]]] | None = None
         self.journey: Journey | None = None
         """The goal of the latest forward command if it was interrupted."""
+
+    @property
+    def stack(self) -> Sequence[Frame]:
+        """The frames, outermost first: the index of a frame is its depth."""
+        return self.machine.frames
 
     def __repr__(self) -> str:
         return f"<Control of {self.machine!r}; {len(self.traps.breakpoints)} breakpoints>"
@@ -217,8 +179,27 @@ class Control:
 
     def stop_here(self, numbers: Container[int]) -> Stop | None:
         """Return the stop of these breakpoints before the next statement, for a program not yet run."""
-        holding = self._holding()
-        return self._judged(each for each in holding if each.breakpoint.number in numbers)
+        holding = self.judge.holding()
+        return self.judge.stop_of((each for each in holding if each.breakpoint.number in numbers), self._log)
+
+    def say(self, text: str) -> None:
+        """Send a message to the user about the current place of the program."""
+        frame = self.machine.frames[-1]
+        self.said(LogMessage(text, frame, self.judge.scope.line(frame.code, frame.pc)))
+
+    def _say_passed(self, edits: Sequence[Edit], again: bool) -> None:
+        """Report edits of the branch that take effect again (`again`), or that are ahead again."""
+        line, timeline = self.judge.scope.line, self.timeline
+        places = ", ".join(f"%{each.name} at line {line(each.at.code, each.at.pc)}" for each in edits)
+        count = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
+        text = f"{count} re-applied: {places}"
+        if not again:
+            text = f"{count} of branch {timeline.branch} will be re-applied: {places}"
+            text += f"; `branch {timeline.without(edits[0])}` returns to the run without it"
+        self.say(text)
+
+    def _log(self, judged: Judged) -> None:
+        self.said(self.judge.message(judged))
 
     def _place(self) -> tuple[Code, int]:
         frame = self.machine.frames[-1]
@@ -258,7 +239,7 @@ class Control:
         stop = self._after(outcome)
         if isinstance(outcome, (Ended, Failed)) or not self._at_trap():
             return stop
-        hit = self._judge()
+        hit = self.judge.stop_of(self.judge.holding(), self._log)
         if stop is None or hit is None:
             return stop or hit
         detail = "; ".join(part for part in (stop.detail, f"also {hit.detail}") if part)
@@ -280,7 +261,7 @@ class Control:
         """Return the stop after an interruption; results are stored by now, so conditions can read them."""
         self.keep_house()
         found, self.pending = self.pending if self.traps.heeded else [], []
-        stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
+        stop = next((stop for stop in map(self.judge.settle, found) if stop is not None), None)
         words = self.limit.taken() if self.limit is not None else None
         if words is not None:
             frame = self.machine.frames[-1]
@@ -317,11 +298,16 @@ class Control:
         if self.limit is not None and (words := self.limit.taken()) is not None:
             raise self.limit.failure(f"{title}{words}")
 
+    def check_budget(self) -> None:
+        """Schedule housekeeping if history exceeds its budget; called after more memory is allocated."""
+        if self.timeline.checkpoints.over_budget:
+            self.between_statements()
+
     def keep_house(self) -> None:
         """Limit history to its budget and run pending actions, if due."""
         if self.service:
             self.service = False
-            self.timeline.enforce()
+            self.timeline.checkpoints.enforce()
             self.act()
 
     def between_statements(self, action: Callable[[], None] | None = None) -> None:
@@ -336,7 +322,7 @@ class Control:
         self.machine.interrupt()
 
     def listen(self, listener: Callable[[Event], None]) -> None:
-        """Call `listener` at each transfer of control, until it raises (see `problems`)."""
+        """Call `listener` at each transfer of control, until it raises (see `machine.problems`)."""
         self.machine.listeners.append(listener)
 
     def act(self) -> None:
@@ -372,52 +358,6 @@ class Control:
         frame = self.machine.frames[-1]
         return self.describe(reason, frame, frame.pc)
 
-    # -- breakpoints that hold here -----------------------------------------------------------
-
-    def _holding(self) -> list[Judged]:
-        """Return the breakpoints here with a true condition; a condition that fails counts as true."""
-        frame = self.machine.frames[-1]
-        found = []
-        for breakpoint, after in self.traps.at(frame):
-            if after and frame.pc == 0 and not frame.is_loop and breakpoint.kind == "value":
-                continue
-            try:
-                if self.holds(breakpoint, after):
-                    found.append(Judged(breakpoint, after))
-            except NncdbgError as error:
-                found.append(Judged(breakpoint, after, f"its condition failed: {error.message}"))
-        return found
-
-    def _judge(self) -> Stop | None:
-        """Count the breakpoints that hold here, print logpoints, and stop if one is due."""
-        return self._judged(self._holding())
-
-    def _judged(self, holding: Iterable[Judged]) -> Stop | None:
-        due = []
-        for judged in holding:
-            judged.breakpoint.passed(self.machine.tick)
-            if not judged.detail and not judged.breakpoint.due():
-                continue
-            if judged.breakpoint.log is not None and not judged.detail:
-                self.log(judged)
-                continue
-            due.append(judged)
-        return self._stop_at(due) if due else None
-
-    def _stop_at(self, due: list[Judged]) -> Stop:
-        frame = self.machine.frames[-1]
-        first = due[0]
-        for judged in due:
-            if judged.breakpoint.temporary:
-                self.traps.remove(judged.breakpoint.number)
-        begins = frame.pc == 0
-        detail = "; ".join(": ".join(filter(None, (_headline(j), _words(j, begins)))) for j in due)
-        reason = "data" if first.breakpoint.after_writes else "breakpoint"
-        pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
-        return self.describe(
-            reason, frame, pc, detail=detail, breakpoints=tuple(j.breakpoint.number for j in due)
-        )
-
     # -- backward ----------------------------------------------------------------------------
 
     def step_back(self, into: bool = False) -> Stop:
@@ -449,39 +389,26 @@ class Control:
             self.timeline.return_to(mark)
         return self._rewound("goto")
 
-    def reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
-        """Go back to the previous place at which a breakpoint held, or to the start.
-
-        `found_before` returns the stop for a caught finding in the previous statement, or None.
-        """
+    def reverse_continue(self) -> Stop:
+        """Go back to the previous breakpoint hit or caught finding, or to the start."""
         self._not_at_start()
         with self._back():
-            return self._reverse_continue(found_before)
+            return self._reverse_continue()
 
-    def _reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
+    def _reverse_continue(self) -> Stop:
         machine = self.machine
         while True:
             self.timeline.back()
-            due = self._judge_backwards() if self._at_trap() else []
+            due = self.judge.due_backwards() if self._at_trap() else []
             if due:
                 self._rewound("breakpoint")
-                return self._stop_at(due)
-            stop = found_before()
+                return self.judge.stop_at(due)
+            stop = self.judge.settle_before()
             if stop is not None:
                 self._rewound("exception")
                 return stop
             if machine.tick == 0 or self._halted():
                 return self._rewound("entry")
-
-    def _judge_backwards(self) -> list[Judged]:
-        """Return the breakpoints at which a forward run stops here."""
-        due = []
-        for judged in self._holding():
-            judged.breakpoint.rewind(self.machine.tick - 1)
-            judged.breakpoint.passed(self.machine.tick)
-            if (judged.detail or judged.breakpoint.due()) and judged.breakpoint.log is None:
-                due.append(judged)
-        return due
 
     def _rewound(self, reason: str) -> Stop:
         for breakpoint in self.traps.breakpoints.values():
@@ -499,19 +426,6 @@ class Control:
     def _not_at_start(self) -> None:
         if self.machine.tick == 0:
             raise UsageError("this is the start of the program", hint="step forward first")
-
-
-def _headline(judged: Judged) -> str:
-    return f"breakpoint {judged.breakpoint.number}, {judged.breakpoint}"
-
-
-def _words(judged: Judged, begins: bool) -> str:
-    """Describe a breakpoint beyond its place and condition; `begins`: its block is about to begin."""
-    found = judged.breakpoint
-    behind = judged.after and not begins and not found.after_writes and found.condition is not None
-    after = "after the statement, as the condition reads its result" if behind else ""
-    change = str(found.changes) if found.kind == "watch" else ""
-    return "; ".join(filter(None, (change, after, judged.detail)))
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -14,15 +14,17 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
 from nncdbg.engine.graph import Array
-from nncdbg.engine.observers.catching import Catches, holds_any
+from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.integer_checks import fault_of, finding_of
 from nncdbg.engine.stopping.breakpoints import Breakpoint
-from nncdbg.engine.stopping.control import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.placement import braced
+from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
+from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
+from nncdbg.stats.finiteness import holds
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
 
@@ -30,21 +32,27 @@ _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
 class Judge:
     """Judges breakpoints and findings with `scope`, the names and values of the innermost frame.
 
+    `traps` has the breakpoints at each place; `catches` has the kinds of findings that stop the program.
     `listing_in` returns the listing of a block; `inputs` are the entry graph's arrays.
     """
 
     def __init__(
         self,
         scope: Values,
+        traps: Traps,
         catches: Catches,
         listing_in: Callable[[Code], Listing],
         inputs: Mapping[str, Array],
     ) -> None:
         self.scope = scope
         self.machine = scope.machine
+        self.traps = traps
         self.catches = catches
         self.listing_in = listing_in
         self.inputs = inputs
+
+    def __repr__(self) -> str:
+        return f"<Judge of {len(self.traps.breakpoints)} breakpoints, {self.catches!r}>"
 
     def describe(self, reason: str, frame: Frame | None, pc: int, **fields: Any) -> Stop:
         """Return the stop at statement `pc` of a frame, with its error explained; `fields` as in Stop."""
@@ -54,7 +62,7 @@ class Judge:
         error = fields.get("error")
         if error is not None:
             fields["error"] = self.explain(error, frame, pc)
-        return Stop(reason, frame, node, self._line(frame, pc), **fields)
+        return Stop(reason, frame, node, self.scope.line(frame.code, pc), **fields)
 
     def explain(self, error: BaseException, frame: Frame, pc: int) -> NncdbgError:
         """Return a statement's error with its place, its operands, and the origins of their sizes."""
@@ -62,12 +70,61 @@ class Judge:
         result.operands += size_origins(self.machine.frames, frame, pc, self.inputs)
         return result
 
-    def _line(self, frame: Frame, pc: int) -> int | None:
-        return self.listing_in(frame.code).line(frame.code.path, pc)
-
     # -- breakpoints -------------------------------------------------------------------------
 
-    def holds(self, found: Breakpoint, after: bool) -> bool:
+    def holding(self) -> list[Judged]:
+        """Return the breakpoints here with a true condition; a condition that fails counts as true."""
+        frame = self.machine.frames[-1]
+        found = []
+        for breakpoint, after in self.traps.at(frame):
+            if after and frame.pc == 0 and not frame.is_loop and breakpoint.kind == "value":
+                continue
+            try:
+                if self._holds(breakpoint, after):
+                    found.append(Judged(breakpoint, after))
+            except NncdbgError as error:
+                found.append(Judged(breakpoint, after, f"its condition failed: {error.message}"))
+        return found
+
+    def stop_of(self, holding: Iterable[Judged], log: Callable[[Judged], None]) -> Stop | None:
+        """Count the breakpoints that hold here, log messages, and return the stop if one is due."""
+        due = []
+        for judged in holding:
+            judged.breakpoint.passed(self.machine.tick)
+            if not judged.detail and not judged.breakpoint.due():
+                continue
+            if judged.breakpoint.log is not None and not judged.detail:
+                log(judged)
+                continue
+            due.append(judged)
+        return self.stop_at(due) if due else None
+
+    def stop_at(self, due: Sequence[Judged]) -> Stop:
+        """Return the stop of these breakpoints, and remove the temporary ones."""
+        frame = self.machine.frames[-1]
+        first = due[0]
+        for judged in due:
+            if judged.breakpoint.temporary:
+                self.traps.remove(judged.breakpoint.number)
+        begins = frame.pc == 0
+        detail = "; ".join(": ".join(filter(None, (_headline(j), _words(j, begins)))) for j in due)
+        reason = "data" if first.breakpoint.after_writes else "breakpoint"
+        pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
+        return self.describe(
+            reason, frame, pc, detail=detail, breakpoints=tuple(j.breakpoint.number for j in due)
+        )
+
+    def due_backwards(self) -> list[Judged]:
+        """Return the breakpoints at which a forward run stops here, during a backward move."""
+        due = []
+        for judged in self.holding():
+            judged.breakpoint.rewind(self.machine.tick - 1)
+            judged.breakpoint.passed(self.machine.tick)
+            if (judged.detail or judged.breakpoint.due()) and judged.breakpoint.log is None:
+                due.append(judged)
+        return due
+
+    def _holds(self, found: Breakpoint, after: bool) -> bool:
         """Return whether the condition of a breakpoint is true now, before or after its statement."""
         when = found.condition
         if when is not None and not condition(
@@ -113,7 +170,7 @@ class Judge:
             text += before + shown
         frame = self.machine.frames[-1]
         pc = frame.pc - 1 if judged.after and frame.pc > 0 else frame.pc
-        return LogMessage(text + rest, frame, self._line(frame, pc))
+        return LogMessage(text + rest, frame, self.scope.line(frame.code, pc))
 
     # -- findings ----------------------------------------------------------------------------
 
@@ -165,8 +222,21 @@ class Judge:
                 return stop
         for index, output in enumerate(outputs):
             for kind in caught:
-                if holds_any(to_host(output), kind):
+                if holds(to_host(output), kind):
                     stop = self.settle(Finding(kind, Statement(frame.code, pc), "", inputs, index))
                     if stop is not None:
                         return stop
         return None
+
+
+def _headline(judged: Judged) -> str:
+    return f"breakpoint {judged.breakpoint.number}, {judged.breakpoint}"
+
+
+def _words(judged: Judged, begins: bool) -> str:
+    """Describe a breakpoint beyond its place and condition; `begins`: its block is about to begin."""
+    found = judged.breakpoint
+    behind = judged.after and not begins and not found.after_writes and found.condition is not None
+    after = "after the statement, as the condition reads its result" if behind else ""
+    change = str(found.changes) if found.kind == "watch" else ""
+    return "; ".join(filter(None, (change, after, judged.detail)))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Code, Path, walk
+from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.engine.ops.valid_integers import known_type
@@ -68,7 +67,13 @@ class Breakpoints(Sequence[Breakpoint]):
     ) -> Breakpoint:
         """Add a breakpoint at the one requested place, by kind, that is not None.
 
-        Raises UsageError for a place that does not exist, ExpressionError for a wrong condition.
+        `data` stops after each statement that writes a value.  `watch` stops after each statement that
+        changes the result of an expression, such as ``"%h[0, 3]"``; the first result counts as a change
+        unless it is false.  `assert` stops after each statement that writes an operand of an expression and
+        makes it false; with ``$out``, it evaluates the expression after every statement.  See
+        `Debugger.break_at` for the other kinds.
+
+        Raises UsageError for a place that does not exist, ExpressionError for a wrong expression.
         """
         chosen = [(kind, place) for kind, place in asked.items() if place is not None]
         if len(chosen) != 1:
@@ -220,14 +225,6 @@ class Breakpoints(Sequence[Breakpoint]):
         if found is None:
             raise UsageError(f"no breakpoint {number}", hint="list the breakpoints with `info breakpoints`")
         return found
-
-    def together(self) -> AbstractContextManager[None]:
-        """Return a context manager that applies all changes of breakpoints together at its exit."""
-        return self.traps.together()
-
-    def origin(self, file: str) -> Mapping[int, Sequence[tuple[Path, int]]]:
-        """Return the statements of each line of a source file of the model; empty for other files."""
-        return self.placement.origin(file)
 
     def reach(self, code: Code) -> None:
         """Set the breakpoints' traps in a newly compiled block and the blocks inside it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeAlias
 
-from nncdbg.engine.stopping.control import Stop
+from nncdbg.engine.stopping.stops import Stop
 
 Verb: TypeAlias = "Callable[[], Stop]"
 """A command that moves a program, with its arguments bound."""

@@ -145,3 +145,10 @@ def fresh_name(name: str, used: Container[str], *, first: int = 1, mark: str = "
     while free in used:
         free, number = f"{name}{mark}{number}", number + 1
     return free
+
+
+def claimed_name(name: str, used: set[str], *, first: int = 1, mark: str = ".") -> str:
+    """Return `fresh_name`, and add it to the used names."""
+    free = fresh_name(name, used, first=first, mark=mark)
+    used.add(free)
+    return free

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias, overload
 
+from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 
 Path: TypeAlias = "tuple[str | int, ...]"
@@ -89,6 +90,13 @@ class Listing:
     def line(self, path: Path, pc: int) -> int:
         """Return the line of statement `pc` of the graph at `path`; both must exist."""
         return self.statements[path][pc]
+
+    def excerpt(self, path: Path, pc: int) -> Excerpt:
+        """Return the line of a statement, underlined from its first character."""
+        line = self.line(path, pc)
+        text = self.lines[line - 1]
+        indent = len(text) - len(text.lstrip())
+        return Excerpt(text, line, indent + 1, len(text.strip()), self.file)
 
     def next_site(self, line: int) -> tuple[int, Site] | None:
         """Return the first statement at or after `line`, with its line: the place of its breakpoints."""

@@ -20,12 +20,13 @@ from nncdbg.engine.execution.events import Ended, Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.expression import evaluate_index, parse_index
-from nncdbg.engine.graph import Array
+from nncdbg.engine.graph import Array, type_of
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.memory.shared_pages import note_change, writable_copy
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.time.deviations import Edit, edits_of
-from nncdbg.engine.time.timeline import EVICTED, Branch
-from nncdbg.engine.values.values import Values, type_of
+from nncdbg.engine.time.timeline import Branch
+from nncdbg.engine.values.values import Values
 
 Recall: TypeAlias = "Callable[[int, int], Any]"
 """(depth of the frame, slot) to the value that was evicted from it."""

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.errors import Excerpt, NncdbgError, RunError
+from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.graph import tensor_only
-from nncdbg.engine.text.listing import Listing, Path
-from nncdbg.engine.values.values import type_of
+from nncdbg.engine.graph import tensor_only, type_of
+from nncdbg.engine.text.listing import Listing
 
 
 def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> NncdbgError:
@@ -24,7 +23,7 @@ def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> Nnc
     if node is not None and node.op not in result.message:
         result.message = f"{node.op}: {result.message}"
     if result.excerpt is None:
-        result.excerpt = excerpt(text, frame.code.path, pc)
+        result.excerpt = text.excerpt(frame.code.path, pc)
     if node is not None:
         operands = frame.code.operands_of(pc, frame.slots)
         known = zip(node.inputs, map(type_of, operands), strict=True)
@@ -99,11 +98,3 @@ def _wrapped(error: BaseException, what: str) -> RunError:
     wrapped = RunError(text, hint="check the types and shapes of the operands")
     wrapped.__cause__ = error
     return wrapped
-
-
-def excerpt(text: Listing, path: Path, pc: int) -> Excerpt:
-    """Return the line of a statement, underlined from its first character."""
-    line = text.line(path, pc)
-    words = text.lines[line - 1]
-    indent = len(words) - len(words.lstrip())
-    return Excerpt(words, line, indent + 1, len(words.strip()), text.file)

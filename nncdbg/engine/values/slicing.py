@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped, IterationEnded
-from nncdbg.engine.time.timeline import EVICTED, Timeline
+from nncdbg.engine.time.checkpoints import EVICTED
+from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.values import ValueLocation
 
 FinishedKind = TypeVar("FinishedKind", FramePopped, IterationEnded)

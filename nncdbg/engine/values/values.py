@@ -16,10 +16,11 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
-from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.graph import Array
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, nearest_name
-from nncdbg.engine.time.timeline import EVICTED, Timeline
+from nncdbg.engine.time.checkpoints import EVICTED
+from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
@@ -358,12 +359,3 @@ def read_only(content: Any) -> Array:
     view = np.asarray(content).view()
     view.flags.writeable = False
     return view
-
-
-def type_of(content: Any) -> TensorType | None:
-    """Return the type of a tensor in a slot."""
-    from nncdbg.engine.dtypes import name_of
-
-    if hasattr(content, "dtype") and hasattr(content, "shape"):
-        return TensorType(name_of(content.dtype), tuple(content.shape))
-    return None

@@ -21,17 +21,16 @@ from nncdbg.engine.divergence.mixing import NARROW, Place, is_wide, mixed_progra
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.graph import Program, TensorType, Type
-from nncdbg.engine.observers.catching import holds_any
+from nncdbg.engine.graph import Program, TensorType, Type, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.minimizing import minimized
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
+from nncdbg.stats.finiteness import holds
 
 _FULL = 4
 """Executions of a statement that are all tried; later only the 8th, 16th and so on."""
@@ -155,18 +154,18 @@ class Bisection:
         """Run the program unchanged; call `executed` after each statement that runs a kernel."""
         debugger = self.configuration.debugger(self.program, self.inputs)
         debugger.uncatch()
-        self.listing = debugger.listing
-        self._note_types(debugger.stack[0])
+        self.listing = debugger.loaded.listing
+        self._note_types(debugger.control.stack[0])
         while not debugger.ended:
-            frame = debugger.stack[-1]
+            frame = debugger.control.stack[-1]
             pc = frame.pc
             operands = _operands(frame)
             outcome = debugger.timeline.step()
             if isinstance(outcome, Failed):
-                raise debugger.explain(outcome.error, frame, pc) from outcome.error
+                raise debugger.control.judge.explain(outcome.error, frame, pc) from outcome.error
             debugger.control.keep_house()
             if operands is None:
-                self._note_types(debugger.stack[-1])
+                self._note_types(debugger.control.stack[-1])
             else:
                 executed(debugger, frame, pc, operands)
         self._wanted = dict(debugger.outputs or {})
@@ -174,7 +173,7 @@ class Bisection:
     def _check_reference(self) -> None:
         if not self.alone:
             raise UsageError("nothing to narrow: no statement reads or computes f32 or f64")
-        bad = [name for name, content in self._wanted.items() if holds_any(content, "nan")]
+        bad = [name for name, content in self._wanted.items() if holds(content, "nan")]
         if bad:
             raise UsageError(
                 f"the output %{bad[0]} already has NaN in the declared types",

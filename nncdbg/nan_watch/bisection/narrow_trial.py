@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from nncdbg.engine.backends.fallback import Fallback
@@ -17,11 +16,10 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_array
 from nncdbg.engine.divergence.mixing import Place, fixed, is_wide, narrow_node
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.dtypes import largest
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Allocation, Linker
-from nncdbg.engine.graph import Node, Value
-from nncdbg.engine.values.values import type_of
+from nncdbg.engine.graph import Node, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.case import Case
@@ -127,14 +125,14 @@ class Trial:
     def _beyond(self, code: Code, pc: int, operands: Sequence[Any]) -> Alone:
         """Return why a result is not finite in the narrow type."""
         node, dtype = code.nodes[pc], self.dtype
-        largest = float(ml_dtypes.finfo(NUMPY[dtype]).max)
+        most = largest(dtype)
         for name, content in zip(node.inputs, operands, strict=True):
             reach = _reach(content)
-            if reach > largest:
+            if reach > most:
                 return Alone(
                     np.inf,
                     "overflow",
-                    f"%{name} reaches {reach:.6g}, and the largest {dtype} is {largest:.6g}",
+                    f"%{name} reaches {reach:.6g}, and the largest {dtype} is {most:.6g}",
                 )
         case = _alone(node, operands, code.opsets, dtype)
         configuration = replace(self.configuration, fail_on=["nan", "inf"], strict=True)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import LoadError, RunError, UsageError
-from nncdbg.engine.graph import Graph, Program, TensorType, Value
-from nncdbg.engine.values.values import type_of
+from nncdbg.engine.graph import Graph, Program, TensorType, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ArrayStore, Case

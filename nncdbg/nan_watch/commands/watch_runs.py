@@ -15,7 +15,7 @@ from nncdbg.presentation.run_progress import hearing, under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.nan_watch.baselines.recording import Recording
     from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.records import Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,11 +12,9 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.events import Event, Iterated
-from nncdbg.engine.values.values import type_of
+from nncdbg.engine.graph import type_of
 from nncdbg.nan_watch.measuring.gates import Threshold
-
-if TYPE_CHECKING:
-    from nncdbg.nan_watch.measuring.trouble import Trouble
+from nncdbg.nan_watch.measuring.trouble import Trouble
 
 _BLOCK = 1 << 16
 """Elements per block of a difference."""
@@ -30,12 +28,14 @@ class Carried:
 
     def __init__(self, trouble: Trouble, gates: Sequence[Threshold], debugger: Debugger) -> None:
         self._trouble = trouble
-        self._gates = gates
+        self._gates = [gate for gate in gates if gate.kind in ("update", "runaway")]
         self._debugger = debugger
-        self._first: dict[tuple[int, str], float] = {}
+        if self._gates:
+            debugger.control.listen(self._hear)
+        self._first: dict[tuple[Code, str], float] = {}
         """The first norm of each carried value, by block and name."""
 
-    def hear(self, event: Event) -> None:
+    def _hear(self, event: Event) -> None:
         """Measure the carried values when a loop begins its next iteration."""
         if isinstance(event, Iterated) and not self._debugger.timeline.replaying:
             for visit in self._visits(event):
@@ -64,8 +64,8 @@ class Carried:
                 self._trouble.trip(track, gate, *measured, None, code, pc, ())
 
     def _runaway(self, code: Code, name: str, old: Any, new: Any) -> tuple[float, str] | None:
-        key = (id(code), name)
-        if key not in self._first or int(self._debugger.stack[-1].iteration) == 1:
+        key = (code, name)
+        if key not in self._first or int(self._debugger.control.stack[-1].iteration) == 1:
             self._first[key] = self._size(old)
         first, now = self._first[key], self._size(new)
         if not first or math.isnan(now):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import NUMERIC
-from nncdbg.engine.ops.causes import OVERFLOWS
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.sightings import Sighting
@@ -186,7 +185,7 @@ class Gates:
     def kind_of(self, sighting: Sighting) -> str:
         """Return the kind of a finding in reports: `overflow` only if that gate is on."""
         cause = sighting.cause
-        overflows = sighting.kind == "inf" and cause is not None and cause.name in OVERFLOWS
+        overflows = sighting.kind == "inf" and cause is not None and cause.is_overflow
         return "overflow" if overflows and "overflow" in self.kinds else sighting.kind
 
     def trips(self, sighting: Sighting) -> bool:

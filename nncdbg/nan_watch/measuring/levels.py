@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, NamedTuple
-from weakref import ref
+
+from nncdbg.by_identity import ByIdentity
 
 
 class Level(NamedTuple):
@@ -33,18 +33,19 @@ class Levels:
 
     def __init__(self, high_of: Callable[[Any], float | None]) -> None:
         self._high_of = high_of
-        self._known: dict[int, tuple[ref[Any], Level]] = {}
+        # NumPy scalars have no weak references: they are measured at each read.
+        self._known: ByIdentity[Level] = ByIdentity(weak_only=True)
 
     def of(self, value: Any, constant: bool) -> Level | None:
         """Return the level of an operand; None if it has no finite number except 0."""
-        reference, level = self._known.get(id(value), (None, None))
-        if reference is not None and reference() is value:
-            return level
+        known = self._known.get(value)
+        if known is not None:
+            return known
         high = self._high_of(value)
         if not high:
             return None
         level = Level(high, high, constant)
-        self._keep(value, level)
+        self._known.set(value, level)
         return level
 
     def follow(self, result: Any, high: float, operands: Iterable[Level]) -> Level:
@@ -54,18 +55,8 @@ class Levels:
             level = Level(high, high, False)
         else:
             level = Level(high, min(origin.base, high), origin.constant and high <= origin.high * _ROUNDING)
-        self._keep(result, level)
+        self._known.set(result, level)
         return level
-
-    def _keep(self, value: Any, level: Level) -> None:
-        try:
-            self._known[id(value)] = ref(value, partial(self._forget, id(value))), level
-        except TypeError:
-            return  # NumPy scalars have no weak references; they are measured at each read.
-
-    def _forget(self, key: int, reference: ref[Any]) -> None:
-        if key in self._known and self._known[key][0] is reference:
-            del self._known[key]
 
 
 def origin_of(high: float, operands: Iterable[Level]) -> Level | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.nan_watch.baselines.recording import Recording, check_model, compare
+from nncdbg.nan_watch.measuring.carried import Carried
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.judging import judge, not_judged
 from nncdbg.nan_watch.measuring.ranges import Ranges
@@ -16,7 +17,7 @@ from nncdbg.nan_watch.measuring.trouble import Trouble
 from nncdbg.nan_watch.records import WatchFinding
 
 if TYPE_CHECKING:
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 class Measuring:
@@ -37,6 +38,8 @@ class Measuring:
         self._ranges = Ranges(debugger, gates.ranges)
         wanted = gates.measured or keep or good is not None
         self._trouble = Trouble(debugger, gates.thresholds) if wanted else None
+        if self._trouble is not None:
+            Carried(self._trouble, gates.thresholds, debugger)
 
     def run(self, move: Callable[[], Stop]) -> Stop:
         """Run the program until something other than a range stops it."""

@@ -16,14 +16,15 @@ from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import Expression, condition, nodes
 from nncdbg.engine.expression.evaluator import Evaluator
-from nncdbg.engine.values.values import Values, type_of
+from nncdbg.engine.graph import type_of
+from nncdbg.engine.values.values import Values
 from nncdbg.nan_watch.measuring.gates import RANGE
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 
 if TYPE_CHECKING:
-    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.stopping.stops import Stop
 
 
 @dataclass(slots=True)
@@ -57,14 +58,14 @@ class Ranges:
                 f"the gate range:{text} uses no computed value",
                 hint="use a computed value, as in range:max(%h) > 1e4, or $out for every result",
             )
-        with self._debugger.breakpoints.together():
+        with self._debugger.breakpoints.traps.together():
             made.numbers += [self._debugger.watch_value(f"%{name}").number for name in written]
         return made
 
     def _watch_statements(self, made: _Range) -> None:
         """Stop after every statement whose results make an expression over `$out` true."""
         ops = {node.op for _, graph in blocks(self._debugger.program) for node in graph.nodes if node.outputs}
-        with self._debugger.breakpoints.together():
+        with self._debugger.breakpoints.traps.together():
             for op in sorted(op for op in ops if op not in CONTROL and not op.startswith("@")):
                 made.numbers.append(self._debugger.break_at(op=op, when=made.expression.text).number)
         made.asked = 1  # The breakpoints evaluate it, and stop only where it is true.
@@ -86,7 +87,7 @@ class Ranges:
         """Run the program until something other than these breakpoints stops it."""
         for each in self._ranges:
             if not each.expression.reads_result:
-                self._judge(each, self._debugger.stack[-1])
+                self._judge(each, self._debugger.control.stack[-1])
         while True:
             stop = move()
             hit = [each for each in self._ranges if set(each.numbers) & set(stop.breakpoints)]
@@ -123,7 +124,7 @@ class Ranges:
             RANGE,
             "birth",
             site_of(code, pc, value, self._debugger),
-            iteration=tuple(frame.iteration for frame in self._debugger.stack if frame.is_loop),
+            iteration=tuple(frame.iteration for frame in self._debugger.control.stack if frame.is_loop),
             inputs=tuple(_operands(each.expression, scope)),
             evidence=f"{fact}; the gate is range:{each.expression.text}",
             hint="use `why` to see how the value was computed",

@@ -120,7 +120,7 @@ def _op(courses: list[_Course]) -> Verdict | None:
 def _iterations(debugger: Debugger, tick: int) -> list[tuple[Code, list[Any]]]:
     """Return (block, slots) of the latest iterations of the innermost loop at a tick, oldest first."""
     found: list[tuple[Code, list[Any]]] = []
-    for each in debugger.timeline.finished():
+    for each in debugger.control.machine.finished():
         if each.tick > tick or not isinstance(each, IterationEnded):
             continue
         if found and (each.code is not found[0][0] or len(found) == _LATEST):

@@ -12,25 +12,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
+from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Program
+from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops.influence import Content
-from nncdbg.engine.values.values import type_of
-from nncdbg.nan_watch.measuring.carried import Carried
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.levels import Level, Levels, origin_of
 from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.nan_watch.measuring.units import alive_units, cuts, saturated, unit_axis
 from nncdbg.nan_watch.records import Operand
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of, summary_of
 from nncdbg.stats.summary import Summary
@@ -92,9 +89,6 @@ class Trouble:
         self._levels = Levels(self._high_of)
         self._relative = any(gate.kind in _RELATIVE for gate in gates)
         self._tracks: dict[tuple[int, int, int], Track] = {}
-        carried = tuple(gate for gate in gates if gate.kind in ("update", "runaway"))
-        if carried:
-            debugger.control.listen(Carried(self, carried, debugger).hear)
         debugger.observers.measure(self.wrap)
 
     @property
@@ -164,7 +158,7 @@ class Trouble:
         if gate in track.trips:
             track.trip(gate, actual)
             return
-        iteration = tuple(frame.iteration for frame in self._debugger.stack if frame.is_loop)
+        iteration = tuple(frame.iteration for frame in self._debugger.control.stack if frame.is_loop)
         operands = tuple(self._operands(code, pc, inputs))
         track.trip(gate, actual, fact=fact, iteration=iteration, inputs=operands, stats=summary)
 
@@ -283,7 +277,7 @@ def _headroom(name: str, dtype: str, level: Level) -> tuple[float, str] | None:
     """Return how often the largest value fits in `dtype`; None for large constants, which are intentional."""
     if dtype not in _NARROW or level.constant:
         return None
-    most = float(ml_dtypes.finfo(NUMPY[dtype]).max)
+    most = largest(dtype)
     actual = most / level.high
     fact = (
         f"%{name} reaches {level.high:.6g}, and the largest {dtype} is {most:.6g}: {actual:.4g} times as much"

@@ -83,8 +83,8 @@ def memory_plan(
     played = Player(debugger, integrity=False).run()
     if played.failed is not None:
         moment, error = played.failed
-        frame = debugger.stack[-1]
-        raise debugger.explain(error, frame, moment.statement.pc) from error
+        frame = debugger.control.stack[-1]
+        raise debugger.control.judge.explain(error, frame, moment.statement.pc) from error
     return pack(debugger.loaded.codes, played.sizes, debugger.loaded.line, reuse=reuse)
 
 
@@ -136,9 +136,9 @@ class _Watch:
 
     def _ended_early(self, base: _Run, report: Report) -> None:
         debugger = base.debugger
-        frame = debugger.stack[-1]
+        frame = debugger.control.stack[-1]
         if base.played.failed is not None:
-            report.error = debugger.explain(base.played.failed[1], frame, frame.pc)
+            report.error = debugger.control.judge.explain(base.played.failed[1], frame, frame.pc)
         else:
             report.error = StoppedRun("the run was stopped")
         line = debugger.loaded.line(frame.code, frame.pc)

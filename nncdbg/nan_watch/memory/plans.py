@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.played import Played
 from nncdbg.engine.memory.placed import PlacedAllocation
-from nncdbg.engine.memory.plan_check import Placed, PlanProblem, problems
+from nncdbg.engine.memory.plan_check import PlannedValue, PlanProblem, problems
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of
 from nncdbg.nan_watch.memory.wording import lines
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 
 _NAMED = 5
 """Most names of unchecked values in a list."""
@@ -68,7 +68,7 @@ def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
     )
 
 
-def _sharing(debugger: Debugger, problem: PlanProblem, other: Placed) -> str:
+def _sharing(debugger: Debugger, problem: PlanProblem, other: PlannedValue) -> str:
     lives = [
         "%{} (live from line {} to line {})".format(each.name, *lines(debugger, each.code, each.name))
         for each in (problem.value, other)
@@ -80,7 +80,7 @@ def _sharing(debugger: Debugger, problem: PlanProblem, other: Placed) -> str:
     return f"{op} writes %{other.name} over its operand {lives[0]} while it reads the operand: they {shared}"
 
 
-def _defined(debugger: Debugger, value: Placed) -> Line:
+def _defined(debugger: Debugger, value: PlannedValue) -> Line:
     """Return the statement that writes a value or passes it to a loop; for an input, the first statement."""
     code, pc = value.code, value.live.definition
     if pc >= 0:

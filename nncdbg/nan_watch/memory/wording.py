@@ -10,13 +10,13 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.memory_reuse import StillRead
 from nncdbg.engine.divergence.played import Changed, Differs, Moment
 from nncdbg.engine.execution.findings import Finding
-from nncdbg.engine.memory.blocks import Block, Owner
+from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.live_ranges import lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.memory.reusing import Misread, verb
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.nan_watch.watching import site_of
+from nncdbg.nan_watch.sites import site_of
 
 CAUSES = (
     "wrong reuse",
@@ -68,7 +68,7 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
     )
 
 
-def _reuse_hint(block: Block, taker: Owner | None) -> str:
+def _reuse_hint(block: MemoryBlock, taker: Owner | None) -> str:
     if taker is None:
         return f"free %{block.owner.value} after its last reader"
     return f"place %{taker.value} at other bytes, or free %{block.owner.value} only after its last reader"
@@ -187,7 +187,7 @@ def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) ->
     )
 
 
-def _taker(debugger: Debugger, block: Block) -> tuple[Line | None, str]:
+def _taker(debugger: Debugger, block: MemoryBlock) -> tuple[Line | None, str]:
     taker = block.successor
     if taker is not None:
         line = _line(debugger, taker.statement)

@@ -24,9 +24,9 @@ from nncdbg.engine.graph import (
     TensorType,
     Type,
     Value,
+    type_of,
     without_sizes,
 )
-from nncdbg.engine.values.values import type_of
 from nncdbg.opening.bundle import STORE
 from nncdbg.opening.tensor_file import key_for
 

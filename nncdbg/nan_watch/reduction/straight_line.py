@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Array, Graph, Node, Type
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.text.lexemes import claimed_name
 from nncdbg.nan_watch.reduction.case import Case, called_graphs, stored_blocks, unsized
 from nncdbg.nan_watch.reduction.tracing import Executed, Trace
 
@@ -103,11 +104,11 @@ class _Naming:
         self.own = own
         self.executed = list(executed)
         self.to_host = trace.debugger.backend.to_host
-        self.names: dict[int, str] = {}
+        self.names: ByIdentity[str] = ByIdentity()
         self.taken: set[str] = set()
         self.made_last = frozenset(value.name for value in self.executed[-1].node.outputs)
         self.parameters = _parameters(trace.debugger)
-        self.given = {} if own else {**self.parameters, **_inputs(trace.debugger)}
+        self.inputs = _inputs(trace.debugger)
         program = trace.debugger.program
         self.built = Line(opsets=program.opsets, name=program.entry)
 
@@ -129,10 +130,9 @@ class _Naming:
         for index, value in enumerate(one.node.outputs):
             name = value.name
             if name and not last and not self.own:
-                name = fresh_name(name, self.taken, first=2)
-                self.taken.add(name)
+                name = claimed_name(name, self.taken, first=2)
             if name and index < len(one.results):
-                self.names[id(one.results[index])] = name
+                self.names.set(one.results[index], name)
                 self.built.contents[name] = self._content(one.results[index])
                 self.built.types[name] = one.code.types.get(value.name)
             outputs.append(replace(value, name=name))
@@ -142,36 +142,40 @@ class _Naming:
         return unsized(node)
 
     def _name_of(self, name: str, content: Any, code: Code) -> str:
-        known = self.names.get(id(content)) if not self.own else None
-        if known is not None:
-            return known
-        name = self.given.get(id(content), name)
-        found = name if self.own else fresh_name(name, self.taken, first=2)
-        self.taken.add(found)
-        self.names[id(content)] = found
-        if id(content) in self.parameters:
+        found = name
+        if not self.own:
+            known = self.names.get(content)
+            if known is not None:
+                return known
+            name = self.inputs.get(content) or self.parameters.get(content) or name
+            found = claimed_name(name, self.taken, first=2)
+        self.names.set(content, found)
+        if content in self.parameters:
             self.built.constants[found] = self.to_host(content)
         self.built.contents[found] = self._content(content)
         self.built.types[found] = code.types.get(name)
         return found
 
     def _content(self, content: Any) -> Any:
-        return self.to_host(self.trace.contents.get(id(content), content))
+        known = self.trace.contents.get(content)
+        return self.to_host(content if known is None else known)
 
 
-def _inputs(debugger: Debugger) -> dict[int, str]:
-    """Map identities of the input values to the inputs' names; layers use other names for them."""
-    slots = debugger.stack[0].slots
-    names = [value.name for value in debugger.program.graphs[debugger.program.entry].inputs]
-    return {id(content): name for content, name in zip(slots[1:], names, strict=False)}
+def _inputs(debugger: Debugger) -> ByIdentity[str]:
+    """Return the inputs' names by their values; layers use other names for them."""
+    found: ByIdentity[str] = ByIdentity()
+    graph = debugger.program.graphs[debugger.program.entry]
+    for content, value in zip(debugger.control.stack[0].slots[1:], graph.inputs, strict=False):
+        found.set(content, value.name)
+    return found
 
 
-def _parameters(debugger: Debugger) -> dict[int, str]:
-    """Map identities of arrays to the names of constants."""
-    found = {}
+def _parameters(debugger: Debugger) -> ByIdentity[str]:
+    """Return the names of constants by their arrays."""
+    found: ByIdentity[str] = ByIdentity()
     for code in debugger.loaded.codes:
         for constant in code.graph.constants:
             content = code.template[code.slot_of[constant.value.name]]
             if isinstance(content, np.ndarray):
-                found[id(content)] = constant.value.name
+                found.set(content, constant.value.name)
     return found

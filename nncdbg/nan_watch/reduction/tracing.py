@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
@@ -62,8 +63,8 @@ class Trace:
     statement: Statement
     value: str
     ticks: int
-    contents: Mapping[int, Any]
-    """Copies of the values by identity, if their memory is reused."""
+    contents: ByIdentity[Any]
+    """Copies of the values, if their memory is reused."""
 
 
 def trace(debugger: Debugger, target: Target) -> Trace:
@@ -79,10 +80,10 @@ class _Tracer:
         debugger.uncatch()
         self.debugger = debugger
         self.target = target
-        self.trail = debugger.follow()
+        self.trail = debugger.observers.follow(debugger.control)
         self.flat: deque[Executed] = deque()
         self.outer: deque[Executed] = deque()
-        self.contents: dict[int, Any] = {}
+        self.contents: ByIdentity[Any] = ByIdentity()
         self.bytes = 0
         self.seen = 0
         self.begun: tuple[int, dict[str, Any]] = (0, {})
@@ -93,11 +94,11 @@ class _Tracer:
         debugger.control.keep_house()
         debugger.control.check_limits()
         while not debugger.ended:
-            frame, ticks = debugger.stack[-1], debugger.timeline.tick
+            frame, ticks = debugger.control.stack[-1], debugger.timeline.tick
             pc = frame.pc
             reading = _reading(frame, pc) if pc < len(frame.code.nodes) else {}
             plain = frame.code.runs_kernel(pc)
-            if len(debugger.stack) == 1:
+            if len(debugger.control.stack) == 1:
                 self.begun = pc, reading
             outcome = debugger.timeline.step()
             found = self._found()
@@ -125,7 +126,7 @@ class _Tracer:
         return self._arrived()
 
     def _arrived(self) -> tuple[Statement, str] | None:
-        frames = self.debugger.stack
+        frames = self.debugger.control.stack
         frame = frames[-1]
         if self.target.place is None or not frame.pc:
             return None
@@ -137,7 +138,7 @@ class _Tracer:
 
     def _note_outer(self, last: bool) -> None:
         """Record a statement of the entry graph that has finished, or that contains the finding."""
-        frame, (pc, reading) = self.debugger.stack[0], self.begun
+        frame, (pc, reading) = self.debugger.control.stack[0], self.begun
         if frame.pc > pc:
             self._remember(self.outer, _executed(frame, pc, reading))
         elif last and pc < len(frame.code.nodes):
@@ -147,10 +148,13 @@ class _Tracer:
         where.append(one)
         if not self.debugger.timeline.retains:
             for each in (*one.read.values(), *one.results):
-                self.contents.setdefault(id(each), copied(each))
+                if each not in self.contents:
+                    self.contents.set(each, copied(each))
         if where is self.flat:
             self.bytes += sum(map(bytes_of, one.results))
-            while len(where) > LONGEST or (self.bytes > self.debugger.timeline.budget and len(where) > 1):
+            while len(where) > LONGEST or (
+                self.bytes > self.debugger.timeline.checkpoints.budget and len(where) > 1
+            ):
                 self.bytes -= sum(map(bytes_of, where.popleft().results))
 
 

@@ -119,7 +119,7 @@ def _document(
         "seconds": seconds,
         "ops": debugger.timeline.tick if debugger else 0,
         "notes": [*map(str, debugger.notes)] if debugger else [],
-        "fallbacks": [{"line": line, "op": op} for line, op in debugger.fallbacks] if debugger else [],
+        "fallbacks": [{"line": line, "op": op} for line, op in debugger.loaded.fallbacks] if debugger else [],
     }
     if error is not None:
         document["error"] = error_document(error)
@@ -129,7 +129,7 @@ def _document(
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
-    from nncdbg.engine.values.values import type_of
+    from nncdbg.engine.graph import type_of
     from nncdbg.stats import summarize
 
     entry: dict[str, Any] = {"name": name, "type": str(type_of(content)) if type_of(content) else None}

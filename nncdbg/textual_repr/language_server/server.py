@@ -22,10 +22,11 @@ from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.positions import Units
 from nncdbg.textual_repr.language_server.document.records import Span
+from nncdbg.textual_repr.language_server.features.diagnostics import diagnostics
 from nncdbg.version import __version__
 
 FEATURES = (
-    *("diagnostics", "hover", "navigation", "renaming", "symbols", "folding", "coloring", "formatting"),
+    *("hover", "navigation", "renaming", "symbols", "folding", "coloring", "formatting"),
     *("completion", "signature_help", "inlay_hints", "code_actions", "code_lens"),
     *("call_hierarchy", "document_links"),
 )
@@ -159,8 +160,6 @@ class NncServer(LanguageServer):
         self._checking[document.uri] = asyncio.ensure_future(self._send_diagnostics(document))
 
     async def _send_diagnostics(self, document: Document) -> None:
-        from nncdbg.textual_repr.language_server.features.diagnostics import diagnostics
-
         start = time.perf_counter()
         await self.settled(document)
         found = diagnostics(document)

@@ -8,7 +8,7 @@ as operands, and there is no object dtype.  `transfers` lists each copy between 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ class DeviceArray:
 
     __array_priority__ = 100
     __slots__ = ("__weakref__", "_numbers", "_space")
-    __hash__ = None
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def __init__(self, space: StandIn, numbers: Any) -> None:
         assert not numbers.dtype.hasobject, "no objects on a device"

@@ -153,7 +153,7 @@ def test_the_log_is_written_on_the_device_and_fetched_in_one_transfer(xp: StandI
     debugger.run()
     assert debugger.observers.log is not None
     assert xp.waits == 0
-    frame = debugger.machine.frames[0]
+    frame = debugger.control.machine.frames[0]
     h, r = (frame.slots[frame.code.slot_of[name]] for name in "hr")
     assert debugger.observers.log.row_of(h) == row_of(summarize(np.array([[9, 12], [9, 12]], np.float32)))
     row = debugger.observers.log.row_of(r)
@@ -204,7 +204,7 @@ def test_with_fallback_an_op_without_a_kernel_runs_on_numpy_and_is_listed(xp: St
     x = np.zeros(4, np.float32)
     debugger = opened(MIXED, inputs={"x": x}, fallback=True)
     assert debugger.run().reason == "end", debugger.stop
-    assert debugger.fallbacks == [(4, "HannWindow")]
+    assert debugger.loaded.fallbacks == [(4, "HannWindow")]
     expected = nncdbg.Debugger(nncdbg.parse(MIXED), inputs={"x": x})
     expected.run()
     np.testing.assert_array_equal(debugger.value("y"), expected.value("y"))

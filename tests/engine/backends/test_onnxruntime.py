@@ -64,7 +64,7 @@ def test_a_kernel_writes_into_the_buffer_of_the_allocator() -> None:
     """The result is inspected in the buffer, and its statistics are complete."""
     debugger = opened()
     debugger.run()
-    frame = debugger.machine.frames[0]
+    frame = debugger.control.machine.frames[0]
     assert debugger.observers.log is not None
     row = debugger.observers.log.row_of(frame.slots[frame.code.slot_of["r"]])
     assert row is not None
@@ -253,11 +253,11 @@ def test_an_op_without_a_kernel_is_unsupported() -> None:
 
 def test_with_fallback_an_op_without_a_kernel_runs_on_numpy_and_is_listed() -> None:
     debugger = opened(MIXED, fallback=True, seed=5)
-    assert debugger.fallbacks == []
+    assert debugger.loaded.fallbacks == []
     assert debugger.run().reason == "end"
     debugger.restart()
     debugger.run()
-    assert debugger.fallbacks == [(3, "RandomNormalLike")]
+    assert debugger.loaded.fallbacks == [(3, "RandomNormalLike")]
     expected = nncdbg.Debugger(nncdbg.parse(MIXED), {"x": X}, seed=5)
     expected.run()
     np.testing.assert_array_equal(debugger.value("y"), expected.value("y"))
@@ -277,14 +277,14 @@ graph @main(%x: f32[4]) -> (%y) {
     debugger = opened(text, {"x": x}, fallback=True)
     assert debugger.run().reason == "end", debugger.stop
     assert debugger.value("y").tolist() == x.tolist()
-    assert debugger.fallbacks == [(3, "Cast"), (4, "Cast")]
+    assert debugger.loaded.fallbacks == [(3, "Cast"), (4, "Cast")]
 
 
 def test_an_error_of_the_run_does_not_fall_back() -> None:
     text = PROGRAM.replace("%r = Relu(%h)", "%r = Reshape(%h, [7, 1])")
     debugger = opened(text, fallback=True)
     assert isinstance(debugger.run().error, RunError)
-    assert debugger.fallbacks == []
+    assert debugger.loaded.fallbacks == []
 
 
 def test_without_onnxruntime_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_a_kernel_runs_under_the_debug_allocator(tmp_path: Path) -> None:
     assert debugger.run().reason == "end", debugger.stop
     np.testing.assert_allclose(debugger.value("y"), np.sin(np.full(3, 0.25)), rtol=1e-6)
     assert debugger.observers.log is not None
-    [frame] = debugger.machine.frames
+    [frame] = debugger.control.machine.frames
     assert debugger.observers.log.row_of(frame.slots[frame.code.slot_of["y"]]) is not None
 
 
@@ -97,7 +97,7 @@ def test_a_user_kernel_on_another_backend_needs_fallback(tmp_path: Path) -> None
     assert isinstance(stop.error, UnsupportedOp)
     debugger = debugger_for("swirl.d", backend="onnxruntime", fallback=True)
     assert debugger.run().reason == "end"
-    assert debugger.fallbacks == [(3, "swirl.d.Swirl")]
+    assert debugger.loaded.fallbacks == [(3, "swirl.d.Swirl")]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.graph import Location
+from tests.presence import present
 
 
 def straight(b: nncdbg.Builder) -> None:
@@ -172,13 +173,12 @@ def test_a_loop_runs() -> None:
 
 def test_a_breakpoint_at_a_python_line() -> None:
     program = built(straight, locations=True)
-    assert program.graph.nodes[1].location is not None
-    line = program.graph.nodes[1].location.line
+    line = present(present(program.graph.nodes[1].location).line)
     debugger = nncdbg.Debugger(program)
     debugger.break_at(source=(__file__, line))
     stop = debugger.run()
     assert stop.reason == "breakpoint"
-    assert debugger.listing.lines[(stop.line or 0) - 1].lstrip().startswith("%y")
+    assert debugger.loaded.listing.lines[(stop.line or 0) - 1].lstrip().startswith("%y")
 
 
 def test_a_location_of_the_caller_replaces_the_python_line() -> None:

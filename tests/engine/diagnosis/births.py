@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.causes.places import flat
 from nncdbg.engine.ops.schema import complete, newest_opset, split
+from nncdbg.stats.finiteness import holds
 
 
 def tensor(data: Any, dtype: str = "f32") -> Any:
@@ -49,8 +49,8 @@ def births(
     known = complete(op, opset, attributes)
     for index, result in enumerate(results(op, opset, known, operands, outputs)):
         for kind in ("nan", "inf"):
-            given = any(holds_any(value, kind) for value in flat(operands))
-            if holds_any(result, kind) and not given:
+            given = any(holds(value, kind) for value in flat(operands))
+            if holds(result, kind) and not given:
                 yield Birth(kind, op, opset, known, names, operands, np.asarray(result), index)
 
 

@@ -187,9 +187,9 @@ def test_sixteen_million_elements_take_well_under_a_second(op: str, dtype: str, 
         output[0] = 0
     birth = Birth(kind, op, 17, attributes, ["a"], [x], output)
     tracemalloc.start()
-    begin = time.process_time()
+    begin = time.thread_time()
     cause = cause_of(birth)
-    seconds = time.process_time() - begin
+    seconds = time.thread_time() - begin
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert cause.name != "unknown"

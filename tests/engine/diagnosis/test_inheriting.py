@@ -99,13 +99,13 @@ def followed(program: nncdbg.Program, inputs: Mapping[str, Any]) -> tuple[list[A
     """The outputs, and masks of the elements that depend on a bad value; None if the op refuses it."""
     debugger = nncdbg.Debugger(program, inputs, allocator=LeanAllocation(), statistics=False)
     debugger.uncatch()
-    trail = debugger.follow()
+    trail = debugger.observers.follow(debugger.control)
     stop = debugger.run()
     if stop.reason != "end":
         return None
     assert trail.problems == []
     assert debugger.outputs is not None
-    frame = debugger.machine.frames[0]
+    frame = debugger.control.machine.frames[0]
     masks = []
     for value in frame.code.instructions[-1][1](frame.slots):
         known = trail.marks_of(value)

@@ -213,7 +213,7 @@ def summary(sighting: Sighting) -> str:
 def followed(text: str, memory: Allocation | str, inputs: Mapping[str, Any] | None = None) -> list[Sighting]:
     debugger = nncdbg.Debugger(nncdbg.parse(text), inputs, allocator=memory, statistics=False)
     debugger.uncatch()
-    trail = debugger.follow()
+    trail = debugger.observers.follow(debugger.control)
     stop = debugger.run()
     trail.conclude(ended=stop.reason == "end")
     return sorted(trail.sightings, key=lambda each: (each.tick, each.number))

@@ -10,9 +10,9 @@ import numpy as np
 
 import nncdbg
 from nncdbg.engine.differentiation.grad import Request, gradient_graph
-from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value
-from nncdbg.engine.values.values import type_of
+from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value, type_of
 from nncdbg.textual_repr.parser import parse
+from tests.presence import present
 
 STEP = 1e-6
 
@@ -22,7 +22,8 @@ Arrays = Mapping[str, Any]
 def program_of(lines: Sequence[str], inputs: Arrays, *, opset: int = 21, typed: bool = True) -> Program:
     """A program of one graph that returns ``%loss``."""
     types = {
-        name: type_of(array) if typed else TensorType(type_of(array).dtype) for name, array in inputs.items()
+        name: type_of(array) if typed else TensorType(present(type_of(array)).dtype)
+        for name, array in inputs.items()
     }
     signature = ", ".join(f"%{name}: {known}" for name, known in types.items())
     body = "".join(f"  {line}\n" for line in lines)
@@ -55,7 +56,7 @@ def run(program: Program, inputs: Arrays, **options: Any) -> dict[str, Any]:
     debugger = nncdbg.Debugger(program, dict(inputs), statistics=False, **options)
     stop = debugger.run()
     assert stop.reason == "end", stop.detail
-    return dict(debugger.outputs)
+    return dict(present(debugger.outputs))
 
 
 def gradients(program: Program, xs: Sequence[str], inputs: Arrays, **options: Any) -> list[Any]:
@@ -88,7 +89,7 @@ def check(
     def loss(given: Arrays) -> float:
         debugger = nncdbg.Debugger(program, dict(given), allocator="plain", statistics=False)
         debugger.run()
-        return float(debugger.outputs["loss"])
+        return float(present(debugger.outputs)["loss"])
 
     assert debugger.run().reason == "end"
     for x, got in zip(xs, gradients(program, xs, inputs), strict=True):

@@ -8,6 +8,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.divergence.casting import cast_program
+from tests.presence import present
 
 WIDTHS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f64": np.float64}
 
@@ -41,8 +42,8 @@ def test_casting_adds_casts_around_an_op_that_accepts_f32_only(dtype: str) -> No
     for each, kind in ((program, "float32"), (cast, WIDTHS[dtype])):
         debugger = nncdbg.Debugger(each, {"x": "ones"})
         assert debugger.run().reason == "end"
-        assert debugger.outputs["y"].dtype == kind
-        results.append(debugger.outputs["y"].astype(np.float64))
+        assert present(debugger.outputs)["y"].dtype == kind
+        results.append(present(debugger.outputs)["y"].astype(np.float64))
     first, second = results
     np.testing.assert_allclose(first, second, rtol=0.02, atol=0.01)
 
@@ -65,4 +66,4 @@ graph @main(%x: f32[1,1,2,2]) -> (%y, %z) {
 """
     debugger = nncdbg.Debugger(cast_program(nncdbg.parse(text.replace("[1,1,2,2]", "[1,1,2,4]")), "f16"))
     assert debugger.run().reason == "end"
-    assert {str(array.dtype) for array in debugger.outputs.values()} == {"float16"}
+    assert {str(array.dtype) for array in present(debugger.outputs).values()} == {"float16"}

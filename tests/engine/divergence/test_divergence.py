@@ -24,6 +24,7 @@ from nncdbg.engine.errors import NotComputed, RunError, UsageError
 from nncdbg.engine.graph import Program
 from tests.engine.planted import Planted, bumped, x_of
 from tests.engine.programs import runnable
+from tests.presence import present
 
 NET = """#nncdbg 1
 opset 18
@@ -64,7 +65,7 @@ def test_a_run_agrees_with_itself() -> None:
     assert report.equal
     assert report.matched == {"place": 5}
     assert (report.unmatched_a, report.unmatched_b, report.diverging) == (0, 0, 0)
-    assert report.outputs[0].comparison.max_abs == 0
+    assert present(report.outputs[0].comparison).max_abs == 0
 
 
 def test_a_planted_kernel_bug_is_found_at_its_statement() -> None:
@@ -72,15 +73,15 @@ def test_a_planted_kernel_bug_is_found_at_its_statement() -> None:
         nncdbg.parse(NET), inputs={"x": x_of(2, 4)}, backend_b=Planted("Softmax", bumped), allocator_b="plain"
     )
     assert not report.equal
-    first = report.first
+    first = present(report.first)
     assert (first.a.value, first.a.op, first.a.graph, first.a.line) == ("s", "Softmax", "layer", 13)
     assert first.excess.count == 2
-    assert first.excess.where[1] == 0
-    a, b = first.elements
+    assert present(first.excess.where)[1] == 0
+    a, b = present(first.elements)
     assert b - a == pytest.approx(0.01, rel=1e-3)
-    assert first.comparison.max_abs == pytest.approx(0.01, rel=1e-3)
+    assert present(first.comparison).max_abs == pytest.approx(0.01, rel=1e-3)
     assert report.diverging == 4
-    assert report.worst.excess.factor >= first.excess.factor
+    assert present(report.worst).excess.factor >= first.excess.factor
     assert [row.name for row in report.growth if row.times_tolerance > 1] == [
         "Softmax",
         "Add",
@@ -97,7 +98,8 @@ def test_a_bug_in_one_iteration_is_found_in_that_iteration() -> None:
         backend_b=Planted("Tanh", bumped, after=3),
         allocator_b="plain",
     )
-    assert (report.first.a.value, report.first.a.iteration, report.first.b.iteration) == ("g", (3,), (3,))
+    first = present(report.first)
+    assert (first.a.value, first.a.iteration, first.b.iteration) == ("g", (3,), (3,))
     assert report.matched == {"place": 11}
 
 
@@ -114,9 +116,9 @@ def test_nan_on_one_side_diverges_under_any_tolerance() -> None:
         rtol=100.0,
         atol=100.0,
     )
-    assert (report.first.a.value, report.first.excess.where) == ("s", (0, 1))
-    assert report.first.excess.factor == float("inf")
-    assert report.first.comparison.nan_mismatch == 1
+    assert (present(report.first).a.value, present(report.first).excess.where) == ("s", (0, 1))
+    assert present(report.first).excess.factor == float("inf")
+    assert present(present(report.first).comparison).nan_mismatch == 1
 
 
 def test_values_of_additional_iterations_are_unmatched() -> None:
@@ -144,7 +146,7 @@ graph @main(%x: f32[1]) -> (%y: f32[1]) {
         backend_b=Planted("ReduceMax", more, after=1), allocator_b="plain",
     )  # fmt: skip
     assert not report.equal
-    assert report.first.a.value == "m"
+    assert present(report.first).a.value == "m"
     assert report.unmatched_a > 0
     assert report.unmatched_b == 0
 
@@ -176,7 +178,7 @@ def test_other_names_and_layers_are_paired_by_structure(factor: str, equal: bool
     assert report.equal == equal
     assert report.outputs[0].way == "position"
     if not equal:
-        assert (report.first.a.value, report.first.b.value) == ("y", "result")
+        assert (present(report.first).a.value, present(report.first).b.value) == ("y", "result")
 
 
 def test_statements_in_another_order_are_paired() -> None:
@@ -285,7 +287,7 @@ def test_a_run_in_another_element_type_is_equal(dtype: str) -> None:
     report = nncdbg.diff(nncdbg.parse(NET), inputs={"x": x_of(2, 4)}, dtype_b=dtype)
     assert report.equal
     assert {match.b.type for match in report.outputs} == {f"{dtype}[2,4]"}
-    assert report.outputs[0].comparison.max_rel > 0
+    assert present(present(report.outputs[0].comparison).max_rel) > 0
 
 
 def test_an_overflow_of_f16_is_the_first_divergence() -> None:
@@ -298,8 +300,8 @@ graph @main(%x: f32[2]) -> (%y: f32[2]) {
 }
 """
     report = nncdbg.diff(nncdbg.parse(text), inputs={"x": np.array([1, 2], np.float32)}, dtype_b="f16")
-    assert (report.first.a.value, report.first.excess.where) == ("b", (0,))
-    assert report.first.comparison.inf_mismatch == 2
+    assert (present(report.first).a.value, present(report.first).excess.where) == ("b", (0,))
+    assert present(present(report.first).comparison).inf_mismatch == 2
 
 
 def test_casting_keeps_integers_and_operands_that_must_be_f32() -> None:
@@ -318,7 +320,7 @@ graph @main(%x: f32[1,1,2,2]) -> (%y: f32[...], %n: i64[1], %z: f32[2]) {
     cast = cast_program(program, "f16")
     debugger = nncdbg.Debugger(cast, {"x": np.ones((1, 1, 2, 2), np.float16)})
     assert debugger.run().reason == "end"
-    kinds = {name: str(array.dtype) for name, array in debugger.outputs.items()}
+    kinds = {name: str(array.dtype) for name, array in present(debugger.outputs).items()}
     assert kinds == {"y": "float16", "n": "int64", "z": "float16"}
     assert debugger.value("scales").dtype == np.float32
     assert str(program) == str(nncdbg.parse(text)), "casting does not change the original program"
@@ -351,14 +353,14 @@ def test_the_counterpart_of_a_value_at_any_position_of_side_a() -> None:
         nncdbg.Debugger(program, {"x": x}),
         nncdbg.Debugger(program, {"x": x}, backend=backend, allocator="plain"),
     )
-    first = lockstep.run().first
+    first = present(lockstep.run().first)
     assert first.a.iteration == (3,)
     lockstep.b.debugger.restart()
     companion = Companion(lockstep)
     debugger = nncdbg.Debugger(program, {"x": x})
     debugger.go_to(first.a.tick)
     name, counterpart = companion.value(debugger, "g")
-    assert (name, counterpart[first.excess.where]) == ("g", first.elements[1])
+    assert (name, counterpart[first.excess.where]) == ("g", present(first.elements)[1])
     assert counterpart[0] != debugger.value("g")[0]
     np.testing.assert_array_equal(companion.value(debugger, "x")[1], x)
     with pytest.raises(NotComputed, match="an input of its block"):
@@ -384,7 +386,7 @@ def test_the_error_of_a_failing_side_has_the_side_and_the_line() -> None:
             allocator_b="plain",
         )
     assert caught.value.message == "side B: Softmax failed: no luck"
-    assert caught.value.excerpt.line == 13
+    assert present(caught.value.excerpt).line == 13
 
 
 def test_a_comparison_can_be_paused_on_either_side() -> None:

@@ -97,22 +97,22 @@ def check_undo(machine: Machine, *, micro: nncdbg.Debugger | None = None) -> Cou
 @FEW
 @given(runnable())
 def test_undo_restores_the_state_before_every_statement(text: str) -> None:
-    check_undo(started(text, allocator="plain").machine)
+    check_undo(started(text, allocator="plain").control.machine)
 
 
 def test_undo_restores_the_state_before_every_kind_of_transfer() -> None:
     debugger = started(TRANSFERS, allocator="plain")
-    kinds = check_undo(debugger.machine)
+    kinds = check_undo(debugger.control.machine)
     assert kinds["FramePushed"] == kinds["FramePopped"] == 3
     assert kinds["IterationEnded"] == 2
     assert kinds["ProgramEnded"] == 1
     micro = started(TRANSFERS, allocator="plain")
-    assert check_undo(micro.machine, micro=micro)["FramePushed"] > 3
+    assert check_undo(micro.control.machine, micro=micro)["FramePushed"] > 3
 
 
 def test_undo_on_a_clone_does_not_change_the_original() -> None:
     debugger = started(TRANSFERS, allocator="plain")
-    machine = debugger.machine
+    machine = debugger.control.machine
     start = machine_state(machine)[0], positions(machine)
     while not machine.ended:
         machine.step()
@@ -133,10 +133,10 @@ def test_undo_on_a_clone_does_not_change_the_original() -> None:
 def test_a_clone_gives_the_same_results_as_the_original(text: str, ticks: int) -> None:
     debugger = started(text)
     debugger.go_to(ticks)
-    clone = debugger.machine.clone()
+    clone = debugger.control.machine.clone()
     while not clone.ended:
         clone.step()
-    if not debugger.machine.ended:
+    if not debugger.control.machine.ended:
         debugger.run()
     slots = clone.frames[0].code.operands[-1]
     assert [np.asarray(clone.frames[0].slots[slot]).tobytes() for slot in slots] == results(debugger)
@@ -155,4 +155,4 @@ def test_the_machine_counts_each_statement_once(allocator: str) -> None:
     debugger = started(text, allocator=allocator)
     debugger.run()
     # The loop's own statement, five times two statements, and the return.
-    assert debugger.machine.tick == 1 + 5 * 2 + 1
+    assert debugger.control.machine.tick == 1 + 5 * 2 + 1

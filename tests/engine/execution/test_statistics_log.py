@@ -31,7 +31,7 @@ def debugger(allocator: str = "debug", times: int = 5) -> nncdbg.Debugger:
 
 
 def logged(dbg: nncdbg.Debugger, name: str) -> list[float] | None:
-    frame = dbg.machine.frames[-1]
+    frame = dbg.control.machine.frames[-1]
     assert dbg.observers.log is not None
     return dbg.observers.log.row_of(frame.slots[frame.code.slot_of[name]])
 
@@ -65,7 +65,7 @@ def test_the_ring_buffer_keeps_the_latest_rows() -> None:
     dbg.break_at(value="%u", when=f"$iter == {CAPACITY - 1}")
     dbg.step_into()
     dbg.step_over()
-    first = dbg.machine.frames[-1].slots[dbg.machine.frames[-1].code.slot_of["t"]]
+    first = dbg.control.machine.frames[-1].slots[dbg.control.machine.frames[-1].code.slot_of["t"]]
     assert dbg.observers.log is not None
     assert dbg.observers.log.row_of(first) is not None
     dbg.run()

@@ -870,7 +870,7 @@ def test_hostile_input_is_an_expression_error_in_bounded_time(text: str) -> None
     start = time.perf_counter()
     with pytest.raises(ExpressionError) as caught:
         read(text)
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < 30
     assert len(str(caught.value)) < 2000
 
 

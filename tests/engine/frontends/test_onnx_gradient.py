@@ -11,6 +11,7 @@ import nncdbg
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.textual_repr.parser import parse
 from tests.engine.frontends.onnx_models import BOOL, info, model
+from tests.presence import present
 
 DOMAIN = "ai.onnx.preview.training"
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
@@ -77,16 +78,16 @@ def test_stepping_over_and_into_a_gradient():
     for _ in range(2):
         debugger.step_over()
     before = debugger.step_into()
-    assert before.frame.code.graph.name == "gradient"
-    assert before.node.op == "nncdbg.FullLike"
+    assert present(before.frame).code.graph.name == "gradient"
+    assert present(before.node).op == "nncdbg.FullLike"
     debugger.step_over()
     assert debugger.value("%d_y").tolist() == np.ones_like(X).tolist()
-    assert debugger.step_out().frame.code.graph.name == "main"
+    assert present(debugger.step_out().frame).code.graph.name == "main"
     np.testing.assert_allclose(debugger.value("%dx"), np.cos(X) * W, rtol=1e-6)
     debugger.step_back()
     over = debugger.step_over()
-    assert over.frame.code.graph.name == "main"
-    assert over.frame.pc == 3
+    assert present(over.frame).code.graph.name == "main"
+    assert present(over.frame).pc == 3
 
 
 def test_omitted_outputs():
@@ -254,4 +255,4 @@ def test_a_gradient_in_a_loop_body_reads_outer_values() -> None:
     x, w = np.ones((2, 3), np.float32), np.arange(12, dtype=np.float32).reshape(3, 4)
     debugger = nncdbg.Debugger(nncdbg.load(made), {"n": 2, "x": x, "w": w})
     assert debugger.run().reason == "end"
-    np.testing.assert_array_equal(debugger.outputs["y"], x - 2 * w.sum(axis=1))
+    np.testing.assert_array_equal(present(debugger.outputs)["y"], x - 2 * w.sum(axis=1))

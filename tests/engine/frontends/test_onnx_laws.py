@@ -14,6 +14,7 @@ import nncdbg
 from nncdbg.engine.errors import NncdbgError
 from tests.engine.frontends.random_models import damage, models
 from tests.engine.programs import largest
+from tests.presence import present
 
 X = {"x": np.array([0.5, -1.0, 2.0]), "z": np.array([1.0, 0.0, -0.5])}
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -39,10 +40,10 @@ def test_outputs_agree_with_onnxruntime(model):
     for flat in (False, True):
         debugger = nncdbg.Debugger(nncdbg.load(model, flat=flat), X)
         assume(largest(debugger) < 1e4)
-        np.testing.assert_allclose(debugger.outputs["y"], wanted, rtol=1e-7, atol=1e-7)
+        np.testing.assert_allclose(present(debugger.outputs)["y"], wanted, rtol=1e-7, atol=1e-7)
     stepped = nncdbg.Debugger(nncdbg.load(model), X, backend="onnxruntime")
     assert stepped.run().reason == "end", stepped.stop.error
-    np.testing.assert_allclose(stepped.outputs["y"], wanted, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(present(stepped.outputs)["y"], wanted, rtol=1e-7, atol=1e-7)
 
 
 @FEW
@@ -51,7 +52,7 @@ def test_outputs_are_the_same_bits_with_layers_text_steps_and_allocators(model):
     program = nncdbg.load(model)
     whole = nncdbg.Debugger(program, X)
     assert whole.run().reason == "end", whole.stop.error
-    wanted = whole.outputs["y"].tobytes()
+    wanted = present(whole.outputs)["y"].tobytes()
     text = str(program)
     again = nncdbg.parse(text)
     assert again == program
@@ -59,15 +60,15 @@ def test_outputs_are_the_same_bits_with_layers_text_steps_and_allocators(model):
         for allocator in ("debug", "plain", "arena", "poison"):
             debugger = nncdbg.Debugger(other, X, allocator=allocator)
             assert debugger.run().reason == "end", debugger.stop.error
-            assert debugger.outputs["y"].tobytes() == wanted
+            assert present(debugger.outputs)["y"].tobytes() == wanted
     stepped = nncdbg.Debugger(program, X)
-    while not stepped.machine.ended:
+    while not stepped.control.machine.ended:
         assert stepped.step_into().error is None
-    assert stepped.outputs["y"].tobytes() == wanted
-    for _ in range(min(20, stepped.machine.tick)):
+    assert present(stepped.outputs)["y"].tobytes() == wanted
+    for _ in range(min(20, stepped.control.machine.tick)):
         stepped.step_back_into()
     assert stepped.run().reason == "end"
-    assert stepped.outputs["y"].tobytes() == wanted
+    assert present(stepped.outputs)["y"].tobytes() == wanted
 
 
 @settings(FEW, max_examples=200)

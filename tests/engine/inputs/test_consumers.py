@@ -155,7 +155,7 @@ SIZES = {
 def test_sizes_are_chosen_for_which_the_program_runs(name):
     inputs, body, expected, note = SIZES[name]
     debugger = nncdbg.Debugger(program(inputs, body))
-    assert debugger.dims == expected
+    assert debugger.inputs.dims == expected
     assert any(note in str(each) for each in debugger.notes), list(map(str, debugger.notes))
     assert debugger.run().reason == "end"
 
@@ -169,13 +169,13 @@ def test_unnamed_unknown_sizes_are_chosen():
 def test_given_sizes_and_inputs_are_respected():
     body = "%z2 = Reshape(%x, [2,-1,16])\n  %y = Concat(%x, %x, axis=0)"
     made = program("%x: f32[N,4]", body)
-    assert nncdbg.Debugger(made, dims={"N": 16}).dims == {"N": 16}
-    assert nncdbg.Debugger(made, {"x": np.zeros((24, 4), np.float32)}).dims == {"N": 24}
+    assert nncdbg.Debugger(made, dims={"N": 16}).inputs.dims == {"N": 16}
+    assert nncdbg.Debugger(made, {"x": np.zeros((24, 4), np.float32)}).inputs.dims == {"N": 24}
 
 
 def test_without_a_fitting_size_the_size_is_one_and_the_run_fails():
     debugger = nncdbg.Debugger(program("%x: f32[N,4]", "%s = Reshape(%x, [3,5])\n  %y = MatMul(%s, %s)"))
-    assert debugger.dims == {"N": 1}
+    assert debugger.inputs.dims == {"N": 1}
     assert debugger.run().reason == "exception"
 
 
@@ -198,12 +198,12 @@ graph @again(%x, %i) -> (%y) {
   return %y
 }
 """
-    assert nncdbg.Debugger(nncdbg.parse(text)).dims == {"N": 1}
+    assert nncdbg.Debugger(nncdbg.parse(text)).inputs.dims == {"N": 1}
 
 
 def test_the_choice_depends_on_the_program_only():
     inputs, body, expected, _ = SIZES["both"]
-    runs = [nncdbg.Debugger(program(inputs, body), seed=seed).dims for seed in (0, 1)]
+    runs = [nncdbg.Debugger(program(inputs, body), seed=seed).inputs.dims for seed in (0, 1)]
     assert runs == [expected, expected]
 
 

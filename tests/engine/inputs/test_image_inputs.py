@@ -34,7 +34,7 @@ def read(path: Path, steps: str, dtype: str, *shape: int | str | None, folder: P
     graph = Graph("main", inputs=(Value("x", TensorType(dtype, shape)),))
     bound = bind(graph, {"x": f"{path}{steps}"}, folder=folder)
     (note,) = bound.notes
-    return bound.arrays["x"], str(note)
+    return bound["x"], str(note)
 
 
 def refusal(path: Path, steps: str, dtype: str, *shape: int | str | None) -> str:
@@ -123,7 +123,7 @@ def test_invalid_steps_are_usage_errors(steps, message):
 @pytest.mark.parametrize("dtype", ["u8", "i16", "i64"])
 def test_integer_inputs_take_pixels_exactly(photo, dtype, shape, steps, expected):
     graph = Graph("main", inputs=(Value("x", TensorType(dtype, shape)),))
-    array = bind(graph, {"x": f"{photo}{steps}"}).arrays["x"]
+    array = bind(graph, {"x": f"{photo}{steps}"})["x"]
     assert array.dtype == dtypes.NUMPY[dtype]
     np.testing.assert_array_equal(array, expected, strict=False)
     assert array.shape == expected.shape
@@ -430,12 +430,12 @@ def test_a_name_with_control_characters_is_shown_escaped(tmp_path):
 
 def test_paths_relative_to_the_folder_and_path_objects(photo):
     graph = Graph("main", inputs=(Value("x", TensorType("u8", (6, 8, 3))),))
-    by_text = bind(graph, {"x": "photo.png"}, folder=photo.parent).arrays["x"]
-    by_path = bind(graph, {"x": photo}).arrays["x"]
+    by_text = bind(graph, {"x": "photo.png"}, folder=photo.parent)["x"]
+    by_path = bind(graph, {"x": photo})["x"]
     np.testing.assert_array_equal(by_text, COLORS)
     np.testing.assert_array_equal(by_path, COLORS)
     np.save(photo.with_suffix(".npy"), COLORS)
-    np.testing.assert_array_equal(bind(graph, {"x": photo.with_suffix(".npy")}).arrays["x"], COLORS)
+    np.testing.assert_array_equal(bind(graph, {"x": photo.with_suffix(".npy")})["x"], COLORS)
     with pytest.raises(InputError, match="is not a data file"):
         bind(graph, {"x": Path("zeros")})
     with pytest.raises(InputError, match="is not a valid step"):
@@ -446,7 +446,7 @@ def test_a_sequence_takes_images_of_several_sizes(tmp_path, photo):
     small = saved(tmp_path / "small.png", COLORS[:2])
     element = TensorType("u8", (None, None, 3))
     bound = bind(Graph("main", inputs=(Value("x", SequenceType(element)),)), {"x": [str(photo), small]})
-    assert [array.shape for array in bound.arrays["x"]] == [(6, 8, 3), (2, 8, 3)]
+    assert [array.shape for array in bound["x"]] == [(6, 8, 3), (2, 8, 3)]
     assert [str(note) for note in bound.notes] == [
         "input %x[0]: photo.png, 8x6 RGB, raw 0..255, HWC",
         "input %x[1]: small.png, 8x2 RGB, raw 0..255, HWC",
@@ -485,7 +485,7 @@ def test_set_value_takes_an_image(photo):
     debugger = nncdbg.Debugger(nncdbg.parse(PROGRAM), {"x": "zeros"}, folder=photo.parent)
     debugger.step_over()
     debugger.set_value("%h", "photo.png:/255")
-    assert debugger.messages == ["%h: photo.png, 8x6 RGB, /255, NCHW"]
+    assert debugger.control.messages == ["%h: photo.png, 8x6 RGB, /255, NCHW"]
     expected = COLORS.transpose(2, 0, 1)[None].astype(np.float32) / np.float32(255)
     np.testing.assert_array_equal(debugger.value("%h"), expected)
     with pytest.raises(UsageError, match="the scale from 0..255 to f32 is missing"):

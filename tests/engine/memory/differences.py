@@ -88,7 +88,7 @@ def _first(played: Played, reference: Debugger, in_arena: Debugger) -> Differenc
     if differs is not None and differs.slot is not None and differs.moment.tick == moment.tick:
         value, actual_value = differs.name, differs.actual
         reference.go_to(moment.tick + 1)
-        expected_value = copied(reference.machine.frames[-1].slots[differs.slot])
+        expected_value = copied(reference.control.machine.frames[-1].slots[differs.slot])
     iteration = moment.iteration[-1] if moment.iteration else 0
     return Difference(
         statement,

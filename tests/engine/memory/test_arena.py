@@ -47,7 +47,7 @@ def finished(text: str, allocator: Any) -> nncdbg.Debugger:
 
 def entry_values(debugger: nncdbg.Debugger) -> int:
     """The number of entry-frame slots that may hold a block at the end."""
-    return len(set(debugger.machine.frames[0].code.operands[-1]))
+    return len(set(debugger.control.machine.frames[0].code.operands[-1]))
 
 
 @FEW
@@ -61,34 +61,34 @@ def test_an_arena_gives_the_same_bits_as_debug_by_running_replaying_and_stepping
         debugger = finished(text, allocator)
         assert results(debugger) == whole
         debugger.go_to(ticks)
-        if not debugger.machine.ended:
+        if not debugger.control.machine.ended:
             assert debugger.run().reason == "end"
         assert results(debugger) == whole
         debugger.restart()
-        while not debugger.machine.ended:
+        while not debugger.control.machine.ended:
             stop = debugger.step_into(micro=micro)
             assert stop.reason in ("step", "end"), stop
         if not micro:
             assert results(debugger) == whole
         # Only values that the entry frame returns are live; everything else was freed.
-        assert debugger.allocation.live_bytes() <= 128 * entry_values(debugger)
+        assert debugger.loaded.allocation.live_bytes() <= 128 * entry_values(debugger)
 
 
 @FEW
 @given(runnable())
 def test_stepping_back_restores_the_same_states_as_debug(text: str) -> None:
     debug, arena = started(text, "debug"), started(text, "arena")
-    while not debug.machine.ended:
+    while not debug.control.machine.ended:
         debug.step_into()
         arena.step_into()
     for _ in range(6):
-        if not arena.machine.tick:
+        if not arena.control.machine.tick:
             break
         debug.step_back_into()
         arena.step_back_into()
-        assert arena.machine.tick == debug.machine.tick
-        assert arena.machine.frames[-1].code.path == debug.machine.frames[-1].code.path
-        for name in arena.machine.frames[-1].code.slot_of:
+        assert arena.control.machine.tick == debug.control.machine.tick
+        assert arena.control.machine.frames[-1].code.path == debug.control.machine.frames[-1].code.path
+        for name in arena.control.machine.frames[-1].code.slot_of:
             try:
                 value = arena.value(name)
             except nncdbg.NotComputed:
@@ -97,24 +97,24 @@ def test_stepping_back_restores_the_same_states_as_debug(text: str) -> None:
 
 
 def test_the_text_is_the_same_under_every_allocator() -> None:
-    texts = {name: finished(CHAIN, name).listing.lines for name in ("plain", "debug", *ARENAS)}
+    texts = {name: finished(CHAIN, name).loaded.listing.lines for name in ("plain", "debug", *ARENAS)}
     assert all(lines == texts["plain"] for lines in texts.values())
 
 
 def peak_bytes(debugger: nncdbg.Debugger) -> int:
-    assert isinstance(debugger.allocation, ArenaAllocation)
-    return debugger.allocation.heap.peak_bytes
+    assert isinstance(debugger.loaded.allocation, ArenaAllocation)
+    return debugger.loaded.allocation.heap.peak_bytes
 
 
 def test_memory_is_reused() -> None:
     debugger = started(CHAIN, "arena")
     addresses = []
-    while not debugger.machine.ended:
-        frame = debugger.machine.frames[0]
+    while not debugger.control.machine.ended:
+        frame = debugger.control.machine.frames[0]
         pc = frame.pc
         debugger.step_over()
         if pc < len(frame.code.nodes):
-            result: Any = frame.slots[frame.code.targets[pc]]
+            (result,) = frame.code.results_of(pc, frame.slots)
             addresses.append(address_of(result))
     assert len(set(addresses)) == 2 < len(addresses)
     assert peak_bytes(debugger) == 2 * 128
@@ -156,12 +156,12 @@ def test_another_moment_is_replayed_in_separate_memory() -> None:
     for _ in range(3):
         debugger.step_over()
     held = debugger.value("c")
-    live = debugger.allocation.live_bytes()
+    live = debugger.loaded.allocation.live_bytes()
     other = debugger.timeline.diversion(1)
     np.testing.assert_array_equal(other.frames[0].slots[other.frames[0].code.slot_of["a"]], [1.5, -1.0, 1.5])
     while not other.ended:
         other.step()
-    assert debugger.allocation.live_bytes() == live
+    assert debugger.loaded.allocation.live_bytes() == live
     np.testing.assert_array_equal(debugger.value("c"), held)
     assert debugger.run().reason == "end"
     assert results(debugger) == results(finished(CHAIN, "debug"))
@@ -233,7 +233,7 @@ def test_values_collected_by_a_loop_are_live_until_stacked() -> None:
         debugger = finished(text, allocator)
         assert results(debugger) == results(finished(text, "debug"))
         # The stacked result is a separate array; %y is the only live block.
-        assert debugger.allocation.live_bytes() == 128
+        assert debugger.loaded.allocation.live_bytes() == 128
 
 
 def test_a_failed_statement_keeps_no_memory() -> None:
@@ -246,7 +246,7 @@ def test_a_failed_statement_keeps_no_memory() -> None:
     stop = debugger.run()
     assert (stop.reason, stop.line) == ("exception", 3)
     assert stop.error is not None
-    assert debugger.allocation.live_bytes() == 128
+    assert debugger.loaded.allocation.live_bytes() == 128
 
 
 def test_uninitialized_memory_contains_old_data_in_the_arena_and_nan_when_poisoned() -> None:
@@ -285,7 +285,7 @@ def test_a_loop_needs_the_memory_of_two_iterations() -> None:
 def test_an_allocation_object_can_be_passed() -> None:
     given = ArenaAllocation(poison=True)
     debugger = started(CHAIN, given)
-    assert debugger.allocation is given
+    assert debugger.loaded.allocation is given
     assert given.name == "poison"
     with pytest.raises(nncdbg.UsageError, match="unknown allocator 'heap'"):
         started(CHAIN, "heap")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.memory.blocks import Block, Heap, Owner
+from nncdbg.engine.memory.blocks import Heap, MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, span_of
 
 NO_CODE: Any = None
@@ -18,18 +18,18 @@ def owner(value: str) -> Owner:
     return Owner(value, Statement(NO_CODE, 0))
 
 
-def taken(heap: Heap, size: int, value: str = "v") -> Block:
+def taken(heap: Heap, size: int, value: str = "v") -> MemoryBlock:
     return heap.take(span_of(size), size, owner(value))
 
 
-def extent(block: Block) -> range:
+def extent(block: MemoryBlock) -> range:
     return range(block.start, block.start + block.span)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5000)), max_size=60))
 def test_live_blocks_never_overlap_and_all_bytes_are_freed(requests: list[tuple[bool, int]]) -> None:
     heap = Heap()
-    allocated: list[Block] = []
+    allocated: list[MemoryBlock] = []
     for is_free, number in requests:
         if is_free and allocated:
             heap.free(allocated.pop(number % len(allocated)), Statement(NO_CODE, number))
@@ -81,6 +81,6 @@ def test_only_blocks_with_reused_bytes_have_a_successor() -> None:
     assert second.successor is None
 
 
-def owner_of(value: str, block: Block) -> Owner:
+def owner_of(value: str, block: MemoryBlock) -> Owner:
     assert block.successor is not None
     return Owner(value, block.successor.statement)

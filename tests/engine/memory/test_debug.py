@@ -183,18 +183,18 @@ def test_memory_of_a_long_loop_is_bounded_with_history() -> None:
     budget = 8 << 20
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "ones"}, history=budget)
     highest = 0
-    original = debugger.allocation.live_bytes
+    original = debugger.loaded.allocation.live_bytes
 
     def watched() -> int:
         nonlocal highest
         highest = max(highest, original())
         return original()
 
-    debugger.timeline.live_bytes = watched
+    debugger.timeline.checkpoints.live_bytes = watched
     assert debugger.run().reason == "end"
     # 40,000 buffers of 128 bytes are 5 MB; the journal keeps those of 2,048 iterations.
     assert highest < 3 << 20
-    assert len(debugger.machine.journal) <= 2048
+    assert len(debugger.control.machine.journal) <= 2048
     debugger.step_back()
     np.testing.assert_array_equal(debugger.value("s"), np.full(16, 2, np.float32))
 

@@ -10,9 +10,10 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.memory import inspected
 from nncdbg.engine.memory.inspected import InspectedAllocation
+from nncdbg.stats import inspection as compiled_inspection
 from tests.engine.memory.conftest import write_beside
+from tests.presence import present
 
 Declare = Callable[..., str]
 ALLOCATORS = ("debug", "arena", "poison")
@@ -37,7 +38,7 @@ def data(type_: str = "f32", shape: tuple[int, ...] = (4, 5)) -> Any:
 def inspection(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The inspection of results, by default and without compiled code."""
     if request.param == "not compiled":
-        monkeypatch.setattr(inspected, "inspector", lambda name: None)
+        monkeypatch.setattr(compiled_inspection, "inspector", lambda name: None)
 
 
 def stopped(program: nncdbg.Program, x: Any, allocator: str = "debug") -> tuple[nncdbg.Debugger, nncdbg.Stop]:
@@ -131,7 +132,7 @@ def test_reports_can_be_disabled_and_enabled(bad_op: Declare, allocator: str) ->
     model = program(bad_op(writes))
     debugger = nncdbg.Debugger(model, {"x": data()}, allocator=allocator)
     debugger.uncatch("guard")
-    assert debugger.run().finding.kind == "uninitialized"
+    assert present(debugger.run().finding).kind == "uninitialized"
     debugger.restart()
     debugger.uncatch()
     assert debugger.run().reason == "end"
@@ -297,6 +298,6 @@ def test_records_of_uninitialized_tensors_are_removed_with_the_tensors() -> None
     )
     debugger = nncdbg.Debugger(model, {"x": data("f32", (3,))}, history=0)
     assert debugger.run().reason == "end"
-    debugger.machine.journal.clear()
-    assert isinstance(debugger.allocation, InspectedAllocation)
-    assert len(debugger.allocation.unwritten) <= 1
+    debugger.control.machine.journal.clear()
+    assert isinstance(debugger.loaded.allocation, InspectedAllocation)
+    assert len(debugger.loaded.allocation.unwritten) <= 1

@@ -19,6 +19,7 @@ from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from tests.engine.memory.differences import Difference, first_difference
 from tests.engine.programs import runnable
+from tests.presence import present
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -64,7 +65,7 @@ def shortened(name: str) -> Plan:
         slot = code.slot_of.get(name)
         slots = [each for each in by_liveness(code, pc) if each != slot]
         if pc < len(code.nodes) and slot in by_liveness(code, pc + 1):
-            slots.append(slot)
+            slots.append(present(slot))
         return slots
 
     return plan
@@ -75,7 +76,7 @@ def twice(name: str) -> Plan:
 
     def plan(code: Code, pc: int) -> Sequence[int]:
         slot = code.slot_of.get(name)
-        again = [slot] if pc > 0 and slot in by_liveness(code, pc - 1) else []
+        again = [present(slot)] if pc > 0 and slot in by_liveness(code, pc - 1) else []
         return [*by_liveness(code, pc), *again]
 
     return plan
@@ -199,7 +200,7 @@ def test_any_shortened_lifetime_of_the_entry_graph_is_reported_at_its_last_reade
     text: str, data: Any
 ) -> None:
     program = nncdbg.parse(text)
-    code = nncdbg.Debugger(program, INPUTS).machine.frames[0].code
+    code = nncdbg.Debugger(program, INPUTS).control.machine.frames[0].code
     names = _shortenable(code)
     assume(names)
     name = data.draw(st.sampled_from(names))
@@ -316,10 +317,10 @@ def test_a_digest_depends_on_all_bits_except_nan_payloads(one: Any, other: Any, 
 
 def test_blocks_of_the_arena_are_aligned() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(BLOCKS), INPUTS, allocator="arena")
-    while not debugger.machine.ended:
-        frame, pc = debugger.machine.frames[-1], debugger.machine.frames[-1].pc
+    while not debugger.control.machine.ended:
+        frame, pc = debugger.control.machine.frames[-1], debugger.control.machine.frames[-1].pc
         is_op = frame.code.instructions[pc][0] is not None
         debugger.step_into()
         if is_op:
-            result: Any = frame.slots[frame.code.targets[pc]]
+            (result,) = frame.code.results_of(pc, frame.slots)
             assert address_of(result) % 64 == 0

@@ -97,11 +97,11 @@ def test_results_are_at_their_planned_offsets() -> None:
     debugger = placed(allocation)
     wanted = {name: place.offset for (_, name), place in plan.places.items()}
     seen = {}
-    while not debugger.machine.ended:
-        frame = debugger.machine.frames[-1]
+    while not debugger.control.machine.ended:
+        frame = debugger.control.machine.frames[-1]
         debugger.step_over()
-        if not debugger.machine.ended:
-            content: Any = frame.slots[frame.code.targets[frame.pc - 1]]
+        if not debugger.control.machine.ended:
+            (content,) = frame.code.results_of(frame.pc - 1, frame.slots)
             base = address_of(allocation._space.memory)
             seen[frame.code.nodes[frame.pc - 1].outputs[0].name] = address_of(content) - base
     assert seen == wanted

@@ -132,7 +132,7 @@ def test_memory_of_numpy_is_copied_once_and_then_shared(allocator: str) -> None:
     debugger, plain = started(allocator=allocator)
     debugger.set_value("x", 1.0, (0,))
     debugger.set_value("x", 2.0, (1,))
-    frame = debugger.machine.frames[0]
+    frame = debugger.control.machine.frames[0]
     assert _private_bytes(frame.slots[frame.code.slot_of["x"]]) <= 3 * 4096
     np.testing.assert_array_equal(debugger.value("x")[:4], [1.0, 2.0, 2.0, 3.0])
     np.testing.assert_array_equal(debugger.value("h")[:4], [-1.0, -2.0, -2.0, -3.0])

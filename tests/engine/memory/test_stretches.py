@@ -34,8 +34,8 @@ def started(allocator: str) -> nncdbg.Debugger:
 
 def state(debugger: nncdbg.Debugger) -> list[Any]:
     """The block of each value: location, holders, the statement that freed it, the next owner."""
-    allocation: Any = debugger.allocation
-    frame = debugger.machine.frames[0]
+    allocation: Any = debugger.loaded.allocation
+    frame = debugger.control.machine.frames[0]
     rows: list[Any] = [allocation.live_bytes(), allocation.heap.peak_bytes, allocation.heap.layout]
     for name in NAMES:
         block = allocation.block_of(frame.slots[frame.code.slot_of[name]])
@@ -47,7 +47,7 @@ def state(debugger: nncdbg.Debugger) -> list[Any]:
 
 
 def bytes_of(debugger: nncdbg.Debugger) -> bytes:
-    allocation: Any = debugger.allocation
+    allocation: Any = debugger.loaded.allocation
     return b"".join(bytes(raw) for raw in allocation.heap.raw)
 
 

@@ -11,6 +11,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.errors import UsageError
 from tests.engine.planted import Planted, bumped, x_of
+from tests.presence import present
 
 NET = """#nncdbg 1
 opset 18
@@ -48,13 +49,13 @@ def straight(count: int) -> str:
 def test_kernels_agree_with_their_micro_programs() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, check="micro")
     assert debugger.run().reason == "end"
-    coverage = debugger.micro.coverage
+    coverage = present(debugger.micro).coverage
     assert (len(coverage.statements), coverage.runs, coverage.failed) == (3, 3, {})
     assert {op: len(seen) for op, seen in coverage.without.items()} == {"Transpose": 1}
     plain = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)})
     plain.run()
-    np.testing.assert_array_equal(debugger.outputs["y"], plain.outputs["y"])
-    assert debugger.machine.tick == plain.machine.tick
+    np.testing.assert_array_equal(present(debugger.outputs)["y"], present(plain.outputs)["y"])
+    assert debugger.control.machine.tick == plain.control.machine.tick
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "poison", "plain"])
@@ -67,13 +68,13 @@ def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator:
         check="micro",
     )
     stop = debugger.run()
-    assert (stop.reason, stop.finding.kind, stop.node.op, stop.line) == (
+    assert (stop.reason, present(stop.finding).kind, present(stop.node).op, stop.line) == (
         "exception",
         "micro",
         "LogSoftmax",
         7,
     )
-    disagreement = debugger.micro.disagreement
+    disagreement = present(present(debugger.micro).disagreement)
     assert (disagreement.name, disagreement.kernel.shape, disagreement.micro.shape) == ("c", (2, 4), (2, 4))
     np.testing.assert_allclose(disagreement.kernel[:, 0] - disagreement.micro[:, 0], 0.01, rtol=1e-3)
     np.testing.assert_allclose(disagreement.kernel[:, 1:], disagreement.micro[:, 1:], rtol=1e-5)
@@ -85,10 +86,10 @@ def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator:
 def test_going_back_does_not_repeat_checks() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, allocator="arena", check="micro")
     debugger.run()
-    runs = debugger.micro.coverage.runs
+    runs = present(debugger.micro).coverage.runs
     debugger.step_back()
     debugger.step_back()
-    assert debugger.micro.coverage.runs == runs
+    assert present(debugger.micro).coverage.runs == runs
 
 
 def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
@@ -96,7 +97,7 @@ def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
     debugger.step_into(micro=True)
     while debugger.frames[0].code.formula is not None:
         debugger.step_over()
-    assert debugger.micro.coverage.runs == 0
+    assert present(debugger.micro).coverage.runs == 0
 
 
 def test_errors_of_check_and_catch_name_the_requirement() -> None:
@@ -117,7 +118,7 @@ def test_errors_of_check_and_catch_name_the_requirement() -> None:
     )
     quiet.uncatch("micro")
     assert quiet.run().reason == "end"
-    assert quiet.micro.disagreement is not None
+    assert present(quiet.micro).disagreement is not None
 
 
 # -- infinite loops ------------------------------------------------------------------------------
@@ -128,9 +129,9 @@ def test_an_infinite_loop_stops_after_every_max_ops_statements() -> None:
     stop = debugger.run()
     assert stop.reason == "pause"
     assert "max-ops 100" in stop.detail
-    assert debugger.machine.tick == 100
+    assert debugger.control.machine.tick == 100
     assert debugger.run().reason == "pause"
-    assert debugger.machine.tick == 200
+    assert debugger.control.machine.tick == 200
     debugger.step_back()
     assert debugger.step_over().reason == "step"
     debugger.restart()
@@ -141,13 +142,13 @@ def test_an_infinite_loop_stops_after_every_max_ops_statements() -> None:
 def test_a_straight_program_stops_exactly_at_max_ops(count: int) -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(straight(1000)), {"x": x_of(4)}, max_ops=count)
     stop = debugger.run()
-    assert (stop.reason, debugger.machine.tick) == ("pause", count)
+    assert (stop.reason, debugger.control.machine.tick) == ("pause", count)
     assert stop.detail == f"the program has not ended after {count} statements (max-ops {count})"
     assert stop.node is not None
     assert stop.node.outputs[0].name == f"v{count + 1}"
     while (stop := debugger.run()).reason == "pause":
         pass
-    assert (stop.reason, debugger.machine.tick) == ("end", 1001)
+    assert (stop.reason, debugger.control.machine.tick) == ("end", 1001)
 
 
 @pytest.mark.parametrize("count", [1000, 1001, 5000])
@@ -162,10 +163,10 @@ def test_breakpoints_and_steps_count_toward_max_ops() -> None:
     for line in (4, 5, 6, 7):
         debugger.break_at(line=line, when="1 > 2")
     assert debugger.run().reason == "pause"
-    assert debugger.machine.tick == 21
+    assert debugger.control.machine.tick == 21
     stops = [debugger.step_into().reason for _ in range(22)]
     assert stops == ["step"] * 21 + ["pause"]
-    assert debugger.machine.tick == 42
+    assert debugger.control.machine.tick == 42
 
 
 def test_a_finding_at_the_limit_is_reported() -> None:
@@ -173,7 +174,7 @@ def test_a_finding_at_the_limit_is_reported() -> None:
     debugger = nncdbg.Debugger(program, {"x": np.ones(4, np.float32)}, max_ops=2)
     debugger.catch("nan")
     stop = debugger.run()
-    assert (stop.reason, debugger.machine.tick) == ("exception", 2)
+    assert (stop.reason, debugger.control.machine.tick) == ("exception", 2)
 
 
 def test_max_ops_is_at_least_one() -> None:
@@ -185,7 +186,7 @@ def test_max_ops_is_at_least_one() -> None:
 def test_replays_and_go_to_are_not_counted() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(FOREVER), {"x": x_of(4)}, max_ops=100)
     assert debugger.go_to(500).reason == "goto"
-    assert debugger.machine.tick == 500
+    assert debugger.control.machine.tick == 500
     debugger.go_to(10)
     assert debugger.go_to(80).reason == "goto"
 
@@ -253,5 +254,5 @@ def test_every_example_agrees_with_its_micro_programs(repository: Path) -> None:
         debugger = nncdbg.Debugger(nncdbg.load(path), check="micro")
         debugger.uncatch("uninitialized")
         assert debugger.run().reason == "end", path
-        assert debugger.micro.disagreement is None
-        assert debugger.micro.coverage.failed == {}
+        assert present(debugger.micro).disagreement is None
+        assert present(debugger.micro).coverage.failed == {}

@@ -13,6 +13,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete
 from tests.engine.ops.onnx_cases import execute, execute_into, type_of
+from tests.presence import present
 
 FLOATS = ["f16", "bf16", "f32", "f64"]
 INTEGERS = ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"]
@@ -172,7 +173,7 @@ def test_where_keeps_every_bit(dtype: str) -> None:
         x, y = np.array(["a", "b"], object), np.array(["c"], object)
     else:
         x, y = np.array([1, 0]).astype(NUMPY[dtype]), np.array([1]).astype(NUMPY[dtype])
-    z = execute(lookup("Where", 16), 16, {}, [np.array([[True, False], [False, True]]), x, y])[0]
+    z = execute(present(lookup("Where", 16)), 16, {}, [np.array([[True, False], [False, True]]), x, y])[0]
     assert z.dtype == x.dtype
     assert z.tolist() == [[x[0], y[0]], [y[0], x[1]]]
 
@@ -209,7 +210,7 @@ def test_log_sum_exp_neither_overflows_nor_loses_infinities() -> None:
 
 def test_nan_sorts_as_the_greatest_value() -> None:
     x = np.array([1.0, np.nan, 3.0], np.float32)
-    values, indices = execute(lookup("TopK", 11), 11, {}, [x, np.array([2])], 2)
+    values, indices = execute(present(lookup("TopK", 11)), 11, {}, [x, np.array([2])], 2)
     np.testing.assert_array_equal(values, [np.nan, 3])
     assert indices.tolist() == [1, 2]
     assert both("ArgMax", [x], axis=0).tolist() == [1]
@@ -225,7 +226,7 @@ def test_topk_by_partition_equals_topk_by_sort(largest: int, case: str) -> None:
     if case == "nan":
         x[generator.random(x.shape) < 0.1] = np.nan
     k = np.array([9])
-    values, indices = execute(lookup("TopK", 11), 11, {"largest": largest}, [x, k], 2)
+    values, indices = execute(present(lookup("TopK", 11)), 11, {"largest": largest}, [x, k], 2)
     key = np.where(np.isnan(x), np.inf, x)
     order = np.stack(
         [sorted(range(200), key=lambda j: (-row[j] if largest else row[j], j))[:9] for row in key]
@@ -310,7 +311,7 @@ def test_bit_shifts_past_the_width() -> None:
 
 def test_topk_beyond_the_axis_size() -> None:
     with pytest.raises(RunError, match="needs 5 elements, but the axis has 2"):
-        execute(lookup("TopK", 11), 11, {}, [np.zeros(2), np.array([5])], 2)
+        execute(present(lookup("TopK", 11)), 11, {}, [np.zeros(2), np.array([5])], 2)
 
 
 @pytest.mark.parametrize(
@@ -319,11 +320,11 @@ def test_topk_beyond_the_axis_size() -> None:
 def test_scalars_give_arrays(name: str, dtype: str) -> None:
     x = np.array(3, NUMPY[dtype])
     inputs = {"Where": [np.array(True), x, x], "Erf": [x]}.get(name, [x, x])
-    y = execute(lookup(name, 18), 18, {}, inputs)[0]
+    y = execute(present(lookup(name, 18)), 18, {}, inputs)[0]
     assert isinstance(y, np.ndarray)
     assert y.shape == ()
 
 
 def test_split_sizes_must_add_up() -> None:
     with pytest.raises(GraphError, match="do not add up to 5"):
-        execute(lookup("Split", 13), 13, {}, [np.zeros(5), np.array([2, 2])], 2)
+        execute(present(lookup("Split", 13)), 13, {}, [np.zeros(5), np.array([2, 2])], 2)

@@ -11,9 +11,9 @@ from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.erf import erf_plain
 from tests.engine.ops.onnx_cases import execute, execute_into, type_of
+from tests.presence import present
 
-ERF = lookup("Erf", 13)
-assert ERF is not None
+ERF = present(lookup("Erf", 13))
 
 
 def points(dtype: str) -> np.ndarray:

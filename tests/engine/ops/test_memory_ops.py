@@ -10,10 +10,10 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete, schema
 from tests.engine.ops.onnx_cases import assert_agrees, execute
+from tests.presence import present
 
-EMPTY = lookup("nncdbg.Empty", 1)
-assert EMPTY is not None
-assert EMPTY.infer is not None
+EMPTY = present(lookup("nncdbg.Empty", 1))
+INFER = present(EMPTY.infer)
 
 
 @pytest.mark.parametrize("dtype", sorted(NUMPY))
@@ -23,7 +23,7 @@ def test_every_dtype_and_init(dtype: str, init: str) -> None:
     if init in ("zeros", "ones") and dtype in ("str", "f8e8m0fnu"):
         pytest.skip("strings have no one, and E8M0 no zero")
     (x,) = execute(EMPTY, 1, attributes, ())
-    assert_agrees(EMPTY.infer(complete("nncdbg.Empty", 1, attributes), ())[0], x)
+    assert_agrees(INFER(complete("nncdbg.Empty", 1, attributes), ())[0], x)
     if init in ("zeros", "ones"):
         assert (x.astype(np.complex128) == (init == "ones")).all()
     elif dtype in (FLOATS - {"f4e2m1fn"}) | COMPLEX:
@@ -49,6 +49,6 @@ def test_the_signature_is_derived_from_the_kernel() -> None:
 )
 def test_wrong_attributes_are_graph_errors(attributes: dict[str, object], fact: str) -> None:
     with pytest.raises(GraphError, match=fact):
-        EMPTY.infer(complete("nncdbg.Empty", 1, attributes), ())
+        INFER(complete("nncdbg.Empty", 1, attributes), ())
     with pytest.raises(GraphError, match=fact):
         execute(EMPTY, 1, attributes, ())

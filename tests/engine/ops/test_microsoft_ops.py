@@ -25,6 +25,7 @@ from tests.engine.ops import (
     test_microsoft_tensors,
 )
 from tests.engine.ops.against_runtime import Row, by_nncdbg, program_of
+from tests.presence import present
 
 TABLES = (
     test_microsoft_attention,
@@ -79,7 +80,7 @@ def test_a_formula_is_straight_line_code(row: Row) -> None:
         return
     debugger = nncdbg.Debugger(program, dict(_inputs(row)), statistics=False)
     debugger.step_into(micro=True)
-    code = debugger.machine.frames[-1].code
+    code = debugger.control.machine.frames[-1].code
     assert code.formula is not None, f"{node.op} is stepped into its formula"
     assert not any(inner.subgraphs for inner in code.nodes)
 
@@ -113,8 +114,8 @@ def test_a_schema_has_names_types_and_defaults() -> None:
     assert [p.variadic for p in variadic.inputs] == [False, False, True]
     assert schema("com.microsoft.NoSuchOp", 1) is None
     assert schema("SimplifiedLayerNormalization", 17) is not None
-    assert schema("LayerNormalization", 13).since == 1
-    assert schema("LayerNormalization", 17).since == 17
+    assert present(schema("LayerNormalization", 13)).since == 1
+    assert present(schema("LayerNormalization", 17)).since == 17
 
 
 def test_a_wrong_attribute_is_refused() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.search import same_file
-from nncdbg.engine.stopping.control import LogMessage
+from nncdbg.engine.stopping.stops import LogMessage
+from tests.presence import present
 
 MODEL = """#nncdbg 1
 opset 18
@@ -98,7 +99,7 @@ def test_breakpoints_at_a_statement_of_a_block_and_of_a_micro_program(debugger: 
 
 
 def test_a_group_of_breakpoints_takes_effect_together(debugger: nncdbg.Debugger) -> None:
-    with debugger.breakpoints.together():
+    with debugger.breakpoints.traps.together():
         first = debugger.break_at(op="Softmax")
         debugger.break_at(op="Neg")
         debugger.delete(first.number)
@@ -107,14 +108,14 @@ def test_a_group_of_breakpoints_takes_effect_together(debugger: nncdbg.Debugger)
 
 def test_messages_of_logpoints_are_sent_during_the_run(debugger: nncdbg.Debugger) -> None:
     messages: list[tuple[LogMessage, int]] = []
-    debugger.said = lambda message: messages.append((message, debugger.machine.tick))
+    debugger.control.said = lambda message: messages.append((message, debugger.control.machine.tick))
     debugger.break_at(line=8, log="{$iter}: {$op} {$iter + 1}")
     debugger.break_at(value="t", when="any(%t == %t)", log="after")
     debugger.run()
     assert [message.text for message, _ in messages][:3] == ["0: Neg 1", "after", "1: Neg 2"]
     assert {message.line for message, _ in messages} == {8}
     assert [tick for _, tick in messages] == sorted({tick for _, tick in messages})
-    assert debugger.messages == []
+    assert debugger.control.messages == []
 
 
 LOOP = """#nncdbg 1
@@ -132,7 +133,7 @@ graph @main(%x: f32[]) -> (%y: f32[]) {
 def grown(allocator: str = "debug") -> tuple[nncdbg.Debugger, list[str]]:
     debugger = nncdbg.Debugger(nncdbg.parse(LOOP), {"x": np.float32(1)}, allocator=allocator)
     said: list[str] = []
-    debugger.said = lambda message: said.append(f"{message.line}: {message.text}")
+    debugger.control.said = lambda message: said.append(f"{message.line}: {message.text}")
     return debugger, said
 
 
@@ -172,10 +173,10 @@ def test_a_condition_on_the_result_stops_after_the_statement_forward_and_backwar
     assert (stop.line, stop.reason, debugger.evaluate("$iter")) == (5, "breakpoint", 1)
     assert debugger.value("%t") == 8
     assert stop.detail.endswith(": after the statement, as the condition reads its result")
-    tick = debugger.machine.tick
+    tick = debugger.control.machine.tick
     assert debugger.run().line == 5
     back = debugger.reverse_continue()
-    assert (back.line, back.detail, debugger.machine.tick) == (5, stop.detail, tick)
+    assert (back.line, back.detail, debugger.control.machine.tick) == (5, stop.detail, tick)
     assert debugger.reverse_continue().reason == "entry"
 
 
@@ -198,15 +199,15 @@ def test_condition_of_a_breakpoint_can_change_and_be_removed() -> None:
     found = debugger.break_at(op="Mul")
     debugger.breakpoints.set_condition(found.number, "$iter == 1")
     assert str(found) == "op Mul if $iter == 1"
-    assert debugger.run().frame.iteration == 1
+    assert present(debugger.run().frame).iteration == 1
     debugger.breakpoints.set_condition(found.number, "%t > 0")
     assert found.note == "the condition reads the result, so it is evaluated after the statement"
     stop = debugger.run()
-    assert (stop.frame.iteration, debugger.frames[0].pc) == (1, 1)
+    assert (present(stop.frame).iteration, debugger.frames[0].pc) == (1, 1)
     debugger.breakpoints.set_condition(found.number, None)
     assert (found.condition, found.note) == (None, "")
     stop = debugger.run()
-    assert (stop.frame.iteration, debugger.frames[0].pc) == (2, 0)
+    assert (present(stop.frame).iteration, debugger.frames[0].pc) == (2, 0)
     with pytest.raises(nncdbg.NncdbgError, match="no breakpoint 9"):
         debugger.breakpoints.set_condition(9, "1 > 0")
     with pytest.raises(nncdbg.NncdbgError):
@@ -218,10 +219,10 @@ def test_ignored_hits_do_not_stop_but_count() -> None:
     debugger, _ = grown()
     found = debugger.break_at(op="Mul")
     debugger.breakpoints.ignore(found.number, 1)
-    assert debugger.run().frame.iteration == 1
+    assert present(debugger.run().frame).iteration == 1
     assert found.count == 2
     debugger.breakpoints.ignore(found.number, 0)
-    assert debugger.run().frame.iteration == 2
+    assert present(debugger.run().frame).iteration == 2
 
 
 def test_breakpoint_reports_the_line_it_moved_to(debugger: nncdbg.Debugger) -> None:
@@ -232,16 +233,16 @@ def test_breakpoint_reports_the_line_it_moved_to(debugger: nncdbg.Debugger) -> N
 
 def test_watched_expression_stops_where_its_result_changes_forward_and_backward() -> None:
     debugger, _ = grown()
-    found = debugger.watch_expression("%s > 3")
+    found = debugger.breakpoints.add({"watch": "%s > 3"})
     stop = debugger.run()
-    assert (stop.reason, stop.frame.iteration) == ("data", 1)
+    assert (stop.reason, present(stop.frame).iteration) == ("data", 1)
     assert stop.detail == "breakpoint 1, watch %s > 3: false -> true"
     assert debugger.run().reason == "end"
     assert debugger.reverse_continue().detail == "breakpoint 1, watch %s > 3: false -> true"
     debugger.restart()
     assert str(found.changes) == ""
     debugger.delete(found.number)
-    debugger.watch_expression("%t[...] // 8", when="$iter > 0")
+    debugger.breakpoints.add({"watch": "%t[...] // 8"}, when="$iter > 0")
     assert debugger.run().detail.endswith(": 1.")
     assert debugger.run().detail.endswith(": 1. -> 2.")
 
@@ -249,19 +250,19 @@ def test_watched_expression_stops_where_its_result_changes_forward_and_backward(
 @pytest.mark.parametrize("text", ["%a[2, 0]", "%a[0, 0, 0]", "%x[-3, 0]", "%t[0, 4]"])
 def test_watch_of_an_element_outside_of_the_value_is_refused(debugger: nncdbg.Debugger, text: str) -> None:
     with pytest.raises(nncdbg.UsageError) as caught:
-        debugger.watch_expression(text)
+        debugger.breakpoints.add({"watch": text})
     assert caught.value.message.startswith(f"{text} is not an element of f32[2,4]: ")
     assert debugger.breakpoints == []
 
 
 @pytest.mark.parametrize("text", ["%a[1, 3]", "%a[-2]", "%a[0:9]", "%a[%i]", "%t[argmax(%t[0])]"])
 def test_watch_of_an_element_inside_of_the_value_is_accepted(debugger: nncdbg.Debugger, text: str) -> None:
-    assert debugger.watch_expression(text).number == 1
+    assert debugger.breakpoints.add({"watch": text}).number == 1
 
 
 def test_assertion_stops_after_the_statement_that_makes_it_false() -> None:
     debugger, _ = grown()
-    debugger.assert_true("max(%t) < 7")
+    debugger.breakpoints.add({"assert": "max(%t) < 7"})
     stop = debugger.run()
     assert (stop.reason, stop.line, debugger.evaluate("%t")) == ("data", 5, 8)
     assert debugger.run().line == 5
@@ -270,11 +271,11 @@ def test_assertion_stops_after_the_statement_that_makes_it_false() -> None:
 
 def test_assertion_on_out_covers_every_statement() -> None:
     debugger, _ = grown()
-    debugger.assert_true("$out != 8")
+    debugger.breakpoints.add({"assert": "$out != 8"})
     stop = debugger.run()
-    assert (stop.line, stop.frame.iteration) == (5, 1)
+    assert (stop.line, present(stop.frame).iteration) == (5, 1)
     debugger, _ = grown()
-    debugger.assert_true("all(isfinite($out))")
+    debugger.breakpoints.add({"assert": "all(isfinite($out))"})
     assert debugger.run().reason == "end"
 
 
@@ -282,7 +283,7 @@ def test_watched_expressions_without_a_value_are_refused() -> None:
     debugger, _ = grown()
     for text in ("1 > 2", "$iter < 3"):
         with pytest.raises(nncdbg.NncdbgError, match="reads no value"):
-            debugger.assert_true(text)
+            debugger.breakpoints.add({"assert": text})
     with pytest.raises(nncdbg.NncdbgError):
-        debugger.watch_expression("max(%nope)")
+        debugger.breakpoints.add({"watch": "max(%nope)"})
     assert debugger.breakpoints == []

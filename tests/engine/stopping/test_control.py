@@ -9,7 +9,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.stopping.control import Stop
+from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import Supervision
 from tests.engine.time.test_visits import debugger_of, here, on
 
@@ -78,19 +78,19 @@ def test_proceed_at_the_destination_executes_nothing(debugger: Debugger) -> None
     journey = debugger.control.journey
     assert journey is not None
     debugger.step_out()
-    tick = debugger.machine.tick
+    tick = debugger.control.machine.tick
     assert debugger.move(debugger.control.proceed, journey).line == 6
-    assert debugger.machine.tick == tick
+    assert debugger.control.machine.tick == tick
 
 
 def test_stop_here_reports_a_breakpoint_at_the_first_statement(debugger: Debugger) -> None:
     mine, other = debugger.break_at(line=4), debugger.break_at(line=4)
-    stop = debugger.stop_here({mine.number})
+    stop = debugger.control.stop_here({mine.number})
     assert stop is not None
     assert stop.breakpoints == (mine.number,)
     assert (mine.count, other.count) == (1, 0)
-    assert debugger.stop_here(set()) is None
-    assert debugger.machine.tick == 0
+    assert debugger.control.stop_here(set()) is None
+    assert debugger.control.machine.tick == 0
 
 
 def test_run_without_heed_ignores_breakpoints_and_findings(debugger: Debugger) -> None:
@@ -116,10 +116,10 @@ def test_move_to_ignores_breakpoints_and_findings() -> None:
     debugger.catch("nan")
     stop = debugger.run()
     assert stop.reason == "exception"
-    last = len(debugger.machine.frames[0].code.nodes)
+    last = len(debugger.control.machine.frames[0].code.nodes)
     debugger.restart()
-    for line in range(1, len(debugger.listing.lines)):
-        site = debugger.listing.site(line)
+    for line in range(1, len(debugger.loaded.listing.lines)):
+        site = debugger.loaded.listing.site(line)
         if site is not None and site.path == ("main",):
             debugger.break_at(line=line)
     stop = debugger.move(debugger.control.move_to, on(("main",)), last)
@@ -133,10 +133,10 @@ def test_move_to_ignores_breakpoints_and_findings() -> None:
 def test_move_to_an_unreachable_statement_leaves_the_program_unmoved() -> None:
     debugger = debugger_of("first_steps.nnc")
     debugger.step_over()
-    before = debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()
+    before = debugger.control.machine.tick, here(debugger), debugger.value("%h").tobytes()
     with pytest.raises(nncdbg.NncdbgError, match="ends before it reaches this statement"):
         debugger.move(debugger.control.move_to, on(("layer",)), 0)
-    assert (debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()) == before
+    assert (debugger.control.machine.tick, here(debugger), debugger.value("%h").tobytes()) == before
     assert debugger.run().reason == "end"
 
 
@@ -150,7 +150,7 @@ def test_actions_between_statements_run_during_a_replay() -> None:
     debugger = debugger_of("refine_loop.nnc", allocator="arena")
     debugger.run()
     done: list[int] = []
-    debugger.control.between_statements(lambda: done.append(debugger.machine.tick))
+    debugger.control.between_statements(lambda: done.append(debugger.control.machine.tick))
     debugger.reverse_continue()
     assert len(done) == 1
     assert done[0] > 0

@@ -7,6 +7,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.values.editing import late_decisions
+from tests.presence import present
 
 TEXT = """graph @main(%x: f32[2]) -> (%y: f32[2]) {
   %h: f32[2] = Add(%x, 1.0)
@@ -60,10 +61,10 @@ def test_both_edits_persist_after_a_restart(debugger: nncdbg.Debugger) -> None:
     debugger.set_value("a", 10)
     debugger.set_value("x", 5)
     debugger.run()
-    outputs = debugger.outputs["y"]
+    outputs = present(debugger.outputs)["y"]
     debugger.restart()
     debugger.run()
-    np.testing.assert_array_equal(debugger.outputs["y"], outputs)
+    np.testing.assert_array_equal(present(debugger.outputs)["y"], outputs)
     # The first iteration gives 10 + 5, the others add 1 + 5 each.
     assert outputs.tolist() == [27, 27]
 

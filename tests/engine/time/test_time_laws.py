@@ -45,14 +45,14 @@ class Oracle:
         debugger = started(self.text, **self.options)
         while True:
             for tick, name, number in self.edits:
-                if tick == debugger.machine.tick:
+                if tick == debugger.control.machine.tick:
                     debugger.set_value(name, number, (0,))
             self.states.append(state(debugger))
-            frame = debugger.machine.frames[-1]
+            frame = debugger.control.machine.frames[-1]
             self.places.append(
-                (len(debugger.machine.frames), debugger.loaded.line(frame.code, frame.pc) or 0)
+                (len(debugger.control.machine.frames), debugger.loaded.line(frame.code, frame.pc) or 0)
             )
-            if debugger.machine.ended:
+            if debugger.control.machine.ended:
                 return
             assert debugger.step_into().error is None
 
@@ -95,7 +95,7 @@ class Model:
 
 def move(debugger: nncdbg.Debugger, model: Model, kind: str, *given: Any) -> None:
     """Apply one move to the debugger and to the model."""
-    at_start, at_end = model.tick == 0, debugger.machine.ended
+    at_start, at_end = model.tick == 0, debugger.control.machine.ended
     if kind == "next" and not at_end:
         debugger.step_into()
         model.tick += 1
@@ -103,7 +103,7 @@ def move(debugger: nncdbg.Debugger, model: Model, kind: str, *given: Any) -> Non
         debugger.step_back_into()
         model.tick -= 1
     elif kind == "over" and not at_end:
-        depth = len(debugger.machine.frames)
+        depth = len(debugger.control.machine.frames)
         debugger.step_over()
         model.tick += 1
         while model.tick < model.here.end and model.here.places[model.tick][0] > depth:
@@ -111,8 +111,8 @@ def move(debugger: nncdbg.Debugger, model: Model, kind: str, *given: Any) -> Non
     elif kind in ("back over", "back out") and not at_start:
         debugger.step_back() if kind == "back over" else debugger.reverse_step_out()
         # The new tick depends on the stack; the caller compares the state at this tick.
-        assert debugger.machine.tick < model.tick
-        model.tick = debugger.machine.tick
+        assert debugger.control.machine.tick < model.tick
+        model.tick = debugger.control.machine.tick
     elif kind == "restart":
         debugger.restart()
         model.tick = 0
@@ -125,7 +125,7 @@ def move(debugger: nncdbg.Debugger, model: Model, kind: str, *given: Any) -> Non
             debugger.set_value(name, given[1], (0,))
         except nncdbg.RunError:
             # A dependent of the value needs memory that the arena has reused, so the edit was refused.
-            if debugger.allocation.retains:
+            if debugger.loaded.allocation.retains:
                 raise
         else:
             model.fork(name, given[1])
@@ -150,7 +150,7 @@ def move(debugger: nncdbg.Debugger, model: Model, kind: str, *given: Any) -> Non
 def _settable(debugger: nncdbg.Debugger, number: int) -> str:
     """The name of a vector computed in the innermost frame or the entry graph."""
     found = ["x", "z"]
-    for name in debugger.machine.frames[-1].code.slot_of:
+    for name in debugger.control.machine.frames[-1].code.slot_of:
         with suppress(nncdbg.NncdbgError):
             value = debugger.value(name)
             is_in_frame = debugger.values.place(name).depth is not None
@@ -162,7 +162,7 @@ def _settable(debugger: nncdbg.Debugger, number: int) -> str:
 def _reverse_continue(debugger: nncdbg.Debugger, model: Model, at: int) -> None:
     """Set a breakpoint at the line of an earlier tick and go back to its last hit."""
     line = model.here.places[min(at, model.tick - 1)][1]
-    if not line or debugger.listing.next_site(line) is None:
+    if not line or debugger.loaded.listing.next_site(line) is None:
         return
     breakpoint = debugger.break_at(line=line)
     hits = [tick for tick in range(model.tick) if model.here.places[tick][1] in breakpoint.lines]
@@ -189,7 +189,7 @@ def test_the_state_is_a_function_of_branch_and_tick(options: dict[str, Any]) -> 
         model = Model(text, reference)
         for each in moves:
             move(debugger, model, *each)
-            assert (debugger.timeline.branch, debugger.machine.tick) == (model.branch, model.tick)
+            assert (debugger.timeline.branch, debugger.control.machine.tick) == (model.branch, model.tick)
             assert sorted(debugger.timeline.branches) == sorted(model.known)
             wanted = model.here.states[model.tick]
             assert _agree(state(debugger), wanted, whole=not options), each
@@ -239,7 +239,7 @@ def test_a_replay_applies_an_edit_inside_a_micro_program() -> None:
     debugger = started(MICRO)
     debugger.step_into(micro=True)
     debugger.step_over()
-    name = debugger.machine.frames[-1].code.nodes[0].outputs[0].name
+    name = debugger.control.machine.frames[-1].code.nodes[0].outputs[0].name
     debugger.set_value(name, 2.0)
     edited = state(debugger)
     debugger.run()
@@ -261,8 +261,8 @@ def test_a_micro_program_entered_before_an_edit_delays_it() -> None:
     debugger.set_value("b", 1.0)
     debugger.restart()
     debugger.step_into(micro=True)
-    inside = debugger.machine.frames[-1]
-    while debugger.machine.frames[-1] is inside:
+    inside = debugger.control.machine.frames[-1]
+    while debugger.control.machine.frames[-1] is inside:
         assert debugger.timeline.ahead, "not applied inside the micro program"
         debugger.step_over()
     debugger.run_to(line=5)
@@ -280,4 +280,4 @@ def test_going_back_drops_a_micro_program_without_later_edits() -> None:
     debugger.step_out()
     debugger.restart()
     debugger.step_over()
-    assert debugger.machine.tick == 1
+    assert debugger.control.machine.tick == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.time.timeline import JOURNAL
+from nncdbg.engine.time.checkpoints import JOURNAL
 
 LOOP = """\
 graph @main(%x: f32[1000], %n: i64[]) -> (%y: f32[1000]) {
@@ -28,9 +28,9 @@ def loop(iterations: int, **options: object) -> nncdbg.Debugger:
 def test_the_history_of_a_long_loop_is_bounded() -> None:
     debugger = loop(20_000)
     assert debugger.run().reason == "end"
-    assert len(debugger.machine.journal) <= JOURNAL
-    assert debugger.allocation.live_bytes() < 40e6
-    assert len(debugger.timeline._checkpoints) < 30
+    assert len(debugger.control.machine.journal) <= JOURNAL
+    assert debugger.loaded.allocation.live_bytes() < 40e6
+    assert len(debugger.timeline.checkpoints.states) < 30
 
 
 def test_go_to_any_iteration_of_a_long_loop() -> None:
@@ -53,7 +53,7 @@ def test_stepping_back_beyond_the_journal_moves_by_one_tick() -> None:
     debugger.go_to(400)
     for tick in range(399, 380, -1):
         debugger.step_back_into()
-        assert debugger.machine.tick == tick
+        assert debugger.control.machine.tick == tick
 
 
 def test_a_budget_bounds_the_values_that_a_straight_program_keeps() -> None:
@@ -62,7 +62,7 @@ def test_a_budget_bounds_the_values_that_a_straight_program_keeps() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"v0": "zeros"}, history="8MB")
     assert debugger.run().reason == "end"
     # 400 values of 400 kB each would be 160 MB.
-    assert debugger.allocation.live_bytes() < 16e6
+    assert debugger.loaded.allocation.live_bytes() < 16e6
     np.testing.assert_array_equal(debugger.value("v37")[:3], [37.0] * 3)
     np.testing.assert_array_equal(debugger.value("v400")[:3], [400.0] * 3)
     debugger.go_to(100)
@@ -80,7 +80,7 @@ def test_steps_forward_back_and_forward_give_the_same_bits() -> None:
         first.append({name: bytes(debugger.value(name)) for name in ("s", "i")})
     for _ in range(30):
         debugger.step_back_into()
-    assert debugger.machine.tick == 0
+    assert debugger.control.machine.tick == 0
     for seen in first:
         debugger.step_into()
         assert {name: bytes(debugger.value(name)) for name in ("s", "i")} == seen
@@ -93,7 +93,7 @@ def test_an_edit_survives_the_eviction_of_earlier_values() -> None:
     debugger.go_to(42)
     edited = debugger.value("noise").copy()
     debugger.run()
-    assert debugger.machine.floor > 100
+    assert debugger.control.machine.floor > 100
     debugger.go_to(42)
     np.testing.assert_array_equal(debugger.value("s"), np.full(1000, 5.0, np.float32))
     np.testing.assert_array_equal(debugger.value("noise"), edited)

@@ -10,7 +10,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.time import timeline
+from nncdbg.engine.time import checkpoints
+from nncdbg.engine.time.visits import last_visit
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -22,7 +23,7 @@ def debugger_of(name: str, **options: Any) -> nncdbg.Debugger:
 
 
 def here(debugger: nncdbg.Debugger) -> Moment:
-    frame = debugger.machine.frames[-1]
+    frame = debugger.control.machine.frames[-1]
     return frame.code.path, frame.pc
 
 
@@ -40,10 +41,10 @@ def recorded(debugger: nncdbg.Debugger) -> list[Moment]:
 
 def check(debugger: nncdbg.Debugger, moments: list[Moment]) -> None:
     """Check the last visit of every statement against the record, at the current tick."""
-    now = debugger.machine.tick
+    now = debugger.control.machine.tick
     for path, pc in set(moments):
         last = max((tick for tick, moment in enumerate(moments[:now]) if moment == (path, pc)), default=None)
-        assert debugger.timeline.last_visit(on(path), pc) == last, (path, pc, now)
+        assert last_visit(debugger.control.machine, on(path), pc) == last, (path, pc, now)
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena"])
@@ -51,32 +52,32 @@ def check(debugger: nncdbg.Debugger, moments: list[Moment]) -> None:
 def test_the_last_visit_agrees_with_the_record(name: str, allocator: str) -> None:
     debugger = debugger_of(name, allocator=allocator)
     moments = recorded(debugger)
-    end = debugger.machine.tick
+    end = debugger.control.machine.tick
     for tick in (end, end - 1, end // 2, end - 3, end // 3, 1, end // 2 + 1, 0):
         debugger.go_to(tick)
         check(debugger, moments)
 
 
 def test_visits_before_the_journal_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "JOURNAL", 4)
+    monkeypatch.setattr(checkpoints, "JOURNAL", 4)
     debugger = debugger_of("refine_loop.nnc")
     moments = recorded(debugger)
-    floor = debugger.machine.floor
+    floor = debugger.control.machine.floor
     assert floor > 0
     for path, pc in set(moments):
         last = max(tick for tick, moment in enumerate(moments[:-1]) if moment == (path, pc))
-        assert debugger.timeline.last_visit(on(path), pc) == (last if last >= floor else None)
+        assert last_visit(debugger.control.machine, on(path), pc) == (last if last >= floor else None)
 
 
 def test_step_back_enters_the_micro_program_only_if_it_was_entered_before() -> None:
     debugger = debugger_of("first_steps.nnc")
     debugger.run_to(line=13)
     debugger.step_into(micro=True)
-    inside = debugger.machine.frames[-1].code
+    inside = debugger.control.machine.frames[-1].code
     assert inside.formula is not None
     debugger.step_out()
     debugger.step_back(micro=True)
-    assert debugger.machine.frames[-1].code is inside
+    assert debugger.control.machine.frames[-1].code is inside
     debugger.reverse_step_out()
     debugger.step_over()
     debugger.step_back(micro=True)

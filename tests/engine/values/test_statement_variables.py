@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.stopping.control import LogMessage
+from nncdbg.engine.stopping.stops import LogMessage
 
 TEXT = """#nncdbg 1
 opset 18
@@ -85,7 +85,7 @@ def test_a_condition_on_operands_is_evaluated_before_the_statement(debugger: nnc
 
 def test_a_watch_and_a_logpoint_read_the_statement(debugger: nncdbg.Debugger) -> None:
     messages: list[LogMessage] = []
-    debugger.said = messages.append
+    debugger.control.said = messages.append
     debugger.break_at(line=10, log="{$iter}: {max($in0)} to {max($out)}")
     debugger.watch_value("%s", when="max($out) > 5")
     stop = debugger.run()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from nncdbg.engine.divergence.mixing import mixed_program
 from nncdbg.engine.errors import UsageError
 from nncdbg.nan_watch.bisection.bisection import Bisection
 from nncdbg.nan_watch.configuration import WatchConfiguration
-from nncdbg.terminal.main import main
 
 HEAD = "#nncdbg 1\nopset 21\n"
 X = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
@@ -259,9 +258,8 @@ def test_an_unknown_type_is_an_error() -> None:
 
 @pytest.fixture
 def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Callable[..., tuple[int, str, str]]
 ) -> Callable[..., tuple[int, str, str]]:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "rms.nnc").write_text(RMS)
     (tmp_path / "fine.nnc").write_text(FINE)
     (tmp_path / "int.nnc").write_text(
@@ -272,15 +270,7 @@ def command(
     )
     np.save(tmp_path / "x.npy", X)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(""))
-        code = main(["bisect", *arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        assert "internal error" not in out + err
-        return code, out, err
-
-    return run
+    return partial(command, "bisect")
 
 
 def test_the_command_prints_the_set_and_writes_the_program(command: Any, tmp_path: Path) -> None:

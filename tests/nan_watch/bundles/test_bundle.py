@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ from nncdbg.nan_watch.reduction.case import Case, case_of_program
 from nncdbg.nan_watch.reduction.sameness import Signature, found_first
 from nncdbg.opening.bundle import open_bundle
 from nncdbg.opening.tensor_file import Entry, pack, unpack, write_tensors
-from nncdbg.terminal.main import main
 
 LOG = """#nncdbg 1
 graph @main(%x: f32[2,3], %unused: f32[8]) -> (%z) {
@@ -42,22 +40,6 @@ graph @layer(%a, %b) -> (%c) {
 """
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`command(*arguments, typed="")` runs in an empty folder and returns (exit code, out, err)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str, typed: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-        code = main(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        assert "internal error" not in out + err
-        return code, out, err
-
-    return run
 
 
 def written(folder: Path, text: str, inputs: dict[str, Any], **fields: Any) -> Any:

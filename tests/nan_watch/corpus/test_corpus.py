@@ -228,7 +228,7 @@ sys.exit(report.exit_code)
     while not marker.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     document = json.loads(out)
     assert document["interrupted"] is True

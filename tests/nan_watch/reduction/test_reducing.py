@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from nncdbg.nan_watch.reduction.reducing import Job, verify
 from nncdbg.nan_watch.reduction.sameness import Probe, Signature, found_first
 from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
 from nncdbg.opening.bundle import open_bundle
-from nncdbg.terminal.main import main
 
 HEAD = "#nncdbg 1\nopset 21\n"
 
@@ -322,21 +321,12 @@ def test_a_state_contains_the_whole_case(tmp_path: Path) -> None:
 
 @pytest.fixture
 def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Callable[..., tuple[int, str, str]]
 ) -> Callable[..., tuple[int, str, str]]:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "chain.nnc").write_text(CHAIN)
     np.save(tmp_path / "x.npy", RANDOM)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(""))
-        code = main(["reduce", *arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        assert "internal error" not in out + err
-        return code, out, err
-
-    return run
+    return partial(command, "reduce")
 
 
 def test_the_command_prints_the_reduced_program(command: Any, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ export const tests = {
       await screen.line(/%scores.*MatMul.*\[\[/);
       await screen.picture("attached");
       await page.locator('.debug-toolbar [aria-label^="Disconnect"]').click();
-      await screen.gone(".debug-toolbar");
+      await screen.expectHidden(".debug-toolbar");
       await screen.until(() => output.includes("the program has ended"), "the program continues");
     } finally {
       program.kill();
@@ -49,7 +49,7 @@ export const tests = {
       await row.click();
       await screen.stoppedAt("%scores");
       await page.locator('.debug-toolbar [aria-label^="Disconnect"]').click();
-      await screen.gone(".debug-toolbar");
+      await screen.expectHidden(".debug-toolbar");
     } finally {
       program.kill();
     }
@@ -72,7 +72,7 @@ export const tests = {
     try {
       await screen.stoppedAt("%scores");
       await page.locator('.debug-toolbar [aria-label^="Disconnect"]').click();
-      await screen.gone(".debug-toolbar");
+      await screen.expectHidden(".debug-toolbar");
     } finally {
       program.kill();
       fs.rmSync(folder, { recursive: true });

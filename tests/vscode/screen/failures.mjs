@@ -68,7 +68,7 @@ export const tests = {
     await screen.toast("inside deadly.Op at line 5").waitFor();
     await screen.picture("crashed");
     await screen.see(BREAKPOINT);
-    await screen.gone(STOPPED);
+    await screen.expectHidden(STOPPED);
     await toast.locator(".monaco-button", { hasText: "Restart" }).click();
     await screen.stoppedAt("deadly.Op");
     await screen.stop();

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import net from "node:net";
 import path from "node:path";
-import { BEGUN, BREAKPOINT, launches } from "../screen.mjs";
+import { STARTING, BREAKPOINT, launches } from "../screen.mjs";
 
 const DIALOG = ".monaco-dialog-box";
 
@@ -63,7 +63,7 @@ export const tests = {
     await screen.openFile("first_steps.nnc");
     await breakIn(page, screen, "both.py", "dbg = ");
     await breakIn(page, screen, "both.py", "result = ");
-    await screen.pressUntil("F5", BEGUN, "the start of the sessions");
+    await screen.pressUntil("F5", STARTING, "the start of the sessions");
     await screen.stoppedAt("dbg = ");
     await screen.picture("python-stopped");
     // The server of the graphs answers while Python is stopped.
@@ -85,7 +85,7 @@ export const tests = {
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
     await breakIn(page, screen, "first_steps.nnc", "%scores");
-    await screen.pressUntil("F5", BEGUN, "the start of the sessions");
+    await screen.pressUntil("F5", STARTING, "the start of the sessions");
     await screen.stoppedAt("%scores");
     await screen.stop();
   },
@@ -96,7 +96,7 @@ export const tests = {
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
     await breakIn(page, screen, "first_steps.nnc", "%scores");
-    await screen.pressUntil("F5", BEGUN, "the start of the sessions");
+    await screen.pressUntil("F5", STARTING, "the start of the sessions");
     await screen.stoppedAt("%scores");
     const computed = '.view-line:has-text("%scores"):has-text("MatMul"):has-text("[[")';
     await screen.pressUntil("F10", computed, "a step of the graph");
@@ -112,13 +112,13 @@ export const tests = {
     await compound(workspace, () => 'print("nothing to debug")\n');
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
-    await screen.pressUntil("F5", `${BEGUN}, ${DIALOG}`, "the start of the session");
+    await screen.pressUntil("F5", `${STARTING}, ${DIALOG}`, "the start of the session");
     const dialog = page.locator(DIALOG, { hasText: "ended before it listened" });
     await dialog.waitFor();
     await screen.picture("python-ended-early");
     assert.match(await dialog.innerText(), /check its terminal/);
     await page.keyboard.press("Escape");
-    await screen.gone(".debug-toolbar");
+    await screen.expectHidden(".debug-toolbar");
   },
 
   async "a port in use is reported, and the program is not started"({ page, screen, workspace, open }) {
@@ -129,7 +129,7 @@ export const tests = {
       await compound(workspace, () => 'open("started", "w")\n', port);
       await open("debugpy");
       await screen.openFile("first_steps.nnc");
-      await screen.pressUntil("F5", `${BEGUN}, ${DIALOG}`, "the start of the session");
+      await screen.pressUntil("F5", `${STARTING}, ${DIALOG}`, "the start of the session");
       await page.locator(DIALOG, { hasText: `another program is already listening on 127.0.0.1:${port}` }).waitFor();
       await page.keyboard.press("Escape");
       assert.equal(fs.existsSync(path.join(workspace, "started")), false);

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
-import { BEGUN } from "../screen.mjs";
+import { STARTING } from "../screen.mjs";
 import { pageOf, pictures } from "./views.mjs";
 
 const SIZED = `#nncdbg 1
@@ -52,7 +52,7 @@ export const tests = {
     await open();
     await screen.openFile("unknown.nnc");
     await screen.click("Relu");
-    await screen.pressUntil("F5", `${BEGUN}, .tab:has-text("Run unknown.nnc with")`, "the start of a session");
+    await screen.pressUntil("F5", `${STARTING}, .tab:has-text("Run unknown.nnc with")`, "the start of a session");
     const form = await pageOf(page, screen, "form .words");
     assert.match(await form.locator(".words").innerText(), /input %x has no known type/);
     assert.equal(await page.locator(".monaco-dialog-box").count(), 0);

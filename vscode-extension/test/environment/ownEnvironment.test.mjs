@@ -1,5 +1,5 @@
-// The extension's own Python environment, made by a real Python from a wheel without dependencies, and by scripts
-// that stand in for a Python.  No network.
+// The extension's own Python environment, created by a real Python from a wheel without dependencies, and by
+// scripts that replace Python.  No network.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -35,7 +35,7 @@ function places(version = "1.0.0") {
   return { place, wheel, storage: path.join(place, "storage") };
 }
 
-/** A stand-in for a Python: notes how it is called and from where, and does what `cases` says. */
+/** A script that replaces Python: it logs its arguments and working folder, and runs the shell code `cases`. */
 function script(name, cases) {
   const file = path.join(folder, name);
   writeFileSync(file, `#!/bin/sh\necho "$PWD $*" >> '${file}.log'\n${cases}\n`, { mode: 0o755 });
@@ -49,7 +49,7 @@ const reporter = () => {
   return { lines, steps, line: (text) => lines.push(text), step: (text) => steps.push(text) };
 };
 
-test("a real Python makes the environment, whatever lies in the workspace and on PYTHONPATH", async () => {
+test("a real Python creates the environment, and ignores the workspace and PYTHONPATH", async () => {
   const { place, storage } = places();
   const workspace = path.join(folder, "workspace");
   mkdirSync(workspace);
@@ -84,7 +84,7 @@ test("each command is isolated, and starts outside of a workspace", async () => 
   assert.deepEqual(calls.filter((call) => !call.startsWith(`${storage} -I -`)), []);
 });
 
-test("what fails leaves no environment, and the reason is the last line", async () => {
+test("a failed installation leaves no environment, and the reason is the last line", async () => {
   const { place, storage } = places();
   const python = script("fails", `${MAKES}\n[ "$3" = pip ] && { echo "ERROR: no matching distribution" >&2; exit 1; }\nexit 0`);
   const environment = new Environment(place, storage);
@@ -93,7 +93,7 @@ test("what fails leaves no environment, and the reason is the last line", async 
   assert.deepEqual(readdirSync(storage), []);
 });
 
-test("an installation that is cancelled leaves no environment", async () => {
+test("a cancelled installation leaves no environment", async () => {
   const { place, storage } = places();
   const python = script("slow", `${MAKES}\n[ "$3" = pip ] && exec sleep 60\nexit 0`);
   const abort = new AbortController();
@@ -109,7 +109,7 @@ test("an installation that is cancelled leaves no environment", async () => {
   assert.deepEqual(readdirSync(storage), []);
 });
 
-test("a half-made environment, one of another wheel and one whose Python is gone are replaced", async () => {
+test("an incomplete environment, one of another wheel and one without its Python are replaced", async () => {
   const { place, wheel, storage } = places();
   const python = script("again", MAKES);
   const first = await new Environment(place, storage).install(python, reporter());
@@ -131,7 +131,7 @@ test("a half-made environment, one of another wheel and one whose Python is gone
   assert.equal(await newer.python(), second);
 });
 
-test("the first Python that is new enough is taken, and old ones are named", async () => {
+test("the first Python that is new enough is used, and old ones are listed in the error", async () => {
   const old = script("old", 'echo "3.9.18 /opt/old/python3.9"');
   const two = script("two", 'echo "2.7.18 /opt/two/python"');
   const odd = script("odd", "exit 1");

@@ -31,7 +31,7 @@ class Webview {
 async function opened(options, handlers = {}) {
   const webview = new Webview();
   const page = new Page(webview, editor.Uri.file(extension), { name: "map", title: "Map", ...options }, handlers);
-  for (let tries = 0; webview.html === undefined && tries < 500; tries++) {
+  for (let tries = 0; webview.html === undefined && tries < 6000; tries++) {
     await setTimeout(10);
   }
   return { webview, page };

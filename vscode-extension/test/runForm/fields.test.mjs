@@ -1,4 +1,4 @@
-// What the form "Run with" makes of its fields.
+// The fields of the form "Run with", and the launch configuration from them.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,7 +6,7 @@ import { bundled } from "../bundled.mjs";
 
 const { choicesOf, fieldOf, launchKeys, inputText } = await bundled("runForm/fields");
 
-test("the text of an input is a field of the form, and comes back as it was", () => {
+test("the text of an input becomes a field of the form, and converts back to the same text", () => {
   const fields = {
     "": ["", ""],
     zeros: ["zeros", ""],
@@ -25,13 +25,13 @@ test("the text of an input is a field of the form, and comes back as it was", ()
   }
 });
 
-test("what is empty is no key of a launch, and sizes are numbers", () => {
+test("an empty field is not a key of a launch, and sizes are numbers", () => {
   const choices = { inputs: { x: "ones", y: "" }, dims: { N: " 4", K: "" }, backend: "", seed: "7" };
   assert.deepEqual(launchKeys(choices), { inputs: { x: "ones" }, dims: { N: 4 }, backend: undefined, seed: 7 });
   assert.deepEqual(launchKeys({ inputs: {}, dims: {}, backend: "cupy", seed: "" }), { inputs: {}, dims: {}, backend: "cupy", seed: undefined });
 });
 
-test("a size that is no integer is refused by name", () => {
+test("a size that is not an integer is an error with its name", () => {
   for (const text of ["-1", "4.5", "many"]) {
     const choices = { inputs: {}, dims: { N: text }, backend: "", seed: "" };
     assert.throws(() => launchKeys(choices), { message: `the size N must be a non-negative integer, not "${text}"` });

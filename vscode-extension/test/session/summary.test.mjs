@@ -1,4 +1,4 @@
-// The summary of a run: its message, and what its buttons do.
+// The summary of a run: its message and its buttons.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -32,7 +32,7 @@ test("finite outputs are a short message", async () => {
   assert.deepEqual((await shown(ended([Y]))).messages, ["m.onnx has ended."]);
 });
 
-test("abnormal outputs and inputs are named", async () => {
+test("abnormal outputs and inputs are listed", async () => {
   const { messages } = await shown(ended([LOSS, Y, { ...LOSS, name: "%z" }], { inputs: [{ name: "%x", text: "" }] }));
   assert.deepEqual(messages, ["m.onnx has ended: %loss and 1 more has NaN and Inf. Input %x already has NaN or Inf."]);
 });

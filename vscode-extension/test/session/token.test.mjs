@@ -1,4 +1,4 @@
-// The token file of a server: a pure module, bundled as the extension bundles it.
+// The token file of a server: a module without the editor's API, bundled like in the extension.
 
 import assert from "node:assert/strict";
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
@@ -12,7 +12,7 @@ after(() => rmSync(folder, { recursive: true }));
 
 const { tokenOf } = await bundled("session/token");
 
-test("a token is read from a file that this user alone can read", async () => {
+test("a token is read from a file that only this user can read", async () => {
   process.env.XDG_STATE_HOME = path.join(folder, "state");
   const state = path.join(folder, "state", "nncdbg");
   mkdirSync(state, { recursive: true });

@@ -1,5 +1,5 @@
-// The grammar over the examples and over what they do not have: the scopes of single tokens.
-// As VS Code does it: vscode-textmate with oniguruma.
+// The grammar on the examples and on other statements: the scopes of single tokens.
+// The tests use vscode-textmate with oniguruma, like VS Code.
 
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";

@@ -1,4 +1,4 @@
-// The requests of a tensor view: early answers, versions, and answers that are kept.
+// The requests of a tensor view: early answers, versions, and kept answers.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -24,7 +24,7 @@ function requests() {
   return { sent, made: new TensorRequests(sessions, session, 7) };
 }
 
-/** Sends a request that is answered at once. */
+/** Sends a request and answers it immediately. */
 async function answered({ made, sent }, id, request, body) {
   const answer = made.answer(id, request, false);
   sent.at(-1).resolve(body);
@@ -68,7 +68,7 @@ test("a new moment cancels all requests", () => {
   assert.deepEqual(opened.sent.map(({ canceled }) => canceled), [true, true]);
 });
 
-test("kept answers are those of the last moment with answers, whole even if unchanged", async () => {
+test("kept answers are those of the last moment with answers, complete even if unchanged", async () => {
   const opened = requests();
   assert.equal(opened.made.kept, undefined);
   await answered(opened, 1, slice(9), { version: 5, data: "AA" });

@@ -94,7 +94,7 @@ async function seen() {
   return opened;
 }
 
-test("the values of a stop are requested once, before the editor asks for them", async () => {
+test("the values of a stop are requested once, before the editor's request", async () => {
   const { server, tracker, provide } = await seen();
   tracker.onDidSendMessage({ event: "stopped" });
   assert.deepEqual(server.requests[1].argument, { start: 1, end: 10 });

@@ -1,4 +1,4 @@
-// Views with a page: what a new page receives, and which choice counts.
+// Views with a page: the content of a new page, and the choices of the user.
 
 import assert from "node:assert/strict";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -12,7 +12,12 @@ import { editor } from "../editor.mjs";
 const { PageView } = await bundled("views/pageView");
 
 const extension = mkdtempSync(path.join(tmpdir(), "nncdbg-"));
-after(() => rmSync(extension, { recursive: true }));
+/** One for each page: it has its HTML, which is read from files of the extension. */
+const written = [];
+after(async () => {
+  await Promise.all(written);
+  rmSync(extension, { recursive: true });
+});
 mkdirSync(path.join(extension, "out", "webview"), { recursive: true });
 ["explain.js", "explain.css"].forEach((name) => writeFileSync(path.join(extension, "out", "webview", name), ""));
 
@@ -34,6 +39,7 @@ function view() {
   const open = () => {
     const sent = [];
     const webview = { onDidReceiveMessage: (listener) => (webview.receive = listener), postMessage: async (message) => void sent.push(message) };
+    written.push(new Promise((resolve) => Object.defineProperty(webview, "html", { set: resolve })));
     opened.resolveWebviewView({ visible: true, webview, onDidChangeVisibility: () => {}, onDidDispose: (listener) => (webview.dispose = listener) });
     return { sent, receive: (message) => webview.receive(message), close: () => webview.dispose() };
   };
@@ -62,7 +68,7 @@ test("the choice on a page is part of the next request", () => {
   assert.deepEqual(requests.at(-1).argument, { expression: "%h" });
 });
 
-test("a choice that VS Code kept with the page counts if there is no other", () => {
+test("a choice that VS Code kept with the page is used if there is no other", () => {
   const { opened, open, requests } = view();
   const page = open();
   opened.follower.follow(session, "");

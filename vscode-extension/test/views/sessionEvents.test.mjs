@@ -1,4 +1,4 @@
-// Events of a session, and when views may show a stop.
+// Events of a session, and the time at which views show a stop.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

@@ -47,7 +47,7 @@ test("a long block has chunks of 40 statements, with one line from chunk to chun
   assert.deepEqual(back, []);
 });
 
-test("a value that many later chunks read passes through the chunks between", () => {
+test("a value that many later chunks read passes through the chunks in between", () => {
   const graph = chain(100);
   graph.edges.push([0, 95, "%v0", false], [0, 99, "%v0", false]);
   const [first, second, third] = chunked(graph).chunks.map(({ input }) => input);
@@ -56,7 +56,7 @@ test("a value that many later chunks read passes through the chunks between", ()
   }
 });
 
-test("blocks have their own chunks, and edges to the next iteration are apart", () => {
+test("blocks have their own chunks, and edges to the next iteration are separate", () => {
   const { chunks, back } = chunked(LOOP);
   assert.deepEqual(chunks.map(({ block: name, first, end }) => [name, first, end]), [["main", 0, 1], ["loop", 1, 3], ["main", 3, 4]]);
   assert.deepEqual(back, [[2, 1, "%b", true]]);
@@ -117,7 +117,7 @@ test("zoom keeps the point at the pointer, within its limits", () => {
   assert.equal(viewport.zoom, 0.03);
 });
 
-test("a pan of the screen moves the graph by as many pixels at any zoom", () => {
+test("a pan moves the graph by the same number of pixels at any zoom", () => {
   const viewport = new Viewport({ clientWidth: 800, clientHeight: 600 });
   viewport.zoomBy(2, 0, 0);
   viewport.pan(100, -50);

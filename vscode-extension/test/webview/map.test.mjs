@@ -1,4 +1,4 @@
-// Where the graph map places nodes.
+// The places of nodes in the graph map.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -24,7 +24,7 @@ test("a step keeps the places of nodes, and shows their new states", () => {
   assert.equal(before.lines.length, 2);
 });
 
-test("other nodes get other places", () => {
+test("a graph with other nodes is laid out again", () => {
   const before = laidOut(chain(["a", "b"], "a"));
   const after = laidOut(chain(["a", "b", "a much longer name"], "a"));
   assert.equal(after.nodes.length, 3);

@@ -1,4 +1,4 @@
-// How the tensor view sizes, scales and words what it shows.
+// The tensor view: sizes, scales and texts.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -11,14 +11,14 @@ const { NAN, aroundConstant, distanceText, painter, positionOf, scaleOf, sized, 
   "webview/tensor/text",
 );
 
-/** Of a picture with so many cells, each a block of so many elements. */
+/** A drawing of `rows` x `columns` cells, each a block of `down` x `across` elements. */
 const drawing = (rows, columns, down = 1, across = 1) => ({
   grid: { rows, columns },
   rows: { start: 0, step: down },
   columns: { start: 0, step: across },
 });
 
-test("a picture keeps the aspect ratio of its tensor, whatever the room", () => {
+test("a picture keeps the aspect ratio of its tensor at any size of the view", () => {
   for (const [width, height] of [[600, 400], [200, 800], [60, 60]]) {
     const [wide, high] = sized(drawing(48, 64), width, height);
     assert.ok(Math.abs(wide / high - 64 / 48) < 0.03, `${wide} x ${high}`);
@@ -27,14 +27,14 @@ test("a picture keeps the aspect ratio of its tensor, whatever the room", () => 
   assert.deepEqual([wide, high], [150, 600]);
 });
 
-test("a picture that does not fit is scrolled, not squashed", () => {
+test("a picture that does not fit is scrolled, not distorted", () => {
   assert.deepEqual(sized(drawing(8, 8), 20, 20), [96, 96]);
   assert.deepEqual(sized(drawing(1024, 64), 600, 400), [96, 1536]);
   const [wide, high] = sized(drawing(1, 65536), 600, 400);
   assert.deepEqual([wide, high], [8192, 12]);
 });
 
-test("a logarithmic scale tells small values apart, on both sides of zero", () => {
+test("a logarithmic scale separates small values on both sides of zero", () => {
   const values = [-1000, -1, -0.001, 0, 0.001, 1, 1000];
   const table = [...tableOf("diverging")];
   const steps = (log) => values.map((value) => table.indexOf(painter(scaleOf(values, "diverging", log))(value, 0)));

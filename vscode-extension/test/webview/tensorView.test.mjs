@@ -33,7 +33,7 @@ test("the axes of an image are those of its layout", () => {
   }
 });
 
-test("the options stay for another shape as far as they apply", () => {
+test("options that apply to another shape are kept", () => {
   const chosen = { ...f32([6, 8, 8]).options, at: [5, 0, 0], map: "diverging", window: { rows: [0, 4], columns: [0, 4] } };
   const smaller = fitted(chosen, "f32", [2, 8, 8]);
   assert.deepEqual([smaller.at, smaller.map, smaller.window, smaller.mode], [[1, 0, 0], "diverging", undefined, chosen.mode]);
@@ -70,7 +70,7 @@ test("zoom halves the window around the cursor, and ends with all elements", () 
   assert.equal(zoomed("-", { cursor: [10, 60], window: { rows: [0, 32], columns: [32, 64] } }), undefined);
 });
 
-test("an element that was found is shown at the cursor, in a cell of its own", () => {
+test("a found element is shown at the cursor, in its own cell", () => {
   const { options, shape } = f32([3, 1000, 1000]);
   const heat = { ...options, mode: "heat" };
   const found = optionsShowing([2, 500, 999], heat, shape);
@@ -120,7 +120,7 @@ test("canceled requests fail, and the extension cancels them", async () => {
   assert.deepEqual(sent.map(({ kind, id }) => [kind, id]), [["request", 1], ["cancel", 1]]);
 });
 
-test("an answer that came with the moment is not requested", async () => {
+test("an answer that arrived with the moment is not requested", async () => {
   const { sent, requests } = page(() => "requested");
   requests.early = [{ key: JSON.stringify(["nncdbg/stats", { a: 1 }, 3]), body: "early" }];
   assert.equal(await requests.request("nncdbg/stats", { a: 1 }, 3), "early");

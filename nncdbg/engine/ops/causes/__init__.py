@@ -55,6 +55,11 @@ class Cause:
     evidence: str
     hint: str
 
+    @property
+    def is_overflow(self) -> bool:
+        """True for an Inf that is a finite number rounded in its type."""
+        return self.name in ("overflow", "overflow of the exponential", "cast out of range")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Birth:
@@ -106,6 +111,3 @@ NAMES = (
     "unknown",
 )
 """All names of causes.  Scripts and baselines rely on them."""
-
-OVERFLOWS = frozenset({"overflow", "overflow of the exponential", "cast out of range"})
-"""The causes of an Inf that is a finite number rounded in its type."""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lsprotocol import types
 
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
-
-if TYPE_CHECKING:
-    from nncdbg.textual_repr.language_server.server import NncServer
 
 _SEVERITIES = {
     "error": types.DiagnosticSeverity.Error,
@@ -21,10 +16,6 @@ _SEVERITIES = {
 
 MOST = 2000
 """Maximum number of diagnostics per document."""
-
-
-def register(server: NncServer) -> None:
-    """Register nothing: the server pushes diagnostics without a request."""
 
 
 def diagnostics(document: Document) -> list[types.Diagnostic]:

@@ -12,7 +12,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Literal, Node, Type
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import bind_symbols, literal_array, type_of_array, with_symbols
-from nncdbg.engine.text.lexemes import Flaw, fresh_name, name_text
+from nncdbg.engine.text.lexemes import Flaw, claimed_name, name_text
 from nncdbg.engine.text.types import parse_type, print_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
@@ -114,9 +114,7 @@ class _Flattening:
 
     def fresh(self, name: str) -> str:
         """Return a name similar to `name` that the caller does not use."""
-        found = fresh_name(name, self.taken)
-        self.taken.add(found)
-        return found
+        return claimed_name(name, self.taken)
 
     def take_inputs(self, node: Node) -> None:
         for value, operand in zip(self.block.inputs, node.inputs, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.textual_repr.language_server.client import Client, RequestError
+from tests.textual_repr.language_server.client import SECONDS, Client, RequestError
 from tests.textual_repr.language_server.marked import cursor, of_protocol, ranges
 
 _numbers = count()
@@ -402,7 +402,7 @@ def test_formatting_an_example_keeps_its_program(client: Client, path: str, repo
 def test_a_text_with_errors_is_not_formatted(client: Client) -> None:
     text = main("%a = Relu(")
     assert _formatted(client, text) == (text, [])
-    notification = client.notifications.get(timeout=10)
+    notification = client.notifications.get(timeout=SECONDS)
     assert notification["method"] == "window/showMessage"
     assert "cannot format the text: expected a literal" in notification["params"]["message"]
 

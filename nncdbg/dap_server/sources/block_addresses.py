@@ -27,7 +27,7 @@ Key: TypeAlias = "tuple[int, Path, int]"
 
 
 @dataclass(eq=False)
-class Blocks:
+class BlockAddresses:
     """The blocks that were requested, numbered one after the other.
 
     A block of the program keeps its number when the program is restarted.  A block of a micro program does
@@ -48,7 +48,7 @@ class Blocks:
 
     def number(self, debugger: Debugger, code: Code) -> int:
         """The number of a block of the program that `debugger` runs."""
-        self._look(debugger)
+        self._add_compiled(debugger)
         key = self._key_of[code]
         if key not in self._numbers:
             self._numbers[key] = self._next
@@ -59,7 +59,7 @@ class Blocks:
 
     def at(self, debugger: Debugger, address: int) -> tuple[Code, int] | None:
         """The block and the pc of an address; None if this program has no statement there yet."""
-        self._look(debugger)
+        self._add_compiled(debugger)
         place = bisect_right(self._firsts, address >> BITS) - 1
         code = self._code_of.get(self._keys[place]) if place >= 0 else None
         if code is None:
@@ -67,7 +67,7 @@ class Blocks:
         pc = address - (self._firsts[place] << BITS)
         return (code, pc) if pc <= len(code.nodes) else None
 
-    def _look(self, debugger: Debugger) -> None:
+    def _add_compiled(self, debugger: Debugger) -> None:
         """Add the blocks compiled since the last call."""
         if debugger is not self._debugger:
             self._debugger = debugger

@@ -14,6 +14,7 @@ from nncdbg.engine.frontends.order import free_names
 from nncdbg.engine.graph import Inline, TensorType
 from nncdbg.textual_repr.parser import parse
 from tests.engine.frontends.onnx_models import info, model
+from tests.presence import present
 
 REQUIRED = {"kv_num_heads": 2, "q_num_heads": 4, "num_groups": 2, "blocksize": 2}
 WITH_SUBGRAPH = {"SequenceMap"}
@@ -56,7 +57,7 @@ def test_every_function_body_is_a_well_formed_program(schema, every):
     ]
     if every and schema.name == "Attention":
         types[4:] = [None] * len(types[4:])  # The past inputs need matching shapes.
-    program = function_body(qualified_name(schema), schema.since_version, attributes, types)
+    program = present(function_body(qualified_name(schema), schema.since_version, attributes, types))
     assert list(program.graphs) == [program.entry]
     graph = program.graphs[program.entry]
     assert len(graph.inputs) == sum(type_ is not None for type_ in types)
@@ -92,7 +93,7 @@ def test_an_unknown_attribute_is_a_usage_error():
 def test_the_formula_computes_the_op():
     """The converted body and the op give the same results in onnx.reference."""
     x = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -1.0]], np.float32)
-    program = function_body("Softmax", 13, {"axis": 1}, [TensorType("f32", (2, 3))])
+    program = present(function_body("Softmax", 13, {"axis": 1}, [TensorType("f32", (2, 3))]))
     graph = program.graphs[program.entry]
     nodes = [
         helper.make_node(

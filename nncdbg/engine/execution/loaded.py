@@ -1,0 +1,232 @@
+"""The compiled blocks of a program, with their lines and names; blocks are compiled on first use."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
+from nncdbg.engine.compilation.search import blocks
+from nncdbg.engine.errors import GraphError, NncdbgError
+from nncdbg.engine.execution.events import Failed
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.linking import Allocation, Instrument, Linker, Wrap
+from nncdbg.engine.execution.machine import Machine, Running
+from nncdbg.engine.frontends.formula import formula_of
+from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type, type_of
+from nncdbg.engine.ops.schema import check_opsets, split
+from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.text.short_names import ProgramNames, ShortNames
+from nncdbg.textual_repr.printer import listing
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The compiled code of a program: the entry at once, called graphs and micro programs on first use.
+
+    `linker.codes` holds every code; `arrived` is called for each one that is added during the run.
+    """
+
+    program: Program
+    listing: Listing
+    linker: Linker
+    arrived: Callable[[Code], None] = lambda code: None
+    _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
+    _formulas: dict[tuple[Any, ...], Code | None] = field(default_factory=dict)
+    _arrays: dict[int, Array] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.program.summary()}; {len(self.linker.codes)} blocks compiled>"
+
+    @property
+    def codes(self) -> Sequence[Code]:
+        """The blocks compiled so far, the entry graph first."""
+        return self.linker.codes
+
+    def entry(self, inputs: Sequence[Array]) -> Code:
+        """Return the entry's code for these inputs.
+
+        Raises GraphError for an unsupported opset, and for errors at any sizes.  If only the sizes of these
+        inputs do not match, the statement fails when it runs, so that the user can step up to it.
+        """
+        used = {split(node.op)[0] for _, graph in blocks(self.program) for node in graph.nodes}
+        check_opsets(self.program.opsets, used)
+        graph = self.program.graphs[self.program.entry]
+        types = [type_of(array) for array in inputs]
+        try:
+            return self._compile(self.program, graph.name, types)
+        except GraphError:
+            if all(
+                known is None or value.type == known for value, known in zip(graph.inputs, types, strict=True)
+            ):
+                raise
+        declared = [
+            value.type or (TensorType(known.dtype) if known else None)
+            for value, known in zip(graph.inputs, types, strict=True)
+        ]
+        return self._compile(self.program, graph.name, declared)
+
+    def call(self, name: str, inputs: Sequence[Any]) -> Code:
+        """Return the code of a called graph, one per combination of element types."""
+        types = [type_of(value) for value in inputs]
+        key = (name, *(known.dtype if known else None for known in types))
+        if key not in self._called:
+            graph = self.program.graphs[name]
+            if len(types) != len(graph.inputs):
+                raise GraphError(f"@{name} takes {len(graph.inputs)} operands, not {len(types)}")
+            elements = [TensorType(known.dtype) if known else None for known in types]
+            merged = [
+                value.type if element is None or _fits(value.type, element) else element
+                for value, element in zip(graph.inputs, elements, strict=True)
+            ]
+            self._called[key] = self._compile(self.program, name, merged)
+        return self._called[key]
+
+    def formula(self, frame: Frame) -> Code | None:
+        """Return the micro program of a frame's statement, for its operands; None for a primitive."""
+        code, pc = frame.code, frame.pc
+        if not code.runs_kernel(pc):
+            return None
+        return self.formula_for(code, pc, code.operands_of(pc, frame.slots))
+
+    def formula_for(self, code: Code, pc: int, operands: Sequence[Any]) -> Code | None:
+        """Return the micro program of a statement for these operands; None for a primitive."""
+        types = [type_of(value) for value in operands]
+        key = (code, pc, tuple(types))
+        if key not in self._formulas:
+            program = formula_of(code.nodes[pc], types, code.opsets)
+            if program is not None and len(program.graphs[program.entry].outputs) < _wanted(code.nodes[pc]):
+                program = None  # The formula computes the main results only; this statement uses more.
+            given = [known for known in types if known is not None]
+            self._formulas[key] = (
+                self._compile(program, program.entry, given, formula=program) if program is not None else None
+            )
+        return self._formulas[key]
+
+    def listing_of(self, code: Code) -> Listing:
+        """Return the text that contains the statements of a code."""
+        return self._text(code.formula)
+
+    def _text(self, formula: Program | None) -> Listing:
+        if formula is None:
+            return self.listing
+        if "printed" not in formula.kept:
+            formula.kept["printed"] = listing(formula)
+        return formula.kept["printed"]  # type: ignore[no-any-return]
+
+    def line(self, code: Code, pc: int) -> int | None:
+        """Return the line of a statement in the listing of its program or micro program."""
+        return self.listing_of(code).line(code.path, pc)
+
+    def names_of(self, code: Code) -> ProgramNames:
+        """Return the names of the program of a block: the debugged program, or a micro program."""
+        program = code.formula or self.program
+        if "names" not in program.kept:
+            program.kept["names"] = ProgramNames(program)
+        return program.kept["names"]  # type: ignore[no-any-return]
+
+    def names_in(self, code: Code) -> ShortNames:
+        """Return the names visible in a block, with their short forms."""
+        return self.names_of(code).at(code.path)
+
+    def _compile(
+        self, program: Program, name: str, types: Sequence[Type | None], formula: Program | None = None
+    ) -> Code:
+        def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
+            return _placed(error, self._text(formula), path, pc, program)
+
+        compiler = Compiler(program, lambda constant: self._read(constant, program), complain)
+        code = compiler.compile(program.graphs[name], types)
+        if formula is not None:
+            _mark_formula(code, formula)
+        self.linker.link(code)
+        self.arrived(code)
+        return code
+
+    def _read(self, constant: Constant, program: Program) -> Array:
+        # One array per constant, shared by all frames of a graph.
+        key = id(constant)
+        if key not in self._arrays:
+            self._arrays[key] = initial_data(constant, program)
+        return self._arrays[key]
+
+
+class MicroPrograms:
+    """Runs micro programs of a program's statements on NumPy, apart from the debugged run.
+
+    `track` wraps each of their statements.
+    """
+
+    def __init__(self, program: Program, listing: Listing, track: Wrap | None = None) -> None:
+        self._running = Running()
+        linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0))
+        linker.instrument({Instrument.TRACKER: track})
+        self._loaded = Loaded(program, listing, linker)
+
+    def of(self, code: Code, pc: int, operands: Sequence[Any]) -> Code | None:
+        """Return the micro program of a statement for these operands; None if it has none."""
+        return self._loaded.formula_for(code, pc, operands)
+
+    def run(self, formula: Code, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results over these operands.  Raises NncdbgError if a statement fails."""
+        given = [value for value in operands if value is not None]
+        around = self._running.frames
+        machine = Machine(formula, given, self._loaded.call, self._running)
+        outcome = machine.run()
+        self._running.frames = around
+        if isinstance(outcome, Failed):
+            raise outcome.error if isinstance(outcome.error, NncdbgError) else NncdbgError(str(outcome.error))
+        frame = machine.frames[0]
+        return frame.code.operands_of(-1, frame.slots)
+
+
+def _fits(declared: Type | None, element: TensorType) -> bool:
+    return isinstance(declared, TensorType) and declared.dtype == element.dtype
+
+
+def _wanted(node: Node) -> int:
+    """Return the number of outputs that the statement names, up to its last one."""
+    return max((index for index, value in enumerate(node.outputs, 1) if value.name), default=0)
+
+
+def _mark_formula(code: Code, program: Program) -> None:
+    stack = [code]
+    while stack:
+        each = stack.pop()
+        each.formula = program
+        for bodies in each.bodies.values():
+            stack.extend(bodies)
+
+
+def _placed(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
+    """Return the error with its statement underlined and its source position in the user's model."""
+    error.excerpt = text.excerpt(path, pc)
+    node = _node_at(program, path, pc)
+    location = node.location if node is not None else None
+    error.source = str(location) if location is not None else None
+    return error
+
+
+def _node_at(program: Program, path: Path, pc: int) -> Node | None:
+    """Return the statement at a place; None for the last line of a block."""
+    graph = program.graphs[str(path[0])]
+    for node, body in zip(path[1::2], path[2::2], strict=True):
+        graph = graph.nodes[int(node)].subgraphs[int(body)]
+    return graph.nodes[pc] if pc < len(graph.nodes) else None
+
+
+def generator_of(running: Running, seed: int) -> Callable[[Path, int], np.random.Generator]:
+    """Return random streams keyed by (seed, statement, iteration of every frame): equal at every replay."""
+
+    def generator(path: Path, pc: int) -> np.random.Generator:
+        *outer, inner = running.frames
+        place = repr((seed, path, pc, inner.iteration, [(frame.pc, frame.iteration) for frame in outer]))
+        digest = hashlib.blake2b(place.encode(), digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+    return generator

@@ -1,0 +1,24 @@
+"""Locations of statements in reports."""
+
+from __future__ import annotations
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.diagnosis.sightings import ENTRANCE
+from nncdbg.nan_watch.records import FindingSite
+
+
+def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> FindingSite:
+    """Return the location of a statement; with the pc ENTRANCE, the line of the block's parameters."""
+    graph = code.graph.name or str(code.path[0])
+    if pc == ENTRANCE:
+        return FindingSite(debugger.loaded.listing_of(code).header_line(code.path), graph, "", "", value)
+    line = debugger.loaded.line(code, pc)
+    text = debugger.loaded.listing_of(code).lines[line - 1].strip() if line is not None else ""
+    if pc >= len(code.nodes):
+        return FindingSite(line, graph, "", "return", value, text=text)
+    node = code.nodes[pc]
+    place = node.location
+    if place is None:
+        return FindingSite(line, graph, "", node.op, value, text=text)
+    return FindingSite(line, graph, place.name or "", node.op, value, place.file, place.line, text)
