@@ -21,7 +21,7 @@ import onnxruntime
 from apart import apart, main
 from bench_models import models
 from onnx import numpy_helper
-from timing import interleaved
+from timing import interleaved, to_the_end
 
 import nncdbg
 from nncdbg import stats
@@ -80,14 +80,7 @@ def full_run(path: Path, inputs: dict[str, Any], backend: str) -> Callable[[], A
     """Return a function that restarts and runs to the end with everything on."""
     debugger = nncdbg.Debugger(nncdbg.load(path), inputs, backend=backend)
     debugger.catch("nan", "inf")
-
-    def run() -> Any:
-        debugger.restart()
-        stop = debugger.run()
-        assert stop.reason == "end", stop
-        return stop
-
-    return run
+    return to_the_end(debugger)
 
 
 def compared(name: str, path: Path, runs: int) -> dict[str, Any]:

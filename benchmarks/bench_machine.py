@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from timing import interleaved
+from timing import interleaved, to_the_end
 
 import nncdbg
 from nncdbg import stats
@@ -41,18 +41,6 @@ def numpy_loop(count: int, start: Any, step: Any) -> Callable[[], Any]:
         return value
 
     return loop
-
-
-def to_the_end(debugger: nncdbg.Debugger) -> Callable[[], Any]:
-    """Return a function that restarts and runs; the figure includes the jump back to the start."""
-
-    def run() -> Any:
-        debugger.restart()
-        stop = debugger.run()
-        assert stop.reason == "end", stop
-        return stop
-
-    return run
 
 
 def measure(count: int = 2000) -> list[dict[str, Any]]:

@@ -45,20 +45,15 @@ def models() -> dict[str, Path]:
 
 def run_of(path: Path, inputs: dict[str, Any], *, full: bool) -> Callable[[], Any]:
     """Return a function that restarts and runs to the end."""
+    from timing import to_the_end
+
     import nncdbg
 
     allocator = "debug" if full else "plain"
     debugger = nncdbg.Debugger(nncdbg.load(path), inputs, allocator=allocator, statistics=full)
     if full:
         debugger.catch("nan", "inf")
-
-    def run() -> Any:
-        debugger.restart()
-        stop = debugger.run()
-        assert stop.reason == "end", stop
-        return stop
-
-    return run
+    return to_the_end(debugger)
 
 
 def against_onnxruntime(name: str, path: Path, runs: int) -> Iterator[dict[str, Any]]:

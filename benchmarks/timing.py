@@ -45,3 +45,15 @@ def seconds(function: Callable[[], Any]) -> float:
     before = perf_counter()
     function()
     return perf_counter() - before
+
+
+def to_the_end(debugger: Any) -> Callable[[], Any]:
+    """Return a function that restarts and runs; the figure includes the jump back to the start."""
+
+    def run() -> Any:
+        debugger.restart()
+        stop = debugger.run()
+        assert stop.reason == "end", stop
+        return stop
+
+    return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,8 @@ import numpy as np
 import onnx
 import onnx.backend.test.loader
 from onnx import numpy_helper
+
+from tests.engine.ops.onnx_cases import collected
 
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted", "light")
 
@@ -118,16 +119,7 @@ def cases(kind: str) -> tuple[Case, ...]:
 
 
 def _node_cases() -> list[Case]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    state = np.random.get_state()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            collected = collect_testcases(None)
-    finally:
-        np.random.set_state(state)
     return [
         Case(case.name, "node", case.model, None, tuple(case.data_sets), case.rtol, case.atol)
-        for case in collected
+        for case in collected()
     ]

@@ -15,6 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+import nncdbg
+from nncdbg.dap_server.kernel_debugger import kernel_at
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.backends.onnxruntime import OnnxRuntime
 from tests.dap_server.client import TIMEOUT, Client, read_body, socket_client, stdio_client
 
 pytest.importorskip("debugpy")
@@ -305,3 +310,16 @@ def test_a_python_breakpoint_of_debugpy_does_not_stop_the_server(tmp_path: Path)
             client.request("disconnect", {})
         python.close()
         assert process.wait(TIMEOUT) == 0
+
+
+class Renamed(NumPy):
+    """A backend of another package."""
+
+    name = "renamed"
+
+
+@pytest.mark.parametrize(("backend", "has_kernel"), [(Renamed, True), (OnnxRuntime, False)])
+def test_the_backend_declares_whether_kernels_are_python(backend: type[Backend], has_kernel: bool) -> None:
+    text = "graph @main(%x: f32[4]) -> (%y: f32[4]) {\n  %y: f32[4] = Softmax(%x)\n  return %y\n}\n"
+    debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "zeros"}, backend=backend())
+    assert (kernel_at(debugger) is not None) == has_kernel

@@ -202,7 +202,7 @@ def test_unavailable_values_are_not_reported_as_origins(client: Client, options:
     lines = client.request("exceptionInfo", {"threadId": 1})["details"]["stackTrace"].splitlines()
     assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
     assert "nan 5" in lines[1]
-    assert all("born" not in line for line in lines if "is not available in" in line)
+    assert all("originates" not in line for line in lines if "is not available in" in line)
 
 
 def offered(client: Client) -> list[str]:

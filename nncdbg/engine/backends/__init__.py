@@ -75,6 +75,21 @@ class Backend(Protocol):
         """
 
 
+class HostBackend:
+    """The conversions of a backend with NumPy arrays as values."""
+
+    on_host = True
+
+    def to_device(self, array: Any) -> Any:
+        return array
+
+    def to_host(self, value: Any) -> Any:
+        return value
+
+    def summarize(self, value: Any, row: Any) -> None:
+        raise AssertionError("summarize() is only for results in device memory")
+
+
 def backend(chosen: str | Backend) -> Backend:
     """Return the backend with the name `chosen`, or `chosen` itself.
 

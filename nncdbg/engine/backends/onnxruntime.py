@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Call, Kernels, refusal, way_past
+from nncdbg.engine.backends import Call, HostBackend, Kernels, refusal, way_past
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.backends.one_node import (
     TEXT,
@@ -35,14 +35,13 @@ from nncdbg.engine.ops.planning import measure_of, result_of
 from nncdbg.engine.ops.schema import split
 
 
-class OnnxRuntime:
+class OnnxRuntime(HostBackend):
     """Sessions of one node.  `threads` is the number of threads of each kernel.
 
     Raises UsageError if onnxruntime is not installed.
     """
 
     name = "onnxruntime"
-    on_host = True
     runs_op_kernels = False
 
     def __init__(self, *, threads: int = 1) -> None:
@@ -76,15 +75,6 @@ class OnnxRuntime:
             return refusal(fact, lambda: way_past(call.node, _OTHER))
         statement = _Statement(self, call)
         return Kernels(statement.run, statement.into if _has_one_tensor(call) else None)
-
-    def to_device(self, array: Any) -> Any:
-        return array
-
-    def to_host(self, value: Any) -> Any:
-        return value
-
-    def summarize(self, value: Any, row: Any) -> None:
-        raise AssertionError("summarize() is only for results in device memory")
 
     def session(self, call: Call, kinds: Kinds) -> Any:
         """Return the session for a statement and the kinds of its operands.

@@ -64,7 +64,7 @@ class Entrances:
     seen: Sightings
     marks: MarkedTensors
     to_host: Callable[[Any], Any]
-    _inspected: set[int] = field(default_factory=set)
+    _inspected: set[Code] = field(default_factory=set)
 
     def hear(self, event: Event) -> bool:
         """Whether a block with NaN or Inf among its constants begins."""
@@ -80,9 +80,9 @@ class Entrances:
 
     def of_constants(self, code: Code) -> bool:
         """Mark the constants of a block, once; return whether any is not finite."""
-        if id(code) in self._inspected:
+        if code in self._inspected:
             return False
-        self._inspected.add(id(code))
+        self._inspected.add(code)
         found = False
         for slot, value in enumerate(code.template):
             if isinstance(value, np.ndarray) and not is_finite(value) and self.marks.of(value) is None:

@@ -157,9 +157,8 @@ class _Mixer:
                 assert isinstance(before, TensorType)
                 name, declared = value.name, value.type
                 if name in given:
-                    name = scope.casts[name, self.dtype] = claimed_name(
-                        f"{name}.{self.dtype}", self.taken, first=2
-                    )
+                    name = claimed_name(f"{name}.{self.dtype}", self.taken, first=2)
+                    scope.casts[value.name, self.dtype] = name
                     after.append(Node("Cast", (name,), (value,), {"to": ONNX[before.dtype]}))
                 else:
                     scope.narrow.add(name)

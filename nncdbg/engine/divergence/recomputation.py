@@ -33,14 +33,14 @@ class Recomputation:
         backend = debugger.backend
         covers = [] if backend.on_host and backend.name == "numpy" else [Fallback(backend).cover]
         self._linker = Linker(backend, Allocation(), debugger.loaded.linker.generator, covers)
-        self._bindings: dict[tuple[int, int], Binding] = {}
+        self._bindings: dict[tuple[Code, int], Binding] = {}
 
     def results(self, code: Code, pc: int, operands: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:
         """Return the named results on the host; None if the kernel fails or draws random numbers.
 
         Floats in `operands` are cast to the element type of their counterpart in `like`.
         """
-        key = (id(code), pc)
+        key = (code, pc)
         if key not in self._bindings:
             self._bindings[key] = self._linker.bind(code, pc, code.nodes[pc])
         binding = self._bindings[key]

@@ -42,9 +42,9 @@ class Disagreement:
 class Coverage:
     """The checked statements and runs; and by op, the number of statements that were not checked."""
 
-    statements: set[tuple[int, int]] = field(default_factory=set)
+    statements: set[tuple[Code, int]] = field(default_factory=set)
     runs: int = 0
-    without: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    without: dict[str, set[tuple[Code, int]]] = field(default_factory=dict)
     """Ops without a micro program: primitives, and composites that draw random numbers."""
     failed: dict[str, str] = field(default_factory=dict)
     """Why the micro program of an op could not run."""
@@ -109,7 +109,7 @@ class MicroCheck:
 
     def _expected(self, binding: Binding, inputs: Sequence[Any]) -> Sequence[Any] | None:
         """Return the results of the micro program; None without one, or if it fails."""
-        statement, op = (id(binding.code), binding.pc), binding.node.op
+        statement, op = (binding.code, binding.pc), binding.node.op
         operands = [self.to_host(value) for value in inputs]
         try:
             formula = self._micro_programs.of(binding.code, binding.pc, operands)

@@ -112,7 +112,7 @@ class Ranges:
         code = frame.code
         # Before a block's first statement, the written values are its inputs or carried values.
         pc = frame.pc - 1 if frame.pc else ENTRANCE
-        key = (each.expression.text, id(code), pc)
+        key = (each.expression.text, code, pc)
         known = self._found.get(key)
         if known is not None:
             self._found[key] = replace(known, count=known.count + 1)

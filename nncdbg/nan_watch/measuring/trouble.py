@@ -88,7 +88,7 @@ class Trouble:
         self._gates = tuple(gates)
         self._levels = Levels(self._high_of)
         self._relative = any(gate.kind in _RELATIVE for gate in gates)
-        self._tracks: dict[tuple[int, int, int], Track] = {}
+        self._tracks: dict[tuple[Code, int, int], Track] = {}
         debugger.observers.measure(self.wrap)
 
     @property
@@ -164,7 +164,7 @@ class Trouble:
 
     def track(self, code: Code, pc: int, index: int, dtype: str) -> Track:
         """Return the track of a statement's output."""
-        key = (id(code), pc, index)
+        key = (code, pc, index)
         found = self._tracks.get(key)
         if found is None:
             node = code.nodes[pc]

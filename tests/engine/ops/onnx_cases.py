@@ -92,19 +92,23 @@ def _node_case(case: Any) -> NodeCase | None:
     )
 
 
-@lru_cache(maxsize=1)
-def all_cases() -> tuple[NodeCase, ...]:
-    """Every single-node case over tensors in ONNX's own domain; collected once per process."""
+def collected() -> list[Any]:
+    """Collect the cases of ONNX's backend test, which draw random numbers."""
     from onnx.backend.test.case.node import collect_testcases
 
     state = np.random.get_state()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            collected = collect_testcases(None)
+            return list(collect_testcases(None))
     finally:
         np.random.set_state(state)
-    own = (case for case in collected if case.model.graph.node[0].domain in ("", "ai.onnx"))
+
+
+@lru_cache(maxsize=1)
+def all_cases() -> tuple[NodeCase, ...]:
+    """Every single-node case over tensors in ONNX's own domain; collected once per process."""
+    own = (case for case in collected() if case.model.graph.node[0].domain in ("", "ai.onnx"))
     return tuple(found for found in map(_node_case, own) if found is not None)
 
 

@@ -210,6 +210,21 @@ def test_narrow_statements_run_in_the_narrow_type() -> None:
         assert debugger.value(name).dtype == (np.float16 if name in narrow else np.float32), name
 
 
+def test_a_result_that_is_returned_and_read_is_cast_once() -> None:
+    text = """
+graph @main(%x: f32[4,16]) -> (%y: f32[4,16], %z: f32[4,16]) {
+  %y = Relu(%x)
+  %z = Neg(%y)
+  return %y, %z
+}
+"""
+    bisection = search(text, {"x": X})
+    places = bisection.run()
+    assert places == []
+    casts = [node.inputs for node in bisection.mixed(places).graph.nodes if node.op == "Cast"]
+    assert casts == [("x",), ("y.f16",), ("z.f16",)]
+
+
 def test_types_in_attributes_and_shared_operand_types_are_narrowed() -> None:
     x = np.ones((2, 3, 8, 8), np.float32)
     bisection = search(NAMED, {"x": x})
