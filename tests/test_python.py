@@ -277,6 +277,17 @@ def test_an_argument_of_a_wrong_type_raises_an_nncdbg_error() -> None:
     calls: list[tuple[Callable[..., Any], Any, str]] = [
         (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), [1.0], "a dict keyed by name, not list"),
         (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), "x.npy", "a dict keyed by name, not str"),
+        (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), {3: 1.0}, 'no input "3"'),
+        (lambda dims: nncdbg.run(nncdbg.parse(TEXT), dims=dims), [1], "dims must be a dict keyed by name"),
+        (lambda backend: nncdbg.run(nncdbg.parse(TEXT), backend=backend), 5, "unknown backend 5"),
+        (lambda text: nncdbg.parse(text), 3, "graph text must be a string, not int"),
+        (
+            lambda when: debugger.break_at(op="MatMul", when=when),
+            3,
+            "an expression must be a string, not int",
+        ),
+        (lambda log: debugger.break_at(op="MatMul", log=log), 3, "a log message must be a string, not int"),
+        (lambda source: debugger.break_at(source=source), ("net.py",), "must be a file and a line"),
         (lambda name: debugger.value(name), 3, "the name of a value must be a string, not int"),
         (lambda line: debugger.break_at(line=line), "x", "the line must be a number, not 'x'"),
         (lambda op: debugger.break_at(op=op), 3, "op must be a string, not int"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from nncdbg.engine.errors import GraphError, ParseError
+from nncdbg.engine.errors import GraphError, ParseError, UsageError
 from nncdbg.engine.graph import Constant, Inline, Node, Program, TensorType, Value
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.text.lexemes import BARE, OP, STRING, Flaw, quote
@@ -33,6 +33,9 @@ def parse(text: str, *, file: str | None = None) -> Program:
 
     Raises ParseError; its `errors` are all errors of the text in line order.
     """
+    if not isinstance(text, str):
+        message = f"graph text must be a string, not {type(text).__name__}"
+        raise UsageError(message, hint='open a file with nncdbg.load("graph.nnc")')
     program, listing = parse_with_listing(text, file=file)
     return replace(program, listing=listing)
 

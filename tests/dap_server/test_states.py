@@ -239,7 +239,7 @@ def test_a_request_is_added_by_following_the_page(section: str, programs: dict[s
         assert client.request(command)["counts"]["Softmax"] == 1
         assert client.request(command, {"ops": ["MatMul", "Loop"]}) == {"counts": {"MatMul": 1, "Loop": 0}}
         refused = client.expect_response(client.send(command, {"ops": 3}))
-        assert "`array`" in refused["message"]
+        assert "arguments.ops" in refused["message"]
     # The generated row of docs/DAP.md.
     arguments = "`ops`. `ops` selects ops (default: all ops of the program)."
     result = "Return `counts`: the number of statements of each op in the entry graph."

@@ -51,6 +51,15 @@ def test_the_front_end_reads_its_files_and_the_op_runs(installed: Path) -> None:
     assert result(done) == pytest.approx(8.5013, abs=1e-4)
 
 
+def test_a_file_that_the_front_end_cannot_read_is_an_error(installed: Path, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.calc"
+    file.write_text("input r\ns = r + q\noutput s\n")
+    done = run(installed, "run", str(file))
+    assert done.returncode == 3
+    assert f'the extension "calc" cannot read {file}: ValueError: could not convert' in done.stderr
+    assert "report this error to nncdbg_calculator.frontend" in done.stderr
+
+
 def test_the_backend_runs_the_program(installed: Path) -> None:
     done = run(installed, "run", str(MODEL), "--input", "r=2.0", "--json", "--backend", "rounding")
     assert result(done) == pytest.approx(8.5, abs=1e-6)

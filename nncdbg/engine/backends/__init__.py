@@ -95,9 +95,9 @@ def backend(chosen: str | Backend) -> Backend:
 
     Raises UsageError for an unknown name, a library that is not installed, and a missing device.
     """
-    if not isinstance(chosen, str):
+    if not isinstance(chosen, str) and hasattr(chosen, "bind"):
         return chosen
-    found = extensions.find(extensions.BACKENDS, chosen)
+    found = extensions.find(extensions.BACKENDS, chosen) if isinstance(chosen, str) else None
     if found is None:
         known = ", ".join(extensions.names(extensions.BACKENDS))
         raise UsageError(f"unknown backend {chosen!r}", hint=f"use one of: {known}")

@@ -27,8 +27,10 @@ from nncdbg.engine.graph import (
     Location,
     Node,
     Operand,
+    OptionalType,
     Program,
     Reference,
+    SequenceType,
     TensorType,
     Type,
     Value,
@@ -239,6 +241,8 @@ class Builder:
         if block.outputs is not None:
             self._fail("the block has ended")
         for value in values:
+            if not isinstance(value, GraphValue):
+                self._fail(f"{value!r} is not a value of the graph", "pass the result of a statement")
             self._operand(value)
         typed = kind == "graph"
         block.outputs = tuple(Value(value.name, value.type if typed else None) for value in values)
@@ -247,6 +251,8 @@ class Builder:
 
     def _define(self, name: str, type: Type | None) -> GraphValue:
         block = self._top()
+        if not isinstance(name, str):
+            self._fail(f"the name of a value must be a string, not {name!r}", 'for example "x"')
         if name in block.used:
             self._fail(f"%{name} is defined twice", "rename one of the two values")
         block.used.add(name)
@@ -277,9 +283,9 @@ class Builder:
         try:
             types = block.inferred(node)
         except NncdbgError as error:
-            known = zip(operands, block.types_at(node), strict=True)
+            named = [name for name in operands if isinstance(name, str)]
             error.operands = error.operands or tuple(
-                f"%{name}: {type}" for name, type in known if name and type
+                f"%{name}: {type}" for name in named if (type := block.types.get(name))
             )
             self._place(error)
             raise
@@ -300,8 +306,10 @@ class Builder:
         return None if given is None else Literal(literal_data(given))
 
     def _type(self, type: str | Type) -> Type:
-        if not isinstance(type, str):
+        if isinstance(type, (TensorType, SequenceType, OptionalType)):
             return type
+        if not isinstance(type, str):
+            self._fail(f"a type must be a string, not {type!r}", 'for example "f32[N,4]"')
         try:
             return parse_type(type)
         except Flaw as flaw:

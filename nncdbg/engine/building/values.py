@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array, Attribute, Inline, Type
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class GraphValue:
 
     def __repr__(self) -> str:
         return f"<%{self.name}: {self.type or '?'}>"
+
+    def __bool__(self) -> bool:
+        raise UsageError(
+            f"%{self.name} has no truth value: the graph has not run", hint="use Builder.branches"
+        )
 
     def __add__(self, other: Given) -> GraphValue:
         return self._builder.op("Add", self, other)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from nncdbg.engine import extensions
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.stores import Store, path_inside
 from nncdbg.engine.graph import Program
 
@@ -53,7 +53,15 @@ def load(
         return source
     if isinstance(source, (str, os.PathLike)):
         path = _path_of(source)
-        program: Program = _frontend(path)(path, flat=flat, stores=tuple(map(Path, stores)))
+        frontend = _frontend(path)
+        try:
+            program: Program = frontend(path, flat=flat, stores=tuple(map(Path, stores)))
+        except Exception as error:
+            if isinstance(error, NncdbgError) or frontend.__module__.partition(".")[0] == "nncdbg":
+                raise
+            suffix = path.suffix.lower()[1:]
+            message = f'the extension "{suffix}" cannot read {path}: {type(error).__name__}: {error}'
+            raise LoadError(message, hint=f"report this error to {frontend.__module__}") from error
         return program
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(source, onnx.ModelProto):

@@ -28,6 +28,9 @@ Answers: TypeAlias = "dict[tuple[tuple[object, ...], tuple[Type | None, ...]], T
 """The form of a statement and the types of its operands, to the types of its outputs."""
 
 
+_CORRECT = "convert the value, or correct the declared type"
+
+
 class Signature(Protocol):
     """The inputs and outputs of a callable graph; a `Graph` is one."""
 
@@ -116,7 +119,7 @@ class TypeRules:
                 continue
             if common_type(value.type, given) is None:
                 message = f"{node.op} takes {value.type} as %{value.name}, not {given}"
-                self.report(GraphError(message, operand=index))
+                self.report(GraphError(message, hint=_CORRECT, operand=index))
             bind_symbols(value.type, given, sizes)
         found = [value.type and with_symbols(value.type, sizes) for value in signature.outputs]
         return (found + [None] * len(node.outputs))[: len(node.outputs)]
@@ -163,11 +166,17 @@ class TypeRules:
             if value.type is not None and known is not None and common_type(value.type, known) is None:
                 place = where or f"%{value.name} is"
                 message = f"%{name} is {known}, but {place} {value.type}"
-                self.report(GraphError(message, operand=index))
+                self.report(GraphError(message, hint=_CORRECT, operand=index))
 
     def branch_results(self, node: Node, ends: Sequence[Types]) -> list[Type | None]:
         """Return the output types of an `if` from the result types of its branches."""
         found = [joined_type(types) for types in zip(*ends, strict=False)]
+        for index, (value, types) in enumerate(zip(node.outputs, zip(*ends, strict=False), strict=False)):
+            if found[index] is None and value.type is not None:
+                # The branches differ: one contradicts the declared type, or the type is unknown.
+                declared = without_sizes(value.type)
+                wrong = (known for known in types if known and common_type(declared, known) is None)
+                found[index] = next(wrong, None)
         return self._block_results(node, found, "a branch returns")
 
     def loop_results(self, node: Node, carried: Types, ends: Types) -> list[Type | None]:

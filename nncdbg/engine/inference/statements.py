@@ -57,6 +57,11 @@ def check_statement(
         result = list(declared.infer(completed, types))[: len(node.outputs)]
     except NncdbgError as error:
         return unknown, [error]
+    except Exception as error:
+        if not declared.foreign:
+            raise
+        message = f"the type rule of {node.op} raised {type(error).__name__}: {error}"
+        return unknown, [GraphError(message, hint="correct `infer` in the declaration of the op")]
     return result + unknown[len(result) :], ()
 
 

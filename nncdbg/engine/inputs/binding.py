@@ -102,11 +102,11 @@ def bind(
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"invalid seed {seed!r}", hint="use an integer of 0 or more")
-    if specs is not None and not isinstance(specs, Mapping):
-        raise InputError(
-            f"inputs must be a dict keyed by name, not {type(specs).__name__}",
-            hint=f'{{"{graph.inputs[0].name}": ...}}' if graph.inputs else f"@{graph.name} has no inputs",
-        )
+    first = graph.inputs[0].name if graph.inputs else "x"
+    for what, mapping, example in (("inputs", specs, first), ("dims", dims, "N")):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            message = f"{what} must be a dict keyed by name, not {type(mapping).__name__}"
+            raise InputError(message, hint=f'{{"{example}": ...}}')
     inputs = {value.name: value for value in graph.inputs}
     named = {_input_name(name, inputs, graph): data for name, data in (specs or {}).items()}
     wanted = {name: _wanted(name, data) for name, data in named.items() if isinstance(data, str)}
@@ -214,7 +214,8 @@ class _Sizes:
         for name, size in dims.items():
             if name not in symbols:
                 raise InputError(
-                    f'no input of @{graph.name} has the size "{name}"', hint=choice(name, symbols)
+                    f'no input of @{graph.name} has the size "{name}"',
+                    hint=choice(str(name), symbols) or "omit the size: its inputs have no symbolic sizes",
                 )
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
                 raise InputError(f"invalid size {name}={size!r}", hint="use an integer of 0 or more")
@@ -307,13 +308,14 @@ def _dims(value: Value) -> tuple[Dim, ...]:
 
 
 def _input_name(name: str, inputs: Mapping[str, Value], graph: Graph) -> str:
-    for candidate in (name, name.removeprefix("%")):
+    plain = str(name).removeprefix("%")
+    for candidate in (name, plain):
         if candidate in inputs:
             return candidate
     raise InputError(
         f'@{graph.name} has no input "{name}"',
         operands=[title(value) for value in inputs.values()],
-        hint=choice(name.removeprefix("%"), inputs),
+        hint=choice(plain, inputs) or "omit the input: the graph has none",
     )
 
 

@@ -87,7 +87,8 @@ def load_from_archive(path: Path, key: str | None, check: Check = accept) -> Arr
             key = names[0]
         if key not in names:
             what = "needs a key: FILE.npz:KEY" if key is None else f'has no array "{key}"'
-            raise UsageError(f"{path} {what}", hint=choice(key or "", names))
+            hint = choice(key or "", names) or "choose another file: it has no arrays"
+            raise UsageError(f"{path} {what}", hint=hint)
         return _unpacked(path, archive, key, check)
 
 
@@ -184,10 +185,10 @@ def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz
         raise LoadError(f"{path} is damaged or not {kind}: {error}") from error
 
 
-def choice(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the known name nearest to `name`, or all of them."""
+def choice(name: str, known: Iterable[str]) -> str | None:
+    """Return a hint: the known name nearest to `name`, or all of them; None if there are none."""
     names = sorted(known)
     if not names:
-        return "choose another file: it has no arrays"
+        return None
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else "use one of: " + ", ".join(names)

@@ -131,6 +131,9 @@ class Breakpoints(Sequence[Breakpoint]):
         """Return the condition, and the names that it and the log message read.  Raises ExpressionError."""
         value = spelled(target) if kind in ("value", "data") else "$out"
         condition = check_condition(self.scope.read(when), value) if when else None
+        if log is not None and not isinstance(log, str):
+            message = f"a log message must be a string, not {type(log).__name__}"
+            raise UsageError(message, hint='for example log="max {max(%h)}"')
         read = [self.scope.read(part) for part in braced(log or "")]
         read += [condition] if condition is not None else []
         names = frozenset[str]().union(*(each.names for each in read))
@@ -233,15 +236,18 @@ class Breakpoints(Sequence[Breakpoint]):
 
 
 def _check_kind(kind: str, place: Any) -> None:
-    """Raise UsageError if a line is not a number, or the name of another place is not text."""
-    if kind == "line":
+    """Raise UsageError for a line that is not a number, a source without one, or a name that is not text."""
+    if kind in ("line", "source"):
         try:
-            int(place)
+            _, line = place if kind == "source" else ("", place)
+            int(line)
         except (TypeError, ValueError):
+            form = 'source=("net.py", 12)' if kind == "source" else "line=12"
+            needed = "a file and a line" if kind == "source" else "a number"
             raise UsageError(
-                f"the line must be a number, not {place!r}", hint="use break_at(line=12)"
+                f"the {kind} must be {needed}, not {place!r}", hint=f"use break_at({form})"
             ) from None
-    elif kind not in ("source", "site") and not isinstance(place, str):
+    elif kind != "site" and not isinstance(place, str):
         raise UsageError(
             f"{kind} must be a string, not {type(place).__name__}", hint='use break_at(op="Softmax")'
         )

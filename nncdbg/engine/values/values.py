@@ -276,6 +276,11 @@ class Values:
 
     def read(self, text: str) -> Expression:
         """Parse an expression over these values and variables.  Raises ExpressionError."""
+        if not isinstance(text, str):
+            raise ExpressionError(
+                f"an expression must be a string, not {type(text).__name__}",
+                hint='such as "mean(%h) > 1"',
+            )
         return check_variables(parse(text, self.has, self.names), self)
 
     def variables(self) -> Iterable[str]:

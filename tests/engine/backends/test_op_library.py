@@ -56,6 +56,16 @@ def test_a_file_is_executed_once(tmp_path: Path) -> None:
     assert len(declared("swirl.b.Swirl")) == 1
 
 
+def test_a_type_rule_that_raises_is_an_error_of_the_statement() -> None:
+    def rule(attributes: object, types: object) -> list[None]:
+        raise KeyError("rule")
+
+    nncdbg.op("swirl.raises.Swirl", infer=rule)(lambda xp, x, *, angle: x)
+    with pytest.raises(nncdbg.GraphError, match=r"type rule of swirl.raises.Swirl raised KeyError") as caught:
+        debugger_for("swirl.raises")
+    assert caught.value.line == 3
+
+
 def test_a_kernel_with_type_inference_writes_into_the_buffer(tmp_path: Path) -> None:
     text = """
 import nncdbg

@@ -233,6 +233,26 @@ def bad_type(b: nncdbg.Builder) -> None:
         b.input("x", "f33[2]")
 
 
+def wrong_literal(b: nncdbg.Builder) -> None:
+    with b.graph("main"):
+        b.Add(b.input("x", "f32[2]"), "y")
+
+
+def not_a_type(b: nncdbg.Builder) -> None:
+    with b.graph("main"):
+        b.input("x", 5)  # type: ignore[arg-type]
+
+
+def not_a_name(b: nncdbg.Builder) -> None:
+    with b.graph("main"):
+        b.input(5, "f32[2]")  # type: ignore[arg-type]
+
+
+def not_a_value(b: nncdbg.Builder) -> None:
+    with b.graph("main"):
+        b.returns(5)  # type: ignore[arg-type]
+
+
 ERRORS: dict[Callable[[nncdbg.Builder], None], str] = {
     wrong_shape: "a has 3 columns, but b has 2 rows",
     wrong_attribute: "Relu has no attribute 'alpha' in opset 18",
@@ -242,6 +262,10 @@ ERRORS: dict[Callable[[nncdbg.Builder], None], str] = {
     growing: "only a graph has inputs",
     outside: "no graph is open",
     bad_type: "'f33[2]': no element type f33",
+    wrong_literal: "an inline operand is not a valid f32: could not convert string to float: 'y'",
+    not_a_type: "a type must be a string, not 5",
+    not_a_name: "the name of a value must be a string, not 5",
+    not_a_value: "5 is not a value of the graph",
 }
 
 
@@ -277,6 +301,15 @@ def test_the_next_value_of_a_loop_has_the_type_of_the_carried_one() -> None:
             with pytest.raises(nncdbg.GraphError, match=message):
                 b.next(longer)
             b.next(s)
+        b.returns()
+
+
+def test_a_value_has_no_truth_value() -> None:
+    b = nncdbg.Builder()
+    with b.graph("main"):
+        x = b.input("x", "f32[]")
+        with pytest.raises(nncdbg.UsageError, match="%less has no truth value"):
+            bool(x < 0.0)
         b.returns()
 
 

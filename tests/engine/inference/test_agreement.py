@@ -117,6 +117,9 @@ GOOD = {
     "branches of two ranks": branch("Relu(%x)", "ReduceSum(%x, keepdims=0)"),
     "branches of two element types": branch("Relu(%x)", "Cast(%x, to=7)"),
     "branches with a declared type": branch("Relu(%x)", "Neg(%x)", type_=": f32[?,4]"),
+    "branches of two ranks with a declared type": branch(
+        "Relu(%x)", "ReduceSum(%x, keepdims=0)", type_=": f32[?,4]"
+    ),
     "a loop": loop("Add(%s, %x)"),
     "a loop whose carried value grows": loop("Concat(%s, %x, axis=0)"),
     "a loop with declared types": loop("Relu(%s)", type_=": f32[?,4]", collected=": f32[3,?,4]"),
@@ -177,6 +180,11 @@ BAD: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "a declared result of branches": (
         branch("Relu(%x)", "Neg(%x)", type_=": f32[N,5]"),
         "%y is declared f32[N,5] but a branch returns f32[N,4]",
+        {"output": 0},
+    ),
+    "a branch that contradicts the declared result": (
+        branch("Relu(%x)", "Cast(%x, to=7)", type_=": f32[N,4]"),
+        "%y is declared f32[N,4] but a branch returns i64[N,4]",
         {"output": 0},
     ),
     "an error in a branch": (
