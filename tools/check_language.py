@@ -1,8 +1,8 @@
 """Check the language of prose: refuse words of a list in docstrings, comments, strings and documents.
 
 The list is `tools/language.toml`.  `python tools/check_language.py [PATH...]` prints one line per word
-found and exits with 1 if there is any.  The class names in `defined_once` may have one
-definition in the package.
+found and exits with 1 if there is any.  Each public class of the package has a name of its own, except for
+`shared_class_names`.
 """
 
 from __future__ import annotations
@@ -88,15 +88,16 @@ def refused_words(path: Path, terms: list[Term]) -> Iterator[str]:
                     yield f'{path.relative_to(ROOT)}:{number}: "{match.group()}": use {term.use}'
 
 
-def ambiguous_classes(once: set[str]) -> Iterator[str]:
-    """Return a message per class of `once` that several modules define."""
+def ambiguous_classes(shared: set[str]) -> Iterator[str]:
+    """Return a message per name of a public class that several modules define, except for `shared` names."""
     places = defaultdict(list)
     for path in sorted(ROOT.glob("nncdbg/**/*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    for name in sorted(once & {name for name, found in places.items() if len(found) > 1}):
-        yield f"class {name} is defined {len(places[name])} times: {', '.join(places[name])}"
+    for name, found in sorted(places.items()):
+        if len(found) > 1 and name not in shared:
+            yield f"class {name} is defined {len(found)} times: {', '.join(found)}"
 
 
 def tracked_files(paths: list[str]) -> list[Path]:
@@ -113,7 +114,7 @@ def main(paths: list[str]) -> int:
     table = tomllib.loads(LIST.read_text(encoding="utf-8"))
     terms = terms_of(table["term"])
     found = [line for path in tracked_files(paths or table["paths"]) for line in refused_words(path, terms)]
-    found += ambiguous_classes(set(table.get("defined_once", [])))
+    found += ambiguous_classes(set(table["shared_class_names"]))
     for line in found:
         print(line)
     return 1 if found else 0

@@ -16,7 +16,7 @@ from nncdbg.commands import GROUPS, TABLE, Command
 from nncdbg.commands.command_lines import split_command
 from nncdbg.commands.session import PROMPT
 from nncdbg.commands.shortcuts import SHORTCUTS
-from nncdbg.opening.command_line import Parser
+from nncdbg.opening.command_line import ArgumentParser
 from nncdbg.terminal.main import COMMANDS, main
 
 TRANSCRIPTS = Path(__file__).resolve().parent.parent / "tests" / "transcripts"
@@ -163,7 +163,7 @@ def _merit(example: str) -> int:
     return abs(lines - EXAMPLE_LINES // 2) + (0 if 0 < lines <= EXAMPLE_LINES else 100)
 
 
-def _command_line_page(parser: Parser, session: Path | None = None) -> str:
+def _command_line_page(parser: ArgumentParser, session: Path | None = None) -> str:
     parts = [f"# {parser.prog}", parser.description or "", f"```text\n{_synopsis(parser)}\n```"]
     if session and session.is_file():
         parts.append(f"## Example\n\n```console\n{session.read_text(encoding='utf-8')}```")
@@ -174,7 +174,7 @@ def _command_line_page(parser: Parser, session: Path | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _synopsis(parser: Parser) -> str:
+def _synopsis(parser: ArgumentParser) -> str:
     """Return the command with its positional arguments; an optional one is in brackets."""
     words = [str(action.metavar or action.dest.upper()) for action in parser._get_positional_actions()]
     optional = [action.nargs == "?" for action in parser._get_positional_actions()]
@@ -182,7 +182,7 @@ def _synopsis(parser: Parser) -> str:
     return " ".join([parser.prog, *places, "[options]"])
 
 
-def _options(parser: Parser) -> str:
+def _options(parser: ArgumentParser) -> str:
     rows = [_row(action) for action in parser._actions if action.dest != "help"]
     return "\n".join(["| argument | description |", "|---|---|", *rows])
 
@@ -202,10 +202,10 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _parser_of(command: list[str]) -> Parser:
+def _parser_of(command: list[str]) -> ArgumentParser:
     """Return the argparse parser that `nncdbg COMMAND --help` prints."""
-    found: list[Parser] = []
-    with patch.object(Parser, "print_help", lambda parser, file=None: found.append(parser)):
+    found: list[ArgumentParser] = []
+    with patch.object(ArgumentParser, "print_help", lambda parser, file=None: found.append(parser)):
         code = main([*command, "--help"])
     if code != 0 or not found:
         sys.exit(f"nncdbg {' '.join(command)} --help ended with {code}")

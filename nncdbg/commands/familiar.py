@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Answer(NamedTuple):
+class Advice(NamedTuple):
     """The reason why a command of another debugger has no equivalent, and the commands to use instead."""
 
     why: str
@@ -119,57 +119,57 @@ _PYTHON = "type `py`, then Python code, then `end`, or open a Python prompt with
 _SHOW = "use `show %h[0:8]` for elements, `stats %h` for statistics"
 
 ANSWERS = {
-    "d": Answer("`delete` in gdb, `down` in pdb", "type `delete` or `down`"),
-    "j": Answer(_NO_JUMP, "use `goto NUMBER`, or change a value with `set %h = EXPR`"),
-    "jump": Answer(_NO_JUMP, "use `goto NUMBER`, or change a value with `set %h = EXPR`"),
-    "x": Answer("nncdbg shows memory by value", _SHOW),
-    "examinemem": Answer("nncdbg shows memory by value", _SHOW),
-    "regs": Answer(_NO_MACHINE, "list the values of this frame with `info locals`"),
-    "disassemble": Answer(_NO_MACHINE, "enter a micro program with `stepi`, or list the graph with `ll`"),
-    "disass": Answer(_NO_MACHINE, "enter a micro program with `stepi`, or list the graph with `ll`"),
-    "thread": Answer(_NO_THREADS, "show its stack with `where`"),
-    "threads": Answer(_NO_THREADS, "show its stack with `where`"),
-    "t": Answer(_NO_TRACE, "print a message at a place with `log PLACE MESSAGE`"),
-    "trace": Answer(_NO_TRACE, "print a message at a place with `log PLACE MESSAGE`"),
-    "dprintf": Answer(
+    "d": Advice("`delete` in gdb, `down` in pdb", "type `delete` or `down`"),
+    "j": Advice(_NO_JUMP, "use `goto NUMBER`, or change a value with `set %h = EXPR`"),
+    "jump": Advice(_NO_JUMP, "use `goto NUMBER`, or change a value with `set %h = EXPR`"),
+    "x": Advice("nncdbg shows memory by value", _SHOW),
+    "examinemem": Advice("nncdbg shows memory by value", _SHOW),
+    "regs": Advice(_NO_MACHINE, "list the values of this frame with `info locals`"),
+    "disassemble": Advice(_NO_MACHINE, "enter a micro program with `stepi`, or list the graph with `ll`"),
+    "disass": Advice(_NO_MACHINE, "enter a micro program with `stepi`, or list the graph with `ll`"),
+    "thread": Advice(_NO_THREADS, "show its stack with `where`"),
+    "threads": Advice(_NO_THREADS, "show its stack with `where`"),
+    "t": Advice(_NO_TRACE, "print a message at a place with `log PLACE MESSAGE`"),
+    "trace": Advice(_NO_TRACE, "print a message at a place with `log PLACE MESSAGE`"),
+    "dprintf": Advice(
         "format strings are not supported", "use `log PLACE MESSAGE`: `log 14 mean {mean(%s)}`"
     ),
-    "printf": Answer("format strings are not supported", "use `print EXPR`, or `log PLACE MESSAGE` for text"),
-    "echo": Answer("format strings are not supported", "use `print EXPR`, or `log PLACE MESSAGE` for text"),
-    "rbreak": Answer("patterns are not supported", "use `break OP` to stop before each statement with an op"),
-    "rwatch": Answer("nncdbg does not watch reads", "use `watch %h` to stop after each write, or `break OP`"),
-    "awatch": Answer("nncdbg does not watch reads", "use `watch %h` to stop after each write, or `break OP`"),
-    "on": Answer("there is no command `on`", "type `commands NUMBER`, then the commands, then `end`"),
-    "goroutines": Answer(_NO_THREADS, "show its stack with `where`"),
-    "toggle": Answer("there is no toggle", "use `disable NUMBER` or `enable NUMBER`"),
-    "rev": Answer("there is no prefix `rev`", "use `back`, `rback`, `rfinish` or `rcontinue`"),
-    "clear-checkpoint": Answer(
+    "printf": Advice("format strings are not supported", "use `print EXPR`, or `log PLACE MESSAGE` for text"),
+    "echo": Advice("format strings are not supported", "use `print EXPR`, or `log PLACE MESSAGE` for text"),
+    "rbreak": Advice("patterns are not supported", "use `break OP` to stop before each statement with an op"),
+    "rwatch": Advice("nncdbg does not watch reads", "use `watch %h` to stop after each write, or `break OP`"),
+    "awatch": Advice("nncdbg does not watch reads", "use `watch %h` to stop after each write, or `break OP`"),
+    "on": Advice("there is no command `on`", "type `commands NUMBER`, then the commands, then `end`"),
+    "goroutines": Advice(_NO_THREADS, "show its stack with `where`"),
+    "toggle": Advice("there is no toggle", "use `disable NUMBER` or `enable NUMBER`"),
+    "rev": Advice("there is no prefix `rev`", "use `back`, `rback`, `rfinish` or `rcontinue`"),
+    "clear-checkpoint": Advice(
         "you cannot delete marks", "move a mark with `mark NAME`; list all marks with `marks`"
     ),
-    "handle": Answer("there are no signals", "use `catch nan inf` to stop at findings"),
-    "signal": Answer("there are no signals", "use `catch nan inf` to stop at findings"),
-    "exceptions": Answer("a failure always stops the program", "use `catch nan` to stop at findings too"),
-    "attach": Answer(_NO_PROCESS, "type `quit`, then `nncdbg MODEL`"),
-    "detach": Answer(_NO_PROCESS, "use `continue` to run to the end, or `quit`"),
-    "kill": Answer(_NO_PROCESS, "use `restart` to go back to the start, or `quit`"),
-    "file": Answer("a session has one model", "type `quit`, then `nncdbg MODEL`"),
-    "rebuild": Answer("a session has one model", "type `quit`, then `nncdbg MODEL`"),
-    "edit": Answer("the program cannot change during a session", "change a value with `set %h = EXPR`"),
-    "shell": Answer(
+    "handle": Advice("there are no signals", "use `catch nan inf` to stop at findings"),
+    "signal": Advice("there are no signals", "use `catch nan inf` to stop at findings"),
+    "exceptions": Advice("a failure always stops the program", "use `catch nan` to stop at findings too"),
+    "attach": Advice(_NO_PROCESS, "type `quit`, then `nncdbg MODEL`"),
+    "detach": Advice(_NO_PROCESS, "use `continue` to run to the end, or `quit`"),
+    "kill": Advice(_NO_PROCESS, "use `restart` to go back to the start, or `quit`"),
+    "file": Advice("a session has one model", "type `quit`, then `nncdbg MODEL`"),
+    "rebuild": Advice("a session has one model", "type `quit`, then `nncdbg MODEL`"),
+    "edit": Advice("the program cannot change during a session", "change a value with `set %h = EXPR`"),
+    "shell": Advice(
         "nncdbg runs no shell commands", "use `quit`, or `source FILE` to run commands from a file"
     ),
-    "define": Answer("you cannot define commands", "use `source FILE` to run commands from a file"),
-    "alias": Answer("you cannot define commands", "use `source FILE` to run commands from a file"),
-    "while": Answer(_NO_LOOPS, _PYTHON),
-    "for": Answer(_NO_LOOPS, _PYTHON),
-    "if": Answer(_NO_LOOPS, _PYTHON),
-    "import": Answer("the prompt cannot import modules", _PYTHON),
-    "from": Answer("the prompt cannot import modules", _PYTHON),
-    "pwd": Answer("nncdbg runs no shell commands", _FOLDER),
-    "cd": Answer("nncdbg runs no shell commands", _FOLDER),
-    "interrupt": Answer("interrupt is a key", "press Ctrl-C to stop the running program; see `help keys`"),
-    "layout": Answer("there are no windows", "use `list`, or an editor with `nncdbg dap`"),
-    "tui": Answer("there are no windows", "use `list`, or an editor with `nncdbg dap`"),
+    "define": Advice("you cannot define commands", "use `source FILE` to run commands from a file"),
+    "alias": Advice("you cannot define commands", "use `source FILE` to run commands from a file"),
+    "while": Advice(_NO_LOOPS, _PYTHON),
+    "for": Advice(_NO_LOOPS, _PYTHON),
+    "if": Advice(_NO_LOOPS, _PYTHON),
+    "import": Advice("the prompt cannot import modules", _PYTHON),
+    "from": Advice("the prompt cannot import modules", _PYTHON),
+    "pwd": Advice("nncdbg runs no shell commands", _FOLDER),
+    "cd": Advice("nncdbg runs no shell commands", _FOLDER),
+    "interrupt": Advice("interrupt is a key", "press Ctrl-C to stop the running program; see `help keys`"),
+    "layout": Advice("there are no windows", "use `list`, or an editor with `nncdbg dap`"),
+    "tui": Advice("there are no windows", "use `list`, or an editor with `nncdbg dap`"),
 }
 """Maps names in other debuggers to hints."""
 

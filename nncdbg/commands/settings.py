@@ -13,7 +13,7 @@ _SETTING = re.compile(r"(?P<name>[a-z]+)\s+(?P<value>[^=\s]+)\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PromptSetting:
     """A setting: `values` describes the valid values; `write` raises ValueError for others."""
 
     values: str
@@ -46,25 +46,25 @@ def _write_width(screen: Screen, value: str) -> None:
 
 
 SETTINGS = {
-    "names": Setting(
+    "names": PromptSetting(
         "short or full",
         "Names of values: their distinguishing part, or in full.",
         lambda screen: "full" if screen.full_names else "short",
         _write_names,
     ),
-    "pager": Setting(
+    "pager": PromptSetting(
         "on or off",
         "Show output that is longer than the terminal in $PAGER.",
         lambda screen: "on" if screen.pager else "off",
         _write_pager,
     ),
-    "precision": Setting(
+    "precision": PromptSetting(
         "1 to 17",
         "Significant digits of statistics and elements.",
         lambda screen: str(screen.precision),
         _write_precision,
     ),
-    "width": Setting(
+    "width": PromptSetting(
         "20 to 1000, or auto",
         "Columns of output; auto is the width of the terminal.",
         lambda screen: str(screen.layout.width),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.process.address_space import check_address_space
-from nncdbg.opening.command_line import Parser
+from nncdbg.opening.command_line import ArgumentParser
 
 TOKEN = "NNCDBG_DAP_TOKEN"
 """Environment variable with the token; unlike the command line, other users cannot read it."""
@@ -19,7 +19,7 @@ SWITCH = 0.0005
 
 def main(arguments: Sequence[str]) -> int:
     """Serve clients; return the exit code."""
-    parser = Parser("nncdbg dap", "Serve the Debug Adapter Protocol, over stdio by default.")
+    parser = ArgumentParser("nncdbg dap", "Serve the Debug Adapter Protocol, over stdio by default.")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="HOST:PORT", help="serve TCP clients, one at a time")
     where.add_argument("--socket", metavar="PATH", help="serve clients on a Unix socket, one at a time")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.breakpoints.client_breakpoints import Breakpoints
+from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoints
 from nncdbg.dap_server.breakpoints.exception_filters import ExceptionFilters
 from nncdbg.dap_server.client import Client
 from nncdbg.dap_server.messages import (
@@ -70,7 +70,7 @@ class Session:
         self.debuggee: Debuggee | None = None
         self.unbound = False
         """Whether breakpoints or filters were set while there was no program."""
-        self.breakpoints = Breakpoints()
+        self.breakpoints = ClientBreakpoints()
         self.exception_filters = ExceptionFilters()
         self.handles = Handles()
         self.blocks = BlockAddresses()

@@ -66,8 +66,7 @@ class Debugger(RichOutput):
       that are not given are drawn at random from `seed`; `notes` reports them.
     * `dims`: symbolic sizes by name.
     * `backend`: the kernels to run: the name of a backend (`nncdbg.engine.extensions`), or a Backend.  An
-      op without a kernel fails, or runs on NumPy with `fallback` (see
-      `loaded.fallbacks`).
+      op without a kernel fails, or runs on NumPy with `fallback` (see `loaded.fallbacks`).
     * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
       on a device), or an Allocation.
     * `history`: the bytes that old values may use, a number or text such as ``"4GiB"``; default: a

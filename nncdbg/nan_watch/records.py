@@ -69,7 +69,7 @@ class FindingSite:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class FindingUse:
     """One visit of a statement, with its iterations and calls, outermost first."""
 
     site: FindingSite
@@ -110,7 +110,7 @@ class WatchFinding:
     within: FindingSite | None = None
     other: FindingSite | None = None
     calls: tuple[FindingSite, ...] = ()
-    used: Use | None = None
+    used: FindingUse | None = None
     actual: float | None = None
     threshold: float | None = None
     count: int = 1

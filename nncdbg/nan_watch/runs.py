@@ -49,7 +49,7 @@ def watch_runs(
         report.model = model
         return report
     from nncdbg.nan_watch.baselines.recording import fingerprint, record, write
-    from nncdbg.nan_watch.corpus.report import CorpusReport, Result
+    from nncdbg.nan_watch.corpus.report import CaseResult, CorpusReport
     from nncdbg.nan_watch.measuring.measuring import Measuring, check_good
 
     check_good(gates, good)
@@ -64,7 +64,7 @@ def watch_runs(
             run=lambda debugger=debugger: move(debugger),  # type: ignore[misc]
             measuring=measuring,
         )
-        whole.add(Result(index, case_of(f"seed {each}", report), report, measuring.tracks))
+        whole.add(CaseResult(index, case_of(f"seed {each}", report), report, measuring.tracks))
     if record_to is not None:
         write(record(fingerprint(debugger.program), model, whole.tracks.ordered()), record_to)
     return whole.finished(good)

@@ -17,7 +17,7 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.training import judge_loop
-from nncdbg.nan_watch.records import FindingSite, Operand, Report, Use, WatchFinding
+from nncdbg.nan_watch.records import FindingSite, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.sites import site_of
 
 if TYPE_CHECKING:
@@ -153,13 +153,13 @@ def _first_output(statement: Statement) -> str:
     return outputs[0].name if outputs else ""
 
 
-def _used(sighting: Sighting, debugger: Debugger) -> Use | None:
+def _used(sighting: Sighting, debugger: Debugger) -> FindingUse | None:
     visit = sighting.used
     if visit is None:
         return None
     at = visit.statement
     site = site_of(at.code, at.pc, _first_output(at), debugger)
-    return Use(site, visit.iteration, _calls(visit.calls, debugger))
+    return FindingUse(site, visit.iteration, _calls(visit.calls, debugger))
 
 
 def _other(sighting: Sighting, debugger: Debugger) -> FindingSite | None:

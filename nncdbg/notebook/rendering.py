@@ -19,7 +19,7 @@ from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, print
 from nncdbg.notebook.pictures import caption, picture
 from nncdbg.presentation.divergence import print_report
 from nncdbg.presentation.elements import SMALL, elements, is_text
-from nncdbg.presentation.listing_window import Marks, window
+from nncdbg.presentation.listing_window import LineMarks, window
 from nncdbg.presentation.stops import operand_names, show_stop, unique
 from nncdbg.representation import PrintedRecord
 from nncdbg.stats import Summary
@@ -47,7 +47,7 @@ def _program(program: Program) -> Iterable[str]:
     count = len(text.lines) - (not text.lines[-1])
     shown = range(1, min(_LINES, count) + 1)
     yield heading(program.summary())
-    yield printed_lines(window(text, shown, Marks(), WIDTH, ProgramNames(program)))
+    yield printed_lines(window(text, shown, LineMarks(), WIDTH, ProgramNames(program)))
     if count > _LINES:
         yield note(f"{count - _LINES:,} more lines: use print(program) to see all")
 

@@ -23,7 +23,7 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends import load
 from nncdbg.engine.graph import Program
 from nncdbg.opening.configuration import RunConfiguration
-from nncdbg.opening.tensor_file import Entry, from_builtins, from_json, unpack
+from nncdbg.opening.tensor_file import TensorEntry, from_builtins, from_json, unpack
 
 PROGRAM, INPUTS, DOCUMENT, README = "program.nnc", "inputs.safetensors", "nncdbg.json", "README"
 STORE = "data.safetensors"
@@ -37,7 +37,7 @@ SETTINGS = ("backend", "fallback", "allocator", "seed", "max_ops", "op_libraries
 C = TypeVar("C", bound=RunConfiguration)
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
+class BundleDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `nncdbg.json`.
 
     `statements` is the number of statements that run before the finding's; `finding` is as a watch
@@ -47,7 +47,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     statements: int
     settings: dict[str, Any]
-    inputs: dict[str, Entry]
+    inputs: dict[str, TensorEntry]
     finding: dict[str, Any]
     model: str = ""
     versions: dict[str, str] = {}
@@ -60,7 +60,7 @@ class Bundle:
     folder: Path
     program: Program
     inputs: Mapping[str, Any]
-    document: Document
+    document: BundleDocument
 
     @property
     def statements(self) -> int:
@@ -108,11 +108,11 @@ def open_bundle(folder: Path) -> Bundle:
     return Bundle(folder, program, inputs, document)
 
 
-def read_document(folder: Path) -> Document:
+def read_document(folder: Path) -> BundleDocument:
     """Read `nncdbg.json` in a folder.  Raises LoadError if it is missing or damaged."""
     path = folder / DOCUMENT
     try:
-        document = from_json(path.read_bytes(), Document, str(path))
+        document = from_json(path.read_bytes(), BundleDocument, str(path))
     except FileNotFoundError:
         raise LoadError(
             f"{folder} is a folder, not a repro bundle: it contains no {DOCUMENT}",

@@ -21,7 +21,7 @@ from nncdbg.opening.configuration import RunConfiguration, settings
 T = TypeVar("T")
 
 
-class Parser(argparse.ArgumentParser):
+class ArgumentParser(argparse.ArgumentParser):
     """An argparse parser whose errors are printed like all others."""
 
     _json = False
@@ -50,30 +50,30 @@ class Parser(argparse.ArgumentParser):
 # -- options ---------------------------------------------------------------------------------
 
 
-def add_model(parser: Parser) -> None:
+def add_model(parser: ArgumentParser) -> None:
     """Add the model, and the options for opening it."""
     _, program = settings()["program"]
     parser.add_argument("model", metavar=program.metavar, help=program.help)
     add_opening(parser)
 
 
-def add_opening(parser: Parser) -> None:
+def add_opening(parser: ArgumentParser) -> None:
     """Add the options for opening a model."""
     _add(parser, "flat", "stores")
 
 
-def add_machine(parser: Parser) -> None:
+def add_machine(parser: ArgumentParser) -> None:
     """Add the inputs, and the options for running the program."""
     _add(parser, "inputs", "dims", "seed", "backend", "fallback", "op_libraries")
     _add(parser, "allocator", "history", "max_ops")
 
 
-def add_check(parser: Parser) -> None:
+def add_check(parser: ArgumentParser) -> None:
     """Add the comparison of kernels with their micro programs."""
     _add(parser, "check", choices=["micro"])
 
 
-def _add(parser: Parser, *names: str, **more: Any) -> None:
+def _add(parser: ArgumentParser, *names: str, **more: Any) -> None:
     """Add the flags of these fields; an omitted flag is None."""
     for name in names:
         field, setting = settings()[name]
@@ -91,13 +91,13 @@ def _add(parser: Parser, *names: str, **more: Any) -> None:
         parser.add_argument(setting.flag, dest=name, default=None, help=words, **details)
 
 
-def add_verification(parser: Parser) -> None:
+def add_verification(parser: ArgumentParser) -> None:
     """Add the check that observing does not change the run."""
     words = "verify first that observers change no bit of an output"
     parser.add_argument("--verify-observers", action="store_true", help=words)
 
 
-def add_prompt(parser: Parser) -> None:
+def add_prompt(parser: ArgumentParser) -> None:
     """Add the options for the source and destination of the prompt's commands."""
     add = parser.add_argument
     add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")

@@ -1,7 +1,7 @@
 """Slot contents in a safetensors file: tensors of every type, sequences, strings, absent optionals.
 
 Types that the format does not have (4 bits, complex128, some 8-bit types) are stored as bytes; strings
-are in the description.  Each value has an `Entry`, which is part of a JSON document.
+are in the description.  Each value has an `TensorEntry`, which is part of a JSON document.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STRINGS = "str"
 T = TypeVar("T")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TensorEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The stored form of one value.
 
     `tensor` is a key of the file; with `bytes`, its bytes are those of a tensor of `dtype` and `shape`.
@@ -37,31 +37,33 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str | None = None
     shape: list[int] | None = None
     strings: list[str] | None = None
-    items: list[Entry] | None = None
+    items: list[TensorEntry] | None = None
 
 
-def pack(contents: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Entry]]:
+def pack(contents: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, TensorEntry]]:
     """Return the tensors to write, by key, and the entries to read each value again."""
     tensors: dict[str, Array] = {}
     return tensors, {name: _packed(name, content, tensors) for name, content in contents.items()}
 
 
-def _packed(key: str, content: Any, tensors: dict[str, Array]) -> Entry:
+def _packed(key: str, content: Any, tensors: dict[str, Array]) -> TensorEntry:
     if content is None:
-        return Entry()
+        return TensorEntry()
     if isinstance(content, (list, tuple)):
-        return Entry(items=[_packed(f"{key}[{i}]", item, tensors) for i, item in enumerate(content)])
+        return TensorEntry(items=[_packed(f"{key}[{i}]", item, tensors) for i, item in enumerate(content)])
     array = np.asarray(content)
     dtype, shape = name_of(array.dtype), list(array.shape)
     if dtype == STRINGS:
-        return Entry(dtype=dtype, shape=shape, strings=[_text(item) for item in array.reshape(-1).tolist()])
+        return TensorEntry(
+            dtype=dtype, shape=shape, strings=[_text(item) for item in array.reshape(-1).tolist()]
+        )
     native = array.astype(array.dtype.newbyteorder("<"), copy=False) if array.dtype.isbuiltin != 2 else array
     key = key_for(key, tensors)
     if dtype in STORABLE:
         tensors[key] = np.asarray(native, order="C")
-        return Entry(tensor=key, dtype=dtype, shape=shape)
+        return TensorEntry(tensor=key, dtype=dtype, shape=shape)
     tensors[key] = np.frombuffer(native.tobytes(), np.uint8)
-    return Entry(tensor=key, dtype=dtype, shape=shape, bytes=True)
+    return TensorEntry(tensor=key, dtype=dtype, shape=shape, bytes=True)
 
 
 def key_for(name: str, taken: Collection[str]) -> str:
@@ -88,17 +90,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Array], note: Mapping[str, s
         raise LoadError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def unpack(path: Path, entries: Mapping[str, Entry]) -> dict[str, Any]:
+def unpack(path: Path, entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
     """Return the values that entries describe.  Raises LoadError for a file without them."""
     store: Any = open_store(path) if any(_of_file(entry) for entry in entries.values()) else None
     return {name: _unpacked(name, entry, store, path) for name, entry in entries.items()}
 
 
-def _of_file(entry: Entry) -> bool:
+def _of_file(entry: TensorEntry) -> bool:
     return entry.tensor is not None or any(map(_of_file, entry.items or ()))
 
 
-def _unpacked(name: str, entry: Entry, store: Any, path: Path) -> Any:
+def _unpacked(name: str, entry: TensorEntry, store: Any, path: Path) -> Any:
     if entry.items is not None:
         return [_unpacked(name, item, store, path) for item in entry.items]
     if entry.tensor is None and entry.strings is None:

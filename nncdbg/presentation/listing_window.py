@@ -37,7 +37,7 @@ _STYLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class LineMarks:
     """Margin marks: arrows by line, and breakpoints by line (True: enabled)."""
 
     arrows: Mapping[int, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Marks:
 
 
 def window(
-    listing: Listing, lines: Iterable[int], marks: Marks, room: int, names: ProgramNames | None
+    listing: Listing, lines: Iterable[int], marks: LineMarks, room: int, names: ProgramNames | None
 ) -> list[Text]:
     """Return the `lines` of the listing for a screen of `room` columns; full names if `names` is None.
 
@@ -70,7 +70,7 @@ def around(line: int, size: int, last: int) -> range:
     return range(first, min(last, first + size - 1) + 1)
 
 
-def _lines(statement: Sequence[str], number: int, width: int, marks: Marks) -> Iterator[Text]:
+def _lines(statement: Sequence[str], number: int, width: int, marks: LineMarks) -> Iterator[Text]:
     """Yield the lines of one statement, the first with its number and marks."""
     star = {None: " ", True: "*", False: "o"}[marks.breakpoints.get(number)]
     arrow = marks.arrows.get(number, "  ")

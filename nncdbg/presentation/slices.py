@@ -12,7 +12,7 @@ from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.checkpoints import EVICTED
-from nncdbg.engine.values.slicing import Origin, Slicing, Visit
+from nncdbg.engine.values.slicing import BlockVisit, Origin, Slicing
 from nncdbg.presentation.short_statements import named
 from nncdbg.presentation.stops import layout_in, names_on, statement_lines
 from nncdbg.presentation.tensor_text import described
@@ -81,7 +81,7 @@ def show_slice(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) ->
 
 
 def followed(
-    debugger: Debugger, visit: Visit, slots: Sequence[int], depth: int, showing: Showing
+    debugger: Debugger, visit: BlockVisit, slots: Sequence[int], depth: int, showing: Showing
 ) -> Iterator[Origin]:
     """Return the origins of values; for a value with NaN, Inf or only zeros, the path to its origin."""
 
@@ -103,7 +103,7 @@ def followed(
 
 def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing) -> Iterator[Text]:
     """Yield a line per statement, and below it one per value of the statement in the slice."""
-    previous: tuple[Visit, int] | None = None
+    previous: tuple[BlockVisit, int] | None = None
     for origin in origins:
         here = (origin.visit, origin.pc)
         if origin.pc >= 0 and here != previous:
@@ -116,7 +116,7 @@ def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing)
         )
 
 
-def statement_line(debugger: Debugger, visit: Visit, pc: int, showing: Showing) -> Text:
+def statement_line(debugger: Debugger, visit: BlockVisit, pc: int, showing: Showing) -> Text:
     """Return `line 22: %terms = Mul(%q, %logq)`, in a loop with the iteration."""
     listing = debugger.loaded.listing_of(visit.code)
     line = listing.line(visit.code.path, pc)
@@ -186,7 +186,7 @@ def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str 
     )
 
 
-def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
+def content_of(debugger: Debugger, visit: BlockVisit, slot: int) -> Any:
     """Return the content of a slot; UNSET if it is no longer valid."""
     content = visit.slots[slot]
     if content is EVICTED and visit.depth is not None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.presentation.frame_titles import frame_title
-from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, Marks, around, window
+from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, LineMarks, around, window
 from nncdbg.presentation.short_statements import brief, named
 from nncdbg.presentation.tensor_text import described
 
@@ -169,7 +169,7 @@ def _window(screen: Screen, debugger: Debugger, stop: Stop) -> list[Text]:
     return window(listing, lines, marks, screen.line_layout.width, names_on(debugger, screen, frame.code))
 
 
-def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> Marks:
+def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> LineMarks:
     """Return the arrow of the frame `selected` (0: innermost), the culprit of a stop, and breakpoints."""
     frame = debugger.frames[selected]
     arrows: dict[int, str] = {}
@@ -183,4 +183,4 @@ def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> Mar
         for found in debugger.breakpoints:
             for place in found.lines:
                 points[place] = points.get(place, False) or found.enabled
-    return Marks(arrows, points)
+    return LineMarks(arrows, points)

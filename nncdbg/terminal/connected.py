@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.escaping import printable, printable_styled
 from nncdbg.engine.process.threads import BackgroundThread
-from nncdbg.opening.command_line import Parser
+from nncdbg.opening.command_line import ArgumentParser
 
 if TYPE_CHECKING:
     from prompt_toolkit import Application
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     description = (
         "The terminal of a debug session. Editors start it; `nncdbg MODEL` starts a separate session."
     )
-    parser = Parser("nncdbg repl", description)
+    parser = ArgumentParser("nncdbg repl", description)
     parser.add_argument("--connect", metavar="SOCKET", required=True, help="path of the session's socket")
     path = parser.parse_args(arguments).connect
     if not sys.stdin.isatty():

@@ -15,7 +15,7 @@ from io import TextIOWrapper
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.opening.command_line import Parser, add_check, add_machine, add_model, add_prompt
+from nncdbg.opening.command_line import ArgumentParser, add_check, add_machine, add_model, add_prompt
 from nncdbg.version import __version__
 
 COMMANDS = {
@@ -138,10 +138,10 @@ def _check_command(arguments: Sequence[str]) -> None:
         )
 
 
-def _parser() -> Parser:
+def _parser() -> ArgumentParser:
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  nncdbg {name:<{width}}{words}" for name, (_, words) in COMMANDS.items()]
-    parser = Parser(
+    parser = ArgumentParser(
         "nncdbg",
         _DESCRIPTION,
         usage="nncdbg MODEL [options]\n       nncdbg COMMAND ...",

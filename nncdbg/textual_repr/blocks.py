@@ -15,7 +15,7 @@ CALLED = {"graph": "a graph", "then": "a branch", "else": "a branch", "body": "a
 
 
 @dataclass(slots=True)
-class Header:
+class BlockHeader:
     """The first line of an ``if`` or ``while``: the parts of its Node needed when the blocks close."""
 
     op: str
@@ -41,7 +41,7 @@ class Block:
     line: int
     path: Path = ()
     parent: Block | None = None
-    header: Header | None = None
+    header: BlockHeader | None = None
     name: str = ""
     inputs: tuple[Value, ...] = ()
     outputs: tuple[Value, ...] = ()

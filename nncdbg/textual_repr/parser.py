@@ -17,12 +17,12 @@ from nncdbg.engine.text.lexemes import BARE, OP, STRING, Flaw, quote
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr import statements as read
-from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, Header
+from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, BlockHeader
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.plain import read_plain
 from nncdbg.textual_repr.reading import Reading, salvaged
-from nncdbg.textual_repr.resolution import Call, Suggestions, shown, wrong_calls
-from nncdbg.textual_repr.statements import Mark, Names
+from nncdbg.textual_repr.resolution import Suggestions, WrittenCall, shown, wrong_calls
+from nncdbg.textual_repr.statements import Names, NameSpan
 
 VERSION = 1
 """The version of the text format that this package parses and prints."""
@@ -43,7 +43,7 @@ def parse(text: str, *, file: str | None = None) -> Program:
 def parse_with_listing(text: str, *, file: str | None = None) -> tuple[Program, Listing]:
     """Return the program and the lines of its statements in `text` itself."""
     with collector_paused():
-        return Parser(split_lines(text), file).program()
+        return TextParser(split_lines(text), file).program()
 
 
 def split_lines(text: str) -> list[str]:
@@ -51,7 +51,7 @@ def split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
 
 
-class Parser(Reading):
+class TextParser(Reading):
     """Readers of lines, selected by their first word."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Parser(Reading):
         self.stores: list[str] = []
         self.opsets: dict[str, int] = {}
         self.graph_lines: dict[str, int] = {}
-        self.calls: list[Call] = []
+        self.calls: list[WrittenCall] = []
         self.readers: dict[str, Callable[[Cursor, int], None]] = {
             "opset": self.opset,
             "store": self.store,
@@ -230,7 +230,7 @@ class Parser(Reading):
         cursor.expect("{", "a branch looks like if %c @then {")
         cursor.end()
         self.resolve(names, number)
-        header = Header("if", (condition,), number, location, self.take_comment())
+        header = BlockHeader("if", (condition,), number, location, self.take_comment())
         self.open(Block("then", number, self.nested_path(outer), outer, header, name), Names())
 
     def loop(self, cursor: Cursor, number: int) -> None:
@@ -241,7 +241,7 @@ class Parser(Reading):
         cursor.expect("{", "a loop looks like while @body (%s: f32[2] = %x) count %i: i64[] times %n {")
         cursor.end()
         self.resolve(uses, number)
-        header = Header("while", (loop.times, *loop.initial), number, location, self.take_comment())
+        header = BlockHeader("while", (loop.times, *loop.initial), number, location, self.take_comment())
         inputs = (loop.counter, *loop.carried)
         self.open(Block("body", number, self.nested_path(outer), outer, header, loop.name, inputs), defined)
 
@@ -375,15 +375,15 @@ class Parser(Reading):
         operands, attributes = read.arguments(cursor, names)
         location = cursor.location()
         cursor.end()
-        mark = Mark(op.removeprefix("@"), start, width)
+        mark = NameSpan(op.removeprefix("@"), start, width)
         self.enter(block, Node(op, operands, values, attributes, (), location), names, mark, number)
 
-    def enter(self, block: Block, node: Node, names: Names, mark: Mark, number: int) -> None:
+    def enter(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
         """Add a parsed op or call to its block; its name is at `mark`."""
         self.resolve(names, number)
         self.define(names, number)
         if node.op.startswith("@"):
-            self.calls.append(Call(mark, number, len(node.inputs), len(node.outputs)))
+            self.calls.append(WrittenCall(mark, number, len(node.inputs), len(node.outputs)))
         comment = self.take_comment()
         block.nodes.append(replace(node, comment=comment) if comment else node)
         block.lines.append(number)

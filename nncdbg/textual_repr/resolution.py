@@ -13,7 +13,7 @@ from functools import cache, partial
 from nncdbg.engine.graph import Graph, Node
 from nncdbg.engine.text.lexemes import Flaw, name_text, nearest
 from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.statements import Mark
+from nncdbg.textual_repr.statements import NameSpan
 
 SUGGESTIONS = 20
 """Maximum number of unknown names with a suggestion: each look-up takes about 1 ms."""
@@ -26,17 +26,17 @@ _NEAR_LIMIT = 500
 class Unresolved:
     """A use of a name that is not visible in statement `pc` of `block`."""
 
-    mark: Mark
+    mark: NameSpan
     line: int
     block: Block
     pc: int
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WrittenCall:
     """A call as written in the text."""
 
-    mark: Mark
+    mark: NameSpan
     line: int
     inputs: int
     outputs: int
@@ -160,7 +160,10 @@ class Suggestions:
 
 
 def wrong_calls(
-    calls: Iterable[Call], graphs: Mapping[str, Graph], broken: Container[str], suggestions: Suggestions
+    calls: Iterable[WrittenCall],
+    graphs: Mapping[str, Graph],
+    broken: Container[str],
+    suggestions: Suggestions,
 ) -> Iterable[tuple[int, Flaw]]:
     """Yield the invalid calls with their lines; graphs in `broken` had errors themselves."""
     for call in calls:

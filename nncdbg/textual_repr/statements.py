@@ -1,6 +1,6 @@
 """Readers of the statements of one line, independent of other lines.
 
-Positions (`Mark`) are recorded, so that an error about a name can underline it.
+Positions (`NameSpan`) are recorded, so that an error about a name can underline it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nncdbg.textual_repr.cursor import Cursor
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class NameSpan:
     """A name and its span of characters in the line (0-based)."""
 
     name: str
@@ -27,8 +27,8 @@ class Mark:
 class Names:
     """The names that one line uses and defines, in the order of the text."""
 
-    uses: list[Mark] = field(default_factory=list)
-    defines: list[Mark] = field(default_factory=list)
+    uses: list[NameSpan] = field(default_factory=list)
+    defines: list[NameSpan] = field(default_factory=list)
 
 
 def operand(cursor: Cursor, names: Names) -> Operand:
@@ -46,7 +46,7 @@ def use(cursor: Cursor, names: Names) -> str:
     if not cursor.at("%"):
         raise cursor.flaw("expected a value", "write a value such as %x; define a constant for a number")
     name = cursor.name("%")
-    names.uses.append(Mark(name, start, cursor.position - start))
+    names.uses.append(NameSpan(name, start, cursor.position - start))
     return name
 
 
@@ -56,7 +56,7 @@ def definition(cursor: Cursor, names: Names) -> Value:
     if cursor.accept_missing():
         return Value("", cursor.type_clause())
     name = cursor.name("%")
-    names.defines.append(Mark(name, start, cursor.position - start))
+    names.defines.append(NameSpan(name, start, cursor.position - start))
     return Value(name, cursor.type_clause())
 
 

@@ -19,7 +19,7 @@ from nncdbg.dap_server.launch_arguments import LaunchArguments
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import (
-    Parser,
+    ArgumentParser,
     add_check,
     add_machine,
     add_model,
@@ -36,8 +36,8 @@ INTERNAL_PARAMETERS = {"compiled", "statistics", "black_box", "supervision"}
 NAMES = [*settings()]
 
 
-def parser() -> Parser:
-    made = Parser("nncdbg", "")
+def parser() -> ArgumentParser:
+    made = ArgumentParser("nncdbg", "")
     add_model(made)
     add_machine(made)
     add_check(made)

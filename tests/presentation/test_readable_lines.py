@@ -16,7 +16,7 @@ from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.graph import Graph, Node, Program, Value
 from nncdbg.engine.text.short_names import ProgramNames, ShortNames
 from nncdbg.presentation.elements import Layout
-from nncdbg.presentation.listing_window import Marks, window
+from nncdbg.presentation.listing_window import LineMarks, window
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.short_statements import brief, whole
 from nncdbg.presentation.tensor_text import value_line
@@ -71,7 +71,7 @@ def is_named_in(text: str, name: str, names: ShortNames) -> bool:
 def test_every_statement_of_a_listing_shows_its_op_and_names(program: Program) -> None:
     listing, all_names = printed(program, locations=False), ProgramNames(program)
     for line, node, names in statements(program):
-        shown = window(listing, [line], Marks(), WIDTH, all_names)
+        shown = window(listing, [line], LineMarks(), WIDTH, all_names)
         text = " ".join(part.plain.strip() for part in shown)
         assert len(shown) <= 2
         assert all(part.cell_len <= WIDTH for part in shown), text
@@ -85,7 +85,7 @@ def test_every_statement_of_a_listing_shows_its_op_and_names(program: Program) -
 def test_the_current_statement_shows_all_names(program: Program) -> None:
     listing, all_names = printed(program, locations=False), ProgramNames(program)
     for line, node, names in statements(program):
-        shown = window(listing, [line], Marks({line: "->"}), WIDTH, all_names)
+        shown = window(listing, [line], LineMarks({line: "->"}), WIDTH, all_names)
         text = " ".join(part.plain.strip() for part in shown)
         assert all(part.cell_len <= WIDTH for part in shown), text
         outputs = [value.name for value in node.outputs if value.name and node.op not in ("if", "while")]

@@ -60,8 +60,8 @@ def test_a_class_with_two_definitions_is_reported(tmp_path: Path, monkeypatch: p
     (tmp_path / "nncdbg").mkdir()
     for name in ("a", "b"):
         (tmp_path / "nncdbg" / f"{name}.py").write_text(
-            "class Place: ...\nclass Other: ...\n", encoding="utf-8"
+            "class Place: ...\nclass Shared: ...\nclass _Part: ...\n", encoding="utf-8"
         )
-    assert list(check_language.ambiguous_classes({"Place"})) == [
+    assert list(check_language.ambiguous_classes({"Shared"})) == [
         "class Place is defined 2 times: nncdbg/a.py:1, nncdbg/b.py:1"
     ]

@@ -63,7 +63,7 @@ class ClientBreakpoint:
     record: Breakpoint = field(default_factory=lambda: Breakpoint(verified=False))
 
 
-class Breakpoints:
+class ClientBreakpoints:
     """The table of breakpoints.
 
     A group holds what one request replaces: a file's lines, the functions, the data ...

@@ -39,12 +39,12 @@ def data_breakpoint_info(session: Session, arguments: DataBreakpointInfoArgument
     return _watched(session, name, arguments.name if _is_condition(expression.root) else None)
 
 
-def _is_condition(root: nodes.Node) -> bool:
+def _is_condition(root: nodes.ExpressionNode) -> bool:
     """Return whether an expression is a condition; it need not be computed yet."""
     match root:
         case nodes.Compare() | nodes.Boolean() | nodes.Unary(symbol="not"):
             return True
-        case nodes.Call(function=name):
+        case nodes.CallExpression(function=name):
             return name in ("any", "all")
     return False
 

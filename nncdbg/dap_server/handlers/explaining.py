@@ -31,7 +31,7 @@ from nncdbg.stats.blocks import reduce_blocks
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.values.slicing import Origin, Visit
+    from nncdbg.engine.values.slicing import BlockVisit, Origin
 
 MOST_STATEMENTS = 100
 """Statements of one answer."""
@@ -110,7 +110,7 @@ def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str,
     }
 
 
-def _title(visit: Visit) -> str:
+def _title(visit: BlockVisit) -> str:
     name = f"@{visit.code.graph.name}" if visit.code.graph.name else ""
     return name if visit.iteration is None else f"{name} #{visit.iteration}"
 

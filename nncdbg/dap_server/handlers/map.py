@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.neighbourhood import ShownBlock, Source, neighbourhood, sources
+from nncdbg.dap_server.sources.neighbourhood import ShownBlock, ValueSource, neighbourhood, sources
 from nncdbg.dap_server.variables.value_text import Glance
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -106,7 +106,7 @@ class Drawing:
                         if (source.block, source.pc) in shown or source.pc < 0:
                             yield self._edge(source, block.statement_id(pc))
 
-    def _edge(self, source: Source, to: str) -> dict[str, Any]:
+    def _edge(self, source: ValueSource, to: str) -> dict[str, Any]:
         given = source.pc < 0
         edge: dict[str, Any] = {
             "from": _input_id(source) if given else source.block.statement_id(source.pc),
@@ -122,7 +122,7 @@ class Drawing:
         """The inputs of the outermost block that shown statements read."""
         first = self.blocks[0]
         read = {each["from"] for each in edges}
-        found = (Source(first, -1, value.name) for value in first.graph.inputs if value.name)
+        found = (ValueSource(first, -1, value.name) for value in first.graph.inputs if value.name)
         assert first.origin.frame is not None
         listing = self.session.program.debugger.loaded.listing_of(first.origin.frame.code)
         line = self.session.client.outgoing_line(listing.header_line(first.path))
@@ -135,7 +135,7 @@ class Drawing:
         return nodes
 
 
-def _input_id(source: Source) -> str:
+def _input_id(source: ValueSource) -> str:
     return f"{source.block.id}:{source.name}"
 
 

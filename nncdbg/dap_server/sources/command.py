@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.opening.command_line import Parser, add_model, configuration_of
+from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -17,7 +17,9 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.engine.frontends.listings import FOLDER
     from nncdbg.opening.programs import open_program
 
-    parser = Parser("nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path.")
+    parser = ArgumentParser(
+        "nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path."
+    )
     add_model(parser)
     parser.add_argument("--workspace", metavar="FOLDER", default=".", help="the editor's folder (.)")
     options = parser.parse_args(arguments)

@@ -149,7 +149,7 @@ class ShownBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ValueSource:
     """The source of a value: a statement, or with pc -1 an input of the outermost block.
 
     `name` is its name there; `carried`: carried by a loop, from one iteration to the next.
@@ -249,9 +249,9 @@ def _bodies(program: Program, block: ShownBlock, pc: int) -> Iterator[ShownBlock
 # -- data flow ----------------------------------------------------------------------------------
 
 
-def sources(block: ShownBlock, name: str) -> list[Source]:
+def sources(block: ShownBlock, name: str) -> list[ValueSource]:
     """The statements, shown or not, that produce a value visible in a block; inside open blocks too."""
-    found: dict[tuple[str, int, str, bool], Source] = {}
+    found: dict[tuple[str, int, str, bool], ValueSource] = {}
     waiting, seen = [(block, name, False)], set()
     while waiting:
         block, name, carried = waiting.pop()
@@ -262,11 +262,11 @@ def sources(block: ShownBlock, name: str) -> list[Source]:
         if pc is None:
             further = _from_outside(block, name, carried)
             if block.outer is None and any(value.name == name for value in block.graph.inputs):
-                found[(block.id, -1, name, carried)] = Source(block, -1, name, carried)
+                found[(block.id, -1, name, carried)] = ValueSource(block, -1, name, carried)
         else:
             further = _from_inside(block, pc, name, carried)
             if pc not in block.inside:
-                found[(block.id, pc, name, carried)] = Source(block, pc, name, carried)
+                found[(block.id, pc, name, carried)] = ValueSource(block, pc, name, carried)
         waiting += further
     return list(found.values())
 

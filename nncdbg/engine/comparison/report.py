@@ -146,7 +146,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class DifferenceCause:
     """A statement with a different computation: equal operands give different results.
 
     `kind` is attribute, parameter, operands (it reads other values), replaced (another op), only_a or
@@ -196,7 +196,7 @@ class DiffReport(RichOutput):
     farthest apart, in tolerances.  `matched` counts values by the way they were paired.
     """
 
-    causes: list[Cause] = field(default_factory=list)
+    causes: list[DifferenceCause] = field(default_factory=list)
     first: Match | None = None
     worst: Match | None = None
     diverging: int = 0
@@ -230,7 +230,7 @@ class DiffReport(RichOutput):
     __repr__ = __str__
 
     @property
-    def cause(self) -> Cause | None:
+    def cause(self) -> DifferenceCause | None:
         """Return the first statement with a different computation."""
         return self.causes[0] if self.causes else None
 

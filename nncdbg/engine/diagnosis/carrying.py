@@ -12,7 +12,7 @@ from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.intentional import consumed, role_of
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Sightings, Visit
+from nncdbg.engine.diagnosis.sightings import Sightings, StatementVisit
 from nncdbg.engine.diagnosis.step import Step, step_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Binding, Execute
@@ -131,7 +131,7 @@ class Carrier:
 
     def report(self, origins: Origins, statement: Statement | None = None) -> None:
         """Report origins that were held back; `statement` is the one that they influence now."""
-        used = None if statement is None else Visit.of(statement, self.machine.frames)
+        used = None if statement is None else StatementVisit.of(statement, self.machine.frames)
         for number in origins:
             self.seen.report(number, used)
 

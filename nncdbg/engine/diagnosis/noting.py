@@ -11,7 +11,7 @@ import numpy as np
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Stage
 from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Seen, Sighting, Sightings, Visit
+from nncdbg.engine.diagnosis.sightings import Seen, Sighting, Sightings, StatementVisit
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import type_of
@@ -66,7 +66,7 @@ class Notes:
         self, key: tuple[Any, ...], role: str, finding: Finding, parents: Origins, **fields: Any
     ) -> Sighting:
         statement = finding.binding
-        visit = Visit.of(statement, self.machine.frames)
+        visit = StatementVisit.of(statement, self.machine.frames)
         return self.seen.add(
             key,
             kind=finding.kind,

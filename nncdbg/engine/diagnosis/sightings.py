@@ -32,7 +32,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class StatementVisit:
     """One visit of a statement: the iterations of the enclosing loops and the calls that led there.
 
     Both are outermost first; `calls` are the statements that called the enclosing functions.
@@ -43,7 +43,7 @@ class Visit:
     calls: tuple[Statement, ...] = ()
 
     @classmethod
-    def of(cls, statement: Statement, frames: Sequence[Frame]) -> Visit:
+    def of(cls, statement: Statement, frames: Sequence[Frame]) -> StatementVisit:
         """Return the visit at a stack of frames, outermost first."""
         iteration = tuple(frame.iteration for frame in frames if frame.is_loop)
         outer = [Statement(frame.code, frame.pc) for frame in frames[:-1]]
@@ -80,7 +80,7 @@ class Sighting:
     cause: Cause | None = None
     within: Within | None = None
     other: Statement | None = None
-    used: Visit | None = None
+    used: StatementVisit | None = None
     parents: Origins = NONE
     roots: Origins = NONE
     tick: int = 0
@@ -124,7 +124,7 @@ class Sightings:
             self._withheld.add(sighting.number)
         return sighting
 
-    def report(self, number: int, used: Visit | None = None) -> None:
+    def report(self, number: int, used: StatementVisit | None = None) -> None:
         """Report a record that was held back; `used` is the statement that it influences."""
         if number in self._withheld:
             self._withheld.discard(number)

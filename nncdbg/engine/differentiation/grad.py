@@ -24,7 +24,7 @@ from nncdbg.engine.ops.schema import complete, version_of
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GradientRequest:
     """The gradient of `y` by `xs`, with `held` constant; `wanted` are the members of `xs` to return.
 
     `moved` are the members of `xs` and `held` with values that differ from those of the statements
@@ -46,7 +46,7 @@ class Request:
 def gradient_graph(
     name: str,
     nodes: Sequence[Node],
-    request: Request,
+    request: GradientRequest,
     types: Mapping[str, Type | None],
     graphs: Mapping[str, Graph],
     opsets: Mapping[str, int],
@@ -82,7 +82,7 @@ def gradient_graph(
 class _Backward:
     """One backward pass from `request.y`."""
 
-    def __init__(self, builder: BackwardBuilder, request: Request) -> None:
+    def __init__(self, builder: BackwardBuilder, request: GradientRequest) -> None:
         self._emit = builder
         self._request = request
         self._points = frozenset(request.points)

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE, Cause, Match, ValueSite
+from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, Match, ValueSite
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.divergence.declared import constant_operand, declared_differences, operand_name
 from nncdbg.engine.divergence.recomputation import Recomputation
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
-from nncdbg.engine.divergence.trace import Trace
+from nncdbg.engine.divergence.trace import RunTrace
 from nncdbg.engine.divergence.units import commutative
-from nncdbg.engine.divergence.written import Fixed, Given, Key, Result, Source, Written, site_of
+from nncdbg.engine.divergence.written import Fixed, Given, Key, Source, Written, WrittenResult, site_of
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops import lookup
@@ -33,14 +33,14 @@ CounterpartOf = Callable[[Key], "Key | None"]
 class TraceCounterparts:
     """The values of side B's trace, by the keys of side A's statements."""
 
-    def __init__(self, b: Trace, counterpart: CounterpartOf, inputs: Mapping[str, str]) -> None:
+    def __init__(self, b: RunTrace, counterpart: CounterpartOf, inputs: Mapping[str, str]) -> None:
         self._b = b
         self._counterpart = counterpart
         self._inputs = inputs
 
-    def result(self, result: Result) -> Any:
+    def result(self, result: WrittenResult) -> Any:
         key = self._counterpart(result.key)
-        if key is None or not self._b.has(Result(key, result.index)):
+        if key is None or not self._b.has(WrittenResult(key, result.index)):
             return MISSING
         return self._b.content(key, result.index)
 
@@ -50,29 +50,29 @@ class TraceCounterparts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StatementVerdict:
     """`cause` if the statement's own computation differs; `tie` if a near tie changed a discrete result."""
 
-    cause: Cause | None = None
+    cause: DifferenceCause | None = None
     tie: bool = False
 
 
-PROPAGATED = Verdict()
+PROPAGATED = StatementVerdict()
 
 
 @dataclass(slots=True)
 class Blame:
     """Judges statements of `a` with results that differ from their counterparts in `b`."""
 
-    a: Trace
-    b: Trace
+    a: RunTrace
+    b: RunTrace
     counterpart: CounterpartOf
     counterpart_in_a: CounterpartOf
     substitution: Substitution
     recomputation: Recomputation
     tolerance: Tolerance
 
-    def judge(self, key: Key, match: Match) -> Verdict:
+    def judge(self, key: Key, match: Match) -> StatementVerdict:
         """Return the verdict on A's statement at `key`; `match` is one of its results."""
         other = self.counterpart(key)
         assert other is not None
@@ -83,15 +83,15 @@ class Blame:
         found = self.recomputation.results(one.code, one.pc, mine, like)
         if found is not None and not self._apart(one, mine, found, two):
             agree = all(self.same(*pair) for pair in zip(like, mine, strict=True))
-            return Verdict(tie=agree and is_discrete(one, two.contents))
-        return Verdict(self._located(one, two, mine, like, match))
+            return StatementVerdict(tie=agree and is_discrete(one, two.contents))
+        return StatementVerdict(self._located(one, two, mine, like, match))
 
-    def judge_output(self, source: Source, other: Source, match: Match) -> Verdict:
+    def judge_output(self, source: Source, other: Source, match: Match) -> StatementVerdict:
         """Return the verdict on a program output if the statements that give it are not paired."""
         mine, theirs = self.substitution.value(source), self.b.value(other)
         if self.same(mine, theirs):
             return PROPAGATED
-        return Verdict(self._wired(source, other, match))
+        return StatementVerdict(self._wired(source, other, match))
 
     def same(self, x: Any, y: Any) -> bool:
         """Return whether two contents agree within the tolerance."""
@@ -104,10 +104,10 @@ class Blame:
 
     def _located(
         self, one: Written, two: Written, mine: Sequence[Any], like: Sequence[Any], match: Match
-    ) -> Cause:
+    ) -> DifferenceCause:
         a, b = match.a, match.b
         if one.node.op != two.node.op:
-            return Cause("replaced", a, b, f"{one.node.op} / {two.node.op}", match)
+            return DifferenceCause("replaced", a, b, f"{one.node.op} / {two.node.op}", match)
         sources, theirs = self._in_order(one, two)
         if len(theirs) == len(mine):
             constants = [constant_operand(one.code, one.pc, index) for index in range(len(mine))]
@@ -123,14 +123,14 @@ class Blame:
                     worst = max(
                         declared, key=lambda each: (each.kind == "attribute", each.times_tolerance or 0)
                     )
-                    return Cause(worst.kind, a, b, worst.text, match)
+                    return DifferenceCause(worst.kind, a, b, worst.text, match)
             for index, (x, y) in enumerate(zip(mine, theirs, strict=True)):
                 if not self.same(x, y):
                     return self._operand(one, index, one.sources[index], sources[index], match)
         elif len(one.sources) != len(two.sources):
             text = f"{one.node.op} has {len(one.sources)} / {len(two.sources)} operands"
-            return Cause("operands", a, b, text, match)
-        return Cause(
+            return DifferenceCause("operands", a, b, text, match)
+        return DifferenceCause(
             "kernel", a, b, f"{one.node.op} computes a different result from the same operands", match
         )
 
@@ -146,32 +146,41 @@ class Blame:
     def _likeness(self, one: Written, sources: Sequence[Source]) -> int:
         return sum(
             type(mine) is type(other)
-            and (not isinstance(mine, Result) or self.counterpart(mine.key) == getattr(other, "key", None))
+            and (
+                not isinstance(mine, WrittenResult)
+                or self.counterpart(mine.key) == getattr(other, "key", None)
+            )
             for mine, other in zip(one.sources, sources, strict=True)
         )
 
-    def _operand(self, one: Written, index: int, mine: Source, other: Source, match: Match) -> Cause:
+    def _operand(
+        self, one: Written, index: int, mine: Source, other: Source, match: Match
+    ) -> DifferenceCause:
         """Return the cause if two statements compute the same from different operands."""
         if self._is_constant(self.a, mine) and self._is_constant(self.b, other):
             text = f"{operand_name(one, index)} of {one.node.op} differs"
-            return Cause("parameter", match.a, match.b, f"{text}: {self._distance(mine, other)}", match)
+            return DifferenceCause(
+                "parameter", match.a, match.b, f"{text}: {self._distance(mine, other)}", match
+            )
         return self._wired(mine, other, match)
 
-    def _wired(self, mine: Source, other: Source, match: Match) -> Cause:
+    def _wired(self, mine: Source, other: Source, match: Match) -> DifferenceCause:
         """Return the cause if the operands or outputs `mine` and `other` should be the same."""
         left = [self.a.at(key) for key in self.substitution.between(mine)]
         right = self._between_b(other)
         if left and right:
             a, b = self._site(self.a, left[0]), self._site(self.b, right[0])
-            return Cause("replaced", a, b, f"{_ops(left)} / {_ops(right)}", match)
+            return DifferenceCause("replaced", a, b, f"{_ops(left)} / {_ops(right)}", match)
         if left:
-            return Cause("only_a", self._site(self.a, left[0]), None, f"only side A has {_ops(left)}", match)
+            return DifferenceCause(
+                "only_a", self._site(self.a, left[0]), None, f"only side A has {_ops(left)}", match
+            )
         if right:
-            return Cause(
+            return DifferenceCause(
                 "only_b", None, self._site(self.b, right[0]), f"only side B has {_ops(right)}", match
             )
         text = f"{match.a.op or 'the output'} reads {_named(self.a, mine)} / {_named(self.b, other)}"
-        return Cause("operands", match.a, match.b, text, match)
+        return DifferenceCause("operands", match.a, match.b, text, match)
 
     def _between_b(self, source: Source) -> list[Written]:
         """Return B's statements without a counterpart that lead to an operand, in order of execution."""
@@ -179,27 +188,27 @@ class Blame:
         waiting = [source]
         while waiting:
             each = waiting.pop()
-            if not isinstance(each, Result) or each.key in found or each.key not in self.b:
+            if not isinstance(each, WrittenResult) or each.key in found or each.key not in self.b:
                 continue
             if self.counterpart_in_a(each.key) is None:
                 found[each.key] = self.b.at(each.key)
                 waiting.extend(found[each.key].sources)
         return sorted(found.values(), key=lambda written: written.tick)
 
-    def _is_constant(self, trace: Trace, source: Source) -> bool:
+    def _is_constant(self, trace: RunTrace, source: Source) -> bool:
         """Return whether an operand is computed from constants alone."""
         waiting, seen = [source], set()
         while waiting:
             each = waiting.pop()
             if isinstance(each, Given):
                 return False
-            if isinstance(each, Result) and each.key not in seen:
+            if isinstance(each, WrittenResult) and each.key not in seen:
                 seen.add(each.key)
                 written = trace.at(each.key) if each.key in trace else None
                 if written is None or written.operands is None:
                     return False
                 waiting.extend(written.sources)
-        return isinstance(source, (Fixed, Result))
+        return isinstance(source, (Fixed, WrittenResult))
 
     def _distance(self, mine: Source, other: Source) -> str:
         x, y = self.a.value(mine), self.b.value(other)
@@ -208,7 +217,7 @@ class Blame:
             return match.detail or "other elements"
         return f"max {match.comparison.max_abs:.3g}, {match.comparison.mismatched} of {np.size(x)} elements"
 
-    def _site(self, trace: Trace, written: Written) -> ValueSite:
+    def _site(self, trace: RunTrace, written: Written) -> ValueSite:
         return site_of(trace.side.debugger, written, 0)
 
 
@@ -226,9 +235,9 @@ def _ops(statements: Sequence[Written]) -> str:
     return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
 
 
-def _named(trace: Trace, source: Source) -> str:
+def _named(trace: RunTrace, source: Source) -> str:
     match source:
-        case Result(key, index):
+        case WrittenResult(key, index):
             return spelled(trace.at(key).names[index]) if key in trace else "another value"
         case Given(name):
             return spelled(name)

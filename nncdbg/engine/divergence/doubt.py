@@ -6,11 +6,11 @@ from collections.abc import Set
 from itertools import permutations
 
 from nncdbg.engine.divergence.pairing import Pairs
-from nncdbg.engine.divergence.units import Operand, Unit, Units
+from nncdbg.engine.divergence.units import Operand, RunUnits, Unit
 from nncdbg.engine.divergence.written import Place
 
 
-def doubtful(a: Units, b: Units, pairs: Pairs, differ: Set[Place]) -> list[Place]:
+def doubtful(a: RunUnits, b: RunUnits, pairs: Pairs, differ: Set[Place]) -> list[Place]:
     """Return A's statements in `differ` that reach the same result in another way than their pairs.
 
     A pair is certain if op and type are equal, and also the names or the operands.
@@ -28,7 +28,7 @@ def doubtful(a: Units, b: Units, pairs: Pairs, differ: Set[Place]) -> list[Place
     return found
 
 
-def _without_effect(a: Units, pairs: Pairs, differ: Set[Place]) -> list[Unit]:
+def _without_effect(a: RunUnits, pairs: Pairs, differ: Set[Place]) -> list[Unit]:
     """Return the statements with no reader that differs, directly or through other such statements."""
     found: dict[int, Unit] = {}
     for unit in reversed(a.all):
@@ -42,7 +42,7 @@ def _without_effect(a: Units, pairs: Pairs, differ: Set[Place]) -> list[Unit]:
     return list(found.values())
 
 
-def _reads_the_same(a: Units, b: Units, one: Unit, other: Unit, pairs: Pairs) -> bool:
+def _reads_the_same(a: RunUnits, b: RunUnits, one: Unit, other: Unit, pairs: Pairs) -> bool:
     def same(mine: Operand, theirs: Operand) -> bool:
         if mine[0] == "result" == theirs[0]:
             known = pairs.get(a.all[mine[1]].place)

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE, Cause, DiffReport, Match, ValueSite
+from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match, ValueSite
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.blame import PROPAGATED, Verdict
+from nncdbg.engine.divergence.blame import PROPAGATED, StatementVerdict
 from nncdbg.engine.divergence.recomputation import Recomputation
 from nncdbg.engine.divergence.sequence import common_subsequence
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
 from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.trace import Trace, Values
+from nncdbg.engine.divergence.trace import RunTrace, TracedValues
 from nncdbg.engine.divergence.units import Unit, form_of
-from nncdbg.engine.divergence.written import GONE, Result, site_of
+from nncdbg.engine.divergence.written import GONE, WrittenResult, site_of
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Array, Graph, type_of
@@ -104,8 +104,8 @@ class GoldenRun:
 
     def run(self) -> DiffReport:
         """Run to the end and compare.  Raises the run's error, and UsageError for an unknown name."""
-        with Values(self._budget) as values:
-            trace = Trace(self.a, values).record()
+        with TracedValues(self._budget) as values:
+            trace = RunTrace(self.a, values).record()
             mapping = self._mapping(trace)
             tally = Tally(self.a, self.a, self.tolerance)
             self.report = tally.report
@@ -119,10 +119,10 @@ class GoldenRun:
     def _is_input(self, name: str) -> bool:
         return self.names.get(name, name) in self.a.debugger.inputs
 
-    def _mapping(self, trace: Trace) -> dict[Result, tuple[str, str]]:
+    def _mapping(self, trace: RunTrace) -> dict[WrittenResult, tuple[str, str]]:
         """Return per value the name of its golden array, and how they were paired."""
         places = _values_of(trace)
-        mapping: dict[Result, tuple[str, str]] = {}
+        mapping: dict[WrittenResult, tuple[str, str]] = {}
         for name, value in self.names.items():
             if value in places:
                 mapping[places[value]] = name, "name"
@@ -145,13 +145,13 @@ class GoldenRun:
         return mapping
 
 
-def _values_of(trace: Trace) -> dict[str, Result]:
+def _values_of(trace: RunTrace) -> dict[str, WrittenResult]:
     """Return results by name, in order of execution; in a loop, those of the last iteration."""
-    found: dict[str, Result] = {}
+    found: dict[str, WrittenResult] = {}
     for key in trace.keys:
         for index, name in enumerate(trace.at(key).names):
             found.pop(name, None)
-            found[name] = trace.side.origin_of(Result(key, index))
+            found[name] = trace.side.origin_of(WrittenResult(key, index))
     return found
 
 
@@ -163,10 +163,10 @@ def _unit(number: int, name: str, content: Any) -> Unit:
 class _Golden:
     """Golden values, found by result (see `substitution.Counterparts`)."""
 
-    def __init__(self, mapping: Mapping[Result, tuple[str, str]], golden: Mapping[str, Array]) -> None:
+    def __init__(self, mapping: Mapping[WrittenResult, tuple[str, str]], golden: Mapping[str, Array]) -> None:
         self._mapping, self._golden = mapping, golden
 
-    def result(self, result: Result) -> Any:
+    def result(self, result: WrittenResult) -> Any:
         found = self._mapping.get(result)
         return MISSING if found is None else self._golden[found[0]]
 
@@ -179,8 +179,8 @@ class _Comparison:
 
     def __init__(
         self,
-        trace: Trace,
-        mapping: Mapping[Result, tuple[str, str]],
+        trace: RunTrace,
+        mapping: Mapping[WrittenResult, tuple[str, str]],
         golden: Mapping[str, Array],
         tally: Tally,
         tolerance: Tolerance,
@@ -200,7 +200,7 @@ class _Comparison:
         self._tally.report.outputs = [matches[each] for each in outputs] or list(matches.values())
         self._tally.finish()
 
-    def _matches(self) -> Iterable[tuple[Result, Match]]:
+    def _matches(self) -> Iterable[tuple[WrittenResult, Match]]:
         for result, (name, way) in sorted(self._mapping.items(), key=lambda item: self._tick(item[0])):
             written = self._trace.at(result.key)
             content = written.contents[result.index]
@@ -213,10 +213,10 @@ class _Comparison:
             self._tally.add(written, match)
             yield result, match
 
-    def _tick(self, result: Result) -> int:
+    def _tick(self, result: WrittenResult) -> int:
         return self._trace.at(result.key).tick
 
-    def _verdict(self, result: Result, match: Match) -> Verdict:
+    def _verdict(self, result: WrittenResult, match: Match) -> StatementVerdict:
         """Judge the statement on golden operands, or on operands computed from the nearest golden values."""
         written = self._trace.at(result.key)
         if written.operands is None:
@@ -236,7 +236,9 @@ class _Comparison:
                 f"one of the {len(set(before)) + 1} statements between the golden values and this one"
                 f" differs, from {spelled(first.names[0])} = {first.node.op} on"
             )
-        return Verdict(Cause("between" if before else "kernel", match.a, match.b, text, match))
+        return StatementVerdict(
+            DifferenceCause("between" if before else "kernel", match.a, match.b, text, match)
+        )
 
 
 _NOT_RUN = ValueSite("", "", "", None, "golden file", (), "", 0)

@@ -6,10 +6,10 @@ One value per side is held at a time; where control flow differs, the earlier va
 from __future__ import annotations
 
 from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE, Cause, DiffReport, Match
+from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.blame import Verdict, is_discrete
+from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.pending import Pending
@@ -122,10 +122,10 @@ class Lockstep:
         if differ and self.tally.worth_judging(one.key[0]):
             self.tally.judged(differ, self._verdict(one, other, differ))
 
-    def _verdict(self, one: Written, other: Written, matches: list[Match]) -> Verdict:
+    def _verdict(self, one: Written, other: Written, matches: list[Match]) -> StatementVerdict:
         """Judge the statement itself: compare A's kernel on B's operands with B's results."""
         if one.operands is None or other.operands is None:
-            return Verdict()
+            return StatementVerdict()
         like = [*map(self.a.debugger.backend.to_host, one.operands)]
         operands = [*map(self.b.debugger.backend.to_host, other.operands)]
         agree = all(
@@ -139,7 +139,7 @@ class Lockstep:
         if apart is None or apart.significant:
             worst = max(matches, key=lambda match: match.excess.factor)
             if apart is None and not agree:
-                return Verdict()
+                return StatementVerdict()
             text = f"{one.node.op} computes a different result from the same operands"
-            return Verdict(Cause("kernel", worst.a, worst.b, text, worst))
-        return Verdict(tie=agree and is_discrete(one, other.contents))
+            return StatementVerdict(DifferenceCause("kernel", worst.a, worst.b, text, worst))
+        return StatementVerdict(tie=agree and is_discrete(one, other.contents))

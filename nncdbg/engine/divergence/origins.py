@@ -12,7 +12,7 @@ from typing import Any
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.written import Fixed, Given, Key, Result, Source
+from nncdbg.engine.divergence.written import Fixed, Given, Key, Source, WrittenResult
 from nncdbg.engine.execution.frame import Frame
 
 
@@ -22,7 +22,7 @@ class Origins:
     def __init__(self, debugger: Debugger) -> None:
         self._known: ByIdentity[Source] = ByIdentity()
         self._codes: set[Code] = set()
-        self.passed_on: dict[Result, Result] = {}
+        self.passed_on: dict[WrittenResult, WrittenResult] = {}
         """Results of calls and blocks, mapped to the results of the statements inside that computed them."""
         for name, content in zip(debugger.inputs, debugger.control.machine.frames[0].slots[1:], strict=False):
             self._note(content, Given(name))
@@ -48,8 +48,8 @@ class Origins:
     def results(self, key: Key, contents: Sequence[Any]) -> None:
         """Record the results of a statement."""
         for index, content in enumerate(contents):
-            known, result = self.of(content), Result(key, index)
-            if isinstance(known, Result):
+            known, result = self.of(content), WrittenResult(key, index)
+            if isinstance(known, WrittenResult):
                 self.passed_on[result] = known
             self._note(content, result)
 

@@ -20,9 +20,9 @@ from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.substitution import Substitution
 from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.trace import Trace, Values
-from nncdbg.engine.divergence.units import Units, units_of
-from nncdbg.engine.divergence.written import GONE, Key, Place, Result, Written, site_of
+from nncdbg.engine.divergence.trace import RunTrace, TracedValues
+from nncdbg.engine.divergence.units import RunUnits, units_of
+from nncdbg.engine.divergence.written import GONE, Key, Place, Written, WrittenResult, site_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import spelled
 
@@ -58,8 +58,8 @@ class PairedRuns:
         Raises the error of a failed side, with the first earlier cause as a hint, and
         KeyboardInterrupt after a pause.
         """
-        with Values(self._budget) as mine, Values(self._budget) as theirs:
-            one, other = Trace(self.a, mine).record(), Trace(self.b, theirs)
+        with TracedValues(self._budget) as mine, TracedValues(self._budget) as theirs:
+            one, other = RunTrace(self.a, mine).record(), RunTrace(self.b, theirs)
             try:
                 other.record()
             except NncdbgError as error:
@@ -77,7 +77,7 @@ class PairedRuns:
             self.tally.finish()
         return self.report
 
-    def _paired(self, one: Trace, other: Trace) -> _Comparison:
+    def _paired(self, one: RunTrace, other: RunTrace) -> _Comparison:
         inputs = input_pairs(other.side.graph, one.side.debugger.inputs)
         units = units_of(one, {}), units_of(other, inputs)
         self.pairs = paired(*units, _Agreement(one, other, self.tolerance))
@@ -98,7 +98,7 @@ class PairedRuns:
 class _Agreement:
     """Tests whether the results of two statements agree at their first visits; compares samples first."""
 
-    def __init__(self, a: Trace, b: Trace, tolerance: Tolerance) -> None:
+    def __init__(self, a: RunTrace, b: RunTrace, tolerance: Tolerance) -> None:
         self._a, self._b, self._tolerance = a, b, tolerance
         self._samples: dict[tuple[bool, Place], Any] = {}
 
@@ -115,7 +115,7 @@ class _Agreement:
         match = measure(NOWHERE, NOWHERE, "value", (x, y), self._tolerance)
         return not match.diverges and not match.excess.marginal
 
-    def _sample(self, trace: Trace, place: Place) -> Any:
+    def _sample(self, trace: RunTrace, place: Place) -> Any:
         key = (trace is self._a, place)
         if key not in self._samples:
             contents = trace.at(trace.first[place].key).contents
@@ -138,7 +138,12 @@ class _Comparison:
     """Compares every pair of two traces, then finds the statements that differ by themselves."""
 
     def __init__(
-        self, runs: PairedRuns, a: Trace, b: Trace, units: tuple[Units, Units], inputs: dict[str, str]
+        self,
+        runs: PairedRuns,
+        a: RunTrace,
+        b: RunTrace,
+        units: tuple[RunUnits, RunUnits],
+        inputs: dict[str, str],
     ) -> None:
         self._runs, self._a, self._b, self._units = runs, a, b, units
         self._tally = runs.tally
@@ -221,7 +226,7 @@ class _Comparison:
 
     def _are_pair(self, mine: Any, theirs: Any) -> bool:
         return (
-            isinstance(mine, Result)
-            and isinstance(theirs, Result)
+            isinstance(mine, WrittenResult)
+            and isinstance(theirs, WrittenResult)
             and self._runs.counterpart(mine.key) == theirs.key
         )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from nncdbg.engine.divergence.sequence import common_subsequence
-from nncdbg.engine.divergence.units import Operand, Unit, Units
+from nncdbg.engine.divergence.units import Operand, RunUnits, Unit
 from nncdbg.engine.divergence.written import Place
 
 Agree: TypeAlias = Callable[[Place, Place], bool]
@@ -39,7 +39,7 @@ _IDENTIFYING = 8
 """Minimum number of elements for a constant to identify its reader."""
 
 
-def paired(a: Units, b: Units, agree: Agree) -> Pairs:
+def paired(a: RunUnits, b: RunUnits, agree: Agree) -> Pairs:
     """Return the counterparts of A's statements among B's; each is used once."""
     pairing = _Pairing(a, b, agree)
     pairing.run()
@@ -48,8 +48,8 @@ def paired(a: Units, b: Units, agree: Agree) -> Pairs:
 
 @dataclass(slots=True)
 class _Pairing:
-    a: Units
-    b: Units
+    a: RunUnits
+    b: RunUnits
     agree: Agree
     found: dict[int, tuple[int, str]] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class _Pairing:
         self._outwards()
         self._replaced()
 
-    def _left(self, units: Units) -> list[Unit]:
+    def _left(self, units: RunUnits) -> list[Unit]:
         return [unit for unit in units.all if unit.number not in self.found]
 
     def _left_b(self) -> list[Unit]:

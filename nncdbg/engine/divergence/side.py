@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.divergence.origins import Origins
-from nncdbg.engine.divergence.written import GONE, Result, Source, Written, key_of, written_slots
+from nncdbg.engine.divergence.written import GONE, Source, Written, WrittenResult, key_of, written_slots
 from nncdbg.engine.execution.events import Failed, Outcome
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Graph
@@ -88,7 +88,7 @@ class Side:
         while (found := self.advance()) is not None:
             yield found
 
-    def origin_of(self, result: Result) -> Result:
+    def origin_of(self, result: WrittenResult) -> WrittenResult:
         """Return the result of the statement that computed a value passed on by calls and blocks."""
         return result if self._origins is None else self._origins.passed_on.get(result, result)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.trace import Trace
-from nncdbg.engine.divergence.written import Given, Key, Result, Source, Written
+from nncdbg.engine.divergence.trace import RunTrace
+from nncdbg.engine.divergence.written import Given, Key, Source, Written, WrittenResult
 
 
 class Missing:
@@ -20,7 +20,7 @@ MISSING = Missing()
 class Counterparts(Protocol):
     """Values of side B, found by results and inputs of side A."""
 
-    def result(self, result: Result) -> Any:
+    def result(self, result: WrittenResult) -> Any:
         """Return B's value for a result of A; MISSING if there is none."""
 
     def given(self, name: str) -> Any:
@@ -30,7 +30,7 @@ class Counterparts(Protocol):
 class Substitution:
     """Values of A's program computed from side B: B's value if there is one, otherwise by A's statements."""
 
-    def __init__(self, trace: Trace, counterparts: Counterparts, recomputation: Recomputation) -> None:
+    def __init__(self, trace: RunTrace, counterparts: Counterparts, recomputation: Recomputation) -> None:
         self._trace = trace
         self._counterparts = counterparts
         self._recomputation = recomputation
@@ -53,7 +53,7 @@ class Substitution:
         waiting = [source]
         while waiting:
             each = waiting.pop()
-            if not isinstance(each, Result) or each.key in found:
+            if not isinstance(each, WrittenResult) or each.key in found:
                 continue
             if self._counterparts.result(each) is MISSING and each.key in self._trace:
                 written = self._trace.at(each.key)
@@ -62,7 +62,7 @@ class Substitution:
         return sorted(found, key=found.__getitem__)
 
     def _known(self, source: Source) -> Any:
-        if isinstance(source, Result):
+        if isinstance(source, WrittenResult):
             there = self._counterparts.result(source)
             if there is not MISSING:
                 return there

@@ -10,7 +10,7 @@ from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import DiffReport, Growth, Match, Place, ValueSite
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.blame import Verdict
+from nncdbg.engine.divergence.blame import StatementVerdict
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.graph import type_of
@@ -50,7 +50,7 @@ class Tally:
         self._judged[place] += 1
         return place not in self._causes and self._judged[place] <= _VISITS
 
-    def judged(self, matches: Sequence[Match], verdict: Verdict) -> None:
+    def judged(self, matches: Sequence[Match], verdict: StatementVerdict) -> None:
         """Add the verdict on a statement with different results."""
         cause = verdict.cause
         if cause is not None and matches[0].a.key is not None:

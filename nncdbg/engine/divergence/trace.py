@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from nncdbg.engine.divergence.side import Side
-from nncdbg.engine.divergence.written import Fixed, Given, Key, Place, Result, Source, Written
+from nncdbg.engine.divergence.written import Fixed, Given, Key, Place, Source, Written, WrittenResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class _Spilled:
     shape: tuple[int, ...]
 
 
-class Values:
+class TracedValues:
     """Contents of slots, up to `budget` bytes in memory and the rest in a file.  A context manager."""
 
     def __init__(self, budget: int) -> None:
@@ -32,7 +32,7 @@ class Values:
         self._left = budget
         self._file: IO[bytes] | None = None
 
-    def __enter__(self) -> Values:
+    def __enter__(self) -> TracedValues:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,10 +62,10 @@ class Values:
         return np.frombuffer(self._file.read(size), held.dtype).reshape(held.shape)
 
 
-class Trace:
+class RunTrace:
     """The statements of a finished run by key, in order of execution."""
 
-    def __init__(self, side: Side, values: Values) -> None:
+    def __init__(self, side: Side, values: TracedValues) -> None:
         self.side = side
         self._values = values
         self._written: dict[Key, Written] = {}
@@ -74,7 +74,7 @@ class Trace:
         self.first: dict[Place, Written] = {}
         """The first visit of each statement."""
 
-    def record(self) -> Trace:
+    def record(self) -> RunTrace:
         """Run the side to its end.  Raises the side's error, and KeyboardInterrupt after a pause."""
         for written in self.side.all():
             held = replace(
@@ -95,7 +95,7 @@ class Trace:
         """Return the keys in order of execution."""
         return list(self._written)
 
-    def has(self, result: Result) -> bool:
+    def has(self, result: WrittenResult) -> bool:
         """Return whether the statement was executed and has a result of this index."""
         held = self._written.get(result.key)
         return held is not None and result.index < len(held.contents)
@@ -115,7 +115,7 @@ class Trace:
     def value(self, source: Source) -> Any:
         """Return the content of an operand, on the host."""
         match source:
-            case Result(key, index):
+            case WrittenResult(key, index):
                 return self.content(key, index)
             case Given(name):
                 return self.side.debugger.inputs[name]

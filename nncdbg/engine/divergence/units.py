@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.divergence.declared import attributes_of
-from nncdbg.engine.divergence.trace import Trace
-from nncdbg.engine.divergence.written import Fixed, Given, Place, Result, Source, Written
+from nncdbg.engine.divergence.trace import RunTrace
+from nncdbg.engine.divergence.written import Fixed, Given, Place, Source, Written, WrittenResult
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, INTEGERS, name_of
 from nncdbg.engine.graph import Inline
 from nncdbg.engine.ops import lookup
@@ -46,7 +46,7 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Units:
+class RunUnits:
     """The statements of a run in order of execution, with the readers of each input and constant."""
 
     all: list[Unit]
@@ -54,9 +54,9 @@ class Units:
     of_constant: dict[str, list[tuple[int, int]]]
 
 
-def units_of(trace: Trace, input_names: Mapping[str, str]) -> Units:
+def units_of(trace: RunTrace, input_names: Mapping[str, str]) -> RunUnits:
     """Return the units of a trace; `input_names` maps an input to its common name on both sides."""
-    found = Units([], {}, {})
+    found = RunUnits([], {}, {})
     numbers: dict[Place, int] = {}
     for place, written in trace.first.items():
         number = numbers[place] = len(found.all)
@@ -68,12 +68,12 @@ def units_of(trace: Trace, input_names: Mapping[str, str]) -> Units:
         for position, operand in enumerate(operands):
             _register(found, operand, (number, position))
     for number, source in enumerate(trace.outputs):
-        if isinstance(source, Result) and source.key[0] in numbers:
+        if isinstance(source, WrittenResult) and source.key[0] in numbers:
             found.all[numbers[source.key[0]]].output = number
     return found
 
 
-def _register(units: Units, operand: Operand, reader: tuple[int, int]) -> None:
+def _register(units: RunUnits, operand: Operand, reader: tuple[int, int]) -> None:
     match operand:
         case ("result", number, _):
             units.all[number].readers.append(reader)
@@ -118,7 +118,7 @@ def form_of(content: Any) -> Any:
 
 def _operand(source: Source, numbers: Mapping[Place, int], input_names: Mapping[str, str]) -> Operand:
     match source:
-        case Result(key, index):
+        case WrittenResult(key, index):
             return ("result", numbers[key[0]], index) if key[0] in numbers else ("none",)
         case Given(name):
             return ("given", input_names.get(name, name))

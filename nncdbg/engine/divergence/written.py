@@ -19,7 +19,7 @@ __all__ = [
     "Given",
     "Key",
     "Place",
-    "Result",
+    "WrittenResult",
     "Source",
     "Visit",
     "Written",
@@ -52,7 +52,7 @@ GONE = _Gone()
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class WrittenResult:
     """Output `index`, among the named ones, of the statement and visit `key`."""
 
     key: Key
@@ -73,7 +73,7 @@ class Fixed:
     content: Any
 
 
-Source: TypeAlias = "Result | Given | Fixed | None"
+Source: TypeAlias = "WrittenResult | Given | Fixed | None"
 """The origin of an operand; None if it is omitted or its origin is unknown."""
 
 

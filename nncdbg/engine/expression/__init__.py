@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from nncdbg.engine.expression import nodes
-from nncdbg.engine.expression.evaluator import Evaluator, Scope, unknown_variable
-from nncdbg.engine.expression.nodes import MAX_DEPTH, Node, fault, walk
-from nncdbg.engine.expression.parser import Parser
+from nncdbg.engine.expression.evaluator import Evaluator, VisibleValues, unknown_variable
+from nncdbg.engine.expression.nodes import MAX_DEPTH, ExpressionNode, fault, walk
+from nncdbg.engine.expression.parser import ExpressionParser
 from nncdbg.engine.expression.tokens import spelled
 
 __all__ = [
@@ -39,8 +39,8 @@ __all__ = [
     "STATEMENT_VARIABLE",
     "Assignment",
     "Expression",
-    "Index",
-    "Scope",
+    "ParsedIndex",
+    "VisibleValues",
     "check_condition",
     "check_variables",
     "condition",
@@ -78,7 +78,7 @@ class Expression:
     text: str
     names: frozenset[str]
     plain: frozenset[str]
-    root: Node = field(repr=False, compare=False)
+    root: ExpressionNode = field(repr=False, compare=False)
     variables: frozenset[str] = frozenset()
 
     @property
@@ -88,7 +88,7 @@ class Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class ParsedIndex:
     """A parsed index such as `0, :, 2:5`; `text` is its whole source text."""
 
     text: str
@@ -101,7 +101,7 @@ class Assignment:
     """`%target[index] = value`, which unpacks in that order.  `index` is None for the whole value."""
 
     target: str
-    index: Index | None
+    index: ParsedIndex | None
     value: Expression
 
     def __iter__(self) -> Any:
@@ -115,20 +115,20 @@ def parse(text: str, has: Has, names: Names = None) -> Expression:
     ExpressionError, with the place underlined, for syntax errors, unknown names, texts of more than
     10,000 characters, and more than 100 levels of nesting.
     """
-    parser = Parser(text, has, names)
+    parser = ExpressionParser(text, has, names)
     root = parser.expression()
     parser.end()
     return _expression(text, root)
 
 
-def check_variables(expression: Expression, scope: Scope) -> Expression:
+def check_variables(expression: Expression, scope: VisibleValues) -> Expression:
     """Return the expression.  Raises ExpressionError if it reads a variable missing from `scope`."""
     if not expression.variables:
         return expression
     known = set(scope.variables())
     for node, _ in walk(expression.root):
-        known_later = isinstance(node, nodes.Variable) and STATEMENT_VARIABLE.fullmatch(node.name)
-        if isinstance(node, nodes.Variable) and node.name not in known and not known_later:
+        known_later = isinstance(node, nodes.VariableExpression) and STATEMENT_VARIABLE.fullmatch(node.name)
+        if isinstance(node, nodes.VariableExpression) and node.name not in known and not known_later:
             raise unknown_variable(expression.text, node, scope)
     return expression
 
@@ -141,7 +141,11 @@ def check_condition(condition: Expression, value: str = "$out") -> Expression:
     root = condition.root
     while isinstance(root, nodes.Unary):
         root = root.operand
-    if isinstance(root, nodes.Literal) and isinstance(root.data, float) and not math.isfinite(root.data):
+    if (
+        isinstance(root, nodes.LiteralExpression)
+        and isinstance(root.data, float)
+        and not math.isfinite(root.data)
+    ):
         test = "isnan" if math.isnan(root.data) else "isinf"
         message = f"`{condition.text.strip()}` is a constant, not a test of a value"
         raise fault(condition.text, root.start, root.end, message, hint=f"write any({test}({value}))")
@@ -163,7 +167,7 @@ def split_definition(text: str) -> tuple[str, str] | None:
     return name, text[match.end() :].strip()
 
 
-def evaluate(expression: Expression, scope: Scope) -> Any:
+def evaluate(expression: Expression, scope: VisibleValues) -> Any:
     """Return the value of an expression.
 
     It is an array, a NumPy or Python number, a bool, a str, a tuple (`%h.shape`), or a Summary
@@ -173,7 +177,7 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
     return Evaluator(expression.text, scope).evaluate(expression.root)
 
 
-def condition(expression: Expression, scope: Scope) -> bool:
+def condition(expression: Expression, scope: VisibleValues) -> bool:
     """Return whether an expression is true.
 
     Raises as `evaluate`, and ExpressionError if the value is not a single truth value: tensors of
@@ -189,34 +193,34 @@ def resolve_name(text: str, has: Has, names: Names = None) -> str:
     """
     if has(text.strip()):
         return text.strip()
-    parser = Parser(text, has, names)
+    parser = ExpressionParser(text, has, names)
     name = parser.any_name()
     parser.end()
     return name
 
 
-def split_target(text: str, has: Has, names: Names = None) -> tuple[str, Index | None]:
+def split_target(text: str, has: Has, names: Names = None) -> tuple[str, ParsedIndex | None]:
     """Parse `%v[0, 3]` to ("v", its index), or `%v` to ("v", None).  Raises ExpressionError."""
-    parser = Parser(text, has, names)
+    parser = ExpressionParser(text, has, names)
     target = _target(parser)
     parser.end()
     return target
 
 
-def parse_index(text: str, has: Has, names: Names = None) -> Index:
+def parse_index(text: str, has: Has, names: Names = None) -> ParsedIndex:
     """Parse an index: `0, :, 2:5` or `[0, :, 2:5]`.  Raises ExpressionError."""
-    parser = Parser(text, has, names)
+    parser = ExpressionParser(text, has, names)
     bracketed = parser.at("[")
     items = parser.bracketed_items() if bracketed else parser.index_items()
     if bracketed and parser.at(","):
         # `[0, 1], :` is a list that selects along the first axis, not an index in brackets.
-        parser = Parser(text, has, names)
+        parser = ExpressionParser(text, has, names)
         items = parser.index_items()
     parser.end()
     return _index(text, items)
 
 
-def evaluate_index(index: Index, scope: Scope) -> tuple[Any, ...]:
+def evaluate_index(index: ParsedIndex, scope: VisibleValues) -> tuple[Any, ...]:
     """Return an index for NumPy: ints, slices, None, `...`, tensors of integers or bools.
 
     Raises ExpressionError, and the errors of `scope`.
@@ -229,7 +233,7 @@ def split_assignment(text: str, has: Has, names: Names = None) -> Assignment:
 
     Raises ExpressionError.
     """
-    parser = Parser(text, has, names)
+    parser = ExpressionParser(text, has, names)
     parser.peek()
     start = parser.position
     name, index = _target(parser)
@@ -242,31 +246,31 @@ def split_assignment(text: str, has: Has, names: Names = None) -> Assignment:
     root = parser.expression()
     parser.end()
     if augmented:
-        before: Node = nodes.Name(start, end, name, plain=False)
+        before: ExpressionNode = nodes.Name(start, end, name, plain=False)
         if index is not None:
-            before = nodes.Index(start, end, before, index.items)
+            before = nodes.IndexExpression(start, end, before, index.items)
         root = nodes.Binary(start, root.end, symbol, before, root)
     return Assignment(name, index, _expression(text, root))
 
 
-def _target(parser: Parser) -> tuple[str, Index | None]:
+def _target(parser: ExpressionParser) -> tuple[str, ParsedIndex | None]:
     name = parser.any_name()
     return name, _index(parser.text, parser.bracketed_items()) if parser.at("[") else None
 
 
-def _expression(text: str, root: Node) -> Expression:
+def _expression(text: str, root: ExpressionNode) -> Expression:
     mentioned = _names(text, root)
     names = frozenset(node.name for node in mentioned)
     plain = frozenset(node.name for node in mentioned if node.plain)
-    variables = frozenset(node.name for node, _ in walk(root) if isinstance(node, nodes.Variable))
+    variables = frozenset(node.name for node, _ in walk(root) if isinstance(node, nodes.VariableExpression))
     return Expression(text, names, plain, root, variables)
 
 
-def _index(text: str, items: nodes.Sequence) -> Index:
-    return Index(text, frozenset(node.name for node in _names(text, items)), items)
+def _index(text: str, items: nodes.Sequence) -> ParsedIndex:
+    return ParsedIndex(text, frozenset(node.name for node in _names(text, items)), items)
 
 
-def _names(text: str, root: Node) -> list[nodes.Name]:
+def _names(text: str, root: ExpressionNode) -> list[nodes.Name]:
     """Return the names in a tree.  Raises ExpressionError for a tree that is too deep to evaluate."""
     names = []
     for node, depth in walk(root):

@@ -10,11 +10,11 @@ from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
 from nncdbg.engine.expression.declarations import Function
 from nncdbg.engine.expression.functions import FUNCTIONS, PARAMETERS
-from nncdbg.engine.expression.nodes import Node
+from nncdbg.engine.expression.nodes import ExpressionNode
 from nncdbg.engine.expression.tokens import KEYWORD, shortened
 
 if TYPE_CHECKING:
-    from nncdbg.engine.expression.parser import Parser
+    from nncdbg.engine.expression.parser import ExpressionParser
 
 
 @dataclass(slots=True)
@@ -25,12 +25,14 @@ class _Call:
     function: Function
     positional: int
     """Maximum number of positional arguments."""
-    given: dict[str, Node] = field(default_factory=dict)
-    tail: list[Node] = field(default_factory=list)
+    given: dict[str, ExpressionNode] = field(default_factory=dict)
+    tail: list[ExpressionNode] = field(default_factory=list)
     named: bool = False
 
 
-def read_call(parser: Parser, name: str, start: int, name_start: int, first: tuple[Node, ...]) -> nodes.Call:
+def read_call(
+    parser: ExpressionParser, name: str, start: int, name_start: int, first: tuple[ExpressionNode, ...]
+) -> nodes.CallExpression:
     """Parse a call from its `(`; `first` holds the operand of a method call.
 
     Raises ExpressionError for arguments that the function does not accept.
@@ -53,10 +55,10 @@ def read_call(parser: Parser, name: str, start: int, name_start: int, first: tup
         tail = tuple(call.tail)
         call.given[function.spread] = nodes.Sequence(tail[0].start, tail[-1].end, tail, is_list=False)
     _check(parser, call, name_start)
-    return nodes.Call(start, end, name, tuple(call.given), tuple(call.given.values()))
+    return nodes.CallExpression(start, end, name, tuple(call.given), tuple(call.given.values()))
 
 
-def _argument(parser: Parser, call: _Call) -> None:
+def _argument(parser: ExpressionParser, call: _Call) -> None:
     if match := KEYWORD.match(parser.text, parser.position):
         parameter = _keyword(parser, call, match)
         call.named = True
@@ -69,7 +71,7 @@ def _argument(parser: Parser, call: _Call) -> None:
     _place(parser, call, parser.expression())
 
 
-def _place(parser: Parser, call: _Call, argument: Node) -> None:
+def _place(parser: ExpressionParser, call: _Call, argument: ExpressionNode) -> None:
     """Assign an argument to the next parameter; a spread parameter takes all that follow."""
     if call.tail:
         call.tail.append(argument)
@@ -80,7 +82,7 @@ def _place(parser: Parser, call: _Call, argument: Node) -> None:
         call.tail.append(argument)
 
 
-def _keyword(parser: Parser, call: _Call, match: re.Match[str]) -> str:
+def _keyword(parser: ExpressionParser, call: _Call, match: re.Match[str]) -> str:
     known = call.function.parameters
     written = match.group(1)
     parser.position = match.start(1)
@@ -96,7 +98,7 @@ def _keyword(parser: Parser, call: _Call, match: re.Match[str]) -> str:
     return parameter
 
 
-def _check(parser: Parser, call: _Call, name_start: int) -> None:
+def _check(parser: ExpressionParser, call: _Call, name_start: int) -> None:
     function = call.function
     missing = [
         parameter for parameter in function.parameters[: function.needed] if parameter not in call.given
@@ -112,7 +114,7 @@ def _check(parser: Parser, call: _Call, name_start: int) -> None:
         raise parser.fault("`prev` needs the name of a value", width=argument.end - argument.start)
 
 
-def _too_many(parser: Parser, call: _Call) -> ExpressionError:
+def _too_many(parser: ExpressionParser, call: _Call) -> ExpressionError:
     hint = f"use the arguments {', '.join(call.function.parameters)}"
     if call.name in ("min", "max"):
         pair = {"min": "minimum", "max": "maximum"}[call.name]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.expression.declarations import Function
-from nncdbg.engine.expression.operators import Fact, broadcast, integer, number, remainder, truth
+from nncdbg.engine.expression.operators import OperandError, broadcast, integer, number, remainder, truth
 from nncdbg.engine.expression.reductions import accumulator, array_of, axes_of
 from nncdbg.engine.graph import Array
 
@@ -63,7 +63,7 @@ def _softmax(x: Any, axis: Any = -1) -> Any:
 def _round(x: Any, decimals: Any = 0) -> Any:
     places = integer(decimals, "decimals")
     if abs(places) > 30:
-        raise Fact(f"cannot round to {places} decimals")
+        raise OperandError(f"cannot round to {places} decimals")
     return np.round(number(x), places)
 
 

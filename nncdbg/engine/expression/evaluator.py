@@ -14,9 +14,9 @@ import numpy as np
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
 from nncdbg.engine.expression.functions import FUNCTIONS
-from nncdbg.engine.expression.nodes import Node, fault
+from nncdbg.engine.expression.nodes import ExpressionNode, fault
 from nncdbg.engine.expression.operators import (
-    Fact,
+    OperandError,
     binary,
     check_index,
     compare,
@@ -35,7 +35,7 @@ _OPERANDS = 8
 """Maximum number of operands listed in an error."""
 
 
-class Scope(Protocol):
+class VisibleValues(Protocol):
     """The values visible to an expression, at one moment of one frame.
 
     Arrays may be read-only and share memory with the program; expressions never write to them.  `value`
@@ -68,11 +68,11 @@ class Scope(Protocol):
 class Evaluator:
     """Evaluates one text in one scope."""
 
-    def __init__(self, text: str, scope: Scope) -> None:
+    def __init__(self, text: str, scope: VisibleValues) -> None:
         self._text = text
         self._scope = scope
 
-    def evaluate(self, node: Node) -> Any:
+    def evaluate(self, node: ExpressionNode) -> Any:
         """Return the value of `node`; floating-point warnings are suppressed, as in kernels.
 
         Raises ExpressionError, and the errors of the scope.
@@ -80,12 +80,12 @@ class Evaluator:
         with np.errstate(all="ignore"):
             return self._value(node)
 
-    def truth(self, node: Node) -> bool:
+    def truth(self, node: ExpressionNode) -> bool:
         """Return the value of `node` as one truth value."""
         with np.errstate(all="ignore"):
             return self._truth(node)
 
-    def _truth(self, node: Node) -> bool:
+    def _truth(self, node: ExpressionNode) -> bool:
         return bool(self._guarded(node, truth, (node,)))
 
     def index(self, items: nodes.Sequence) -> tuple[Any, ...]:
@@ -93,21 +93,27 @@ class Evaluator:
         with np.errstate(all="ignore"):
             return tuple(self._index_item(item) for item in items.items)
 
-    def _value(self, node: Node) -> Any:
+    def _value(self, node: ExpressionNode) -> Any:
         return _EVALUATE[type(node)](self, node)
 
-    def _guarded(self, node: Node, compute: Callable[..., Any], operands: Iterable[Node]) -> Any:
+    def _guarded(
+        self, node: ExpressionNode, compute: Callable[..., Any], operands: Iterable[ExpressionNode]
+    ) -> Any:
         """Return `compute(*operands)`; errors underline `node`."""
         parts = tuple(operands)
         values = [self._value(part) for part in parts]
         return self._compute(node, lambda: compute(*values), parts, values)
 
     def _compute(
-        self, node: Node, compute: Callable[[], Any], parts: Iterable[Node], values: list[Any]
+        self,
+        node: ExpressionNode,
+        compute: Callable[[], Any],
+        parts: Iterable[ExpressionNode],
+        values: list[Any],
     ) -> Any:
         try:
             return compute()
-        except Fact as fact:
+        except OperandError as fact:
             raise self._error(node, str(fact), parts, values, fact.hint) from None
         except TypeError:
             types = " and ".join(map(type_text, values))
@@ -118,24 +124,29 @@ class Evaluator:
             raise self._error(node, str(error), parts, values) from None
 
     def _error(
-        self, node: Node, message: str, parts: Iterable[Node], values: list[Any], hint: str | None = None
+        self,
+        node: ExpressionNode,
+        message: str,
+        parts: Iterable[ExpressionNode],
+        values: list[Any],
+        hint: str | None = None,
     ) -> ExpressionError:
         operands = [
             f"{shortened(self._text[part.start : part.end])}: {type_text(value)}"
             for part, value in zip(parts, values, strict=True)
-            if not isinstance(part, nodes.Literal)
+            if not isinstance(part, nodes.LiteralExpression)
         ]
         return fault(self._text, node.start, node.end, message, operands=operands[:_OPERANDS], hint=hint)
 
     # -- one per node ----------------------------------------------------------------------------
 
-    def _literal(self, node: nodes.Literal) -> Any:
+    def _literal(self, node: nodes.LiteralExpression) -> Any:
         return node.data
 
     def _name(self, node: nodes.Name) -> Any:
         return self._scope.value(node.name)
 
-    def _variable(self, node: nodes.Variable) -> Any:
+    def _variable(self, node: nodes.VariableExpression) -> Any:
         try:
             return self._scope.variable(node.name)
         except KeyError:
@@ -176,7 +187,7 @@ class Evaluator:
     def _conditional(self, node: nodes.Conditional) -> Any:
         return self._value(node.then if self._truth(node.condition) else node.otherwise)
 
-    def _call(self, node: nodes.Call) -> Any:
+    def _call(self, node: nodes.CallExpression) -> Any:
         if node.function == "prev":
             argument = node.arguments[0]
             assert isinstance(argument, nodes.Name)
@@ -195,12 +206,12 @@ class Evaluator:
         value = getattr(self._value(node.operand), node.name)
         return float("nan") if value is None else value
 
-    def _index(self, node: nodes.Index) -> Any:
+    def _index(self, node: nodes.IndexExpression) -> Any:
         indexed = self._value(node.operand)
         items = tuple(self._index_item(item) for item in node.items.items)
         return self._compute(node, lambda: _indexed(indexed, items), (node.operand,), [indexed])
 
-    def _index_item(self, item: Node) -> Any:
+    def _index_item(self, item: ExpressionNode) -> Any:
         if not isinstance(item, nodes.Slice):
             return self._guarded(item, index_item, (item,))
         bounds = [
@@ -210,7 +221,7 @@ class Evaluator:
         return slice(*bounds)
 
 
-def unknown_variable(text: str, node: nodes.Variable, scope: Scope) -> ExpressionError:
+def unknown_variable(text: str, node: nodes.VariableExpression, scope: VisibleValues) -> ExpressionError:
     """Return the error for an unknown variable, without raising it."""
     names = list(scope.variables())
     hint = nearest(node.name, names)
@@ -228,25 +239,25 @@ def _slice_bound(value: Any) -> int | None:
 def _indexed(value: Any, items: tuple[Any, ...]) -> Any:
     if isinstance(value, tuple | list):
         if len(items) != 1 or not isinstance(items[0], int | slice):
-            raise Fact(f"the index of {type_text(value)} must be one integer or slice")
+            raise OperandError(f"the index of {type_text(value)} must be one integer or slice")
         return value[items[0]]
     if not isinstance(value, np.ndarray):
-        raise Fact(f"{type_text(value)} cannot be indexed")
+        raise OperandError(f"{type_text(value)} cannot be indexed")
     check_index(value.shape, items)
     return value[items]
 
 
-_EVALUATE: dict[type[Node], Callable[[Evaluator, Any], Any]] = {
-    nodes.Literal: Evaluator._literal,
+_EVALUATE: dict[type[ExpressionNode], Callable[[Evaluator, Any], Any]] = {
+    nodes.LiteralExpression: Evaluator._literal,
     nodes.Name: Evaluator._name,
-    nodes.Variable: Evaluator._variable,
+    nodes.VariableExpression: Evaluator._variable,
     nodes.Sequence: Evaluator._sequence,
     nodes.Unary: Evaluator._unary,
     nodes.Binary: Evaluator._binary,
     nodes.Compare: Evaluator._comparison,
     nodes.Boolean: Evaluator._boolean,
     nodes.Conditional: Evaluator._conditional,
-    nodes.Call: Evaluator._call,
+    nodes.CallExpression: Evaluator._call,
     nodes.Field: Evaluator._field,
-    nodes.Index: Evaluator._index,
+    nodes.IndexExpression: Evaluator._index,
 }

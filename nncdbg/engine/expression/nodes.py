@@ -18,7 +18,7 @@ _EXCERPT_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExpressionNode:
     """A part of an expression, read from `text[start:end]`."""
 
     start: int
@@ -26,14 +26,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal(Node):
+class LiteralExpression(ExpressionNode):
     """A number, a string, true, false or None; `...` inside an index."""
 
     data: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Name(Node):
+class Name(ExpressionNode):
     """A value's name, without sigil; `plain` is True if it was written without one."""
 
     name: str
@@ -41,108 +41,108 @@ class Name(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Variable(Node):
+class VariableExpression(ExpressionNode):
     """`$iter`, `$out1` or a convenience name; `name` is without the `$`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence(Node):
+class Sequence(ExpressionNode):
     """`[a, b]`, which makes a tensor, or `(a, b)`, which is a tuple (axes, shapes, indices)."""
 
-    items: tuple[Node, ...]
+    items: tuple[ExpressionNode, ...]
     is_list: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Slice(Node):
+class Slice(ExpressionNode):
     """`first:stop:step` inside an index."""
 
-    first: Node | None
-    stop: Node | None
-    step: Node | None
+    first: ExpressionNode | None
+    stop: ExpressionNode | None
+    step: ExpressionNode | None
 
 
 @dataclass(frozen=True, slots=True)
-class Unary(Node):
+class Unary(ExpressionNode):
     """`-a`, `+a`, `~a`, `not a`."""
 
     symbol: str
-    operand: Node
+    operand: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Node):
+class Binary(ExpressionNode):
     """Arithmetic and bitwise operators."""
 
     symbol: str
-    left: Node
-    right: Node
+    left: ExpressionNode
+    right: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Compare(Node):
+class Compare(ExpressionNode):
     """`a < b <= c`: one more operand than symbols."""
 
     symbols: tuple[str, ...]
-    operands: tuple[Node, ...]
+    operands: tuple[ExpressionNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Boolean(Node):
+class Boolean(ExpressionNode):
     """`a and b`, `a or b`: scalars only, with short-circuit evaluation."""
 
     symbol: str
-    left: Node
-    right: Node
+    left: ExpressionNode
+    right: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Conditional(Node):
+class Conditional(ExpressionNode):
     """`then if condition else otherwise`."""
 
-    then: Node
-    condition: Node
-    otherwise: Node
+    then: ExpressionNode
+    condition: ExpressionNode
+    otherwise: ExpressionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Node):
+class CallExpression(ExpressionNode):
     """A call: `arguments` in source order, and their `parameters`."""
 
     function: str
     parameters: tuple[str, ...]
-    arguments: tuple[Node, ...]
+    arguments: tuple[ExpressionNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Field(Node):
+class Field(ExpressionNode):
     """`stats(%h).nan`."""
 
-    operand: Node
+    operand: ExpressionNode
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Index(Node):
+class IndexExpression(ExpressionNode):
     """`operand[items]`."""
 
-    operand: Node
+    operand: ExpressionNode
     items: Sequence
 
 
-def children(node: Node) -> Iterator[Node]:
+def children(node: ExpressionNode) -> Iterator[ExpressionNode]:
     """Yield the nodes directly below `node`."""
     for field in fields(node):
         held = getattr(node, field.name)
-        if isinstance(held, Node):
+        if isinstance(held, ExpressionNode):
             yield held
         elif isinstance(held, tuple):
-            yield from (item for item in held if isinstance(item, Node))
+            yield from (item for item in held if isinstance(item, ExpressionNode))
 
 
-def walk(root: Node) -> Iterator[tuple[Node, int]]:
+def walk(root: ExpressionNode) -> Iterator[tuple[ExpressionNode, int]]:
     """Yield every node with its depth (1 for the root), without recursion."""
     pending = [(root, 1)]
     while pending:

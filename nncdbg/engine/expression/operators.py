@@ -1,6 +1,6 @@
 """Operators and indices of expressions, and limits on the size of results.
 
-All functions take and return plain NumPy values.  They raise `Fact` with a short message; the
+All functions take and return plain NumPy values.  They raise `OperandError` with a short message; the
 evaluator adds the place and the operands.
 """
 
@@ -26,7 +26,7 @@ MAX_PRODUCTS = 2**34
 """Maximum multiplications in one matrix product."""
 
 
-class Fact(Exception):
+class OperandError(Exception):
     """An error without a place; `hint` suggests a fix."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
@@ -68,11 +68,11 @@ def number(value: Any) -> Number:
     if isinstance(value, tuple):
         return _stacked(value)
     if not isinstance(value, np.ndarray | np.generic) or is_text(value):
-        raise Fact(f"{type_text(value)} is not a tensor of numbers")
+        raise OperandError(f"{type_text(value)} is not a tensor of numbers")
     if value.dtype.isbuiltin != 2:
         if value.dtype.kind in "biufc":
             return value
-        raise Fact(f"{type_text(value)} is not a tensor of numbers")
+        raise OperandError(f"{type_text(value)} is not a tensor of numbers")
     name = dtypes.name_of(value.dtype)
     wide = np.float32 if name in dtypes.FLOATS else np.int8 if name in dtypes.SIGNED else np.uint8
     return value.astype(wide)
@@ -80,7 +80,7 @@ def number(value: Any) -> Number:
 
 def _stacked(items: Sequence[Any]) -> Array:
     if any(item is None or isinstance(item, slice) for item in items):
-        raise Fact("a tuple with None is not a tensor")
+        raise OperandError("a tuple with None is not a tensor")
     return stack(items)
 
 
@@ -96,24 +96,26 @@ def stack(items: Sequence[Any]) -> Array:
     check_room((len(items), largest), 16, numbers)
     result = np.array(numbers)
     if result.dtype.kind == "O":
-        raise Fact("the integers of the list have no common 64-bit type")
+        raise OperandError("the integers of the list have no common 64-bit type")
     return result
 
 
 def _same_shapes(items: Sequence[Any]) -> None:
     shapes = {np.shape(item) for item in items}
     if len(shapes) > 1:
-        raise Fact("the items of the list have different shapes: " + ", ".join(map(str, sorted(shapes))))
+        raise OperandError(
+            "the items of the list have different shapes: " + ", ".join(map(str, sorted(shapes)))
+        )
 
 
 def integer(value: Any, what: str) -> int:
     """Return `value` as a Python integer.  Raises Fact("`what` must be an integer ...")."""
     if isinstance(value, bool | np.bool_) or np.ndim(value) != 0 or is_text(value):
-        raise Fact(f"{what} must be an integer, not {type_text(value)}")
+        raise OperandError(f"{what} must be an integer, not {type_text(value)}")
     try:
         return operator.index(number(value))  # type: ignore[arg-type]
     except TypeError:
-        raise Fact(f"{what} must be an integer, not {type_text(value)}") from None
+        raise OperandError(f"{what} must be an integer, not {type_text(value)}") from None
 
 
 def truth(value: Any) -> bool:
@@ -123,7 +125,7 @@ def truth(value: Any) -> bool:
     scalar = number(value)
     if np.size(scalar) != 1:
         hint = "write any(...) or all(...); `&`, `|` and `~` work element by element"
-        raise Fact(f"{type_text(value)} has {np.size(scalar)} elements, not one truth value", hint)
+        raise OperandError(f"{type_text(value)} has {np.size(scalar)} elements, not one truth value", hint)
     return bool(scalar if not isinstance(scalar, np.ndarray) else scalar.reshape(())[()])
 
 
@@ -136,7 +138,7 @@ def check_room(shape: Sequence[int], itemsize: int, operands: Sequence[Any]) -> 
     largest = max((np.size(operand) for operand in operands), default=1)
     if elements > largest and (elements > MAX_ELEMENTS or (elements - largest) * itemsize > MAX_GROWTH):
         sizes = " x ".join(map(str, shape))
-        raise Fact(f"the result would have {sizes} elements, too many for an expression")
+        raise OperandError(f"the result would have {sizes} elements, too many for an expression")
 
 
 def broadcast(*operands: Any) -> None:
@@ -145,13 +147,13 @@ def broadcast(*operands: Any) -> None:
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
-        raise Fact("the shapes do not broadcast: " + " and ".join(map(str, shapes))) from None
+        raise OperandError("the shapes do not broadcast: " + " and ".join(map(str, shapes))) from None
     check_room(shape, 16 if any(map(np.iscomplexobj, operands)) else 8, operands)
 
 
 def _check_integer(value: Any) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise Fact("the integer does not fit in 64 bits", "make one operand a float: 2.0")
+        raise OperandError("the integer does not fit in 64 bits", "make one operand a float: 2.0")
     return value
 
 
@@ -169,7 +171,7 @@ def _power(a: Any, b: Any) -> Any:
     if isinstance(a, float) or isinstance(b, float) or b < 0:
         return float(np.float64(a) ** np.float64(b))
     if abs(a) > 1 and abs(a).bit_length() * b > 192:
-        raise Fact("the integer does not fit in 64 bits", "make one operand a float: 2.0")
+        raise OperandError("the integer does not fit in 64 bits", "make one operand a float: 2.0")
     return a**b
 
 
@@ -185,7 +187,7 @@ def _whole(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def apply(a: Any, b: Any) -> Any:
         if np.asarray(a).dtype.kind in "biu" and np.asarray(b).dtype.kind in "biu":
             if not np.all(b):
-                raise Fact("integer division by zero")
+                raise OperandError("integer division by zero")
         elif _python(a, b):
             return float(operation(np.float64(a), np.float64(b)))
         return operation(a, b)
@@ -200,18 +202,18 @@ _remainder = _whole(operator.mod)
 def _matmul(a: Any, b: Any) -> Any:
     left, right = np.shape(a), np.shape(b)
     if not left or not right:
-        raise Fact("`@` multiplies matrices, not scalars", "write `*`")
+        raise OperandError("`@` multiplies matrices, not scalars", "write `*`")
     inner = right[-2] if len(right) > 1 else right[0]
     if left[-1] != inner:
-        raise Fact(f"the inner sizes {left[-1]} and {inner} of the matrix product differ")
+        raise OperandError(f"the inner sizes {left[-1]} and {inner} of the matrix product differ")
     try:
         batch = np.broadcast_shapes(left[:-2], right[:-2])
     except ValueError:
-        raise Fact(f"the shapes do not broadcast: {left} and {right}") from None
+        raise OperandError(f"the shapes do not broadcast: {left} and {right}") from None
     rows, columns = left[-2] if len(left) > 1 else 1, right[-1] if len(right) > 1 else 1
     check_room((*batch, rows, columns), 16, (a, b))
     if math.prod((*batch, rows, columns, inner)) > MAX_PRODUCTS:
-        raise Fact("the matrix product is too large for an expression")
+        raise OperandError("the matrix product is too large for an expression")
     return np.matmul(a, b)
 
 
@@ -252,12 +254,12 @@ def binary(symbol: str, left: Any, right: Any) -> Any:
     except TypeError:
         hint = "`&`, `|` and `^` bind tighter than comparisons: write (%a > 1) & (%b > 1)"
         message = f"`{symbol}` does not accept {type_text(left)} and {type_text(right)}"
-        raise Fact(message, hint if symbol in "&|^" else None) from None
+        raise OperandError(message, hint if symbol in "&|^" else None) from None
     except OverflowError as error:
         # Python floats raise where IEEE gives an infinity; integers do not fit their tensor.
         if _python(a, b):
             return float(_ARITHMETIC[symbol](np.float64(a), np.float64(b)))
-        raise Fact(str(error)) from None
+        raise OperandError(str(error)) from None
 
 
 def remainder(a: Any, b: Any) -> Any:
@@ -275,22 +277,22 @@ def compare(symbol: str, left: Any, right: Any) -> Any:
     if isinstance(left, tuple) or isinstance(right, tuple):
         return _compare_tuples(symbol, left, right)
     if is_text(left) != is_text(right):
-        raise Fact(f"{type_text(left)} and {type_text(right)} cannot be compared")
+        raise OperandError(f"{type_text(left)} and {type_text(right)} cannot be compared")
     a, b = (left, right) if is_text(left) else (number(left), number(right))
     broadcast(a, b)
     try:
         return _COMPARISONS[symbol](a, b)
     except TypeError:
         message = f"`{symbol}` cannot compare {type_text(left)} and {type_text(right)}"
-        raise Fact(message) from None
+        raise OperandError(message) from None
 
 
 def _compare_tuples(symbol: str, left: Any, right: Any) -> bool:
     if symbol not in ("==", "!="):
-        raise Fact("tuples support only == and !=")
+        raise OperandError("tuples support only == and !=")
     a, b = (_as_tuple(side) for side in (left, right))
     if not (isinstance(a, tuple) and isinstance(b, tuple)):
-        raise Fact(f"{type_text(left)} and {type_text(right)} cannot be compared")
+        raise OperandError(f"{type_text(left)} and {type_text(right)} cannot be compared")
     return (a == b) is (symbol == "==")
 
 
@@ -309,7 +311,7 @@ def unary(symbol: str, value: Any) -> Any:
         return +a if symbol == "+" else ~a  # type: ignore[operator]
     except TypeError:
         hint = "write `~`" if symbol == "-" else None
-        raise Fact(f"`{symbol}` does not accept {type_text(value)}", hint) from None
+        raise OperandError(f"`{symbol}` does not accept {type_text(value)}", hint) from None
 
 
 # -- indexing --------------------------------------------------------------------------------------
@@ -323,7 +325,7 @@ def index_item(value: Any) -> Any:
     if array.size == 0 and array.dtype.kind == "f":
         return array.astype(np.int64)
     if array.dtype.kind not in "biu" or (array.ndim == 0 and array.dtype.kind == "b"):
-        raise Fact(
+        raise OperandError(
             f"an index is an integer, a slice or a tensor of integers or bools, not {type_text(value)}"
         )
     return int(array) if array.ndim == 0 else array
@@ -334,9 +336,9 @@ def check_index(shape: tuple[int, ...], items: tuple[Any, ...]) -> None:
     consumed = sum(_axes_of(item) for item in items)
     ellipses = sum(item is ... for item in items)
     if ellipses > 1:
-        raise Fact("an index may contain `...` once")
+        raise OperandError("an index may contain `...` once")
     if consumed > len(shape):
-        raise Fact(f"{consumed} indices are too many for the shape {shape}")
+        raise OperandError(f"{consumed} indices are too many for the shape {shape}")
     axis = 0
     kept: list[int] = []
     chosen: list[tuple[int, ...]] = []
@@ -362,8 +364,10 @@ def _check_chosen(kept: list[int], chosen: list[tuple[int, ...]], size: int) -> 
     try:
         together = np.broadcast_shapes(*chosen)
     except ValueError:
-        raise Fact("the tensors of the index do not broadcast: " + " and ".join(map(str, chosen))) from None
+        raise OperandError(
+            "the tensors of the index do not broadcast: " + " and ".join(map(str, chosen))
+        ) from None
     shape = (*together, *kept)
     elements = math.prod(shape)
     if elements > max(size, 1) and (elements > MAX_ELEMENTS or (elements - size) * 8 > MAX_GROWTH):
-        raise Fact(f"the index selects {elements} elements, too many for an expression")
+        raise OperandError(f"the index selects {elements} elements, too many for an expression")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.expression.declarations import Function
-from nncdbg.engine.expression.operators import Fact, check_room, integer, is_text, truth
+from nncdbg.engine.expression.operators import OperandError, check_room, integer, is_text, truth
 from nncdbg.engine.expression.reductions import accumulator, array_of
 from nncdbg.engine.graph import Array
 
@@ -17,9 +17,9 @@ def _along(x: Array, axis: Any) -> int:
     """Return an axis of a tensor as a nonnegative integer.  Raises Fact if it is out of range."""
     along = integer(axis, "an axis")
     if x.ndim == 0:
-        raise Fact("a scalar has no axis")
+        raise OperandError("a scalar has no axis")
     if not -x.ndim <= along < x.ndim:
-        raise Fact(f"axis {along} is out of bounds for a tensor of {x.ndim} axes")
+        raise OperandError(f"axis {along} is out of bounds for a tensor of {x.ndim} axes")
     return along % x.ndim
 
 
@@ -27,7 +27,7 @@ def _topk(x: Any, k: Any, axis: Any = -1, largest: Any = True) -> list[Array]:
     array = array_of(x)
     along, count = _along(array, axis), integer(k, "k")
     if not 0 <= count <= array.shape[along]:
-        raise Fact(f"k is {count}, but the axis has {array.shape[along]} elements")
+        raise OperandError(f"k is {count}, but the axis has {array.shape[along]} elements")
     # Sorting puts NaN last, so NaN is the largest, as in PyTorch.
     order = np.argsort(array, axis=along, kind="stable")
     chosen = np.flip(order, along) if truth(largest) else order

@@ -14,7 +14,7 @@ from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
 from nncdbg.engine.expression.calls import read_call
 from nncdbg.engine.expression.functions import ATTRIBUTES, FUNCTIONS, PREFIXES, SPELLINGS, function_name
-from nncdbg.engine.expression.nodes import MAX_DEPTH, Node
+from nncdbg.engine.expression.nodes import MAX_DEPTH, ExpressionNode
 from nncdbg.engine.expression.shapes import dtype_name
 from nncdbg.engine.expression.tokens import FOREIGN, NUMBER, WORD, Tokens, nearest, shortened
 
@@ -56,14 +56,14 @@ _INFIX: dict[str, int] = {
 """The precedence of the operators, in Python's order."""
 
 
-class Parser(Tokens):
+class ExpressionParser(Tokens):
     """Parses one text."""
 
     _depth = 0
 
     # -- expressions ---------------------------------------------------------------------------
 
-    def expression(self, binding: int = _CONDITIONAL) -> Node:
+    def expression(self, binding: int = _CONDITIONAL) -> ExpressionNode:
         """Parse an operand and all following operators that bind at least as tightly as `binding`."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
@@ -87,7 +87,7 @@ class Parser(Tokens):
             hint = FOREIGN.get(symbol)
             raise self.fault(f"unexpected `{symbol or self.glimpse()}`", width=len(symbol) or 1, hint=hint)
 
-    def _infix(self, left: Node, symbol: str, power: int) -> Node:
+    def _infix(self, left: ExpressionNode, symbol: str, power: int) -> ExpressionNode:
         if power == _COMPARE:
             return self._comparison(left)
         self.take(symbol)
@@ -100,7 +100,7 @@ class Parser(Tokens):
         kind = nodes.Boolean if power in (_OR, _AND) else nodes.Binary
         return kind(left.start, right.end, symbol, left, right)
 
-    def _comparison(self, left: Node) -> Node:
+    def _comparison(self, left: ExpressionNode) -> ExpressionNode:
         symbols: list[str] = []
         operands = [left]
         while _INFIX.get(symbol := self.peek()) == _COMPARE:
@@ -111,7 +111,7 @@ class Parser(Tokens):
 
     # -- operands ------------------------------------------------------------------------------
 
-    def _operand(self) -> Node:
+    def _operand(self) -> ExpressionNode:
         symbol = self.peek()
         start = self.position
         if symbol in ("-", "+", "~", "not"):
@@ -120,7 +120,7 @@ class Parser(Tokens):
             return nodes.Unary(start, operand.end, symbol, operand)
         return self._postfix(self._primary(symbol))
 
-    def _primary(self, symbol: str) -> Node:
+    def _primary(self, symbol: str) -> ExpressionNode:
         start = self.position
         if symbol == "%":
             name = self.sigil_name()
@@ -129,7 +129,7 @@ class Parser(Tokens):
             return self._variable()
         if symbol in ('"', "'"):
             string = self.string()
-            return nodes.Literal(start, self.position, string)
+            return nodes.LiteralExpression(start, self.position, string)
         if symbol == "(":
             return self._parenthesis()
         if symbol == "[":
@@ -143,7 +143,7 @@ class Parser(Tokens):
             return self._word(match)
         raise self._no_operand(symbol)
 
-    def _parenthesis(self) -> Node:
+    def _parenthesis(self) -> ExpressionNode:
         start = self.position
         self.take("(")
         if self.peek() == ")":
@@ -157,9 +157,9 @@ class Parser(Tokens):
         items = (first, *self._items(")", self.expression))
         return nodes.Sequence(start, self.position, items, is_list=False)
 
-    def _items(self, closing: str, read: Callable[[], Node]) -> tuple[Node, ...]:
+    def _items(self, closing: str, read: Callable[[], ExpressionNode]) -> tuple[ExpressionNode, ...]:
         """Parse comma-separated items up to and including `closing`."""
-        items: list[Node] = []
+        items: list[ExpressionNode] = []
         while self.peek() != closing:
             items.append(read())
             if self.peek() != ",":
@@ -180,7 +180,7 @@ class Parser(Tokens):
 
     # -- after an operand ------------------------------------------------------------------------
 
-    def _postfix(self, operand: Node) -> Node:
+    def _postfix(self, operand: ExpressionNode) -> ExpressionNode:
         while True:
             symbol = self.peek()
             if symbol == "[":
@@ -192,9 +192,9 @@ class Parser(Tokens):
             else:
                 return operand
 
-    def _index(self, operand: Node) -> Node:
+    def _index(self, operand: ExpressionNode) -> ExpressionNode:
         items = self.bracketed_items()
-        return nodes.Index(operand.start, self.position, operand, items)
+        return nodes.IndexExpression(operand.start, self.position, operand, items)
 
     def bracketed_items(self) -> nodes.Sequence:
         """Parse an index in brackets: `[0, :, 2:5]`."""
@@ -216,13 +216,13 @@ class Parser(Tokens):
             items.append(self._index_item())
         return nodes.Sequence(start, self.position, tuple(items), is_list=False)
 
-    def _index_item(self) -> Node:
+    def _index_item(self) -> ExpressionNode:
         self.peek()
         start = self.position
         if self.text.startswith("...", start):
             self.position += 3
-            return nodes.Literal(start, self.position, ...)
-        parts: list[Node | None] = [None]
+            return nodes.LiteralExpression(start, self.position, ...)
+        parts: list[ExpressionNode | None] = [None]
         if self.peek() != ":":
             item = self.expression()
             if self.peek() != ":":
@@ -235,7 +235,7 @@ class Parser(Tokens):
         parts += [None] * (3 - len(parts))
         return nodes.Slice(start, self.position, *parts)
 
-    def _attribute(self, operand: Node) -> Node:
+    def _attribute(self, operand: ExpressionNode) -> ExpressionNode:
         self.take(".")
         self.peek()
         start = self.position
@@ -244,15 +244,19 @@ class Parser(Tokens):
             raise self.fault("expected the name of a method after `.`")
         name = match.group()
         self.position = match.end()
-        if isinstance(operand, nodes.Call) and operand.function == "stats" and name in SUMMARY_FIELDS:
+        if (
+            isinstance(operand, nodes.CallExpression)
+            and operand.function == "stats"
+            and name in SUMMARY_FIELDS
+        ):
             return nodes.Field(operand.start, match.end(), operand, name)
-        if isinstance(operand, nodes.Call) and name in _PARTS.get(operand.function, ()):
+        if isinstance(operand, nodes.CallExpression) and name in _PARTS.get(operand.function, ()):
             return self._part(operand, start, match.end(), _PARTS[operand.function].index(name))
         function = function_name(name)
         if function is not None and function != "prev" and self.peek() == "(":
             return read_call(self, function, operand.start, start, (operand,))
         if name in ATTRIBUTES:
-            return nodes.Call(operand.start, match.end(), name, ("x",), (operand,))
+            return nodes.CallExpression(operand.start, match.end(), name, ("x",), (operand,))
         self.position = start
         if function is not None and function != "prev":
             raise self.fault(
@@ -262,21 +266,21 @@ class Parser(Tokens):
             f"there is no attribute `{shortened(name)}`", width=len(name), hint=_attribute_hint(name)
         )
 
-    def _part(self, call: nodes.Call, start: int, end: int, number: int) -> Node:
+    def _part(self, call: nodes.CallExpression, start: int, end: int, number: int) -> ExpressionNode:
         if call.function == "unique" and "return_counts" not in call.parameters:
             hint = "write unique(x, return_counts=true).counts"
             self.position = start
             raise self.fault("this `unique` returns one tensor", width=end - start, hint=hint)
-        item = nodes.Sequence(start, end, (nodes.Literal(start, end, number),), is_list=False)
-        return nodes.Index(call.start, end, call, item)
+        item = nodes.Sequence(start, end, (nodes.LiteralExpression(start, end, number),), is_list=False)
+        return nodes.IndexExpression(call.start, end, call, item)
 
     # -- words: names, variables, functions ------------------------------------------------------
 
-    def _word(self, match: re.Match[str]) -> Node:
+    def _word(self, match: re.Match[str]) -> ExpressionNode:
         word, (start, end) = match.group(), match.span()
         if word in _WORDS:
             self.position = end
-            return nodes.Literal(start, end, _WORDS[word])
+            return nodes.LiteralExpression(start, end, _WORDS[word])
         if (written := self.prefixed_name()) is not None:
             return nodes.Name(start, self.position, written, plain=True)
         self.position = end
@@ -294,7 +298,7 @@ class Parser(Tokens):
         hint = self.path_hint(start, end) or _word_hint(word) or self.nearest_value(word)
         raise self.fault(f"there is no value or function `{shortened(word)}`", width=end - start, hint=hint)
 
-    def _of_library(self, library: str, start: int) -> Node:
+    def _of_library(self, library: str, start: int) -> ExpressionNode:
         """Parse `np.abs(%h)`, `torch.softmax(%h, dim=-1)`, `np.float16` or `np.inf` as without the prefix."""
         match = WORD.match(self.text, self.position + 1)
         word = match.group() if match else ""
@@ -308,16 +312,16 @@ class Parser(Tokens):
                 raise self.fault(f"{library}.{word} computes other values", width=end - start, hint=unlike)
             return read_call(self, function, start, start, ())
         if word in _CONSTANTS:
-            return nodes.Literal(start, end, _WORDS[word])
+            return nodes.LiteralExpression(start, end, _WORDS[word])
         if dtype is not None and function is None:
-            return nodes.Literal(start, end, dtype)
+            return nodes.LiteralExpression(start, end, dtype)
         self.position = start
         hint = f"write {word}(%x)" if function else _word_hint(word) or _LISTED
         raise self.fault(
             f"there is no function `{library}.{shortened(word)}` here", width=end - start, hint=hint
         )
 
-    def _variable(self) -> Node:
+    def _variable(self) -> ExpressionNode:
         start = self.position
         match = WORD.match(self.text, start + 1)
         if match is None:
@@ -326,7 +330,7 @@ class Parser(Tokens):
             )
         name = match.group()
         self.position = match.end()
-        return nodes.Variable(start, self.position, name)
+        return nodes.VariableExpression(start, self.position, name)
 
 
 def _word_hint(word: str) -> str | None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from nncdbg.engine.expression.declarations import Function
-from nncdbg.engine.expression.operators import Fact, check_room, integer, number, truth
+from nncdbg.engine.expression.operators import OperandError, check_room, integer, number, truth
 from nncdbg.engine.graph import Array
 
 _BLOCK = 2**16
@@ -96,9 +96,9 @@ def _quantile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
     array, levels = array_of(x), np.asarray(number(q), dtype=np.float64)
     along = axes_of(axis, array.ndim)
     if levels.size > 1000:
-        raise Fact(f"{levels.size} quantiles at once are too many")
+        raise OperandError(f"{levels.size} quantiles at once are too many")
     if array.size == 0:
-        raise Fact("an empty tensor has no quantiles")
+        raise OperandError("an empty tensor has no quantiles")
     check_room((levels.size, array.size // _counted(array, along)), 8, (array,))
     wide = array.astype(np.float64) if array.dtype.kind in "biuf" else array
     return np.quantile(wide, levels, axis=along, keepdims=truth(keepdims))

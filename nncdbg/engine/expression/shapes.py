@@ -9,7 +9,7 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.expression.declarations import Function
-from nncdbg.engine.expression.operators import Fact, check_room, integer, is_text, number, type_text
+from nncdbg.engine.expression.operators import OperandError, check_room, integer, is_text, number, type_text
 from nncdbg.engine.expression.reductions import array_of, axes_of
 from nncdbg.engine.graph import Array
 
@@ -38,7 +38,9 @@ def dtype_name(word: str) -> str | None:
 def _dtype_of(text: Any) -> np.dtype[Any]:
     name = dtype_name(text) if isinstance(text, str) else None
     if name is None:
-        raise Fact(f"{text!r} is not an element type", 'write a type such as "f32", "float16" or np.int64')
+        raise OperandError(
+            f"{text!r} is not an element type", 'write a type such as "f32", "float16" or np.int64'
+        )
     return dtypes.NUMPY[name]
 
 
@@ -72,7 +74,7 @@ def _dtype(x: Any) -> str:
 def _nbytes(x: Any) -> int:
     array = _tensor(x)
     if is_text(x):
-        raise Fact("strings have no fixed number of bytes")
+        raise OperandError("strings have no fixed number of bytes")
     return array.nbytes
 
 
@@ -81,14 +83,16 @@ def _len(x: Any) -> int:
         return len(x)
     array = _tensor(x)
     if array.ndim == 0:
-        raise Fact(f"{type_text(x)} has no length", "a scalar has one element: .size")
+        raise OperandError(f"{type_text(x)} has no length", "a scalar has one element: .size")
     return len(array)
 
 
 def _item(x: Any) -> Any:
     array = _tensor(x)
     if array.size != 1:
-        raise Fact(f"{type_text(x)} has {array.size} elements, not one", "choose one by its index: %h[0, 2]")
+        raise OperandError(
+            f"{type_text(x)} has {array.size} elements, not one", "choose one by its index: %h[0, 2]"
+        )
     return array.reshape(-1)[0] if is_text(x) else array_of(array).reshape(-1)[0].item()
 
 
@@ -98,11 +102,11 @@ def _item(x: Any) -> Any:
 def _reshape(x: Any, shape: Any) -> Array:
     array, sizes = _tensor(x), _sizes(shape)
     if any(size < -1 for size in sizes) or sizes.count(-1) > 1:
-        raise Fact("a size must be 0 or more; one size may be -1")
+        raise OperandError("a size must be 0 or more; one size may be -1")
     try:
         return array.reshape(sizes)
     except ValueError:
-        raise Fact(
+        raise OperandError(
             f"{array.size} elements do not fit the shape {sizes}", f"x has shape {array.shape}"
         ) from None
 
@@ -116,7 +120,7 @@ def _transpose(x: Any, axes: Any = None) -> Array:
     order = axes_of(axes, array.ndim)
     if order is not None and len(order) != array.ndim:
         hint = f"use {array.ndim} axes, or swap two axes: swapaxes(x, 0, 1)"
-        raise Fact(f"expected {array.ndim} axes, got {len(order)}", hint)
+        raise OperandError(f"expected {array.ndim} axes, got {len(order)}", hint)
     return array.transpose(order)
 
 
@@ -143,7 +147,7 @@ def _astype(x: Any, dtype: Any) -> Any:
     # bf16 and similar types convert directly; `array_of` would widen them first.
     array = _tensor(x)
     if is_text(x):
-        raise Fact("cannot convert strings to numbers")
+        raise OperandError("cannot convert strings to numbers")
     return array.astype(wanted)
 
 
@@ -153,7 +157,7 @@ def _astype(x: Any, dtype: Any) -> Any:
 def _new(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     sizes, type_ = _sizes(shape), _dtype_of(dtype)
     if any(size < 0 for size in sizes):
-        raise Fact("a size must be 0 or more")
+        raise OperandError("a size must be 0 or more")
     check_room(sizes, max(1, type_.itemsize), ())
     return sizes, type_
 
@@ -169,7 +173,7 @@ def _ones(shape: Any, dtype: Any = "f32") -> Array:
 def _full(shape: Any, value: Any, dtype: Any = None) -> Array:
     number_ = array_of(value)
     if number_.ndim:
-        raise Fact(f"the value must be a scalar, not {type_text(value)}")
+        raise OperandError(f"the value must be a scalar, not {type_text(value)}")
     natural = "f32" if isinstance(value, float) else dtypes.name_of(number_.dtype)
     sizes, type_ = _new(shape, natural if dtype is None else dtype)
     return np.full(sizes, number_, type_)
@@ -179,7 +183,7 @@ def _arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> A
     first, last = (0, start) if stop is None else (start, stop)
     bounds = [array_of(each) for each in (first, last, step)]
     if any(each.ndim or not np.isfinite(each) for each in bounds) or not bounds[2]:
-        raise Fact("arange needs finite numbers and a nonzero step")
+        raise OperandError("arange needs finite numbers and a nonzero step")
     numbers = [each.item() for each in bounds]
     integers = all(isinstance(each, int) for each in numbers)
     count = math.ceil((float(numbers[1]) - float(numbers[0])) / float(numbers[2]))

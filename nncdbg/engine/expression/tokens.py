@@ -146,7 +146,7 @@ class Tokens:
         part = next((part for part in islice(longer, MAX_DEPTH) if len(meant(part, names)) == 1), None)
         return f"did you mean %{part}?" if part is not None else None
 
-    def number(self, match: re.Match[str]) -> nodes.Literal:
+    def number(self, match: re.Match[str]) -> nodes.LiteralExpression:
         """Return the number in `match` with its Python value.  Raises for integers of more than 64 bits."""
         start, end = match.span()
         if end < len(self.text) and (self.text[end].isalnum() or self.text[end] == "_"):
@@ -164,8 +164,8 @@ class Tokens:
                     width=end - start,
                     hint="write the integer as a float: 1e30",
                 )
-            return nodes.Literal(start, end, value)
-        return nodes.Literal(start, end, float(digits))
+            return nodes.LiteralExpression(start, end, value)
+        return nodes.LiteralExpression(start, end, float(digits))
 
     def sigil_name(self) -> str:
         """Read `%name` or `%"odd name"`: the longest run of name characters that is known."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from nncdbg.engine.differentiation.grad import Request, gradient_graph
+from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.order import title
 from nncdbg.engine.graph import Graph, Node, Type, Value
@@ -48,7 +48,7 @@ def with_gradients(
     return tuple(done)
 
 
-def request_of(node: Node) -> Request:
+def request_of(node: Node) -> GradientRequest:
     """Return the request of a Gradient statement.  Raises GraphError for invalid attributes or operands."""
     y, xs, zs = node.attributes.get("y"), _names_in(node, "xs"), _names_in(node, "zs")
     if not isinstance(y, str) or not xs:
@@ -63,7 +63,7 @@ def request_of(node: Node) -> Request:
         )
     moved = frozenset(name for name, operand in zip(names, operands, strict=True) if name != operand)
     wanted = tuple(x for x, value in zip(xs, node.outputs, strict=False) if value.name)
-    return Request(y, xs, wanted, zs, moved)
+    return GradientRequest(y, xs, wanted, zs, moved)
 
 
 def _names_in(node: Node, attribute: str) -> tuple[str, ...]:

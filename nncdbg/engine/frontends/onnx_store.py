@@ -27,7 +27,7 @@ _PACKED_BITS = {"i4": 4, "u4": 4, "f4e2m1fn": 4, "i2": 2, "u2": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TensorSource:
     """One tensor of a model: `proto` is a TensorProto, a SparseTensorProto or a Constant's AttributeProto."""
 
     path: GraphPath
@@ -58,16 +58,16 @@ def constant_attribute(node: Any) -> Any | None:
     return None if attribute.ref_attr_name else attribute
 
 
-def _sources(path: GraphPath, graph: Any) -> Iterator[Source]:
+def _sources(path: GraphPath, graph: Any) -> Iterator[TensorSource]:
     """Yield the sources of a GraphProto or FunctionProto and of the graphs inside it, outermost first."""
     for tensor in getattr(graph, "initializer", ()):
-        yield Source(path, tensor.name, tensor)
+        yield TensorSource(path, tensor.name, tensor)
     for sparse in getattr(graph, "sparse_initializer", ()):
-        yield Source(path, sparse.values.name, sparse)
+        yield TensorSource(path, sparse.values.name, sparse)
     for node in graph.node:
         attribute = constant_attribute(node)
         if attribute is not None and len(node.output) == 1:
-            yield Source(path, node.output[0], attribute)
+            yield TensorSource(path, node.output[0], attribute)
     for index, node in enumerate(graph.node):
         for name, inner in subgraphs_of(node):
             yield from _sources(subgraph_path(path, index, node, name), inner)
@@ -79,7 +79,7 @@ def function_name(function: Any) -> str:
     return f"{name}:{function.overload}" if getattr(function, "overload", "") else name
 
 
-def model_sources(model: Any) -> Iterator[Source]:
+def model_sources(model: Any) -> Iterator[TensorSource]:
     """Yield every tensor of a ModelProto that can become a `Constant`."""
     yield from _sources((), model.graph)
     for function in model.functions:
@@ -93,7 +93,7 @@ class OnnxStore:
     model: Any
     folder: Path | None = None
     external: ExternalData = field(init=False, repr=False)
-    _by_key: dict[str, Source] = field(init=False, default_factory=dict, repr=False)
+    _by_key: dict[str, TensorSource] = field(init=False, default_factory=dict, repr=False)
     _key_of: dict[tuple[GraphPath, str], str] = field(init=False, default_factory=dict, repr=False)
     _read: Any = field(init=False, default_factory=weakref.WeakValueDictionary, repr=False)
 
@@ -133,7 +133,7 @@ class OnnxStore:
             self._read[key] = array
         return array
 
-    def _source(self, key: str) -> Source:
+    def _source(self, key: str) -> TensorSource:
         try:
             return self._by_key[key]
         except KeyError:

@@ -31,7 +31,7 @@ Answers: TypeAlias = "dict[tuple[tuple[object, ...], tuple[Type | None, ...]], T
 _CORRECT = "convert the value, or correct the declared type"
 
 
-class Signature(Protocol):
+class GraphSignature(Protocol):
     """The inputs and outputs of a callable graph; a `Graph` is one."""
 
     @property
@@ -50,7 +50,7 @@ class TypeRules:
     def __init__(
         self,
         opsets: Mapping[str, int],
-        signatures: Mapping[str, Signature],
+        signatures: Mapping[str, GraphSignature],
         answers: Answers | None = None,
     ) -> None:
         self.opsets = opsets
@@ -238,7 +238,7 @@ class GraphInference(TypeRules):
     def __init__(
         self,
         opsets: Mapping[str, int],
-        signatures: Mapping[str, Signature],
+        signatures: Mapping[str, GraphSignature],
         constant_type: Callable[[Constant], Type],
         complain: Complain,
         answers: Answers | None = None,

@@ -1,7 +1,7 @@
 """A run without tensors, on types and small integers only, to find what a program needs of its inputs.
 
 Shapes, counts and indices are computed as in the real run; large tensors are represented by their types.
-The run reports the integers that the ops accept from each input (`Use`), and the first statement with
+The run reports the integers that the ops accept from each input (`InputUse`), and the first statement with
 operand sizes that cannot be right (`Failure`).
 """
 
@@ -57,7 +57,7 @@ Origin: TypeAlias = "tuple[str, int]"
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class ValueFacts:
     """The known facts about a value: its type, its content if it is small, and its source inputs."""
 
     type: Type | None = None
@@ -66,7 +66,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class InputUse:
     """The integers that an op accepts from an input of the entry graph."""
 
     input: str
@@ -111,16 +111,16 @@ class _Scope:
     """The values of one block, and of the blocks around it."""
 
     path: Path
-    values: dict[str, Fact] = field(default_factory=dict)
+    values: dict[str, ValueFacts] = field(default_factory=dict)
     outer: _Scope | None = None
 
-    def find(self, name: str) -> Fact:
+    def find(self, name: str) -> ValueFacts:
         scope: _Scope | None = self
         while scope is not None:
             if name in scope.values:
                 return scope.values[name]
             scope = scope.outer
-        return Fact()
+        return ValueFacts()
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class AbstractRun:
     """The numbers of the symbolic sizes."""
     budget: int = 100_000
     """The number of statements after which the run ends."""
-    uses: list[Use] = field(default_factory=list)
+    uses: list[InputUse] = field(default_factory=list)
     failure: Failure | None = None
     cut_short: bool = False
     """True if the run exceeded the budget before its end."""
@@ -143,10 +143,10 @@ class AbstractRun:
     def __post_init__(self) -> None:
         self._rules = TypeRules(self.program.opsets, self.program.graphs)
 
-    def run(self, inputs: Mapping[str, Fact]) -> AbstractRun:
+    def run(self, inputs: Mapping[str, ValueFacts]) -> AbstractRun:
         """Run with these facts about the inputs; the results are in `uses`, `failure` and `steps`."""
         graph = self.program.graphs[self.program.entry]
-        given = [inputs.get(value.name, Fact(value.type)) for value in graph.inputs]
+        given = [inputs.get(value.name, ValueFacts(value.type)) for value in graph.inputs]
         try:
             self.block(graph, (graph.name,), given, None)
         except _Failed as failed:
@@ -159,12 +159,14 @@ class AbstractRun:
 
     # -- blocks --------------------------------------------------------------------------------
 
-    def block(self, graph: Graph, path: Path, given: Sequence[Fact], outer: _Scope | None) -> list[Fact]:
+    def block(
+        self, graph: Graph, path: Path, given: Sequence[ValueFacts], outer: _Scope | None
+    ) -> list[ValueFacts]:
         """Return the facts about the results of a block."""
         self._depth += 1
         try:
             if self._depth > _DEEPEST:
-                return [Fact(value.type) for value in graph.outputs]
+                return [ValueFacts(value.type) for value in graph.outputs]
             scope = _Scope(path, outer=outer)
             for value, fact in zip(graph.inputs, given, strict=False):
                 scope.values[value.name] = fact
@@ -176,11 +178,11 @@ class AbstractRun:
         finally:
             self._depth -= 1
 
-    def _constant(self, constant: Constant) -> Fact:
+    def _constant(self, constant: Constant) -> ValueFacts:
         if not isinstance(constant.data, Inline):
-            return Fact(constant.value.type)
+            return ValueFacts(constant.value.type)
         array = initial_data(constant, self.program)
-        return Fact(type_of_array(array), array if array.size <= SMALL else None)
+        return ValueFacts(type_of_array(array), array if array.size <= SMALL else None)
 
     def _statement(self, scope: _Scope, pc: int, node: Node) -> None:
         self.steps += 1
@@ -202,32 +204,34 @@ class AbstractRun:
             if value.name:
                 scope.values[value.name] = self._declared(value, fact)
 
-    def _operands(self, scope: _Scope, node: Node) -> list[Fact]:
-        facts = [scope.find(operand) if isinstance(operand, str) else Fact() for operand in node.inputs]
+    def _operands(self, scope: _Scope, node: Node) -> list[ValueFacts]:
+        facts = [scope.find(operand) if isinstance(operand, str) else ValueFacts() for operand in node.inputs]
         types = [fact.type for fact in facts]
         for index, operand in enumerate(node.inputs):
             if isinstance(operand, Literal):
                 plain = None if node.op in ("if", "while") else node
                 dtype = literal_dtype(operand, plain, index, types, self.program.opsets)
                 array = literal_array(operand, dtype)
-                facts[index] = Fact(type_of_array(array), array)
+                facts[index] = ValueFacts(type_of_array(array), array)
         return facts
 
-    def _declared(self, value: Value, fact: Fact) -> Fact:
+    def _declared(self, value: Value, fact: ValueFacts) -> ValueFacts:
         """Return the fact, with declared sizes in place of unknown ones."""
         known, stated = tensor_only(fact.type), tensor_only(value.type)
         if fact.type is None:
             known = stated and without_sizes(stated)  # type: ignore[assignment]
         if known is None or stated is None or stated.shape is None:
-            return fact if fact.type is not None else Fact(value.type, fact.data, fact.origins)
+            return fact if fact.type is not None else ValueFacts(value.type, fact.data, fact.origins)
         sizes: tuple[Dim, ...] = tuple(self.sizes.get(d) if isinstance(d, str) else d for d in stated.shape)
         if known.shape is not None and len(known.shape) == len(sizes):
             sizes = tuple(d if d is not None else s for d, s in zip(known.shape, sizes, strict=True))
         elif known.shape is not None:
             return fact
-        return Fact(TensorType(known.dtype, sizes), fact.data, fact.origins)
+        return ValueFacts(TensorType(known.dtype, sizes), fact.data, fact.origins)
 
-    def _branches(self, scope: _Scope, pc: int, node: Node, operands: Sequence[Fact]) -> list[Fact]:
+    def _branches(
+        self, scope: _Scope, pc: int, node: Node, operands: Sequence[ValueFacts]
+    ) -> list[ValueFacts]:
         condition = operands[0].data
         paths = [(*scope.path, pc, index) for index in range(len(node.subgraphs))]
         if condition is not None and condition.size == 1:
@@ -241,15 +245,15 @@ class AbstractRun:
             except _Failed:  # The run may take the other branch.
                 self._depth = depth
         if not ends:
-            return [Fact(value.type) for value in node.outputs]
+            return [ValueFacts(value.type) for value in node.outputs]
         return [_joined(facts) for facts in zip(*ends, strict=True)]
 
-    def _loop(self, scope: _Scope, pc: int, node: Node, operands: Sequence[Fact]) -> list[Fact]:
+    def _loop(self, scope: _Scope, pc: int, node: Node, operands: Sequence[ValueFacts]) -> list[ValueFacts]:
         times, *initial = operands
         self._note(times, Integers(1, 6), "Loop", (scope.path, pc))
         body, path = node.subgraphs[0], (*scope.path, pc, 0)
-        counter = Fact(TensorType("i64", ()))
-        carried = [Fact(fact.type, None, fact.origins) for fact in initial]
+        counter = ValueFacts(TensorType("i64", ()))
+        carried = [ValueFacts(fact.type, None, fact.origins) for fact in initial]
         ends = self.block(body, path, [counter, *carried], scope)
         after = [_joined(pair) for pair in zip(carried, ends, strict=False)]
         if [fact.type for fact in after] != [fact.type for fact in carried]:
@@ -260,14 +264,14 @@ class AbstractRun:
 
     # -- ops -----------------------------------------------------------------------------------
 
-    def _op(self, place: Place, node: Node, operands: Sequence[Fact]) -> list[Fact]:
+    def _op(self, place: Place, node: Node, operands: Sequence[ValueFacts]) -> list[ValueFacts]:
         version = version_of(node.op, self.program.opsets)
         op = lookup(node.op, version)
         types = [fact.type for fact in operands]
         try:
             results = list(self._rules.inferred(node, tuple(types)))
             if op is None:
-                return [Fact(type_) for type_ in results]
+                return [ValueFacts(type_) for type_ in results]
             attributes = complete(node.op, version, node.attributes)
             if op.integers is not None:
                 data = [fact.data for fact in operands]
@@ -280,7 +284,7 @@ class AbstractRun:
         except Exception:  # noqa: BLE001  # A kernel may raise anything for operands that do not fit.
             raise self._failed(node, place, operands) from None
         moved = _moved(node, op, operands)
-        facts = [Fact(type_, None, moved) for type_ in results]
+        facts = [ValueFacts(type_, None, moved) for type_ in results]
         if made is not None:
             facts = [
                 _measured(fact, array, exact=made.exact)
@@ -290,11 +294,15 @@ class AbstractRun:
             raise self._failed(node, place, operands)
         return facts
 
-    def _failed(self, node: Node, place: Place, operands: Sequence[Fact]) -> _Failed:
+    def _failed(self, node: Node, place: Place, operands: Sequence[ValueFacts]) -> _Failed:
         return _Failed(Failure(node.op, place, _numbers(node, operands)))
 
     def _computed(
-        self, op: Op, arguments: Mapping[str, Any], operands: Sequence[Fact], results: Sequence[Type | None]
+        self,
+        op: Op,
+        arguments: Mapping[str, Any],
+        operands: Sequence[ValueFacts],
+        results: Sequence[Type | None],
     ) -> _Made | None:
         """Run the kernel on the known facts and return its results; None if running it adds no facts.
 
@@ -333,13 +341,13 @@ class AbstractRun:
         listed = list(made) if isinstance(made, tuple) else [made]
         return _Made(listed, known or counts_only) if len(listed) == len(results) else None
 
-    def _note(self, fact: Fact, accepted: Integers, op: str, place: Place) -> None:
+    def _note(self, fact: ValueFacts, accepted: Integers, op: str, place: Place) -> None:
         for name, offset in fact.origins:
             if accepted.exact is None:
                 shifted = Integers(accepted.low - offset, accepted.high - offset)
-                self.uses.append(Use(name, shifted, op, place))
+                self.uses.append(InputUse(name, shifted, op, place))
             elif not offset:
-                self.uses.append(Use(name, accepted, op, place))
+                self.uses.append(InputUse(name, accepted, op, place))
 
 
 def block_results(code: Code, seen: Mapping[str, Any]) -> list[Type | None]:
@@ -351,7 +359,7 @@ def block_results(code: Code, seen: Mapping[str, Any]) -> list[Type | None]:
     outer = _Scope(code.path[:-2])
     for name, content in seen.items():
         outer.values[name] = known_content(content)
-    given = [Fact(code.types.get(value.name)) for value in code.graph.inputs]
+    given = [ValueFacts(code.types.get(value.name)) for value in code.graph.inputs]
     run = AbstractRun(program, {})
     try:
         facts = run.block(code.graph, code.path, given, outer)
@@ -361,15 +369,15 @@ def block_results(code: Code, seen: Mapping[str, Any]) -> list[Type | None]:
     return [fact.type or code.types.get(name) for name, fact in zip(names, facts, strict=True)]
 
 
-def known_content(content: Any) -> Fact:
+def known_content(content: Any) -> ValueFacts:
     """Return a value of the run as a fact: its type, and its content if it is small and may decide sizes."""
     if not isinstance(content, np.ndarray):
-        return Fact()
+        return ValueFacts()
     small = content.size <= SMALL and content.dtype.kind in "iub"
-    return Fact(type_of_array(content), content if small else None)
+    return ValueFacts(type_of_array(content), content if small else None)
 
 
-def _moved(node: Node, op: Op, operands: Sequence[Fact]) -> frozenset[Origin]:
+def _moved(node: Node, op: Op, operands: Sequence[ValueFacts]) -> frozenset[Origin]:
     """Return the inputs with elements in the first result, and the numbers added to them."""
     if node.op in ("Add", "Sub") and len(operands) == 2:
         left, right = operands
@@ -387,13 +395,13 @@ def _moved(node: Node, op: Op, operands: Sequence[Fact]) -> frozenset[Origin]:
     return frozenset().union(*(operands[index].origins for index in sources if index < len(operands)))
 
 
-def _measured(fact: Fact, made: Any, *, exact: bool) -> Fact:
+def _measured(fact: ValueFacts, made: Any, *, exact: bool) -> ValueFacts:
     """Return the fact with the sizes of a result, and with its content if that is `exact` and small."""
     if not isinstance(made, (np.ndarray, np.generic)):
         return fact
     array = np.asarray(made)
     dtype = fact.type.dtype if isinstance(fact.type, TensorType) else type_of_array(array).dtype
-    return Fact(
+    return ValueFacts(
         TensorType(dtype, array.shape), array if exact and array.size <= SMALL else None, fact.origins
     )
 
@@ -413,12 +421,12 @@ def _estimate(arrays: Sequence[Array | None], host: Sequence[int]) -> int:
     return total
 
 
-def _is_empty(fact: Fact) -> bool:
+def _is_empty(fact: ValueFacts) -> bool:
     known = tensor_only(fact.type)
     return known is not None and known.shape is not None and 0 in known.shape
 
 
-def _numbers(node: Node, operands: Sequence[Fact]) -> frozenset[int]:
+def _numbers(node: Node, operands: Sequence[ValueFacts]) -> frozenset[int]:
     """Return the sizes in a statement: those of its operands, their products, small integers, attributes."""
     found: set[int] = set()
     for fact in operands:
@@ -437,13 +445,13 @@ def _numbers(node: Node, operands: Sequence[Fact]) -> frozenset[int]:
     return frozenset(number for number in found if number > 0)
 
 
-def _joined(facts: Sequence[Fact]) -> Fact:
+def _joined(facts: Sequence[ValueFacts]) -> ValueFacts:
     """Return the facts common to all alternatives of a value."""
     origins = frozenset().union(*(fact.origins for fact in facts))
-    return Fact(
+    return ValueFacts(
         joined_type([fact.type for fact in facts]), None if len(facts) > 1 else facts[0].data, origins
     )
 
 
-def _stacked(fact: Fact, count: int | None) -> Fact:
-    return Fact(stacked_type(fact.type, count), None, fact.origins)
+def _stacked(fact: ValueFacts, count: int | None) -> ValueFacts:
+    return ValueFacts(stacked_type(fact.type, count), None, fact.origins)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from nncdbg.engine import dtypes
 from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.graph import Array, Program, TensorType
-from nncdbg.engine.inputs.abstract_run import AbstractRun, Fact, Place, Use, known_content
+from nncdbg.engine.inputs.abstract_run import AbstractRun, InputUse, Place, ValueFacts, known_content
 from nncdbg.engine.ops.valid_integers import Integers
 
 Size: TypeAlias = "str | tuple[str, int]"
@@ -90,9 +90,13 @@ class Consumers:
         found: dict[str, tuple[Integers, str]] = {}
         drawn = {name: draw(name, None) for name, type_ in types.items() if _may_steer(type_)}
         for _ in range(_DRAWS):
-            facts = {**_facts_of(given), **{name: Fact(t) for name, t in types.items()}, **_facts_of(drawn)}
             facts = {
-                name: Fact(fact.type, fact.data, frozenset({(name, 0)})) if name in types else fact
+                **_facts_of(given),
+                **{name: ValueFacts(t) for name, t in types.items()},
+                **_facts_of(drawn),
+            }
+            facts = {
+                name: ValueFacts(fact.type, fact.data, frozenset({(name, 0)})) if name in types else fact
                 for name, fact in facts.items()
             }
             uses = AbstractRun(self.program, known, _BUDGET).run(facts).uses
@@ -108,9 +112,11 @@ class Consumers:
             }
         return found
 
-    def _accepted(self, type_: TensorType, uses: Sequence[Use], name: str) -> tuple[Integers, str] | None:
+    def _accepted(
+        self, type_: TensorType, uses: Sequence[InputUse], name: str
+    ) -> tuple[Integers, str] | None:
         """Return the integers that all uses accept; if these exclude each other, those of the first use."""
-        chosen: Use | None = None
+        chosen: InputUse | None = None
         low, high = _limits(type_)
         for use in uses:
             if use.input != name:
@@ -191,7 +197,7 @@ class _Search:
             for axis, dim in enumerate(type_.shape or ()):
                 known = self.known.get(dim, symbols.get(dim)) if isinstance(dim, str) else dim
                 dims.append(sizes[name, axis] if dim is None else known)
-            facts[name] = Fact(TensorType(type_.dtype, tuple(dims)))
+            facts[name] = ValueFacts(TensorType(type_.dtype, tuple(dims)))
         run = AbstractRun(self.consumers.program, {**symbols, **self.known}, _BUDGET - self.spent)
         run.run(facts)
         self.spent += run.steps
@@ -229,7 +235,7 @@ def _candidates(numbers: Iterable[int]) -> list[int]:
     return sorted(list(dict.fromkeys((*likely, *_COMMON)))[:_TRIED])
 
 
-def _facts_of(arrays: Mapping[str, Any]) -> dict[str, Fact]:
+def _facts_of(arrays: Mapping[str, Any]) -> dict[str, ValueFacts]:
     return {name: known_content(array) for name, array in arrays.items()}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.graph import Array, TensorType
-from nncdbg.engine.inputs.image_plan import CHANNELS, MOST_PIXELS, Header, Plan, by
+from nncdbg.engine.inputs.image_plan import CHANNELS, MOST_PIXELS, ImageHeader, Plan, by
 from nncdbg.engine.inputs.image_specs import Fitting, ImageFile, Linear
 from nncdbg.engine.inputs.npy import opened
 
@@ -45,7 +45,7 @@ def read_image(name: str, type_: TensorType | None, file: ImageFile) -> ReadImag
     image, is damaged or has more than `MOST_PIXELS` pixels, UsageError without Pillow.
     """
     with _opened_image(file) as image:
-        plan = Header(name, type_, file, image).plan()
+        plan = ImageHeader(name, type_, file, image).plan()
         words = [file.path.name, f"{image.width}x{image.height} {plan.kind}"]
         array = _arranged(_scaled(_pixels(plan, words), plan), plan.layout)
     words += [plan.scale, *(["BGR"] if file.bgr else []), plan.layout.upper()]

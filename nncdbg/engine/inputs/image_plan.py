@@ -35,7 +35,7 @@ class Plan:
     the image as displayed.
     """
 
-    header: Header
+    header: ImageHeader
     dtype: str
     layout: str
     channels: int
@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ImageHeader:
     """An opened image that is not decoded, and the value that it is for."""
 
     name: str

@@ -27,10 +27,10 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Heap, MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, write_pattern
 from nncdbg.engine.memory.inspected import InspectedAllocation, Making, shared, sizes_key
-from nncdbg.engine.memory.lifetimes import Scope
+from nncdbg.engine.memory.lifetimes import FrameBuffers
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.memory.reusing import ReusingAllocation
-from nncdbg.engine.memory.stretches import Bytes, Course, Step, Stretches, step_of
+from nncdbg.engine.memory.stretches import Bytes, Course, Stretches, StretchStep, step_of
 
 
 class ArenaAllocation(ReusingAllocation):
@@ -62,7 +62,7 @@ class ArenaAllocation(ReusingAllocation):
         for each in fields(Course):
             # Keep the same object: the instructions refer to it.
             setattr(course, each.name, getattr(fresh, each.name))
-        self._learning: tuple[Hashable, Step | None, Scope, int] | None = None
+        self._learning: tuple[Hashable, StretchStep | None, FrameBuffers, int] | None = None
         """The stretch being learned: its key, last step, scope and the number of segments."""
         self._freed: list[MemoryBlock] = []
         """The blocks freed by the statement in execution while a stretch is learned."""
@@ -334,12 +334,12 @@ class ArenaAllocation(ReusingAllocation):
         if learning is not None and learning[2] is scope:
             self._learning = learning
             if pc == len(code.nodes):
-                self._add(Step(pc, Statement(code, pc)))
+                self._add(StretchStep(pc, Statement(code, pc)))
                 self._learning = None
         elif pc < len(code.nodes):
             self._begin_stretch((code, pc, outermost, self.heap.layout, _held(scope)), scope, slots)
 
-    def _begin_stretch(self, key: Hashable, scope: Scope, slots: list[Any]) -> None:
+    def _begin_stretch(self, key: Hashable, scope: FrameBuffers, slots: list[Any]) -> None:
         if key in self._stretches.first:
             step = self._stretches.first[key]
             if step is not None:
@@ -366,7 +366,7 @@ class ArenaAllocation(ReusingAllocation):
         else:
             self._learning = None
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: StretchStep) -> None:
         assert self._learning is not None
         key, last, scope, segments = self._learning
         self._stretches.add(key, last, step)
@@ -400,7 +400,7 @@ class ArenaAllocation(ReusingAllocation):
             self._course.unaccounted = step
             self.poison = poison
 
-    def _account_running(self, step: Step) -> None:
+    def _account_running(self, step: StretchStep) -> None:
         self._course.running, handed, self._course.handed = None, self._course.handed, None
         self._leave_stretch()
         scope = self._current = self.lifetimes.scopes[-1]
@@ -409,14 +409,14 @@ class ArenaAllocation(ReusingAllocation):
         if handed is not None:
             self._take(step, handed, scope)
 
-    def _take(self, step: Step, buffer: Array, scope: Scope) -> None:
+    def _take(self, step: StretchStep, buffer: Array, scope: FrameBuffers) -> None:
         block = self.heap.take(step.span, step.size, Owner(step.name, step.statement, scope.frame.iteration))
         place: Any = step.place
         assert (block.number, block.start) == (place.number, place.start), "the arena is not as it was"
         self._know(buffer, block)
 
 
-def _held(scope: Scope) -> Hashable:
+def _held(scope: FrameBuffers) -> Hashable:
     """Return the places and holder counts of the blocks that a scope may free."""
     return tuple(
         (slot, block.number, block.start, block.span, block.holders, block.freed is None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from nncdbg.engine.compilation.code import Code, Path, Statement
 from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD, address_of
-from nncdbg.engine.memory.region import Region
+from nncdbg.engine.memory.region import MemoryRegion
 from nncdbg.engine.memory.segment import Segment
 
 _CHUNK = 1 << 20
@@ -84,8 +84,8 @@ class Hole:
 class Heap:
     """A growing arena; `peak_bytes` is the largest total size of its blocks so far."""
 
-    def __init__(self, region: Region | None = None) -> None:
-        self.region = region or Region()
+    def __init__(self, region: MemoryRegion | None = None) -> None:
+        self.region = region or MemoryRegion()
         self.segments: list[Segment] = []
         self._holes: list[Hole] = []
         self.bases: list[int] = []

@@ -18,7 +18,7 @@ from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD, address_of
 from nncdbg.engine.memory.inspected import InspectedAllocation
-from nncdbg.engine.memory.region import Region
+from nncdbg.engine.memory.region import MemoryRegion
 
 _SMALL_SEGMENT = 1 << 18
 
@@ -33,7 +33,7 @@ class DebugAllocation(InspectedAllocation):
 
     def __init__(self) -> None:
         super().__init__()
-        self.region = Region()
+        self.region = MemoryRegion()
         self._over: Callable[[], None] = _nobody
         self._segment = self.region.segment(_SMALL_SEGMENT)
         self._base = address_of(self._segment)

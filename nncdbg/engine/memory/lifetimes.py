@@ -17,7 +17,7 @@ from nncdbg.engine.memory.planner import Plan
 
 
 @dataclass(slots=True, eq=False)
-class Scope:
+class FrameBuffers:
     """The blocks of a frame; `begun` is the pc of its latest statement, `done` of the last completed."""
 
     frame: Frame
@@ -42,17 +42,17 @@ class Lifetimes:
     block_of: Callable[[Any], MemoryBlock | None]
     free: Callable[[MemoryBlock, Statement], None]
     freed_again: Callable[[MemoryBlock, Statement, Statement], None]
-    scopes: list[Scope] = field(default_factory=list)
+    scopes: list[FrameBuffers] = field(default_factory=list)
 
     def begin(self, frame: Frame) -> None:
         """Start at the entry graph without held blocks."""
-        self.scopes = [Scope(frame)]
+        self.scopes = [FrameBuffers(frame)]
 
     # -- frames --------------------------------------------------------------------------
 
     def pushed(self, frame: Frame) -> None:
         """Begin a frame; its inputs are held by it as well as by the enclosing frame."""
-        scope = Scope(frame)
+        scope = FrameBuffers(frame)
         self.scopes.append(scope)
         for slot in range(1, 1 + len(frame.code.graph.inputs)):
             self.hold(scope, slot, frame.slots[slot])
@@ -68,7 +68,7 @@ class Lifetimes:
     def iterated(self, frame: Frame) -> None:
         """Begin the next iteration of a loop's frame with the carried values."""
         before = self.scopes[-1]
-        scope = self.scopes[-1] = Scope(frame)
+        scope = self.scopes[-1] = FrameBuffers(frame)
         for slot in range(2, 1 + len(frame.code.graph.inputs)):
             self.hold(scope, slot, frame.slots[slot])
         scope.collected, before.collected = before.collected, []
@@ -79,7 +79,7 @@ class Lifetimes:
                 scope.collected.append(block)
         self._leave(before)
 
-    def _leave(self, scope: Scope) -> None:
+    def _leave(self, scope: FrameBuffers) -> None:
         code = scope.frame.code
         if scope.begun == len(code.nodes):
             self._release_planned(scope, Statement(code, scope.begun))
@@ -89,7 +89,7 @@ class Lifetimes:
 
     # -- statements ------------------------------------------------------------------------
 
-    def complete_through(self, scope: Scope, last: int) -> None:
+    def complete_through(self, scope: FrameBuffers, last: int) -> None:
         """Account for the statements of a scope up to `last`: hold their results, free dead values."""
         code = scope.frame.code
         for pc in range(scope.done + 1, last + 1):
@@ -97,24 +97,24 @@ class Lifetimes:
             self._release_planned(scope, Statement(code, pc))
         scope.done = max(scope.done, last)
 
-    def complete(self, scope: Scope, statement: Statement) -> None:
+    def complete(self, scope: FrameBuffers, statement: Statement) -> None:
         """Free dead values after a statement with results that are held already."""
         self._release_planned(scope, statement)
         scope.done = statement.pc
 
-    def _hold_results(self, scope: Scope, pc: int) -> None:
+    def _hold_results(self, scope: FrameBuffers, pc: int) -> None:
         slots = scope.frame.slots
         for slot in scope.frame.code.result_slots(pc):
             self.hold(scope, slot, slots[slot])
 
-    def hold(self, scope: Scope, slot: int, content: Any) -> None:
+    def hold(self, scope: FrameBuffers, slot: int, content: Any) -> None:
         """Hold the block of a slot's content, if it has one."""
         block = self.block_of(content)
         if block is not None:
             block.holders += 1
             scope.held[slot] = block
 
-    def _release_planned(self, scope: Scope, after: Statement) -> None:
+    def _release_planned(self, scope: FrameBuffers, after: Statement) -> None:
         for slot in self.plan(after.code, after.pc):
             block = scope.held.pop(slot, None)
             if block is not None:

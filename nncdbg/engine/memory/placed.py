@@ -21,10 +21,10 @@ from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, address_of
-from nncdbg.engine.memory.lifetimes import Scope
+from nncdbg.engine.memory.lifetimes import FrameBuffers
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site
 from nncdbg.engine.memory.planner import by_liveness
-from nncdbg.engine.memory.region import Region
+from nncdbg.engine.memory.region import MemoryRegion
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.segment import Segment
 from nncdbg.stats.inspection import fill
@@ -37,7 +37,7 @@ class Space:
     """An arena of fixed size and the values in it."""
 
     def __init__(self, extent: int) -> None:
-        self.memory: Segment = Region().segment(extent + SLACK)
+        self.memory: Segment = MemoryRegion().segment(extent + SLACK)
         self._standing: list[tuple[MemoryBlock, Site]] = []
         """Live values with all their bytes intact, each with the root value of its bytes."""
 
@@ -136,7 +136,7 @@ class PlacedAllocation(ReusingAllocation):
                     items[-1] = np.array(items[-1]) if self.block_of(items[-1]) else items[-1]
                 self._receive(frame, Statement(frame.code, len(frame.code.nodes)))
 
-    def _catch_up(self, scope: Scope, pc: int, first: bool) -> None:
+    def _catch_up(self, scope: FrameBuffers, pc: int, first: bool) -> None:
         # A loop of zero iterations returns its results without a frame.
         for each in range(scope.done + 1, pc):
             self._results(scope.frame, each)

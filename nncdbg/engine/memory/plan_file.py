@@ -45,7 +45,7 @@ Site: TypeAlias = "tuple[Path, str]"
 """A block and the name of a value that it defines."""
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PlanEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One value's entry in the file."""
 
     offset: int | None = None
@@ -174,8 +174,8 @@ class _Names:
             for graph in {str(path[0]), self.entry}:
                 self.inside.setdefault(graph, {}).setdefault(name, []).append(path)
 
-    def resolve(self, graphs: Mapping[str, Mapping[str, msgspec.Raw]]) -> dict[Site, Entry]:
-        found: dict[Site, Entry] = {}
+    def resolve(self, graphs: Mapping[str, Mapping[str, msgspec.Raw]]) -> dict[Site, PlanEntry]:
+        found: dict[Site, PlanEntry] = {}
         for key, rows in graphs.items():
             path = self._path(key)
             for name, raw in rows.items():
@@ -185,10 +185,10 @@ class _Names:
                 found[site] = self._entry(raw, key, name)
         return found
 
-    def _entry(self, raw: msgspec.Raw, key: str, name: str) -> Entry:
+    def _entry(self, raw: msgspec.Raw, key: str, name: str) -> PlanEntry:
         where = f"{self.source}: %{name} of {key}"
         try:
-            entry = msgspec.json.decode(raw, type=Entry)
+            entry = msgspec.json.decode(raw, type=PlanEntry)
         except msgspec.MsgspecError as error:
             raise UsageError(
                 f"{where}: {error}", hint='write an object such as {"offset": 0, "size": 64}'
@@ -236,7 +236,7 @@ def _near(word: str, known: Any, sigil: str) -> str:
     return f"did you mean {sigil}{near[0]}?" if near else ""
 
 
-def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> PlannedBuffer:
+def _place(site: Site, entries: Mapping[Site, PlanEntry], source: str) -> PlannedBuffer:
     """Resolve the bytes of a value through its aliases."""
     entry, root, seen = entries[site], site, {site}
     offset, size = entry.offset, entry.size
@@ -261,7 +261,7 @@ def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> PlannedBuf
     return PlannedBuffer(offset, size, root, entry.lives)
 
 
-def _visible(path: Path, name: str, entries: Mapping[Site, Entry]) -> Site | None:
+def _visible(path: Path, name: str, entries: Mapping[Site, PlanEntry]) -> Site | None:
     """Find the value of that name in a block, or in an enclosing one."""
     while path:
         if (path, name) in entries:

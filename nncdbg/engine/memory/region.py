@@ -42,7 +42,7 @@ def paint(segment: Segment) -> None:
     np.copyto(segment[end:], _PATTERN[: len(segment) - end])
 
 
-class Region:
+class MemoryRegion:
     """Hands out segments from low to high addresses, range after range.
 
     `live_bytes` is the size of the segments that some array still uses.

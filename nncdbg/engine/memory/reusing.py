@@ -26,7 +26,7 @@ from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.inspected import InspectedAllocation
-from nncdbg.engine.memory.lifetimes import Lifetimes, Scope
+from nncdbg.engine.memory.lifetimes import FrameBuffers, Lifetimes
 from nncdbg.engine.memory.planner import Plan
 
 
@@ -60,7 +60,7 @@ class ReusingAllocation(InspectedAllocation):
         """The misreads, in the order of the run."""
         self._blocks: ByIdentity[MemoryBlock] = ByIdentity()
         self._made: list[MemoryBlock] = []
-        self._current: Scope | None = None
+        self._current: FrameBuffers | None = None
         """The scope of the statement in execution; None if another machine executes it."""
         self._owner: Owner | None = None
 
@@ -138,7 +138,7 @@ class ReusingAllocation(InspectedAllocation):
 
         return gathered
 
-    def _catch_up(self, scope: Scope, pc: int, first: bool) -> None:
+    def _catch_up(self, scope: FrameBuffers, pc: int, first: bool) -> None:
         """Account for statements before `pc`; `first` if none of the scope was executed yet."""
         self.lifetimes.complete_through(scope, pc - 1)
 
@@ -189,7 +189,7 @@ class ReusingAllocation(InspectedAllocation):
         """Return the results of a statement at their final places, for an allocation that `settles` them."""
         raise NotImplementedError
 
-    def _keep(self, scope: Scope, binding: Binding, results: Any) -> None:
+    def _keep(self, scope: FrameBuffers, binding: Binding, results: Any) -> None:
         """Hold the results of a statement in its frame, and free new blocks without a holder."""
         slots = binding.code.result_slots(binding.pc)
         for slot, result in zip(slots, results if binding.several else (results,), strict=False):

@@ -51,7 +51,7 @@ def place_of(number: int, start: int, size: int, span: int) -> BufferStretch:
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class StretchStep:
     """A statement that takes one block; without a `place`, the end of its graph, which takes none."""
 
     pc: int
@@ -65,14 +65,14 @@ class Step:
     place: BufferStretch | None = None
     freed: tuple[Bytes, ...] = ()
     """The bytes that are freed after the statement."""
-    after: Step | None = None
+    after: StretchStep | None = None
 
 
 def step_of(
     statement: Statement, slot: int, buffer: Any, block: MemoryBlock, span: int, freed: list[MemoryBlock]
-) -> Step:
+) -> StretchStep:
     """Return the step that repeats a statement that has just run."""
-    return Step(
+    return StretchStep(
         statement.pc,
         Statement(statement.code, statement.pc),
         block.owner.value,
@@ -90,9 +90,9 @@ def step_of(
 class Course:
     """The position of a run in a stretch, in one object because every statement reads all of it."""
 
-    next: Step | None = None
+    next: StretchStep | None = None
     """The next step, if it is known."""
-    running: Step | None = None
+    running: StretchStep | None = None
     """The step in execution, if it is known."""
     slots: list[Any] | None = None
     """The slots of the frame of `next`."""
@@ -100,7 +100,7 @@ class Course:
     """The buffer that the step in execution writes into."""
     pending: list[Array] = field(default_factory=list)
     """Results of the steps that have run and are not accounted for yet."""
-    unaccounted: Step | None = None
+    unaccounted: StretchStep | None = None
     """The first of these steps."""
     number: int = -1
     """The number of the segment in use; `segment`, `raw` and `base` are its array, bytes and address."""
@@ -113,7 +113,7 @@ class Course:
 class Stretches:
     """The first step of each stretch by the state of the arena at its start; None without a step."""
 
-    first: dict[Hashable, Step | None] = field(default_factory=dict)
+    first: dict[Hashable, StretchStep | None] = field(default_factory=dict)
     count: int = 0
     _plannable: dict[tuple[Code, bool], tuple[bool, ...]] = field(default_factory=dict)
 
@@ -125,7 +125,7 @@ class Stretches:
         self.first[key] = None
         self.count += 1
 
-    def add(self, key: Hashable, last: Step | None, step: Step) -> None:
+    def add(self, key: Hashable, last: StretchStep | None, step: StretchStep) -> None:
         """Append a step after the last one of a stretch."""
         self.count += 1
         if last is None:

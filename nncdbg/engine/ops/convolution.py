@@ -21,7 +21,7 @@ from nncdbg.engine.ops.influence_products import counted
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, shape_at, typed
-from nncdbg.engine.ops.windows import Axis, axes_of, padded, taps, window_view
+from nncdbg.engine.ops.windows import WindowAxis, axes_of, padded, taps, window_view
 
 STRIP_ELEMENTS = 1 << 21
 """Size of the im2col matrix of one strip: 8 MB of f32, the fastest of 2**18 ... 2**23 on VGG."""
@@ -146,7 +146,7 @@ def padding_lines(pads: Sequence[tuple[int, int]], value: str) -> list[str]:
     return [f"%padded = Pad(%x.wide, {both}, {value})"]
 
 
-def windows_line(axes: Sequence[Axis]) -> str:
+def windows_line(axes: Sequence[WindowAxis]) -> str:
     """Compute `%windows` [N, C, *windows, *kernel] from `%padded`."""
     kernel, strides = [axis.kernel for axis in axes], [axis.stride for axis in axes]
     dilations = [axis.dilation for axis in axes]
@@ -198,7 +198,13 @@ def conv(
 
 
 def _pointwise(
-    xp: ModuleType, x: Any, weight: Any, group: int, axes: Sequence[Axis], counts: Sequence[int], target: Any
+    xp: ModuleType,
+    x: Any,
+    weight: Any,
+    group: int,
+    axes: Sequence[WindowAxis],
+    counts: Sequence[int],
+    target: Any,
 ) -> None:
     seen = x[(..., *(axis.tap(0, n) for axis, n in zip(axes, counts, strict=True)))]
     batch, features, places = x.shape[0], weight.shape[0], math.prod(counts)
@@ -208,7 +214,13 @@ def _pointwise(
 
 
 def _by_strips(
-    xp: ModuleType, x: Any, weight: Any, group: int, axes: Sequence[Axis], counts: Sequence[int], target: Any
+    xp: ModuleType,
+    x: Any,
+    weight: Any,
+    group: int,
+    axes: Sequence[WindowAxis],
+    counts: Sequence[int],
+    target: Any,
 ) -> None:
     """Apply im2col and one matrix product to each strip of the first spatial axis."""
     view = window_view(xp, x, axes, counts, taps_first=True)
@@ -233,7 +245,9 @@ def _by_strips(
 # ConvTranspose --------------------------------------------------------------------------------
 
 
-def transposed(attributes: Attributes, axes: Sequence[Axis], sizes: Sequence[int]) -> list[tuple[int, int]]:
+def transposed(
+    attributes: Attributes, axes: Sequence[WindowAxis], sizes: Sequence[int]
+) -> list[tuple[int, int]]:
     """Return (output size, elements cropped at the start) per spatial axis, by ONNX ConvTranspose 22."""
     extra = attributes["output_padding"] or (0,) * len(axes)
     wanted = attributes["output_shape"] or (None,) * len(axes)

@@ -34,7 +34,7 @@ from nncdbg.engine.ops.types import (
     shaped,
     typed,
 )
-from nncdbg.engine.ops.windows import Axis, axes_of, padded, window_view
+from nncdbg.engine.ops.windows import WindowAxis, axes_of, padded, window_view
 
 
 def pool_shape(attributes: Attributes, inputs: Types) -> tuple[Any, ...] | None:
@@ -59,18 +59,18 @@ def max_pool_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), shape), TensorType("i64", shape)]
 
 
-def window_numbers(axes: Sequence[Axis], sizes: Sequence[int]) -> list[int]:
+def window_numbers(axes: Sequence[WindowAxis], sizes: Sequence[int]) -> list[int]:
     """Return the number of windows along each spatial axis."""
     return [axis.count(size) for axis, size in zip(axes, sizes, strict=True)]
 
 
-def paddings(axes: Sequence[Axis], sizes: Sequence[int]) -> list[tuple[int, int]]:
+def paddings(axes: Sequence[WindowAxis], sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Return the padding of each spatial axis."""
     return [axis.padding(size) for axis, size in zip(axes, sizes, strict=True)]
 
 
 def folded(
-    xp: ModuleType, x: Any, axes: Sequence[Axis], counts: Sequence[int], ufunc: str, out: Any = None
+    xp: ModuleType, x: Any, axes: Sequence[WindowAxis], counts: Sequence[int], ufunc: str, out: Any = None
 ) -> Any:
     """Return `ufunc` (maximum, add) over the windows of padded `x`, computed one axis at a time.
 
@@ -154,7 +154,7 @@ def _indices(
     xp: ModuleType,
     shape: Sequence[int],
     image: Any,
-    axes: Sequence[Axis],
+    axes: Sequence[WindowAxis],
     pads: Sequence[tuple[int, int]],
     result: Any,
     storage_order: int,
@@ -176,7 +176,7 @@ def _indices(
     return (chosen[..., 0] + planes * plane.size).reshape(result.shape)
 
 
-def window_counts(axis: Axis, size: int, include: bool) -> list[int]:
+def window_counts(axis: WindowAxis, size: int, include: bool) -> list[int]:
     """Return the divisor of each window's average: its input elements, optionally with padding."""
     begin, end = axis.declared(size)
     low, high = (-begin, size + end) if include else (0, size)
@@ -185,13 +185,13 @@ def window_counts(axis: Axis, size: int, include: bool) -> list[int]:
     return [sum(low <= start + step < high for step in steps) for start in starts]
 
 
-def divisors(attributes: Attributes, axes: Sequence[Axis], sizes: Sequence[int]) -> Any:
+def divisors(attributes: Attributes, axes: Sequence[WindowAxis], sizes: Sequence[int]) -> Any:
     """Return the number of elements that each window averages over: a NumPy f64 array over the windows."""
     return _divisors(bool(attributes.get("count_include_pad", 0)), tuple(axes), tuple(sizes))
 
 
 @lru_cache(maxsize=256)
-def _divisors(include: bool, axes: tuple[Axis, ...], sizes: tuple[int, ...]) -> Any:
+def _divisors(include: bool, axes: tuple[WindowAxis, ...], sizes: tuple[int, ...]) -> Any:
     result: Any = np.ones((), np.float64)
     for axis, size in zip(axes, sizes, strict=True):
         result = np.multiply.outer(result, np.array(window_counts(axis, size, include), np.float64))
@@ -338,5 +338,5 @@ def lrn(xp: ModuleType, x: Any, *, alpha: float, beta: float, bias: float, size:
     before = (size - 1) // 2
     rows = (wide * wide).reshape(*x.shape[:2], -1)
     around = padded(xp, rows, [(before, size - 1 - before), (0, 0)], 0)
-    sums = folded(xp, around, [Axis(size), Axis(1)], rows.shape[1:], "add").reshape(x.shape)
+    sums = folded(xp, around, [WindowAxis(size), WindowAxis(1)], rows.shape[1:], "add").reshape(x.shape)
     return settled(xp, wide / (bias + alpha / size * sums) ** beta, x.dtype)

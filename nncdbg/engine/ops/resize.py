@@ -18,7 +18,7 @@ from nncdbg.engine.ops.types import Attributes, Shape, Types, at, normal_axes, s
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ResizedAxis:
     """One axis to resize: `size` elements become `length`, `scale` times as many."""
 
     number: int
@@ -30,32 +30,32 @@ class Axis:
     """The part of the axis, from `start` to `end`, that `tf_crop_and_resize` uses."""
 
 
-def _half_pixel(axis: Axis, y: Array) -> Array:
+def _half_pixel(axis: ResizedAxis, y: Array) -> Array:
     return (y + 0.5) / axis.scale - 0.5
 
 
-def _pytorch_half_pixel(axis: Axis, y: Array) -> Array:
+def _pytorch_half_pixel(axis: ResizedAxis, y: Array) -> Array:
     return _half_pixel(axis, y) if axis.scale * axis.size != 1 else np.full(y.shape, -0.5)
 
 
-def _symmetric(axis: Axis, y: Array) -> Array:
+def _symmetric(axis: ResizedAxis, y: Array) -> Array:
     # The center of the whole canvas stays fixed, although the length was rounded down.
     adjustment = axis.length / (axis.scale * axis.size)
     return axis.size / 2 * (1 - adjustment) + _half_pixel(axis, y)
 
 
-def _align_corners(axis: Axis, y: Array) -> Array:
+def _align_corners(axis: ResizedAxis, y: Array) -> Array:
     width = axis.scale * axis.size
     return np.zeros(y.shape) if width == 1 else y * (axis.size - 1) / (width - 1)
 
 
-def _crop(axis: Axis, y: Array) -> Array:
+def _crop(axis: ResizedAxis, y: Array) -> Array:
     width, span = axis.scale * axis.size, (axis.end - axis.start) * (axis.size - 1)
     inside = np.full(y.shape, span / 2) if width == 1 else y * span / (width - 1)
     return inside + axis.start * (axis.size - 1)
 
 
-_COORDINATES: dict[str, Callable[[Axis, Array], Array]] = {
+_COORDINATES: dict[str, Callable[[ResizedAxis, Array], Array]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
@@ -103,13 +103,13 @@ class Method:
     extrapolation_value: float = 0.0
     antialias: int = 0
 
-    def coordinates(self, axis: Axis) -> Array:
+    def coordinates(self, axis: ResizedAxis) -> Array:
         """Return the positions of the new elements on the old axis; float64 [length]."""
         return _COORDINATES[self.coordinate_transformation_mode](
             axis, np.arange(axis.length, dtype=np.float64)
         )
 
-    def weights(self, axis: Axis, x: Array) -> tuple[Array, Array]:
+    def weights(self, axis: ResizedAxis, x: Array) -> tuple[Array, Array]:
         """Return indices and weights of the elements that make each new one; both [length, neighbors]."""
         kernel, reach = _KERNELS[self.mode]
         squeeze = min(axis.scale, 1.0) if self.antialias else 1.0
@@ -134,7 +134,7 @@ def _along(xp: Any, values: Array, axis: int) -> Any:
     return xp.asarray(values.reshape(values.shape + (1,) * axis))
 
 
-def _resize_axis(xp: Any, x: Any, axis: Axis, method: Method) -> Any:
+def _resize_axis(xp: Any, x: Any, axis: ResizedAxis, method: Method) -> Any:
     where = method.coordinates(axis)
     behind = x.ndim - 1 - axis.number
     if method.mode == "nearest":
@@ -152,7 +152,7 @@ def _resize_axis(xp: Any, x: Any, axis: Axis, method: Method) -> Any:
     return result
 
 
-def _resized(xp: Any, x: Any, axes: Sequence[Axis], method: Method) -> Any:
+def _resized(xp: Any, x: Any, axes: Sequence[ResizedAxis], method: Method) -> Any:
     """Resize the axes of `x`; integers are rounded to the nearest and saturate."""
     cropped = method.coordinate_transformation_mode == "tf_crop_and_resize"
     wanted = [axis for axis in axes if cropped or axis.length != axis.size or axis.scale != 1]
@@ -177,7 +177,7 @@ def _axes(
     sizes: Sequence[int] | None,
     policy: str,
     roi: Any,
-) -> list[Axis]:
+) -> list[ResizedAxis]:
     """Return the axes with their new lengths; RunError unless scales or sizes match them."""
     old = [x.shape[number] for number in numbers]
     given = scales if scales is not None else sizes
@@ -194,8 +194,10 @@ def _axes(
     parts = np.asarray(roi, np.float64) if roi is not None and roi.size else None
     made = zip(numbers, old, lengths, scales, strict=True)
     if parts is None:
-        return [Axis(*each) for each in made]
-    return [Axis(*each, float(parts[i]), float(parts[len(numbers) + i])) for i, each in enumerate(made)]
+        return [ResizedAxis(*each) for each in made]
+    return [
+        ResizedAxis(*each, float(parts[i]), float(parts[len(numbers) + i])) for i, each in enumerate(made)
+    ]
 
 
 def _from_sizes(old: Sequence[int], sizes: Sequence[int], policy: str) -> tuple[list[float], list[int]]:

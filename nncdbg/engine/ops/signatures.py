@@ -53,7 +53,7 @@ class AttributeFormal:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class OpSignature:
     """The signature of an op or a graph; `name` is that of an op, or ``@graph``."""
 
     name: str
@@ -73,13 +73,13 @@ class Signature:
 
 
 @cache
-def op_signature(name: str, version: int) -> Signature | None:
+def op_signature(name: str, version: int) -> OpSignature | None:
     """Return the signature of an op in an opset version of its domain."""
     found = schema(name, version)
     if found is None:
         return None
     attributes = [_attribute(found, key) for key in found.attributes]
-    return Signature(
+    return OpSignature(
         name,
         tuple(map(_formal, found.inputs)),
         tuple(map(_formal, found.outputs)),
@@ -126,7 +126,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def label(found: Signature) -> str:
+def label(found: OpSignature) -> str:
     """Format a signature: ``Conv(X: T, W: T, B?: T, group=1) -> (Y: T)``."""
     inner = [*(f.text() for f in found.inputs), *(a.text() for a in found.attributes)]
     return f"{op_text(found.name)}({', '.join(inner)}) -> ({', '.join(f.text() for f in found.outputs)})"

@@ -21,7 +21,7 @@ from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class WindowAxis:
     """How windows slide along one axis.  `begin` and `end` are paddings, in elements."""
 
     kernel: int
@@ -86,7 +86,7 @@ class Axis:
         return slice(start, start + (windows - 1) * self.stride + 1, self.stride)
 
 
-def axes_of(attributes: Attributes, kernel: Sequence[int]) -> list[Axis]:
+def axes_of(attributes: Attributes, kernel: Sequence[int]) -> list[WindowAxis]:
     """Return one Axis per spatial axis; GraphError if an attribute has a wrong number of entries."""
     count = len(kernel)
     strides = _numbers(attributes, "strides", count, 1)
@@ -101,7 +101,7 @@ def axes_of(attributes: Attributes, kernel: Sequence[int]) -> list[Axis]:
         )
     ceil = bool(attributes.get("ceil_mode"))
     rows = zip(kernel, strides, dilations, pads[:count], pads[count:], strict=True)
-    return [Axis(*row, auto_pad=auto_pad, ceil=ceil) for row in rows]
+    return [WindowAxis(*row, auto_pad=auto_pad, ceil=ceil) for row in rows]
 
 
 def _numbers(attributes: Attributes, name: str, count: int, default: int) -> Sequence[int]:
@@ -132,14 +132,16 @@ def padded(
     return target
 
 
-def taps(axes: Sequence[Axis], counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
+def taps(
+    axes: Sequence[WindowAxis], counts: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
     """Yield each element of the kernel, and the slices of the padded input that it multiplies."""
     for index in product(*(range(axis.kernel) for axis in axes)):
         yield index, (..., *(axis.tap(i, n) for axis, i, n in zip(axes, index, counts, strict=True)))
 
 
 def window_view(
-    xp: ModuleType, x: Any, axes: Sequence[Axis], counts: Sequence[int], *, taps_first: bool
+    xp: ModuleType, x: Any, axes: Sequence[WindowAxis], counts: Sequence[int], *, taps_first: bool
 ) -> Any:
     """Return a view of padded `x`: leading axes, then windows and kernel; kernel first if `taps_first`.
 

@@ -30,7 +30,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedBranch:
     """The state in which a branch was left, with its own past."""
 
     machine: Machine
@@ -51,7 +51,7 @@ class Branch:
     parent: int | None
     tick: int
     title: str
-    saved: Saved | None = field(default=None, repr=False)
+    saved: SavedBranch | None = field(default=None, repr=False)
 
 
 class Timeline(History):
@@ -190,9 +190,9 @@ class Timeline(History):
         else:
             self._restore(saved.machine.tick)
 
-    def _save(self) -> Saved:
+    def _save(self) -> SavedBranch:
         journal = tuple(each.copy() for each in self.machine.journal)
-        return Saved(
+        return SavedBranch(
             self.machine.clone(),
             journal,
             self.machine.floor,

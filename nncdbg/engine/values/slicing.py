@@ -23,7 +23,7 @@ FinishedKind = TypeVar("FinishedKind", FramePopped, IterationEnded)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Visit:
+class BlockVisit:
     """One frame of a block, or one iteration of a loop; statement `pc` of `outer` began it.
 
     `outer` is None for the entry graph, and if it is unknown.  `depth` is None for a frame that was left.
@@ -32,7 +32,7 @@ class Visit:
 
     code: Code
     slots: list[Any]
-    outer: Visit | None
+    outer: BlockVisit | None
     pc: int = -1
     depth: int | None = None
     until: float = math.inf
@@ -47,7 +47,7 @@ class Visit:
 class Origin:
     """A slot that a value depends on, `distance` statements away; `pc` is -1 for an input of a block."""
 
-    visit: Visit
+    visit: BlockVisit
     slot: int
     distance: int
 
@@ -70,29 +70,29 @@ class Slicing:
 
     # -- starting points --------------------------------------------------------------------
 
-    def visit(self, depth: int) -> Visit:
+    def visit(self, depth: int) -> BlockVisit:
         """Return the frame at a depth of the stack (0: the entry graph)."""
         found = None
         for index, frame in enumerate(self.machine.frames[: depth + 1]):
             pc = self.machine.frames[index - 1].pc if index else -1
-            found = Visit(frame.code, frame.slots, found, pc, index)
+            found = BlockVisit(frame.code, frame.slots, found, pc, index)
         assert found is not None
         return found
 
-    def visit_of(self, place: ValueLocation) -> Visit:
+    def visit_of(self, place: ValueLocation) -> BlockVisit:
         """Return the frame that contains a place."""
-        return Visit(place.code, place.slots, None) if place.depth is None else self.visit(place.depth)
+        return BlockVisit(place.code, place.slots, None) if place.depth is None else self.visit(place.depth)
 
-    def visit_of_frame(self, frame: Frame) -> Visit:
+    def visit_of_frame(self, frame: Frame) -> BlockVisit:
         """Return the visit of a frame that is on the stack or was left."""
         standing = [depth for depth, each in enumerate(self.machine.frames) if each is frame]
-        return self.visit(standing[0]) if standing else Visit(frame.code, frame.slots, None)
+        return self.visit(standing[0]) if standing else BlockVisit(frame.code, frame.slots, None)
 
     # -- following ---------------------------------------------------------------------------
 
     def origins(
         self,
-        visit: Visit,
+        visit: BlockVisit,
         slots: Sequence[int],
         depth: int,
         leads_on: Callable[[Origin], bool] = lambda origin: True,
@@ -116,7 +116,7 @@ class Slicing:
                         following.append(source)
             level = following
 
-    def _sources(self, visit: Visit, slot: int) -> Sequence[tuple[Visit, int]]:
+    def _sources(self, visit: BlockVisit, slot: int) -> Sequence[tuple[BlockVisit, int]]:
         """Return the slots that one value was computed from."""
         code, pc = visit.code, visit.code.definition[slot]
         if pc < 0:
@@ -132,17 +132,17 @@ class Slicing:
 
     # -- into a block --------------------------------------------------------------------------
 
-    def _inside(self, visit: Visit, pc: int) -> Visit | None:
+    def _inside(self, visit: BlockVisit, pc: int) -> BlockVisit | None:
         """Return the finished frame that the statement at `pc` began; None if none exists or is kept."""
         node = visit.code.nodes[pc]
         if not node.op.startswith("@") and pc not in visit.code.bodies:
             return None
         for each in self._finished(FramePopped, visit.until):
             if self._begun_by(visit, pc, each.frame):
-                return Visit(each.code, each.slots, visit, pc, None, each.tick)
+                return BlockVisit(each.code, each.slots, visit, pc, None, each.tick)
         return None
 
-    def _begun_by(self, visit: Visit, pc: int, frame: Frame) -> bool:
+    def _begun_by(self, visit: BlockVisit, pc: int, frame: Frame) -> bool:
         """Return whether this statement began a frame: its block and its inputs are the same."""
         code = visit.code
         if pc in code.bodies:
@@ -155,7 +155,7 @@ class Slicing:
         same = all(a is b for a, b in zip(operands, inputs, strict=True))
         return frame.code.path == (code.nodes[pc].op[1:],) and frame.code.formula is code.formula and same
 
-    def _result(self, inner: Visit, index: int) -> tuple[Visit, int] | None:
+    def _result(self, inner: BlockVisit, index: int) -> tuple[BlockVisit, int] | None:
         """Return the value inside a block that became its result `index`."""
         code = inner.code
         results = code.operands[len(code.nodes)]
@@ -169,7 +169,7 @@ class Slicing:
             return (before, results[index]) if before is not None else None
         return inner, results[index]
 
-    def _broken(self, inner: Visit) -> bool:
+    def _broken(self, inner: BlockVisit) -> bool:
         """Return whether a loop ended by its `break`: its last iteration did not reach its end."""
         for each in self._finished(FramePopped, inner.until):
             if each.slots is inner.slots:
@@ -178,7 +178,7 @@ class Slicing:
 
     # -- out of a block ------------------------------------------------------------------------
 
-    def _given(self, visit: Visit, slot: int) -> tuple[Visit, int] | None:
+    def _given(self, visit: BlockVisit, slot: int) -> tuple[BlockVisit, int] | None:
         """Return the origin of a block's input; None for constants and the program's inputs."""
         code, index = visit.code, slot - 1
         captured = {inner: outer for outer, inner in code.captures}
@@ -201,13 +201,13 @@ class Slicing:
             operands = tuple(one for one in operands if visit.outer.slots[one] is not None)
         return visit.outer, operands[index]
 
-    def _iteration_before(self, visit: Visit) -> Visit | None:
+    def _iteration_before(self, visit: BlockVisit) -> BlockVisit | None:
         iteration = _iteration(visit.slots)
         if not iteration:
             return None
         for each in self._finished(IterationEnded, visit.until):
             if each.code is visit.code and _iteration(each.slots) == iteration - 1:
-                return Visit(each.code, each.slots, visit.outer, visit.pc, None, each.tick)
+                return BlockVisit(each.code, each.slots, visit.outer, visit.pc, None, each.tick)
         return None
 
     def _finished(self, kind: type[FinishedKind], until: float) -> Iterator[FinishedKind]:

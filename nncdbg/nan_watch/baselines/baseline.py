@@ -44,7 +44,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AcceptedFinding:
     """One accepted finding; `note` says why it was accepted ("" for none)."""
 
     key: Key
@@ -68,17 +68,17 @@ class Baseline:
     model: str
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    known: tuple[Known, ...] = ()
+    known: tuple[AcceptedFinding, ...] = ()
 
     @classmethod
     def of(cls, report: Report, program: Program, earlier: Baseline | None = None) -> Baseline:
         """Return a baseline that accepts all findings that trip in `report`, with the notes of `earlier`."""
         notes = {each.key: each.note for each in earlier.known} if earlier is not None else {}
-        entries: dict[Key, Known] = {}
+        entries: dict[Key, AcceptedFinding] = {}
         for finding in report.tripping:
             key = key_of(finding)
             if key not in entries or not entries[key].covers(finding):
-                entries[key] = Known(key, finding.role, notes.get(key, ""))
+                entries[key] = AcceptedFinding(key, finding.role, notes.get(key, ""))
         entry = program.graphs[program.entry]
         return cls(
             _file_name(report.model),
@@ -120,7 +120,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BaselineComparison:
     """A report compared with a baseline; in `report` only new findings trip.
 
     `accepted` are the known findings seen again, `gone` the known ones not seen, `moved` pairs of a known
@@ -129,11 +129,11 @@ class Comparison:
 
     report: Report
     accepted: tuple[WatchFinding, ...]
-    gone: tuple[Known, ...]
-    moved: tuple[tuple[Known, WatchFinding], ...]
+    gone: tuple[AcceptedFinding, ...]
+    moved: tuple[tuple[AcceptedFinding, WatchFinding], ...]
 
 
-def compare(report: Report, baseline: Baseline, program: Program) -> Comparison:
+def compare(report: Report, baseline: Baseline, program: Program) -> BaselineComparison:
     """Let only findings that the baseline does not accept trip.
 
     Notes in the report list accepted and moved findings, and missing ones if the run finished.  If the report
@@ -163,7 +163,7 @@ def compare(report: Report, baseline: Baseline, program: Program) -> Comparison:
         notes=[*report.notes, *_notes(len(accepted), gone, pairs)],
         error=report.error or hidden,
     )
-    return Comparison(changed, tuple(accepted.values()), gone, pairs)
+    return BaselineComparison(changed, tuple(accepted.values()), gone, pairs)
 
 
 def _came_to_its_end(report: Report) -> bool:
@@ -181,12 +181,12 @@ def _too_many(report: Report) -> UsageError | None:
     )
 
 
-def _moved(findings: Iterable[WatchFinding], unseen: Iterable[Known]) -> dict[Key, Known]:
+def _moved(findings: Iterable[WatchFinding], unseen: Iterable[AcceptedFinding]) -> dict[Key, AcceptedFinding]:
     """Map new findings to the unseen known ones that differ only in an automatic name's number."""
-    waiting: dict[Key, list[Known]] = {}
+    waiting: dict[Key, list[AcceptedFinding]] = {}
     for known in unseen:
         waiting.setdefault(_without_number(known.key), []).append(known)
-    found: dict[Key, Known] = {}
+    found: dict[Key, AcceptedFinding] = {}
     for finding in findings:
         key = key_of(finding)
         stem = _without_number(key)
@@ -211,7 +211,9 @@ def _without_number(key: Key) -> Key:
     return graph, f"{match['stem']}#{match['output'] or ''}", op, kind, cause
 
 
-def _notes(accepted: int, gone: Sequence[Known], moved: Sequence[tuple[Known, WatchFinding]]) -> list[str]:
+def _notes(
+    accepted: int, gone: Sequence[AcceptedFinding], moved: Sequence[tuple[AcceptedFinding, WatchFinding]]
+) -> list[str]:
     notes = [f"{accepted} known finding{'' if accepted == 1 else 's'} accepted by the baseline"]
     notes += [
         f"moved: known in %{known.key[1]}, now in %{finding.site.value}" for known, finding in moved[:_SHOWN]
@@ -302,5 +304,5 @@ class _Document(msgspec.Struct):
     outputs: tuple[str, ...] = ()
 
 
-def _known(row: _Row) -> Known:
-    return Known((row.graph, row.value, row.op, row.kind, row.cause), row.role, row.note)
+def _known(row: _Row) -> AcceptedFinding:
+    return AcceptedFinding((row.graph, row.value, row.op, row.kind, row.cause), row.role, row.note)

@@ -22,7 +22,7 @@ from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.graph import Node, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
-from nncdbg.nan_watch.reduction.case import Case
+from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.stats import summarize
 
 
@@ -145,7 +145,7 @@ class Trial:
         return Alone(np.inf, reason, said or f"{node.op} gives {found.kind} in {dtype}", found.hint)
 
 
-def _alone(node: Node, operands: Sequence[Any], opsets: Mapping[str, int], dtype: str) -> Case:
+def _alone(node: Node, operands: Sequence[Any], opsets: Mapping[str, int], dtype: str) -> ReducedCase:
     """Return a statement as its own program, with its operands cast."""
     inputs = {
         operand: content if fixed(node, index, opsets) else cast_array(content, dtype)
@@ -154,7 +154,7 @@ def _alone(node: Node, operands: Sequence[Any], opsets: Mapping[str, int], dtype
     }
     narrow = narrow_node(node, dtype, opsets)
     nodes = (replace(narrow, outputs=tuple(Value(each.name) for each in node.outputs)),)
-    return Case(nodes, tuple(each.name for each in node.outputs if each.name), inputs, {}, opsets)
+    return ReducedCase(nodes, tuple(each.name for each in node.outputs if each.name), inputs, {}, opsets)
 
 
 def _reach(content: Any) -> float:

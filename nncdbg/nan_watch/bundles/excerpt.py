@@ -10,8 +10,8 @@ from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.bundles.writing import write_bundle
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.reduction.case import Case, case_of_program
-from nncdbg.nan_watch.reduction.sameness import Probe, Signature
+from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
+from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe
 from nncdbg.nan_watch.reduction.straight_line import Line, flat_line, outer_line
 
 LARGEST = 16 << 20
@@ -38,13 +38,13 @@ def bundle_finding(
 
     Raises RunError if the finding does not recur, and the errors of `write_bundle`.
     """
-    probe = Probe(Signature.of(finding), configuration)
+    probe = Probe(FindingSignature.of(finding), configuration)
     return write_bundle(
         folder, excerpt(program, inputs, finding, probe), probe.signature, configuration, model=model
     )
 
 
-def excerpt(program: Program, inputs: Mapping[str, Any], finding: WatchFinding, probe: Probe) -> Case:
+def excerpt(program: Program, inputs: Mapping[str, Any], finding: WatchFinding, probe: Probe) -> ReducedCase:
     """Return the largest part within the limits that shows the finding, else the whole program."""
     traced = probe.trace(program, inputs, finding)
     for view in (flat_line, outer_line):
@@ -57,11 +57,11 @@ def excerpt(program: Program, inputs: Mapping[str, Any], finding: WatchFinding, 
     return case_of_program(program, inputs)
 
 
-def _outwards(line: Line) -> list[Case]:
+def _outwards(line: Line) -> list[ReducedCase]:
     """Return parts of a line within the limits, largest first; the smallest part is always included."""
     distances = line.distances()
     reach = 0
-    fitting: list[Case] = []
+    fitting: list[ReducedCase] = []
     while True:
         case = line.case([at for at, distance in distances.items() if distance <= reach])
         small = case.bytes <= LARGEST and case.statements <= LONGEST

@@ -14,10 +14,10 @@ from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.graph import Graph, Program, TensorType, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.reduction.case import ArrayStore, Case
-from nncdbg.nan_watch.reduction.sameness import Probe, Signature
-from nncdbg.nan_watch.reduction.tracing import Trace
-from nncdbg.opening.bundle import DOCUMENT, FORMAT, INPUTS, PROGRAM, README, STORE, Document
+from nncdbg.nan_watch.reduction.case import ArrayStore, ReducedCase
+from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe
+from nncdbg.nan_watch.reduction.tracing import StatementTrace
+from nncdbg.opening.bundle import DOCUMENT, FORMAT, INPUTS, PROGRAM, README, STORE, BundleDocument
 from nncdbg.opening.tensor_file import pack, to_json, write_tensors
 from nncdbg.version import __version__
 
@@ -25,7 +25,12 @@ FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, README)
 
 
 def write_bundle(
-    folder: Path, case: Case, signature: Signature, configuration: WatchConfiguration, *, model: str = ""
+    folder: Path,
+    case: ReducedCase,
+    signature: FindingSignature,
+    configuration: WatchConfiguration,
+    *,
+    model: str = "",
 ) -> WatchFinding:
     """Write a bundle of a case that shows a finding; return the finding as the bundle shows it.
 
@@ -39,7 +44,7 @@ def write_bundle(
     typed = _typed(program, traced)
     finding = _finding_in(typed, case, probe)
     tensors, entries = pack(case.inputs)
-    document = Document(
+    document = BundleDocument(
         format=FORMAT,
         statements=traced.ticks,
         settings=configuration.kept,
@@ -97,7 +102,7 @@ def _move(draft: Path, folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def _typed(program: Program, traced: Trace) -> Program:
+def _typed(program: Program, traced: StatementTrace) -> Program:
     """Return the program with the types that the values of its entry graph had."""
     types = {
         value.name: type_of(content)
@@ -115,7 +120,7 @@ def _typed(program: Program, traced: Trace) -> Program:
     return replace(program, graphs={**program.graphs, program.entry: graph})
 
 
-def _finding_in(program: Program, case: Case, probe: Probe) -> WatchFinding:
+def _finding_in(program: Program, case: ReducedCase, probe: Probe) -> WatchFinding:
     """Return the finding that a watch of the program reports, with the lines of the program's text."""
     found = probe.finding_in(program, case.inputs)
     if found is None:
@@ -141,7 +146,7 @@ def versions(backend: str) -> dict[str, str]:
     return found
 
 
-def _readme(folder: Path, signature: Signature, finding: WatchFinding) -> str:
+def _readme(folder: Path, signature: FindingSignature, finding: WatchFinding) -> str:
     name = folder.name
     return (
         f"{signature}\n{finding.evidence}\n\n"

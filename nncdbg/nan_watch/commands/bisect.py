@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.nan_watch.commands.reduce import INTERRUPTED, terminable
-from nncdbg.opening.command_line import Parser, add_machine, add_model, configuration_of, errors_in_json
+from nncdbg.opening.command_line import (
+    ArgumentParser,
+    add_machine,
+    add_model,
+    configuration_of,
+    errors_in_json,
+)
 from nncdbg.presentation.run_progress import print_notes
 
 if TYPE_CHECKING:
@@ -33,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    parser = Parser(
+    parser = ArgumentParser(
         "nncdbg bisect",
         "Find the statements that must stay f32 when all others run in f16.",
         epilog="exit code: 0 found, 130 interrupted (the best result so far is printed)",

@@ -11,12 +11,18 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.opening.command_line import Parser, add_machine, add_model, configuration_of, errors_in_json
+from nncdbg.opening.command_line import (
+    ArgumentParser,
+    add_machine,
+    add_model,
+    configuration_of,
+    errors_in_json,
+)
 from nncdbg.presentation.run_progress import hearing, print_notes
 
 if TYPE_CHECKING:
-    from nncdbg.nan_watch.reduction.reducing import Job, Reduced
-    from nncdbg.nan_watch.reduction.reduction import Progress
+    from nncdbg.nan_watch.reduction.reducing import Reduced, ReductionJob
+    from nncdbg.nan_watch.reduction.reduction import ReductionProgress
     from nncdbg.presentation.screen import Screen
 
 INTERRUPTED = 130
@@ -34,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 def _options(arguments: Sequence[str]) -> Namespace:
     from nncdbg.nan_watch.measuring.gates import USUAL
 
-    parser = Parser(
+    parser = ArgumentParser(
         "nncdbg reduce",
         "Reduce MODEL to the smallest program and inputs with the same finding: a repro bundle.",
         epilog="exit code: 0 reduced, 2 no finding, 130 interrupted (the best result so far is written)",
@@ -56,7 +62,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _reduce(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.configuration import watch_configuration
-    from nncdbg.nan_watch.reduction.reducing import Job, verify
+    from nncdbg.nan_watch.reduction.reducing import ReductionJob, verify
     from nncdbg.opening.programs import open_program
 
     started = time.perf_counter()
@@ -65,7 +71,9 @@ def _reduce(options: Namespace, screen: Screen) -> int:
     debugger = opened.debugger(statistics=False)
     print_notes(debugger, screen)
     configuration = watch_configuration(opened, options.fail_on, options.strict)
-    job = Job(opened.program, debugger.inputs, configuration, Path(options.state) if options.state else None)
+    job = ReductionJob(
+        opened.program, debugger.inputs, configuration, Path(options.state) if options.state else None
+    )
     folder = Path(options.output or f"{Path(options.model).stem}.reduced")
     with shown(screen, job), terminable():
         reduced = job.run(folder, model=options.model)
@@ -89,7 +97,7 @@ def terminable() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def shown(screen: Screen, job: Job) -> Iterator[None]:
+def shown(screen: Screen, job: ReductionJob) -> Iterator[None]:
     """Show a progress bar on a terminal during a reduction."""
     if not screen.err.is_terminal or screen.err.is_dumb_terminal:
         yield
@@ -108,10 +116,10 @@ def shown(screen: Screen, job: Job) -> Iterator[None]:
         yield
 
 
-def _progress_updates(bar: Any, task: Any) -> Callable[[Progress], None]:
+def _progress_updates(bar: Any, task: Any) -> Callable[[ReductionProgress], None]:
     most = 0
 
-    def update(progress: Progress) -> None:
+    def update(progress: ReductionProgress) -> None:
         nonlocal most
         most = max(most, progress.statements)
         facts = f"{progress.statements} statements, {progress.bytes} bytes, {progress.runs} runs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
-from nncdbg.opening.command_line import Parser, add_machine, add_model, add_verification
+from nncdbg.opening.command_line import ArgumentParser, add_machine, add_model, add_verification
 
 FILES = ("junit", "sarif", "markdown")
 """Reports that are written to a file, each with an option of its name."""
@@ -22,7 +22,7 @@ def watch_options(arguments: Sequence[str]) -> Namespace:
 
     width = max(len(gate) for gate, _ in table()) + 2
     gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
-    parser = Parser(
+    parser = ArgumentParser(
         "nncdbg watch",
         "Run a graph and report the op where the first NaN originates, and why.",
         epilog=f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}",
@@ -73,7 +73,7 @@ def watch_options(arguments: Sequence[str]) -> Namespace:
     return options
 
 
-def _check(parser: Parser, options: Namespace) -> None:
+def _check(parser: ArgumentParser, options: Namespace) -> None:
     if options.max_findings < 1:
         parser.error(f"--max-findings {options.max_findings}: list at least one")
     if options.budget is not None and not options.budget > 0:

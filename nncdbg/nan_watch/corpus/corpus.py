@@ -23,8 +23,8 @@ from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.nan_watch.baselines.recording import record, write
 from nncdbg.nan_watch.corpus.files import case_files
 from nncdbg.nan_watch.corpus.process import Process
-from nncdbg.nan_watch.corpus.report import CorpusReport, Result
-from nncdbg.nan_watch.corpus.worker import Job, Ready, Refused, Task
+from nncdbg.nan_watch.corpus.report import CaseResult, CorpusReport
+from nncdbg.nan_watch.corpus.worker import CaseRun, Ready, Refused, Task
 from nncdbg.nan_watch.measuring.measuring import check_good
 from nncdbg.nan_watch.records import Case, Report
 
@@ -100,17 +100,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[Job], list[str]]:
+def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[CaseRun], list[str]]:
     """Return the runs for a folder of cases and a number of seeds, and the names of files without a case."""
     if runs < 1:
         raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
     seeds = range(seed, seed + runs)
     if folder is None:
-        return [Job(index, f"seed {each}", None, each) for index, each in enumerate(seeds)], []
+        return [CaseRun(index, f"seed {each}", None, each) for index, each in enumerate(seeds)], []
     cases, skipped = case_files(os.fspath(folder))
     pairs = [(case, each) for case in cases for each in seeds]
     return [
-        Job(index, case.name if runs == 1 else f"{case.name}, seed {each}", case, each)
+        CaseRun(index, case.name if runs == 1 else f"{case.name}, seed {each}", case, each)
         for index, (case, each) in enumerate(pairs)
     ], skipped
 
@@ -140,7 +140,7 @@ class _Pool:
     def __init__(
         self,
         task: Task,
-        asked: Sequence[Job],
+        asked: Sequence[CaseRun],
         count: int,
         boxes: str,
         whole: CorpusReport,
@@ -153,7 +153,7 @@ class _Pool:
         self._boxes = boxes
         self._whole = whole
         self._progress = progress
-        self._done: dict[int, Result] = {}
+        self._done: dict[int, CaseResult] = {}
         self._next = 0
         """The index of the next job to add to the report."""
         self._finished = 0
@@ -193,7 +193,7 @@ class _Pool:
                 self.fingerprint = fingerprint
             case Refused(error):
                 raise error
-            case Result():
+            case CaseResult():
                 process.job = None
                 self._take(message)
             case None:
@@ -207,9 +207,9 @@ class _Pool:
                 f"a worker process {how} before it received a case",
                 hint="run `nncdbg run` with one of the cases",
             )
-        self._take(Result(job.index, Case(job.name, "crashed", error=f"the process {how}")))
+        self._take(CaseResult(job.index, Case(job.name, "crashed", error=f"the process {how}")))
 
-    def _take(self, result: Result) -> None:
+    def _take(self, result: CaseResult) -> None:
         self._finished += 1
         self._done[result.index] = result
         while self._next in self._done:
@@ -225,5 +225,5 @@ class _Pool:
         rest = {job.index: job for job in self._waiting}
         self.left = [rest[index].name for index in sorted(rest)]
         for index in range(self._next, self._total):
-            result = self._done.get(index) or Result(index, Case(rest[index].name, NOT_RUN))
+            result = self._done.get(index) or CaseResult(index, Case(rest[index].name, NOT_RUN))
             self._whole.add(result)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.process.last_words import read_box, sentence
-from nncdbg.nan_watch.corpus.worker import Job, Task
+from nncdbg.nan_watch.corpus.worker import CaseRun, Task
 
 _CODE = """
 import json, sys
@@ -35,7 +35,7 @@ class Process:
     """
 
     def __init__(self, task: Task, boxes: str, others: int) -> None:
-        self.job: Job | None = None
+        self.job: CaseRun | None = None
         self.ready = False
         self._boxes = Path(tempfile.mkdtemp(dir=boxes))
         self.connection, far = Pipe()
@@ -49,7 +49,7 @@ class Process:
         far.close()
         self._send(task)
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: CaseRun) -> None:
         """Start a job."""
         self.job = job
         self._send(job)

@@ -24,7 +24,7 @@ _MOST_WORDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     """The verdict, findings and measurements of a run."""
 
     index: int
@@ -50,7 +50,7 @@ class CorpusReport:
         self._unchecked: Counter[str] = Counter()
         self.tracks = Tracks()
 
-    def add(self, result: Result) -> None:
+    def add(self, result: CaseResult) -> None:
         """Add another run."""
         report, whole = result.report, self._report
         case = result.case

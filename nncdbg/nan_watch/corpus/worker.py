@@ -20,7 +20,7 @@ from nncdbg.engine.errors import LoadError, NncdbgError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.nan_watch.baselines.recording import Recording, fingerprint
 from nncdbg.nan_watch.corpus.files import CaseFile, case_inputs
-from nncdbg.nan_watch.corpus.report import Result
+from nncdbg.nan_watch.corpus.report import CaseResult
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.measuring import Measuring
 from nncdbg.nan_watch.records import FAILED, Case
@@ -51,7 +51,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CaseRun:
     """One run: a seed, and a case of a folder or None for inputs that are the same each time."""
 
     index: int
@@ -118,29 +118,29 @@ def _allocator(task: Task) -> str | Allocation | None:
     return usual_allocation(configuration.allocator, configuration.backend, task.gates, task.statistics)
 
 
-def _done(opened: OpenedProgram, task: Task, job: Job, boxes: Path) -> Result | Refused:
+def _done(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path) -> CaseResult | Refused:
     try:
         return _run(opened, task, job, boxes)
     except MemoryError:
-        return Result(job.index, Case(job.name, FAILED, error="out of memory"))
+        return CaseResult(job.index, Case(job.name, FAILED, error="out of memory"))
 
 
-def _run(opened: OpenedProgram, task: Task, job: Job, boxes: Path) -> Result | Refused:
+def _run(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path) -> CaseResult | Refused:
     try:
         debugger = _debugger(opened, task, job, boxes)
     except LoadError as error:
-        return Result(job.index, Case(job.name, "unreadable", error=str(error)))
+        return CaseResult(job.index, Case(job.name, "unreadable", error=str(error)))
     except NncdbgError as error:
-        return Result(job.index, Case(job.name, "unfit", error=str(error)))
+        return CaseResult(job.index, Case(job.name, "unfit", error=str(error)))
     try:
         measuring = Measuring(debugger, task.gates, keep=task.keep, good=task.good)
         report = watch_run(debugger, task.gates, max_findings=task.max_findings, measuring=measuring)
     except NncdbgError as error:
         return Refused(error)  # A gate that matches nothing, in this and every other case.
-    return Result(job.index, case_of(job.name, report), report, measuring.tracks)
+    return CaseResult(job.index, case_of(job.name, report), report, measuring.tracks)
 
 
-def _debugger(opened: OpenedProgram, task: Task, job: Job, boxes: Path) -> Debugger:
+def _debugger(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path) -> Debugger:
     program = opened.program
     given = case_inputs(job.case, program.graphs[program.entry]) if job.case is not None else {}
     return opened.debugger(

@@ -156,7 +156,7 @@ def _facts(expression: Expression, scope: Values) -> Iterator[str]:
                 ", ".join(
                     f"{expression.text[part.start : part.end].strip()} is {_shown(value)}"
                     for part, value in sides
-                    if not isinstance(part, nodes.Literal)
+                    if not isinstance(part, nodes.LiteralExpression)
                 )
                 or expression.text
             )
@@ -164,7 +164,7 @@ def _facts(expression: Expression, scope: Values) -> Iterator[str]:
         yield f"{expression.text} is true"
 
 
-def _comparisons(root: nodes.Node) -> Iterator[nodes.Compare]:
+def _comparisons(root: nodes.ExpressionNode) -> Iterator[nodes.Compare]:
     """Return the comparisons that decide the result, through `and` and `or`."""
     stack = [root]
     while stack:

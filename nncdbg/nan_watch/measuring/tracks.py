@@ -43,7 +43,7 @@ class Trip:
 
 
 @dataclass(slots=True)
-class Units:
+class LiveUnits:
     """Which units of a layer were ever nonzero, and how many samples of each were seen.
 
     The mask is bool[units]; None once the number of units changed, as they then differ.
@@ -69,7 +69,7 @@ class Track:
     order: int
     summary: Summary | None = None
     visits: int = 0
-    units: Units | None = None
+    units: LiveUnits | None = None
     trips: dict[Threshold, Trip] = field(default_factory=dict)
 
     @property
@@ -84,7 +84,7 @@ class Track:
     def see_units(self, alive: npt.NDArray[np.bool_], samples: int) -> None:
         """Add the units of a result that are nonzero."""
         if self.units is None:
-            self.units = Units(alive, samples)
+            self.units = LiveUnits(alive, samples)
         else:
             self.units.add(alive, samples)
 

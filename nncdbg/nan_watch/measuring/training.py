@@ -47,7 +47,7 @@ _UPDATES = frozenset({"Add", "Sub", "Sum"})
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrainingVerdict:
     """`name` is one of the four; `evidence` is the observation, `hint` the fix ("" for that of the op)."""
 
     name: str
@@ -73,7 +73,7 @@ class _Course:
         return last / first if steady and first > 0 else 1.0
 
 
-def judge_loop(debugger: Debugger, sighting: Sighting) -> Verdict | None:
+def judge_loop(debugger: Debugger, sighting: Sighting) -> TrainingVerdict | None:
     """Return the cause of an origin in a loop by the loop's history; None without a loop or a history."""
     if not sighting.iteration or sighting.role != "birth" or sighting.kind not in ("nan", "inf"):
         return None
@@ -90,13 +90,13 @@ def judge_loop(debugger: Debugger, sighting: Sighting) -> Verdict | None:
     return _op(courses) if courses else None
 
 
-def _learning_rate(course: _Course) -> Verdict:
+def _learning_rate(course: _Course) -> TrainingVerdict:
     hint = "use a smaller learning rate, or clip the gradient"
-    return Verdict(LEARNING_RATE, f"{LEARNING_RATE}: {_grew(course)}", hint)
+    return TrainingVerdict(LEARNING_RATE, f"{LEARNING_RATE}: {_grew(course)}", hint)
 
 
-def _growth(course: _Course) -> Verdict:
-    return Verdict(GROWTH, _grew(course), "")
+def _growth(course: _Course) -> TrainingVerdict:
+    return TrainingVerdict(GROWTH, _grew(course), "")
 
 
 def _grew(course: _Course) -> str:
@@ -108,13 +108,13 @@ def _grew(course: _Course) -> str:
     )
 
 
-def _op(courses: list[_Course]) -> Verdict | None:
+def _op(courses: list[_Course]) -> TrainingVerdict | None:
     course = max(courses, key=lambda each: each.norms[-1])
     low, high = min(course.norms), max(course.norms)
     if high > _GROWN * low:
         return None
     norms = f"the norm of %{course.name} was {low:.4g} to {high:.4g}"
-    return Verdict(OP, f"{OP}: the carried values were steady before ({norms})", "")
+    return TrainingVerdict(OP, f"{OP}: the carried values were steady before ({norms})", "")
 
 
 def _iterations(debugger: Debugger, tick: int) -> list[tuple[Code, list[Any]]]:
@@ -164,7 +164,7 @@ def _norm(content: Any) -> float | None:
     return math.hypot(summary.mean, summary.std)
 
 
-def _loss_scale(sighting: Sighting) -> Verdict | None:
+def _loss_scale(sighting: Sighting) -> TrainingVerdict | None:
     """Return a verdict if an infinite narrow result contains a factor that looks like a loss scale."""
     if sighting.kind != "inf":
         return None
@@ -177,7 +177,7 @@ def _loss_scale(sighting: Sighting) -> Verdict | None:
     for name, factor in _factors(code, pc):
         shown = f"%{name} = {factor:g}" if name else f"{factor:g}"
         evidence = f"{LOSS_SCALE}: {dtype} cannot represent its factor {shown}"
-        return Verdict(LOSS_SCALE, evidence, "use a smaller or a dynamic loss scale")
+        return TrainingVerdict(LOSS_SCALE, evidence, "use a smaller or a dynamic loss scale")
     return None
 
 

@@ -54,7 +54,7 @@ class ArrayStore:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class ReducedCase:
     """The statements of a graph, in order, and the data that they read.
 
     `inputs` maps the names of the graph's inputs to their values, `constants` those of its parameters to
@@ -121,13 +121,13 @@ class Case:
         return sum(map(bytes_of, held))
 
 
-def case_of_program(program: Program, inputs: Mapping[str, Any]) -> Case:
+def case_of_program(program: Program, inputs: Mapping[str, Any]) -> ReducedCase:
     """Return a complete program as a case, with its weights loaded."""
     weights: dict[str, Array] = {}
     entry = program.graphs[program.entry]
     constants = {each.value.name: initial_data(each, program) for each in entry.constants}
     others = called_graphs(program, entry.nodes, weights)
-    return Case(
+    return ReducedCase(
         tuple(stored_blocks(node, program, weights) for node in entry.nodes),
         tuple(value.name for value in entry.outputs),
         dict(inputs),

@@ -19,9 +19,9 @@ from nncdbg.nan_watch.bundles.writing import check_folder, write_bundle
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import USUAL, split
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.reduction.case import Case
-from nncdbg.nan_watch.reduction.reduction import Progress, Reduction
-from nncdbg.nan_watch.reduction.sameness import Probe, Signature, found_first
+from nncdbg.nan_watch.reduction.case import ReducedCase
+from nncdbg.nan_watch.reduction.reduction import Reduction, ReductionProgress
+from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe, found_first
 from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
 
 
@@ -33,9 +33,9 @@ class Reduced:
     was stopped early.
     """
 
-    case: Case
+    case: ReducedCase
     finding: WatchFinding
-    signature: Signature
+    signature: FindingSignature
     runs: int
     interrupted: bool = False
 
@@ -90,7 +90,7 @@ def reduce(
     )
     program = load(program)
     drawn = configuration.debugger(program, inputs, dims=dims).inputs
-    job = Job(program, drawn, configuration, Path(state) if state is not None else None)
+    job = ReductionJob(program, drawn, configuration, Path(state) if state is not None else None)
     reduced = job.run(Path(folder), model=program.source or "")
     if not reduced.interrupted:
         verify(Path(folder), reduced.signature, configuration)
@@ -98,7 +98,7 @@ def reduce(
 
 
 @dataclass(slots=True)
-class Job:
+class ReductionJob:
     """One reduction of `program` with `inputs`.
 
     With `state` it resumes from that file and keeps it up to date.
@@ -108,7 +108,7 @@ class Job:
     inputs: Mapping[str, Any]
     configuration: WatchConfiguration
     state: Path | None = None
-    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_progress: Callable[[ReductionProgress], None] = lambda progress: None
     _origin: str = ""
     _reduction: Reduction | None = field(default=None)
 
@@ -139,11 +139,11 @@ class Job:
             self._save(done=True)
 
     def _begin(self) -> bool:
-        self.on_progress(Progress("looking for the finding", 0, 0, 0))
+        self.on_progress(ReductionProgress("looking for the finding", 0, 0, 0))
         if self.state is not None:
             self._origin = origin_of(self.program, self.inputs, self.configuration)
         finding = found_first(self.program, self.inputs, self.configuration)
-        self._reduction = self._made(Probe(Signature.of(finding), self.configuration))
+        self._reduction = self._made(Probe(FindingSignature.of(finding), self.configuration))
         self._reduction.start(self.program, self.inputs, finding)
         return False
 
@@ -172,7 +172,7 @@ class Job:
         save_state(self.state, self._origin, self._reduction.best, probe.signature, probe.runs, done=done)
 
 
-def verify(folder: Path, signature: Signature, configuration: WatchConfiguration) -> None:
+def verify(folder: Path, signature: FindingSignature, configuration: WatchConfiguration) -> None:
     """Watch a bundle in a new process.  Raises RunError if the finding is missing."""
     command = [sys.executable, "-m", "nncdbg", "watch", str(folder), "--json"]
     for library in configuration.op_libraries:
@@ -191,7 +191,7 @@ def verify(folder: Path, signature: Signature, configuration: WatchConfiguration
         )
 
 
-def _signature(found: Mapping[str, Any]) -> Signature:
+def _signature(found: Mapping[str, Any]) -> FindingSignature:
     within = found["within"]["op"] if found["within"] else ""
     name = "" if found["op"] else found["value"]
-    return Signature(found["kind"], found["op"], found["cause"], within, name)
+    return FindingSignature(found["kind"], found["op"], found["cause"], within, name)

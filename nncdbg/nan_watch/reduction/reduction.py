@@ -14,7 +14,7 @@ from typing import Any
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.reduction.case import Case, case_of_program
+from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
 from nncdbg.nan_watch.reduction.minimizing import minimized
 from nncdbg.nan_watch.reduction.sameness import Probe
 from nncdbg.nan_watch.reduction.shrinking import shrunk
@@ -25,7 +25,7 @@ ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReductionProgress:
     """The progress of a reduction."""
 
     phase: str
@@ -42,9 +42,9 @@ class Reduction:
     """
 
     probe: Probe
-    kept: Callable[[Case], None] = lambda case: None
-    on_progress: Callable[[Progress], None] = lambda progress: None
-    best: Case | None = None
+    kept: Callable[[ReducedCase], None] = lambda case: None
+    on_progress: Callable[[ReductionProgress], None] = lambda progress: None
+    best: ReducedCase | None = None
     phase: str = "looking for the finding"
 
     def start(self, program: Program, inputs: Mapping[str, Any], finding: WatchFinding) -> None:
@@ -64,7 +64,7 @@ class Reduction:
                 hint="check whether a kernel uses random numbers or the time",
             )
 
-    def finish(self) -> Case:
+    def finish(self) -> ReducedCase:
         """Make the first case as small as possible."""
         assert self.best is not None
         self.probe.asked = lambda runs: self._tell()
@@ -102,7 +102,7 @@ class Reduction:
             if line is not None:
                 yield line
 
-    def _try(self, case: Case) -> bool:
+    def _try(self, case: ReducedCase) -> bool:
         """Return whether a case shows the finding; if it does, make it the best one."""
         if not self.probe(case):
             return False
@@ -118,10 +118,10 @@ class Reduction:
     def _tell(self) -> None:
         best = self.best
         statements, size = (best.statements, best.bytes) if best is not None else (0, 0)
-        self.on_progress(Progress(self.phase, self.probe.runs, statements, size))
+        self.on_progress(ReductionProgress(self.phase, self.probe.runs, statements, size))
 
 
-def _size(case: Case) -> tuple[int, int]:
+def _size(case: ReducedCase) -> tuple[int, int]:
     return case.statements, case.bytes
 
 

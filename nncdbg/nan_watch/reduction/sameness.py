@@ -12,12 +12,12 @@ from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import KINDS, Gates
 from nncdbg.nan_watch.records import Report, WatchFinding
-from nncdbg.nan_watch.reduction.case import Case
-from nncdbg.nan_watch.reduction.tracing import Target, Trace, trace
+from nncdbg.nan_watch.reduction.case import ReducedCase
+from nncdbg.nan_watch.reduction.tracing import StatementTrace, TraceTarget, trace
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class FindingSignature:
     """The identity of a finding across programs: `within` is the op of the micro program, "" for none.
 
     A non-finite input or parameter has no op; its name is compared instead.
@@ -30,7 +30,7 @@ class Signature:
     name: str = ""
 
     @classmethod
-    def of(cls, finding: WatchFinding) -> Signature:
+    def of(cls, finding: WatchFinding) -> FindingSignature:
         site, within = finding.site, finding.within
         return cls(
             finding.kind, site.op, finding.cause, within.op if within else "", "" if site.op else site.value
@@ -81,17 +81,17 @@ def found_first(program: Program, inputs: Any, configuration: WatchConfiguration
 class Probe:
     """Checks whether a case shows the finding; `runs` counts the checks."""
 
-    signature: Signature
+    signature: FindingSignature
     configuration: WatchConfiguration
     asked: Callable[[int], None] = lambda runs: None
     runs: int = 0
 
-    def __call__(self, case: Case) -> bool:
+    def __call__(self, case: ReducedCase) -> bool:
         self.runs += 1
         self.asked(self.runs)
         return self.finding(case) is not None
 
-    def finding(self, case: Case) -> WatchFinding | None:
+    def finding(self, case: ReducedCase) -> WatchFinding | None:
         """Return the first tripping finding in a case if it is the same one."""
         return self.finding_in(case.program(), case.inputs)
 
@@ -102,15 +102,15 @@ class Probe:
         except NncdbgError:
             # A program that cannot run does not show the finding.
             return None
-        return found if found is not None and Signature.of(found) == self.signature else None
+        return found if found is not None and FindingSignature.of(found) == self.signature else None
 
-    def trace(self, program: Program, inputs: Any, finding: WatchFinding) -> Trace:
+    def trace(self, program: Program, inputs: Any, finding: WatchFinding) -> StatementTrace:
         """Return the run of a program up to the finding.
 
         Raises RunError if the finding does not recur.
         """
         gates, site = self.configuration.gates, finding.site
-        target = Target(place=(site.op, site.value, finding.iteration))
+        target = TraceTarget(place=(site.op, site.value, finding.iteration))
         if finding.kind in KINDS:
-            target = Target(lambda sighting: self.signature.is_seen(sighting, gates))
+            target = TraceTarget(lambda sighting: self.signature.is_seen(sighting, gates))
         return trace(self.configuration.debugger(program, inputs), target)

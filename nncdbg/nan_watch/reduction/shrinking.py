@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.graph import Array
-from nncdbg.nan_watch.reduction.case import Case
+from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.nan_watch.reduction.minimizing import minimized
 
 _PROBES = 60
@@ -18,16 +18,16 @@ _PROBES = 60
 _ELEMENTS = 1 << 14
 """Most elements of a tensor whose single elements are set to 0."""
 
-Try = Callable[[Case], bool]
+Try = Callable[[ReducedCase], bool]
 
 
-def shrunk(case: Case, attempt: Try) -> Case:
+def shrunk(case: ReducedCase, attempt: Try) -> ReducedCase:
     """Return the case with the least data for which `attempt` finds the same."""
     case = _shorter(case, attempt)
     return _simpler(case, attempt)
 
 
-def _data(case: Case) -> dict[str, Array]:
+def _data(case: ReducedCase) -> dict[str, Array]:
     """Return the tensors of numbers that may be reduced."""
     held = {**case.inputs, **case.constants}
     return {
@@ -35,7 +35,7 @@ def _data(case: Case) -> dict[str, Array]:
     }
 
 
-def _with(case: Case, changed: Mapping[str, Array]) -> Case:
+def _with(case: ReducedCase, changed: Mapping[str, Array]) -> ReducedCase:
     return replace(
         case,
         inputs={name: changed.get(name, content) for name, content in case.inputs.items()},
@@ -46,7 +46,7 @@ def _with(case: Case, changed: Mapping[str, Array]) -> Case:
 # -- axes ------------------------------------------------------------------------------------------
 
 
-def _shorter(case: Case, attempt: Try) -> Case:
+def _shorter(case: ReducedCase, attempt: Try) -> ReducedCase:
     """Remove indices: from all axes of one size together, as they are often related, then from each axis."""
     sizes = sorted({size for array in _data(case).values() for size in array.shape if size > 1}, reverse=True)
     for size in sizes:
@@ -59,7 +59,7 @@ def _shorter(case: Case, attempt: Try) -> Case:
     return case
 
 
-def _axes(case: Case, size: int) -> list[tuple[str, int]]:
+def _axes(case: ReducedCase, size: int) -> list[tuple[str, int]]:
     return [
         (name, axis)
         for name, array in _data(case).items()
@@ -68,7 +68,7 @@ def _axes(case: Case, size: int) -> list[tuple[str, int]]:
     ]
 
 
-def _cut(case: Case, attempt: Try, axes: Sequence[tuple[str, int]], size: int) -> Case:
+def _cut(case: ReducedCase, attempt: Try, axes: Sequence[tuple[str, int]], size: int) -> ReducedCase:
     """Return the case with the fewest indices along these axes of equal size."""
     best = case
 
@@ -86,7 +86,7 @@ def _cut(case: Case, attempt: Try, axes: Sequence[tuple[str, int]], size: int) -
     return best
 
 
-def _taken(case: Case, axes: Sequence[tuple[str, int]], indices: Sequence[int]) -> Case:
+def _taken(case: ReducedCase, axes: Sequence[tuple[str, int]], indices: Sequence[int]) -> ReducedCase:
     data = _data(case)
     changed: dict[str, Array] = {}
     for name, axis in axes:
@@ -97,14 +97,14 @@ def _taken(case: Case, axes: Sequence[tuple[str, int]], indices: Sequence[int]) 
 # -- elements ----------------------------------------------------------------------------------------
 
 
-def _simpler(case: Case, attempt: Try) -> Case:
+def _simpler(case: ReducedCase, attempt: Try) -> ReducedCase:
     """Replace tensors with zeros or ones where the finding remains, else single elements with zeros."""
     for name in _data(case):
         case = _plain(case, name, attempt) or _sparse(case, name, attempt)
     return case
 
 
-def _plain(case: Case, name: str, attempt: Try) -> Case | None:
+def _plain(case: ReducedCase, name: str, attempt: Try) -> ReducedCase | None:
     array = _data(case)[name]
     for make in (np.zeros_like, np.ones_like):
         plain: Any = make(array)
@@ -116,7 +116,7 @@ def _plain(case: Case, name: str, attempt: Try) -> Case | None:
     return None
 
 
-def _sparse(case: Case, name: str, attempt: Try) -> Case:
+def _sparse(case: ReducedCase, name: str, attempt: Try) -> ReducedCase:
     """Set as many elements to 0 as possible."""
     array = _data(case)[name]
     flat = array.reshape(-1)

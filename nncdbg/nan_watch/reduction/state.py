@@ -20,9 +20,9 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.safetensors import open_store
 from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.configuration import WatchConfiguration
-from nncdbg.nan_watch.reduction.case import ArrayStore, Case, case_of_program
-from nncdbg.nan_watch.reduction.sameness import Signature
-from nncdbg.opening.tensor_file import Entry, from_json, pack, to_json, unpack, write_tensors
+from nncdbg.nan_watch.reduction.case import ArrayStore, ReducedCase, case_of_program
+from nncdbg.nan_watch.reduction.sameness import FindingSignature
+from nncdbg.opening.tensor_file import TensorEntry, from_json, pack, to_json, unpack, write_tensors
 
 _KEY = "nncdbg"
 _WEIGHT, _INPUT = "weight:", "input:"
@@ -30,18 +30,18 @@ _WEIGHT, _INPUT = "weight:", "input:"
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
-    signature: Signature
+    signature: FindingSignature
     text: str
-    inputs: dict[str, Entry]
+    inputs: dict[str, TensorEntry]
     runs: int = 0
     done: bool = False
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedReduction(msgspec.Struct, frozen=True):
     """The content of a state file; `done` if the reduction is complete."""
 
     case: Any
-    signature: Signature
+    signature: FindingSignature
     runs: int
     done: bool
 
@@ -57,7 +57,7 @@ def origin_of(program: Program, inputs: Mapping[str, Any], configuration: WatchC
 
 
 def save_state(
-    path: Path, origin: str, case: Case, signature: Signature, runs: int, *, done: bool = False
+    path: Path, origin: str, case: ReducedCase, signature: FindingSignature, runs: int, *, done: bool = False
 ) -> None:
     """Write a state file atomically.  Raises LoadError if that fails."""
     program = case.program()
@@ -82,7 +82,7 @@ def save_state(
         draft.unlink(missing_ok=True)
 
 
-def load_state(path: Path, origin: str) -> Saved:
+def load_state(path: Path, origin: str) -> SavedReduction:
     """Return the content of a state file.
 
     Raises LoadError if it is damaged or not a state file; UsageError if it is of another reduction.
@@ -104,4 +104,4 @@ def load_state(path: Path, origin: str) -> Saved:
     arrays = {key.removeprefix(_WEIGHT): store.read(key) for key in weights}
     program = replace(Program.parse(document.text, file=str(path)), readers=(ArrayStore(arrays),))
     case = case_of_program(program, unpack(path, document.inputs))
-    return Saved(case, document.signature, document.runs, document.done)
+    return SavedReduction(case, document.signature, document.runs, document.done)

@@ -15,8 +15,8 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Array, Graph, Node, Type
 from nncdbg.engine.text.lexemes import claimed_name
-from nncdbg.nan_watch.reduction.case import Case, called_graphs, stored_blocks, unsized
-from nncdbg.nan_watch.reduction.tracing import Executed, Trace
+from nncdbg.nan_watch.reduction.case import ReducedCase, called_graphs, stored_blocks, unsized
+from nncdbg.nan_watch.reduction.tracing import Executed, StatementTrace
 
 
 @dataclass(slots=True, eq=False)
@@ -50,13 +50,13 @@ class Line:
                     waiting.append(before)
         return found
 
-    def case(self, kept: Sequence[int]) -> Case:
+    def case(self, kept: Sequence[int]) -> ReducedCase:
         """Return these statements, as far as the last one depends on them; other reads become inputs."""
         chosen, needed = self._needed(kept)
         made = {value.name for at in chosen for value in self.nodes[at].outputs}
         given = [name for name in needed if name not in made]
         calls = {node.op[1:] for at in chosen for node in (self.nodes[at],) if node.op.startswith("@")}
-        return Case(
+        return ReducedCase(
             tuple(self.nodes[at] for at in chosen),
             self.outputs,
             {name: self.contents[name] for name in given if name not in self.constants},
@@ -80,7 +80,7 @@ class Line:
         return chosen[::-1], list(needed)
 
 
-def flat_line(trace: Trace) -> Line | None:
+def flat_line(trace: StatementTrace) -> Line | None:
     """Return every executed statement; None if the finding is at a statement of control flow."""
     code, pc = trace.statement.code, trace.statement.pc
     if not trace.flat or trace.flat[-1].node is not code.nodes[pc]:
@@ -88,7 +88,7 @@ def flat_line(trace: Trace) -> Line | None:
     return _Naming(trace, trace.flat, own=False).line()
 
 
-def outer_line(trace: Trace) -> Line | None:
+def outer_line(trace: StatementTrace) -> Line | None:
     """Return the statements of the entry graph with their blocks and calls; None if none was started."""
     return _Naming(trace, trace.outer, own=True).line() if trace.outer else None
 
@@ -99,7 +99,7 @@ class _Naming:
     With `own`, all names are unchanged: each is already defined once, and blocks read them too.
     """
 
-    def __init__(self, trace: Trace, executed: Sequence[Executed], *, own: bool) -> None:
+    def __init__(self, trace: StatementTrace, executed: Sequence[Executed], *, own: bool) -> None:
         self.trace = trace
         self.own = own
         self.executed = list(executed)

@@ -29,7 +29,7 @@ LONGEST = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TraceTarget:
     """The end of a trace: a finding, or the statement at `place`.
 
     A place is an op, the value that it writes, and the iterations of the enclosing loops; without
@@ -51,7 +51,7 @@ class Executed:
 
 
 @dataclass(slots=True, eq=False)
-class Trace:
+class StatementTrace:
     """The statements executed up to the finding, whose statement is the last.
 
     `ticks` is the number of statements executed before it; `value` is the name of the finding's value.
@@ -67,7 +67,7 @@ class Trace:
     """Copies of the values, if their memory is reused."""
 
 
-def trace(debugger: Debugger, target: Target) -> Trace:
+def trace(debugger: Debugger, target: TraceTarget) -> StatementTrace:
     """Run a program, from its start, statement by statement up to a target.
 
     Raises RunError if the target is never reached, and KeyboardInterrupt after a pause.
@@ -76,7 +76,7 @@ def trace(debugger: Debugger, target: Target) -> Trace:
 
 
 class _Tracer:
-    def __init__(self, debugger: Debugger, target: Target) -> None:
+    def __init__(self, debugger: Debugger, target: TraceTarget) -> None:
         debugger.uncatch()
         self.debugger = debugger
         self.target = target
@@ -89,7 +89,7 @@ class _Tracer:
         self.begun: tuple[int, dict[str, Any]] = (0, {})
         """The statement of the entry graph that is running, and its operands."""
 
-    def run(self) -> Trace:
+    def run(self) -> StatementTrace:
         debugger = self.debugger
         debugger.control.keep_house()
         debugger.control.check_limits()
@@ -107,7 +107,9 @@ class _Tracer:
             self._note_outer(found is not None)
             if found is not None:
                 statement, value = found
-                return Trace(self.debugger, self.flat, self.outer, statement, value, ticks, self.contents)
+                return StatementTrace(
+                    self.debugger, self.flat, self.outer, statement, value, ticks, self.contents
+                )
             if isinstance(outcome, Failed):
                 break
             debugger.control.keep_house()

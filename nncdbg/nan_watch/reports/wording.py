@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.expression import spelled
-from nncdbg.nan_watch.records import FAILED, OK, FindingSite, Operand, Report, Use, WatchFinding
+from nncdbg.nan_watch.records import FAILED, OK, FindingSite, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
 from nncdbg.nan_watch.reports.rules import kind_words
 from nncdbg.nan_watch.watched import Watched
@@ -156,7 +156,7 @@ def _called(calls: Sequence[FindingSite]) -> list[str]:
     return [f"called at {place(call)}" for call in reversed(calls[-OPERANDS:])]
 
 
-def _use(use: Use) -> str:
+def _use(use: FindingUse) -> str:
     """Return `Mul, line 9 of @layer, called at line 14 of @main, iteration 1`."""
     words = [visible(use.site.op), place(use.site), *_called(use.calls), *_loops(use.iteration)]
     return ", ".join(words)

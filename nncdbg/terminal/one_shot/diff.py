@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.opening.command_line import (
-    Parser,
+    ArgumentParser,
     add_machine,
     add_opening,
     add_prompt,
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    parser = Parser(
+    parser = ArgumentParser(
         "nncdbg diff",
         "Compare two runs value by value: the statement that differs, and how the error grows.",
         usage="nncdbg diff A [B] [options]",

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.opening.command_line import Parser
+from nncdbg.opening.command_line import ArgumentParser
 
 if TYPE_CHECKING:
     from nncdbg.engine.ops.schema import Parameter, Schema
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OpSupport:
     """Support for an op. `since` are the declared opset versions; ONNX's newest if none is declared."""
 
     name: str
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    parser = Parser("nncdbg ops", "List all ops with their implementations, or describe one.")
+    parser = ArgumentParser("nncdbg ops", "List all ops with their implementations, or describe one.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="an op: Conv, nncdbg.Empty")
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
@@ -91,14 +91,14 @@ def all_names() -> list[str]:
     return sorted({*names(), *schema_names(listed_domains())})
 
 
-def known(name: str) -> Known:
+def known(name: str) -> OpSupport:
     """Return the support for the newest version of an op."""
     from nncdbg.engine.ops import declared
 
     versions = declared(name)
     newest = versions[-1] if versions else None
     theirs = _schema_of(name)
-    return Known(
+    return OpSupport(
         name=name,
         since=tuple(op.since for op in versions) or ((theirs.since,) if theirs else ()),
         kernel=newest is not None and (newest.kernel is not None or newest.ufunc is not None),
@@ -157,7 +157,7 @@ def _print_one(name: str, *, as_json: bool) -> None:
         print(f"\n{found.doc}")
 
 
-def _gradient(entry: Known) -> str:
+def _gradient(entry: OpSupport) -> str:
     if entry.gradient:
         return "its own rule"
     if not entry.formula and not entry.function:

@@ -13,7 +13,7 @@ import numpy as np
 
 from nncdbg.engine.errors import NncdbgError, UsageError, failure_code
 from nncdbg.opening.command_line import (
-    Parser,
+    ArgumentParser,
     add_check,
     add_machine,
     add_model,
@@ -82,7 +82,9 @@ def _run(options: Namespace, screen: Screen) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    parser = Parser("nncdbg run", "Run a graph to its end and print its outputs with their statistics.")
+    parser = ArgumentParser(
+        "nncdbg run", "Run a graph to its end and print its outputs with their statistics."
+    )
     add_model(parser)
     add_machine(parser)
     add_check(parser)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.printed import forget_printed, note_printed
 from nncdbg.engine.inputs.binding import symbolic_sizes
-from nncdbg.opening.command_line import Parser, add_model, configuration_of
+from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
 from nncdbg.presentation.program_text import stores_from, write_text
 from nncdbg.presentation.screen import Screen
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    parser = Parser("nncdbg print", "Print the program text of a graph.")
+    parser = ArgumentParser("nncdbg print", "Print the program text of a graph.")
     add_model(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE.nnc", help="write to FILE.nnc instead of standard output"

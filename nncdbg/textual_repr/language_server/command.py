@@ -6,12 +6,14 @@ import logging
 import os
 from collections.abc import Sequence
 
-from nncdbg.opening.command_line import Parser
+from nncdbg.opening.command_line import ArgumentParser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve one client; return the exit code."""
-    parser = Parser("nncdbg lsp", "Serve the Language Server Protocol for graph text (.nnc), over stdio.")
+    parser = ArgumentParser(
+        "nncdbg lsp", "Serve the Language Server Protocol for graph text (.nnc), over stdio."
+    )
     parser.add_argument(
         "--stdio", action="store_true", help="serve over stdio (the default); some editors pass this option"
     )

@@ -20,7 +20,7 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.document.document import Document
-from nncdbg.textual_repr.language_server.document.positions import Units
+from nncdbg.textual_repr.language_server.document.positions import ColumnEncoding
 from nncdbg.textual_repr.language_server.document.records import Span
 from nncdbg.textual_repr.language_server.features.diagnostics import diagnostics
 from nncdbg.version import __version__
@@ -109,10 +109,12 @@ class NncServer(LanguageServer):
             import_module(f"nncdbg.textual_repr.language_server.features.{name}").register(self)
 
     @property
-    def units(self) -> Units:
+    def units(self) -> ColumnEncoding:
         """Return the column units negotiated with the client."""
         encoding = self.workspace.position_encoding or types.PositionEncodingKind.Utf16
-        return Units(encoding.value if isinstance(encoding, types.PositionEncodingKind) else encoding)
+        return ColumnEncoding(
+            encoding.value if isinstance(encoding, types.PositionEncodingKind) else encoding
+        )
 
     def place(self, uri: str, position: types.Position, *, typing: bool = False) -> Place | None:
         """Return the cursor of a request; None if the document is not open.

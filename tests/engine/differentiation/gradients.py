@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import nncdbg
-from nncdbg.engine.differentiation.grad import Request, gradient_graph
+from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
 from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value, type_of
 from nncdbg.textual_repr.parser import parse
 from tests.presence import present
@@ -38,7 +38,7 @@ def with_gradient(program: Program, xs: Sequence[str], y: str = "loss", **reques
     main = program.graphs[program.entry]
     types = {value.name: value.type for value in (*main.inputs, *(c.value for c in main.constants))}
     name = f"gradient{len(program.graphs)}"
-    gradient_request = Request(y, tuple(xs), tuple(xs), **request)
+    gradient_request = GradientRequest(y, tuple(xs), tuple(xs), **request)
     graph = gradient_graph(name, main.nodes, gradient_request, types, program.graphs, program.opsets)
     results = tuple(Value(f"g_{y}_{x}") for x in xs)
     call = Node(f"@{name}", tuple(value.name for value in graph.inputs), results)

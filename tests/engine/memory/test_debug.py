@@ -15,7 +15,7 @@ import nncdbg
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute
 from nncdbg.engine.memory.buffers import GUARD, address_of, span_of
 from nncdbg.engine.memory.debug import DebugAllocation
-from nncdbg.engine.memory.region import Region
+from nncdbg.engine.memory.region import MemoryRegion
 
 LOOP = """graph @main(%x: f32[16]) -> (%y: f32[16]) {{
   while @body (%s: f32[16] = %x) times {count} {{
@@ -102,7 +102,7 @@ def test_data_of_an_earlier_run_counts_as_uninitialized(bad_op: Callable[..., st
 
 
 def test_pages_that_the_next_run_does_not_request_are_released() -> None:
-    region = Region()
+    region = MemoryRegion()
     segments = [region.segment(1 << 20) for _ in range(3)]
     addresses = [address_of(segment) for segment in segments]
     assert region.live_bytes == 3 << 20

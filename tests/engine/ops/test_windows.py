@@ -15,7 +15,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema
 from nncdbg.engine.ops.scratch import KEPT_BYTES, scratch
-from nncdbg.engine.ops.windows import Axis, padded
+from nncdbg.engine.ops.windows import WindowAxis, padded
 from tests.engine.ops.one_node import check_kernel, normal
 
 
@@ -23,7 +23,7 @@ from tests.engine.ops.one_node import check_kernel, normal
 def test_window_count_matches_enumeration(
     size: int, kernel: int, stride: int, dilation: int, begin: int, end: int, ceil: bool
 ) -> None:
-    axis = Axis(kernel, stride, dilation, begin, end, ceil=ceil)
+    axis = WindowAxis(kernel, stride, dilation, begin, end, ceil=ceil)
     # ONNX requires padding smaller than a window, so no window contains padding alone.
     assume(end < axis.extent)
     starts = range(0, size + begin + end, stride)
@@ -45,7 +45,7 @@ def test_window_count_matches_enumeration(
 
 @given(st.integers(1, 20), *[st.integers(1, 4)] * 3, st.sampled_from(["SAME_UPPER", "SAME_LOWER"]))
 def test_same_padding_covers_the_input(size: int, kernel: int, stride: int, dilation: int, auto: str) -> None:
-    axis = Axis(kernel, stride, dilation, auto_pad=auto)
+    axis = WindowAxis(kernel, stride, dilation, auto_pad=auto)
     begin, end = axis.padding(size)
     assert axis.count(size) == -(-size // stride)
     assert 0 <= (end - begin if auto == "SAME_UPPER" else begin - end) <= 1

@@ -11,7 +11,13 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import LoadError, RunError, UsageError
-from nncdbg.nan_watch.baselines.baseline import Baseline, Comparison, compare, read_baseline, write_baseline
+from nncdbg.nan_watch.baselines.baseline import (
+    Baseline,
+    BaselineComparison,
+    compare,
+    read_baseline,
+    write_baseline,
+)
 from nncdbg.nan_watch.records import Case, FindingSite, Report, WatchFinding
 from nncdbg.nan_watch.reports import NotWritten
 from tests.nan_watch.reports.made_reports import INF_BORN, MASKED, NAN_BORN, failed, plain
@@ -39,12 +45,12 @@ def _baseline() -> Baseline:
     return Baseline.of(*_report())
 
 
-def _compared(text: str, baseline: Baseline | None = None) -> Comparison:
+def _compared(text: str, baseline: Baseline | None = None) -> BaselineComparison:
     report, program = _report(text)
     return compare(report, baseline or _baseline(), program)
 
 
-def _tripping(comparison: Comparison) -> list[str]:
+def _tripping(comparison: BaselineComparison) -> list[str]:
     return [f"{each.kind} {each.site.value}" for each in comparison.report.tripping]
 
 

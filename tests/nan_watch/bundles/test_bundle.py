@@ -18,10 +18,10 @@ from nncdbg.nan_watch.bundles import writing as bundles
 from nncdbg.nan_watch.bundles.excerpt import bundle_finding
 from nncdbg.nan_watch.bundles.writing import FILES, write_bundle
 from nncdbg.nan_watch.configuration import WatchConfiguration
-from nncdbg.nan_watch.reduction.case import Case, case_of_program
-from nncdbg.nan_watch.reduction.sameness import Signature, found_first
+from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
+from nncdbg.nan_watch.reduction.sameness import FindingSignature, found_first
 from nncdbg.opening.bundle import open_bundle
-from nncdbg.opening.tensor_file import Entry, pack, unpack, write_tensors
+from nncdbg.opening.tensor_file import TensorEntry, pack, unpack, write_tensors
 
 LOG = """#nncdbg 1
 graph @main(%x: f32[2,3], %unused: f32[8]) -> (%z) {
@@ -69,7 +69,7 @@ def test_a_bundle_reproduces_the_finding(tmp_path: Path) -> None:
     finding = written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     opened = open_bundle(tmp_path / "b")
     again = found_first(opened.program, opened.inputs, opened.configuration(WatchConfiguration))
-    assert Signature.of(again) == Signature.of(finding)
+    assert FindingSignature.of(again) == FindingSignature.of(finding)
 
 
 def test_a_bundle_opens_before_the_statement_of_the_finding(tmp_path: Path, command: Command) -> None:
@@ -148,16 +148,16 @@ def test_weights_are_in_one_file(tmp_path: Path) -> None:
     case = _case({"w": weights, "v": weights.astype(ml_dtypes.bfloat16)})
     program = case.program()
     found = found_first(program, case.inputs, WatchConfiguration())
-    write_bundle(tmp_path / "b", case, Signature.of(found), WatchConfiguration())
+    write_bundle(tmp_path / "b", case, FindingSignature.of(found), WatchConfiguration())
     assert 'store "data.safetensors"' in (tmp_path / "b" / "program.nnc").read_text()
     opened = open_bundle(tmp_path / "b")
     assert opened.program.readers[0].read("w").tobytes() == weights.tobytes()
-    assert Signature.of(found_first(opened.program, opened.inputs, WatchConfiguration())) == Signature.of(
-        found
-    )
+    assert FindingSignature.of(
+        found_first(opened.program, opened.inputs, WatchConfiguration())
+    ) == FindingSignature.of(found)
 
 
-def _case(constants: dict[str, Any]) -> Case:
+def _case(constants: dict[str, Any]) -> ReducedCase:
     program = nncdbg.parse("""#nncdbg 1
 graph @main(%x: f32[8], %w: f32[8,8], %v: bf16[8,8]) -> (%y) {
   %a = MatMul(%w, %x)
@@ -170,7 +170,7 @@ graph @main(%x: f32[8], %w: f32[8,8], %v: bf16[8,8]) -> (%y) {
 """)
     inputs = {"x": np.ones(8, np.float32)}
     whole = case_of_program(program, inputs)
-    return Case(whole.nodes, whole.outputs, inputs, constants, whole.opsets)
+    return ReducedCase(whole.nodes, whole.outputs, inputs, constants, whole.opsets)
 
 
 SPECIAL = [np.nan, np.inf, -np.inf, -0.0]
@@ -227,7 +227,7 @@ def test_a_folder_with_other_files_is_not_changed(tmp_path: Path) -> None:
 def test_an_older_bundle_is_replaced(tmp_path: Path) -> None:
     case = _case({"w": np.ones((8, 8), np.float32), "v": np.ones((8, 8), ml_dtypes.bfloat16)})
     found = found_first(case.program(), case.inputs, WatchConfiguration())
-    write_bundle(tmp_path / "b", case, Signature.of(found), WatchConfiguration())
+    write_bundle(tmp_path / "b", case, FindingSignature.of(found), WatchConfiguration())
     assert (tmp_path / "b" / "data.safetensors").exists()
     written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     assert not (tmp_path / "b" / "data.safetensors").exists()
@@ -295,4 +295,4 @@ def test_custom_kernels_of_a_bundle_are_not_run(tmp_path: Path, command: Command
 
 
 def test_an_absent_value_has_an_empty_entry() -> None:
-    assert pack({"x": None}) == ({}, {"x": Entry()})
+    assert pack({"x": None}) == ({}, {"x": TensorEntry()})

@@ -19,10 +19,10 @@ import pytest
 import nncdbg
 from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.nan_watch.configuration import WatchConfiguration
-from nncdbg.nan_watch.reduction.case import Case
+from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.nan_watch.reduction.minimizing import minimized
-from nncdbg.nan_watch.reduction.reducing import Job, verify
-from nncdbg.nan_watch.reduction.sameness import Probe, Signature, found_first
+from nncdbg.nan_watch.reduction.reducing import ReductionJob, verify
+from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe, found_first
 from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
 from nncdbg.opening.bundle import open_bundle
 
@@ -165,9 +165,9 @@ PROGRAMS: dict[str, tuple[str, dict[str, Any], str, list[str], int]] = {
 }
 
 
-def job_of(text: str, inputs: dict[str, Any], state: Path | None = None, **fields: Any) -> Job:
+def job_of(text: str, inputs: dict[str, Any], state: Path | None = None, **fields: Any) -> ReductionJob:
     program, settings = nncdbg.parse(text), WatchConfiguration(**fields)
-    return Job(program, settings.debugger(program, inputs).inputs, settings, state)
+    return ReductionJob(program, settings.debugger(program, inputs).inputs, settings, state)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -177,12 +177,12 @@ def test_the_smallest_program_and_data_are_found(tmp_path: Path, name: str) -> N
     before = found_first(job.program, job.inputs, job.configuration)
     reduced = job.run(tmp_path / "b")
     assert (before.kind, reduced.finding.kind) == (kind, kind)
-    assert reduced.signature == Signature.of(before) == Signature.of(reduced.finding)
+    assert reduced.signature == FindingSignature.of(before) == FindingSignature.of(reduced.finding)
     opened = open_bundle(tmp_path / "b")
     assert [node.op for node in opened.program.graphs["main"].nodes] == ops
     assert reduced.case.bytes <= size
     again = found_first(opened.program, opened.inputs, opened.configuration(WatchConfiguration))
-    assert Signature.of(again) == Signature.of(before)
+    assert FindingSignature.of(again) == FindingSignature.of(before)
 
 
 @pytest.mark.parametrize("allocator", ["plain", "arena", "poison"])
@@ -235,7 +235,7 @@ class Stopped(KeyboardInterrupt):
     """Ctrl-C at a chosen number of runs."""
 
 
-def interrupted_after(runs: int, job: Job) -> None:
+def interrupted_after(runs: int, job: ReductionJob) -> None:
     def report_progress(progress: Any) -> None:
         if progress.runs == runs:
             raise Stopped
@@ -307,11 +307,11 @@ def test_a_state_contains_the_whole_case(tmp_path: Path) -> None:
     finding = found_first(job.program, job.inputs, job.configuration)
     weights = {"w": np.arange(100, dtype=np.float32)}
     program = nncdbg.parse(HEAD + "graph @main(%x: f32[100]) -> (%y) {\n  %y = Log(%x)\n  return %y\n}\n")
-    case = Case(program.graphs["main"].nodes, ("y",), {}, {"x": weights["w"]}, program.opsets)
+    case = ReducedCase(program.graphs["main"].nodes, ("y",), {}, {"x": weights["w"]}, program.opsets)
     origin = origin_of(job.program, job.inputs, job.configuration)
-    save_state(tmp_path / "s", origin, case, Signature.of(finding), 5)
+    save_state(tmp_path / "s", origin, case, FindingSignature.of(finding), 5)
     saved = load_state(tmp_path / "s", origin)
-    assert (saved.signature, saved.runs, saved.done) == (Signature.of(finding), 5, False)
+    assert (saved.signature, saved.runs, saved.done) == (FindingSignature.of(finding), 5, False)
     assert saved.case.program() == case.program()
     assert saved.case.constants["x"].tobytes() == weights["w"].tobytes()
 
@@ -368,7 +368,7 @@ def test_a_bundle_that_does_not_reproduce_the_finding_is_an_error(tmp_path: Path
     job = job_of(CHAIN, {"x": RANDOM})
     reduced = job.run(tmp_path / "b")
     verify(tmp_path / "b", reduced.signature, job.configuration)
-    other = Signature("nan", "Sqrt", "square root of a negative number")
+    other = FindingSignature("nan", "Sqrt", "square root of a negative number")
     with pytest.raises(RunError, match="does not reproduce the finding in a new process"):
         verify(tmp_path / "b", other, job.configuration)
 
@@ -469,6 +469,6 @@ def test_minimized_ends_after_the_given_number_of_tests() -> None:
 
 def test_a_case_that_cannot_run_has_no_finding() -> None:
     program = nncdbg.parse(HEAD + "graph @main(%x: f32[2]) -> (%y) {\n  %y = Log(%x)\n  return %y\n}\n")
-    probe = Probe(Signature("inf", "Log", ""), WatchConfiguration())
-    case = Case(program.graphs["main"].nodes, ("y",), {"x": np.ones(2, bool)}, {}, program.opsets)
+    probe = Probe(FindingSignature("inf", "Log", ""), WatchConfiguration())
+    case = ReducedCase(program.graphs["main"].nodes, ("y",), {"x": np.ones(2, bool)}, {}, program.opsets)
     assert not probe(case)

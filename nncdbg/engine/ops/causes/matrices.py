@@ -26,7 +26,7 @@ from nncdbg.engine.ops.causes.summing import (
 )
 from nncdbg.engine.ops.convolution import transposed
 from nncdbg.engine.ops.matrix import einsum_terms
-from nncdbg.engine.ops.windows import Axis, axes_of
+from nncdbg.engine.ops.windows import WindowAxis, axes_of
 
 ALL = slice(None)
 
@@ -175,7 +175,7 @@ def _with_bias(birth: Birth, dot: Dot, feature: int) -> Dot:
     return dot if bias is None else replace(dot, offset=float(bias[feature]))
 
 
-def _patch(planes: Array, axes: Sequence[Axis], window: Sequence[int]) -> Array:
+def _patch(planes: Array, axes: Sequence[WindowAxis], window: Sequence[int]) -> Array:
     """Return one window [C, *kernel] over planes [C, *sizes], with 0 in the padding."""
     sizes = planes.shape[1:]
     taps = [_taps(axis, place, size) for axis, place, size in zip(axes, window, sizes, strict=True)]
@@ -187,14 +187,14 @@ def _patch(planes: Array, axes: Sequence[Axis], window: Sequence[int]) -> Array:
     return patch
 
 
-def _taps(axis: Axis, window: int, size: int) -> list[int | None]:
+def _taps(axis: WindowAxis, window: int, size: int) -> list[int | None]:
     """Return the input element under each element of the kernel, None for padding."""
     start = window * axis.stride - axis.padding(size)[0]
     places = [start + k * axis.dilation for k in range(axis.kernel)]
     return [place if 0 <= place < size else None for place in places]
 
 
-def window_of(birth: Birth, axes: Sequence[Axis], index: Index) -> Array:
+def window_of(birth: Birth, axes: Sequence[WindowAxis], index: Index) -> Array:
     """Return the elements of the input [N, C, *sizes] under one window of a pool, without padding."""
     sample, channel, *window = index
     plane = birth.inputs[0][sample, channel]
@@ -221,7 +221,7 @@ def conv_transpose(birth: Birth) -> Cause | None:
     return cause_of_dot(birth, _with_bias(birth, dot, feature))
 
 
-def _meeting(axis: Axis, place: int, size: int) -> list[tuple[int, int]]:
+def _meeting(axis: WindowAxis, place: int, size: int) -> list[tuple[int, int]]:
     """Return the pairs of input and kernel elements that meet in an element of the uncropped output."""
     found = []
     for k in range(axis.kernel):

@@ -11,9 +11,9 @@ import numpy as np
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import shown
 from nncdbg.engine.ops.causes.places import (
+    ElementRegion,
     Index,
     Place,
-    Region,
     at,
     element,
     infinities,
@@ -56,7 +56,7 @@ def _axes(birth: Birth) -> tuple[int, ...]:
     return tuple(range(2, rank))
 
 
-def _source(birth: Birth, index: Index) -> Region:
+def _source(birth: Birth, index: Index) -> ElementRegion:
     """Return the elements from which the statistics of a result element are computed."""
     axes = _axes(birth)
     return region(birth, 0, [ALL if axis in axes else i for axis, i in enumerate(index)])
@@ -98,7 +98,7 @@ def _affine(birth: Birth, index: Index) -> tuple[float, float]:
 
 
 def _standardized(
-    birth: Birth, source: Region, index: Index, epsilon: float, affine: tuple[float, float]
+    birth: Birth, source: ElementRegion, index: Index, epsilon: float, affine: tuple[float, float]
 ) -> Cause | None:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, of one element."""
     if not source.values.size:
@@ -131,7 +131,9 @@ def _variance(values: Any, mean: float) -> float:
     return total / int(values.size)
 
 
-def _of_variance(birth: Birth, variance: float, epsilon: float, source: Region, mean: float) -> Cause | None:
+def _of_variance(
+    birth: Birth, variance: float, epsilon: float, source: ElementRegion, mean: float
+) -> Cause | None:
     """Return the cause if the variance is 0, or indistinguishable from 0 in the precision of the op."""
     working = np.float64 if birth.inputs[0].dtype.itemsize == 8 else np.float32
     safe = working(working(variance) + working(epsilon))
@@ -148,7 +150,7 @@ def _of_variance(birth: Birth, variance: float, epsilon: float, source: Region, 
     return Cause("zero variance", f"{evidence}, and epsilon is {shown(epsilon)}", EPSILON)
 
 
-def _of_moments(birth: Birth, source: Region) -> Cause | None:
+def _of_moments(birth: Birth, source: ElementRegion) -> Cause | None:
     """Return the cause if a sum, or a sum of squares, is too large for the type that the op computes in."""
     dtype = birth.inputs[0].dtype
     wide = Birth(

@@ -125,13 +125,13 @@ def flat(values: Sequence[Any]) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class ElementRegion:
     """The part of an operand that one element of the result was computed from."""
 
     values: Array
     words: str
 
 
-def region(birth: Birth, number: int, place: Place) -> Region:
+def region(birth: Birth, number: int, place: Place) -> ElementRegion:
     """Return the part of operand `number` at `place`."""
-    return Region(birth.inputs[number][tuple(place)], part(birth, number, place))
+    return ElementRegion(birth.inputs[number][tuple(place)], part(birth, number, place))

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.ops.causes import Birth, Cause, Maker
 from nncdbg.engine.ops.causes.numbers import EXACT, ends, largest, overflow_hint, shown
-from nncdbg.engine.ops.causes.places import Index, Region, infinities, many, region, spelled, spot
+from nncdbg.engine.ops.causes.places import ElementRegion, Index, infinities, many, region, spelled, spot
 from nncdbg.engine.ops.causes.summing import (
     Sum,
     cause_of_number,
@@ -50,7 +50,7 @@ def empty_reduction(birth: Birth, number: int, axes: Sequence[int], what: str) -
     return Cause("empty reduction", evidence, hint)
 
 
-def _from(birth: Birth) -> tuple[Region, Sequence[int]]:
+def _from(birth: Birth) -> tuple[ElementRegion, Sequence[int]]:
     axes = reduced_axes(birth)
     return region(birth, 0, reduced_place(birth, axes, spot(birth))), axes
 
@@ -129,7 +129,7 @@ def running_product(birth: Birth) -> Cause | None:
     return _cause_of_product(birth, _until(birth))
 
 
-def _until(birth: Birth) -> Region:
+def _until(birth: Birth) -> ElementRegion:
     """Return the part that a running sum or product covers up to the element."""
     index, x = spot(birth), birth.inputs[0]
     axis = normal_axis(int(birth.inputs[1].reshape(()).item()), x.ndim)
@@ -140,7 +140,7 @@ def _until(birth: Birth) -> Region:
     return region(birth, 0, [until if i == axis else place for i, place in enumerate(index)])
 
 
-def _cause_of_product(birth: Birth, source: Region) -> Cause | None:
+def _cause_of_product(birth: Birth, source: ElementRegion) -> Cause | None:
     """Return the cause in a product; logarithms of the factors give the size of the partial products."""
     zeros, infinite, up, down = 0, 0, 0.0, 0.0
     for chunk in chunks(source.values):

@@ -12,8 +12,8 @@ from nncdbg.engine.text.lexemes import PREFIX_END, Flaw
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.text.types import parse_type
 from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.language_server.analysis.events import Closed, Entry, Left, Opened
-from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, Signature
+from nncdbg.textual_repr.language_server.analysis.events import Closed, Left, Opened, StatementEntry
+from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, HeaderSignature
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReading
 from nncdbg.textual_repr.language_server.document.records import (
     Definition,
@@ -37,7 +37,7 @@ class Chunk:
     lines: Sequence[str]
     reading: GraphReading
     types: GraphTypes
-    signature: Signature | None
+    signature: HeaderSignature | None
     """None if the header does not parse, and for the lines before the first graph."""
 
     @property
@@ -124,13 +124,17 @@ class Analysis:
     def node_at(self, line: int) -> Node | None:
         """Return the op, call or break of a line; an ``if`` or ``while`` is found at its last line."""
         event = self.event_at(line)
-        if isinstance(event, Entry):
+        if isinstance(event, StatementEntry):
             return event.content if isinstance(event.content, Node) else None
         return event.node if isinstance(event, (Closed, Left)) else None
 
     def constant_at(self, line: int) -> Constant | None:
         event = self.event_at(line)
-        return event.content if isinstance(event, Entry) and isinstance(event.content, Constant) else None
+        return (
+            event.content
+            if isinstance(event, StatementEntry) and isinstance(event.content, Constant)
+            else None
+        )
 
     def token_at(self, line: int, column: int) -> Token | None:
         """Return the token under a cursor; between two tokens, the one that is a name."""

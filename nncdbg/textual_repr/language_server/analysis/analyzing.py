@@ -18,8 +18,8 @@ from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.prefixes import NO_PREFIXES
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.analysis.checking import unused_values
-from nncdbg.textual_repr.language_server.analysis.events import Entry
-from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, Signature, infer
+from nncdbg.textual_repr.language_server.analysis.events import StatementEntry
+from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, HeaderSignature, infer
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReader, GraphReading
 from nncdbg.textual_repr.language_server.document.memory import Memory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
@@ -36,9 +36,9 @@ class _Part:
 
     lines: list[str]
     reading: GraphReading
-    asked: tuple[Signature | None, ...] | None = None
+    asked: tuple[HeaderSignature | None, ...] | None = None
     types: GraphTypes | None = None
-    signature: Signature | None = None
+    signature: HeaderSignature | None = None
     unused: tuple[Problem, ...] = ()
 
 
@@ -105,11 +105,11 @@ class Analyzer:
             part.unused = tuple(unused_values(part.reading, part.lines))
             part.asked = asked
 
-    def _entries(self) -> Iterator[tuple[str, Entry]]:
+    def _entries(self) -> Iterator[tuple[str, StatementEntry]]:
         """Yield the statements of the text, each with its line."""
         for part in self._parts:
             for text, event in zip(part.lines, part.reading.events, strict=True):
-                if isinstance(event, Entry):
+                if isinstance(event, StatementEntry):
                     yield text, event
 
 
@@ -118,13 +118,13 @@ def _has_moved(reading: GraphReading, start: int) -> bool:
     return bool(reading.problems) and reading.before != start
 
 
-def _signature(reading: GraphReading, types: GraphTypes) -> Signature | None:
+def _signature(reading: GraphReading, types: GraphTypes) -> HeaderSignature | None:
     """Return the signature of the header; outputs without a type have the inferred type."""
     block = reading.header
     if block is None or block.kind != "graph":
         return None
     outputs = tuple(Value(v.name, v.type or types.of(block, v.name)) for v in block.outputs)
-    return Signature(block.inputs, outputs)
+    return HeaderSignature(block.inputs, outputs)
 
 
 def _by_name(parts: Sequence[_Part]) -> dict[str, _Part]:

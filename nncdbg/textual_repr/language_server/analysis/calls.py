@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nncdbg.engine.graph import TensorType
-from nncdbg.engine.ops.signatures import Signature
+from nncdbg.engine.ops.signatures import OpSignature
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.document.records import Token
@@ -79,7 +79,7 @@ def _described(name: str, parts: Sequence[Sequence[Token]], here: int, column: i
     )
 
 
-def bound_variables(call: OpenCall, found: Signature, analysis: Analysis, line: int) -> dict[str, str]:
+def bound_variables(call: OpenCall, found: OpSignature, analysis: Analysis, line: int) -> dict[str, str]:
     """Return the element types of the type variables that the other operands determine."""
     bound: dict[str, str] = {}
     for index, name in call.values.items():

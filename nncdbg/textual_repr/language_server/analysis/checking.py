@@ -11,7 +11,14 @@ from nncdbg.engine.ops.schema import schema, split, version_of, versions_of
 from nncdbg.engine.text.lexemes import nearest
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.language_server.analysis.events import Closed, Ended, Entry, Event, Left, Opened
+from nncdbg.textual_repr.language_server.analysis.events import (
+    BlockEnded,
+    Closed,
+    Event,
+    Left,
+    Opened,
+    StatementEntry,
+)
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReading
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.language_server.document.tokens import arguments, kind_of_line, mentions, tokens
@@ -19,7 +26,7 @@ from nncdbg.textual_repr.resolution import shown
 
 
 def problems_of(
-    entry: Entry, text: str, errors: Sequence[NncdbgError], opsets: Mapping[str, int]
+    entry: StatementEntry, text: str, errors: Sequence[NncdbgError], opsets: Mapping[str, int]
 ) -> tuple[Problem, ...]:
     """Return the problems of an op or call with these errors; their spans are in line 0."""
     node = entry.content
@@ -31,7 +38,7 @@ def problems_of(
 
 
 def _problem(
-    error: NncdbgError, entry: Entry, node: Node, text: str, op: Span, opsets: Mapping[str, int]
+    error: NncdbgError, entry: StatementEntry, node: Node, text: str, op: Span, opsets: Mapping[str, int]
 ) -> Problem:
     code = error.code if isinstance(error, GraphError) else "type"
     span, hint = _span(error, code, entry, node, text, op), error.hint
@@ -42,7 +49,7 @@ def _problem(
     return Problem(span, error.message, code, hint=hint)
 
 
-def _span(error: NncdbgError, code: str, entry: Entry, node: Node, text: str, op: Span) -> Span:
+def _span(error: NncdbgError, code: str, entry: StatementEntry, node: Node, text: str, op: Span) -> Span:
     """Return the operand, attribute or output that an error names, else the op."""
     if error.output is not None:
         name = node.outputs[error.output].name
@@ -81,7 +88,7 @@ def span_in_block(
     if isinstance(event, Opened) and event.block.kind == "body" and error.output is not None:
         return type_span(text, line, event.block.inputs[error.output].name)
     operand: Operand = None
-    if isinstance(event, Ended) and block is not None and error.operand is not None:
+    if isinstance(event, BlockEnded) and block is not None and error.operand is not None:
         operand = (block.results or ())[error.operand].name
     elif isinstance(event, Opened) and event.block.header is not None:
         operand = event.block.header.inputs[0]
@@ -89,7 +96,7 @@ def span_in_block(
         operand = event.node.inputs[0]
     named = [mention for mention in mentions(text, prefixes) if mention.name == operand]
     if named:
-        mention = named[-1] if isinstance(event, Ended) else named[0]
+        mention = named[-1] if isinstance(event, BlockEnded) else named[0]
         return Span(line, mention.start, mention.end)
     return Span(line, len(text) - len(text.lstrip()), len(text.rstrip()))
 

@@ -9,11 +9,11 @@ from typing import TypeAlias
 from nncdbg.engine.graph import Constant, Literal, Node, Type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.document.records import Problem
-from nncdbg.textual_repr.statements import Mark, Names
+from nncdbg.textual_repr.statements import Names, NameSpan
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class StatementEntry:
     """A line with an op, a call or a constant; equal lines share one object.
 
     `results` and `problems` are the last output of the type rules, stored with the operand types of that
@@ -22,7 +22,7 @@ class Entry:
 
     content: Node | Constant
     names: Names
-    mark: Mark | None
+    mark: NameSpan | None
     """The name of the op or of the called graph."""
     asked: tuple[Type | None, ...] | None = None
     results: Sequence[Type | None] = ()
@@ -57,7 +57,7 @@ class Closed:
 
 
 @dataclass(slots=True, eq=False)
-class Ended:
+class BlockEnded:
     """The line is the last statement of its block."""
 
 
@@ -68,4 +68,4 @@ class Left:
     node: Node
 
 
-Event: TypeAlias = "Entry | Opened | Closed | Ended | Left | None"
+Event: TypeAlias = "StatementEntry | Opened | Closed | BlockEnded | Left | None"

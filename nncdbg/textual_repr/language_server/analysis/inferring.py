@@ -9,9 +9,15 @@ from functools import partial
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Constant, Node, Type, Value
 from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.textual_repr.blocks import Block, Header
+from nncdbg.textual_repr.blocks import Block, BlockHeader
 from nncdbg.textual_repr.language_server.analysis.checking import problems_of, span_in_block
-from nncdbg.textual_repr.language_server.analysis.events import Closed, Ended, Entry, Left, Opened
+from nncdbg.textual_repr.language_server.analysis.events import (
+    BlockEnded,
+    Closed,
+    Left,
+    Opened,
+    StatementEntry,
+)
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReading
 from nncdbg.textual_repr.language_server.analysis.stretches import MOST, Stretch
 from nncdbg.textual_repr.language_server.document.memory import Memory
@@ -19,7 +25,7 @@ from nncdbg.textual_repr.language_server.document.records import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class HeaderSignature:
     """The operand and result types of a graph, as far as they are known."""
 
     inputs: tuple[Value, ...]
@@ -47,7 +53,7 @@ def infer(
     reading: GraphReading,
     lines: Sequence[str],
     memory: Memory,
-    signatures: Mapping[str, Signature],
+    signatures: Mapping[str, HeaderSignature],
 ) -> Generator[None, None, GraphTypes]:
     """Infer the types of the graph `reading`, in steps; `signatures` are those of its callees."""
     return _Inference(reading, lines, memory, signatures).steps()
@@ -59,7 +65,7 @@ class _Inference(TypeRules):
         reading: GraphReading,
         lines: Sequence[str],
         memory: Memory,
-        signatures: Mapping[str, Signature],
+        signatures: Mapping[str, HeaderSignature],
     ) -> None:
         super().__init__(memory.opsets, signatures, memory.answers)
         self.reading, self.lines, self.memory = reading, lines, memory
@@ -111,14 +117,14 @@ class _Inference(TypeRules):
             self.opened(event.block, block)
         elif block is None or event is None:
             return
-        elif isinstance(event, Entry):
+        elif isinstance(event, StatementEntry):
             self.entry(line, event, block)
         elif isinstance(event, Closed):
             assert block.parent is not None
             self.closed(event, block.parent)
         elif isinstance(event, Left):
             self.check_condition(self.operands(event.node, block)[0])
-        elif isinstance(event, Ended):
+        elif isinstance(event, BlockEnded):
             self.ended(block)
         for error in self.errors:
             span = span_in_block(error, event, block, line, self.lines[line], self.reading.prefixes)
@@ -127,7 +133,7 @@ class _Inference(TypeRules):
 
     # -- statements ----------------------------------------------------------------------------
 
-    def entry(self, line: int, entry: Entry, block: Block) -> None:
+    def entry(self, line: int, entry: StatementEntry, block: Block) -> None:
         content = entry.content
         known = self.types[block]
         if isinstance(content, Constant):
@@ -150,7 +156,7 @@ class _Inference(TypeRules):
         if entry.problems:
             self.problems.extend(replace(p, span=replace(p.span, line=line)) for p in entry.problems)
 
-    def ask(self, entry: Entry, node: Node, types: tuple[Type | None, ...], text: str) -> None:
+    def ask(self, entry: StatementEntry, node: Node, types: tuple[Type | None, ...], text: str) -> None:
         """Store in `entry` the types and problems of its statement, for operands of these types."""
         entry.asked = types
         completed = types if entry.plain else self.literal_types(node, types)
@@ -162,7 +168,7 @@ class _Inference(TypeRules):
                 self.memory.known_ops.add(node.op)
             self.errors.clear()
 
-    def operands(self, node: Node | Header, block: Block | None) -> tuple[Type | None, ...]:
+    def operands(self, node: Node | BlockHeader, block: Block | None) -> tuple[Type | None, ...]:
         node = Node(node.op, node.inputs)
         return self.operand_types(node, partial(self.found.of, block))
 

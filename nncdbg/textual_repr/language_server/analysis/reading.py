@@ -13,15 +13,22 @@ from nncdbg.engine.graph import Constant, Node
 from nncdbg.engine.text.lexemes import Flaw
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.language_server.analysis.events import Closed, Ended, Entry, Event, Left, Opened
+from nncdbg.textual_repr.language_server.analysis.events import (
+    BlockEnded,
+    Closed,
+    Event,
+    Left,
+    Opened,
+    StatementEntry,
+)
 from nncdbg.textual_repr.language_server.analysis.stretches import MOST, Stretch, stretch_of
 from nncdbg.textual_repr.language_server.document.memory import Memory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.language_server.document.tokens import mentions
-from nncdbg.textual_repr.parser import Parser
+from nncdbg.textual_repr.parser import TextParser
 from nncdbg.textual_repr.plain import SEPARATOR, plain_statement
-from nncdbg.textual_repr.resolution import Call
-from nncdbg.textual_repr.statements import Mark, Names
+from nncdbg.textual_repr.resolution import WrittenCall
+from nncdbg.textual_repr.statements import Names, NameSpan
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +43,7 @@ class GraphReading:
     opened: list[Block]
     """All blocks, in the order of their first lines."""
     used: dict[Block, set[str]]
-    calls: list[Call]
+    calls: list[WrittenCall]
     problems: list[Problem]
     stretches: dict[int, Stretch]
     """Stretches by their first lines."""
@@ -48,7 +55,7 @@ class GraphReading:
     stores: list[str] = field(default_factory=list)
 
 
-class GraphReader(Parser):
+class GraphReader(TextParser):
     """Parser of the lines from one ``graph`` to the next; `before` lines precede them in the text.
 
     `prefixes` are those declared earlier in the text.
@@ -64,7 +71,7 @@ class GraphReader(Parser):
         self.problems: list[Problem] = []
         self.opened: list[Block] = []
         self.used: dict[Block, set[str]] = {}
-        self.entered: Entry | None = None
+        self.entered: StatementEntry | None = None
 
     def steps(self) -> Generator[None, None, GraphReading]:
         """Parse all lines, a few hundred at a time; nothing is raised."""
@@ -143,19 +150,19 @@ class GraphReader(Parser):
         elif index + 1 - self.first == MOST:
             self._gather(index + 1)
 
-    def _plain(self, text: str) -> Entry | None:
+    def _plain(self, text: str) -> StatementEntry | None:
         """Parse a line with the fast path of the parser."""
         found = plain_statement(text, self.prefixes)
         if found is None:
             return None
         node, operands, match = found
         name = node.outputs[0].name
-        names = Names(defines=[Mark(name, match.start(1) - 1, len(match[1]) + 1)])
+        names = Names(defines=[NameSpan(name, match.start(1) - 1, len(match[1]) + 1)])
         start = match.start(4) - 1
         for name, spelled in zip(operands, match[4].split(SEPARATOR), strict=True):
-            names.uses.append(Mark(name, start, len(spelled) + 1))
+            names.uses.append(NameSpan(name, start, len(spelled) + 1))
             start += len(spelled) + len(SEPARATOR)
-        entry = Entry(node, names, Mark(node.op, match.start(3), len(node.op)))
+        entry = StatementEntry(node, names, NameSpan(node.op, match.start(3), len(node.op)))
         self.memory.entries[text] = entry
         return entry
 
@@ -166,7 +173,7 @@ class GraphReader(Parser):
         if made is not None:
             self.memory.stretches[made.lines[0]] = self.stretches[first] = made
 
-    def _take_plain(self, block: Block, entry: Entry, number: int) -> bool:
+    def _take_plain(self, block: Block, entry: StatementEntry, number: int) -> bool:
         """Handle the common case: an op, no comment, names in order; return False for other lines."""
         names = block.names
         if not entry.plain or block.parent is not None or self.comment or block.kind == "broken":
@@ -189,7 +196,7 @@ class GraphReader(Parser):
         self.used[block].update(entry.uses)
         return True
 
-    def _take(self, block: Block, entry: Entry, number: int) -> None:
+    def _take(self, block: Block, entry: StatementEntry, number: int) -> None:
         """Reuse a cached line."""
         content = entry.content
         if isinstance(content, Node):
@@ -222,7 +229,7 @@ class GraphReader(Parser):
             return Closed(around.nodes[-1], (outer,) if header.branch is None else (header.branch, outer))
         if self.block is outer and len(outer.nodes) > own:
             return Left(outer.nodes[-1])
-        return Ended() if outer.end and not ended and outer.results is not None else None
+        return BlockEnded() if outer.end and not ended and outer.results is not None else None
 
     # -- callbacks of the parser -----------------------------------------------------------------------
 
@@ -258,12 +265,12 @@ class GraphReader(Parser):
             self.used[self.block].update(m.name for m in mentions(text, self.prefixes) if not m.defines)
         super().salvage(text, number)
 
-    def enter(self, block: Block, node: Node, names: Names, mark: Mark, number: int) -> None:
-        self.entered = Entry(node, names, mark)
+    def enter(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
+        self.entered = StatementEntry(node, names, mark)
         super().enter(block, node, names, mark, number)
 
     def enter_constant(self, block: Block, constant: Constant, names: Names, number: int) -> None:
-        self.entered = Entry(constant, names, None)
+        self.entered = StatementEntry(constant, names, None)
         super().enter_constant(block, constant, names, number)
 
     def _pass_uses_on(self) -> None:
@@ -275,7 +282,7 @@ class GraphReader(Parser):
 
 def _is_steady(event: Event, text: str) -> bool:
     """Return True for an op, a constant, a blank line or a ``#`` line."""
-    if isinstance(event, Entry):
+    if isinstance(event, StatementEntry):
         return isinstance(event.content, Constant) or event.content.op[0] != "@"
     start = text.strip()[:2]
     return event is None and (not start or (start[0] == "#" and start != "##"))

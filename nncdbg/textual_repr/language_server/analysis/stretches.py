@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from nncdbg.engine.graph import Constant, Node, Type
 from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.language_server.analysis.events import Entry, Event
+from nncdbg.textual_repr.language_server.analysis.events import Event, StatementEntry
 
 LEAST, MOST = 32, 256
 """Lines of a stretch: fewer bring no gain, more make each keystroke in the stretch expensive."""
@@ -74,7 +74,7 @@ def stretch_of(lines: list[str], events: list[Event]) -> Stretch | None:
     places: dict[str, int] = {}
     uses: set[str] = set()
     count = 0
-    statements = [(at, event) for at, event in enumerate(events) if isinstance(event, Entry)]
+    statements = [(at, event) for at, event in enumerate(events) if isinstance(event, StatementEntry)]
     for place, entry in statements:
         uses.update(entry.uses)
         free.update((name, None) for name in entry.uses if name not in places)

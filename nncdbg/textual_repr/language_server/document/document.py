@@ -37,7 +37,7 @@ from typing import TypeAlias
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.analysis.analyzing import Analyzer, Steps
-from nncdbg.textual_repr.language_server.document.positions import Units
+from nncdbg.textual_repr.language_server.document.positions import ColumnEncoding
 
 _line_end = re.compile(r"\r\n|\n|\r").split
 """Split text at the line ends of the protocol."""
@@ -49,10 +49,12 @@ Change: TypeAlias = "tuple[tuple[int, int, int, int] | None, str]"
 class Document:
     """A text that is open in the editor."""
 
-    def __init__(self, uri: str, text: str, version: int | None = None, units: Units | None = None) -> None:
+    def __init__(
+        self, uri: str, text: str, version: int | None = None, units: ColumnEncoding | None = None
+    ) -> None:
         self.uri = uri
         self.version = version
-        self.units = units or Units()
+        self.units = units or ColumnEncoding()
         self.lines = split(text)
         self._analyzer = Analyzer()
         self._analysis: Analysis | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nncdbg.engine.inference.graphs import Answers
-from nncdbg.textual_repr.language_server.analysis.events import Entry
+from nncdbg.textual_repr.language_server.analysis.events import StatementEntry
 from nncdbg.textual_repr.language_server.analysis.stretches import Stretch
 
 _SPARE = 10_000
@@ -16,14 +16,14 @@ class Memory:
     """A cache: `entries` are lines by their text, `stretches` are by the text of their first line."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, StatementEntry] = {}
         self.stretches: dict[str, Stretch] = {}
         self.opsets: Mapping[str, int] = {}
         self.answers: Answers = {}
         self.known_ops: set[str] = set()
         """Ops of these opsets that have a schema or a declaration."""
 
-    def change_opsets(self, opsets: Mapping[str, int], entries: Iterable[Entry]) -> None:
+    def change_opsets(self, opsets: Mapping[str, int], entries: Iterable[StatementEntry]) -> None:
         """Switch to other type rules; `entries` includes the entries of lines with a flaw."""
         self.opsets = dict(opsets)
         for entry in (*self.entries.values(), *entries):
@@ -33,7 +33,9 @@ class Memory:
         self.answers.clear()
         self.known_ops.clear()
 
-    def prune(self, count: int, entries: Iterable[tuple[str, Entry]], stretches: Iterable[Stretch]) -> None:
+    def prune(
+        self, count: int, entries: Iterable[tuple[str, StatementEntry]], stretches: Iterable[Stretch]
+    ) -> None:
         """Evict old entries; the arguments describe the current text, which has `count` lines."""
         most = 2 * count + _SPARE
         if len(self.entries) > most:

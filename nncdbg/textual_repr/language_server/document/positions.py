@@ -9,7 +9,7 @@ from nncdbg.textual_repr.language_server.document.records import Span
 _WIDTHS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
 
 
-class Units:
+class ColumnEncoding:
     """The negotiated encoding of columns: ``utf-8``, ``utf-16`` or ``utf-32``."""
 
     def __init__(self, encoding: str = "utf-16") -> None:

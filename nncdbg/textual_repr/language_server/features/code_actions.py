@@ -12,7 +12,7 @@ from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.text.lexemes import BARE, PREFIXED, name_text, quote
 from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
-from nncdbg.textual_repr.language_server.analysis.events import Entry
+from nncdbg.textual_repr.language_server.analysis.events import StatementEntry
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.line_edits import remove_lines, replace_span
 from nncdbg.textual_repr.language_server.document.records import Problem, Span, Token
@@ -154,7 +154,7 @@ def _removal(document: Document, problem: Problem) -> Iterator[_Fix]:
         yield f"Remove {named}", [remove_graph(document, analysis.chunk_at(line))], False
         return
     event = analysis.event_at(line)
-    if isinstance(event, Entry) and len(event.names.defines) == 1 and not _blanks(document, line):
+    if isinstance(event, StatementEntry) and len(event.names.defines) == 1 and not _blanks(document, line):
         first = first_comment(document, line)
         yield f"Remove the statement that defines {named}", [remove_lines(document, first, line)], False
         return

@@ -12,7 +12,7 @@ from lsprotocol import types
 
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
-from nncdbg.textual_repr.language_server.document.positions import Units
+from nncdbg.textual_repr.language_server.document.positions import ColumnEncoding
 from nncdbg.textual_repr.language_server.document.records import Mention, Token
 from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, tokens
 
@@ -119,7 +119,9 @@ def _same(a: array[int], b: array[int]) -> int:
 
 
 @collector_paused()
-def encoded(analysis: Analysis, units: Units, first: int, last: int, line_before: int = 0) -> list[int]:
+def encoded(
+    analysis: Analysis, units: ColumnEncoding, first: int, last: int, line_before: int = 0
+) -> list[int]:
     """Encode the tokens of lines `first` to `last` (exclusive), as five numbers per token.
 
     Each token is relative to the previous one, and the first to a token on `line_before`.

@@ -17,7 +17,7 @@ from nncdbg.textual_repr.language_server.analysis.calls import bound_variables, 
 from nncdbg.textual_repr.language_server.document.records import Span, Token
 from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, tokens
 from nncdbg.textual_repr.language_server.features import completion_items as items
-from nncdbg.textual_repr.language_server.features.completion_items import Target
+from nncdbg.textual_repr.language_server.features.completion_items import CompletionTarget
 from nncdbg.textual_repr.language_server.features.op_documentation import attribute_markdown, op_markdown
 from nncdbg.textual_repr.language_server.features.signatures import signature
 
@@ -99,14 +99,14 @@ class _Offer:
     snippets: bool
 
     @property
-    def target(self) -> Target:
+    def target(self) -> CompletionTarget:
         """Return the span that an accepted item replaces: the token, up to the end of its word."""
         column = self.place.column
         start = self.current.start if self.current is not None else column
         typed = self.text[start:column]
         rest = (_rest_of_string if '"' in typed else _rest_of_word)(self.text, column)
         end = rest.end() if rest is not None else column
-        return Target(self.place, Span(self.place.line, start, end), typed, self.snippets)
+        return CompletionTarget(self.place, Span(self.place.line, start, end), typed, self.snippets)
 
     def list(self) -> types.CompletionList:
         target = self.target
@@ -117,7 +117,7 @@ class _Offer:
         """Return the token left of the one being typed."""
         return self.before[-1].name if self.before else ""
 
-    def items(self, target: Target) -> Iterator[types.CompletionItem]:
+    def items(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
         analysis, line = self.place.analysis, self.place.line
         call = open_call(self.text, self.place.column, analysis.prefixes)
         if self.place.column == 0 and self.text.strip() and analysis.block_at(line) is not None:
@@ -138,7 +138,7 @@ class _Offer:
         else:
             yield from self.by_line(target)
 
-    def argument(self, target: Target) -> Iterator[types.CompletionItem]:
+    def argument(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
         """Offer an operand, an attribute name or an attribute value."""
         analysis, line = self.place.analysis, self.place.line
         call = open_call(self.text, self.place.column, analysis.prefixes)
@@ -156,7 +156,7 @@ class _Offer:
         if found is not None and not target.sigil:
             yield from items.attributes(target, found, call)
 
-    def by_line(self, target: Target) -> Iterator[types.CompletionItem]:
+    def by_line(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
         """Offer items outside of a call, as determined by the first word of the line."""
         kind = kind_of_line(self.text) if self.before else ""
         if kind in ("if", "while", "break"):
@@ -172,7 +172,7 @@ class _Offer:
         elif self.last() == ")" and not any(t.name == "loc" for t in self.before):
             yield from items.keywords(target, ("loc",))
 
-    def statement(self, target: Target) -> Iterator[types.CompletionItem]:
+    def statement(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
         """Offer the first word of a statement, except names, which would be new definitions."""
         block = self.place.analysis.block_at(self.place.line)
         if target.sigil == "%" or block is None:
@@ -185,7 +185,7 @@ class _Offer:
             yield from items.keywords(target, words)
         yield from items.operations(target, constants=False)
 
-    def header(self, target: Target, kind: str) -> Iterator[types.CompletionItem]:
+    def header(self, target: CompletionTarget, kind: str) -> Iterator[types.CompletionItem]:
         """Complete the header of an ``if`` or ``while``, or a ``break``.
 
         For example, ``if %c @then {``, ``while @body (%s: T = %first) count %i times %n {`` or ``break
@@ -217,7 +217,7 @@ class _Offer:
             return _ANY
         return Formal("", dtypes=frozenset({self.text[written.start : written.end].split("[")[0]}))
 
-    def end(self, target: Target, kind: str) -> Iterator[types.CompletionItem]:
+    def end(self, target: CompletionTarget, kind: str) -> Iterator[types.CompletionItem]:
         """Complete the last line of a block."""
         block = self.place.analysis.block_at(self.place.line)
         if block is None:
@@ -245,7 +245,7 @@ class _Offer:
         known = self.place.analysis.type_of(self.place.line, carried.name) if carried is not None else None
         return Formal("", dtypes=frozenset({known.dtype})) if isinstance(known, TensorType) else _ANY
 
-    def close(self, target: Target) -> Iterator[types.CompletionItem]:
+    def close(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
         """Complete ``} else {`` or ``} -> (%y = %s)``."""
         chunk = self.place.analysis.chunk_at(self.place.line)
         block = chunk.reading.blocks[self.place.line - chunk.start]

@@ -15,7 +15,7 @@ from nncdbg.engine.dtypes import NUMPY, ONNX
 from nncdbg.engine.expression.functions import FUNCTIONS
 from nncdbg.engine.graph import TensorType, Type
 from nncdbg.engine.ops.schema import split, version_of
-from nncdbg.engine.ops.signatures import AttributeFormal, Formal, Signature, label, op_names, op_signature
+from nncdbg.engine.ops.signatures import AttributeFormal, Formal, OpSignature, label, op_names, op_signature
 from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
 from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.blocks import Block
@@ -38,7 +38,7 @@ _Kind = types.CompletionItemKind
 
 
 @dataclass(slots=True)
-class Target:
+class CompletionTarget:
     """The span that an accepted item replaces; `typed` is its text left of the cursor.
 
     `cut` is set if items were omitted.
@@ -92,7 +92,9 @@ class Target:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def values(target: Target, formal: Formal, bound: Mapping[str, str]) -> Iterator[types.CompletionItem]:
+def values(
+    target: CompletionTarget, formal: Formal, bound: Mapping[str, str]
+) -> Iterator[types.CompletionItem]:
     """Yield the values in scope: matching operand types first, then the nearest definition above first."""
     if target.sigil == "@":
         return
@@ -131,7 +133,7 @@ def _visible(place: Place) -> Iterator[tuple[str, Type | None]]:
         block = block.parent
 
 
-def names(target: Target, wanted: Iterable[str], after: str = "") -> Iterator[types.CompletionItem]:
+def names(target: CompletionTarget, wanted: Iterable[str], after: str = "") -> Iterator[types.CompletionItem]:
     """Yield these values in this order, regardless of scope."""
     if target.sigil == "@":
         return
@@ -142,7 +144,7 @@ def names(target: Target, wanted: Iterable[str], after: str = "") -> Iterator[ty
         yield target.item(text + after, _Kind.Variable, detail, rank=0, order=order, shown=text)
 
 
-def conditions(target: Target) -> Iterator[types.CompletionItem]:
+def conditions(target: CompletionTarget) -> Iterator[types.CompletionItem]:
     """Yield parts of a breakpoint condition on the line: values, functions, whole conditions."""
     spell = target.place.analysis.prefixes.spell
     visible = [f"%{spell(name)}" for name, _ in islice(_visible(target.place), MOST_VALUES)]
@@ -161,7 +163,7 @@ def conditions(target: Target) -> Iterator[types.CompletionItem]:
             yield found
 
 
-def missing(target: Target) -> Iterator[types.CompletionItem]:
+def missing(target: CompletionTarget) -> Iterator[types.CompletionItem]:
     """Yield ``_`` for an optional operand."""
     if not target.sigil:
         yield target.item("_", _Kind.Keyword, "not given", rank=3)
@@ -194,7 +196,7 @@ _WORDS = {
 }
 
 
-def keywords(target: Target, words: Sequence[str]) -> Iterator[types.CompletionItem]:
+def keywords(target: CompletionTarget, words: Sequence[str]) -> Iterator[types.CompletionItem]:
     """Yield keywords that are valid here."""
     if target.sigil:
         return
@@ -202,7 +204,7 @@ def keywords(target: Target, words: Sequence[str]) -> Iterator[types.CompletionI
         yield target.item(word, _Kind.Keyword, _WORDS[word], rank=3, order=order, snippet=_SNIPPETS.get(word))
 
 
-def endings(target: Target, word: str, block: Block) -> Iterator[types.CompletionItem]:
+def endings(target: CompletionTarget, word: str, block: Block) -> Iterator[types.CompletionItem]:
     """Yield the last line of a block, with the known values."""
     text = word
     if word == "return":
@@ -211,7 +213,7 @@ def endings(target: Target, word: str, block: Block) -> Iterator[types.Completio
     yield target.item(text, _Kind.Keyword, "the last line of the block", rank=2)
 
 
-def operations(target: Target, *, constants: bool = True) -> Iterator[types.CompletionItem]:
+def operations(target: CompletionTarget, *, constants: bool = True) -> Iterator[types.CompletionItem]:
     """Yield the right-hand sides of a statement: graph calls, ops, and constants where allowed."""
     analysis = target.place.analysis
     if target.sigil == "%":
@@ -255,7 +257,7 @@ def _plain(text: str) -> str:
     return re.sub(r"([\\$}])", r"\\\1", text)
 
 
-def dtypes(target: Target) -> Iterator[types.CompletionItem]:
+def dtypes(target: CompletionTarget) -> Iterator[types.CompletionItem]:
     """Yield element types, for use after a colon."""
     if target.sigil:
         return
@@ -270,7 +272,9 @@ def dtypes(target: Target) -> Iterator[types.CompletionItem]:
 # -- attributes ------------------------------------------------------------------------------------
 
 
-def attributes(target: Target, found: Signature, call: OpenCall) -> Iterator[types.CompletionItem]:
+def attributes(
+    target: CompletionTarget, found: OpSignature, call: OpenCall
+) -> Iterator[types.CompletionItem]:
     """Yield the attributes not yet written, required ones first."""
     analysis = target.place.analysis
     version = version_of(found.name, analysis.opsets)
@@ -305,7 +309,7 @@ def _attribute_detail(attribute: AttributeFormal) -> str:
 
 
 def attribute_values(
-    target: Target, call: OpenCall, analysis: Analysis, line: int
+    target: CompletionTarget, call: OpenCall, analysis: Analysis, line: int
 ) -> Iterator[types.CompletionItem]:
     """Yield values of the attribute before the cursor, its default first."""
     found = signature(analysis, call.name)

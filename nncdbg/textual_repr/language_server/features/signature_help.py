@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.ops.signatures import Signature, label, one_line
+from nncdbg.engine.ops.signatures import OpSignature, label, one_line
 from nncdbg.engine.text.lexemes import op_text
 from nncdbg.textual_repr.language_server.analysis.calls import OpenCall, open_call
-from nncdbg.textual_repr.language_server.document.positions import Units
+from nncdbg.textual_repr.language_server.document.positions import ColumnEncoding
 from nncdbg.textual_repr.language_server.features.signatures import signature
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def signature_help(place: Place) -> types.SignatureHelp | None:
     return types.SignatureHelp([shown], 0, shown.active_parameter)
 
 
-def _parameters(found: Signature) -> list[types.ParameterInformation]:
+def _parameters(found: OpSignature) -> list[types.ParameterInformation]:
     """Return the parameters with their offsets in the label, always in UTF-16 units."""
     text = label(found)
-    units = Units()
+    units = ColumnEncoding()
     start = len(op_text(found.name)) + 1
     parameters = []
     formals = [(formal.text(), formal.doc) for formal in found.inputs]
@@ -56,7 +56,7 @@ def _parameters(found: Signature) -> list[types.ParameterInformation]:
     return parameters
 
 
-def _active(call: OpenCall, found: Signature) -> int | None:
+def _active(call: OpenCall, found: OpSignature) -> int | None:
     """Return the index of the parameter under the cursor; None if there is none."""
     if call.key:
         known = [attribute.name for attribute in found.attributes]

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from nncdbg.engine.graph import TensorType, Type
 from nncdbg.engine.inference.types import common_type
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.ops.signatures import Formal, Signature, op_signature
+from nncdbg.engine.ops.signatures import Formal, OpSignature, op_signature
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 
 
-def signature(analysis: Analysis, name: str) -> Signature | None:
+def signature(analysis: Analysis, name: str) -> OpSignature | None:
     """Return the signature of an op, or of ``@graph``, in a text; None if it is unknown."""
     if name.startswith("@"):
         return _graph_signature(analysis, name[1:])
     return op_signature(name, version_of(name, analysis.opsets))
 
 
-def _graph_signature(analysis: Analysis, name: str) -> Signature | None:
+def _graph_signature(analysis: Analysis, name: str) -> OpSignature | None:
     chunk = analysis.graphs.get(name)
     if chunk is None or chunk.signature is None:
         return None
@@ -31,7 +31,7 @@ def _graph_signature(analysis: Analysis, name: str) -> Signature | None:
         for values in (chunk.signature.inputs, chunk.signature.outputs)
     ]
     comment = "\n".join(chunk.block.comment) if chunk.block is not None else ""
-    return Signature(f"@{name}", formals[0], formals[1], (), comment)
+    return OpSignature(f"@{name}", formals[0], formals[1], (), comment)
 
 
 def fits(formal: Formal, given: Type | None, bound: Mapping[str, str]) -> bool | None:

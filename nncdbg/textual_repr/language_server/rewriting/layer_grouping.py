@@ -13,7 +13,7 @@ from nncdbg.engine.text.lexemes import PREFIX_END, fresh_name, name_text
 from nncdbg.engine.text.types import value_text
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
-from nncdbg.textual_repr.language_server.analysis.events import Ended, Entry, Left
+from nncdbg.textual_repr.language_server.analysis.events import BlockEnded, Left, StatementEntry
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.line_edits import insert_below, replace_lines
 from nncdbg.textual_repr.language_server.features.symbols import last_line
@@ -63,10 +63,10 @@ def _is_whole(analysis: Analysis, first: int, last: int, block: Block) -> bool:
         around = analysis.block_at(line)
         if event is None or around is None:
             return False
-        if depth == 0 and (around is not block or isinstance(event, (Ended, Left))):
+        if depth == 0 and (around is not block or isinstance(event, (BlockEnded, Left))):
             return False
         depth += (analysis.block_opened_at(line) is not None) - closes
-        computed += not (isinstance(event, Entry) and not isinstance(event.content, Node))
+        computed += not (isinstance(event, StatementEntry) and not isinstance(event.content, Node))
     return depth == 0 and computed > 0
 
 

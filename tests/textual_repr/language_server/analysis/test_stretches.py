@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nncdbg.textual_repr.language_server.analysis.events import Entry
+from nncdbg.textual_repr.language_server.analysis.events import StatementEntry
 from nncdbg.textual_repr.language_server.document.document import Document
 
 SIZE = 150
@@ -141,7 +141,7 @@ def test_the_fast_path_reads_a_line_like_the_parser() -> None:
     """A trailing blank disables the fast path and has no other effect."""
     plain, blank = (Document("file:///a.nnc", text) for text in (TEXT, TEXT.replace("\n", " \n")))
     entries = [
-        [event for event in document.analysis.chunks[1].reading.events if isinstance(event, Entry)]
+        [event for event in document.analysis.chunks[1].reading.events if isinstance(event, StatementEntry)]
         for document in (plain, blank)
     ]
     assert len(entries[0]) == len(entries[1]) > SIZE

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from nncdbg.textual_repr.language_server.document.document import Document, split
-from nncdbg.textual_repr.language_server.document.positions import Units
+from nncdbg.textual_repr.language_server.document.positions import ColumnEncoding
 
 TEXT = """#nncdbg 1
 opset 18
@@ -157,14 +157,14 @@ UNITS = [
 def test_columns_are_converted_for_each_encoding(
     encoding: str, text: str, pairs: list[tuple[int, int]]
 ) -> None:
-    units = Units(encoding)
+    units = ColumnEncoding(encoding)
     assert [(own, units.outwards(text, own)) for own, _ in pairs] == pairs
     assert [(units.inwards(text, theirs), theirs) for _, theirs in pairs] == pairs
     assert units.inwards(text, 1000) == len(text)
 
 
 def test_a_position_inside_a_character_is_its_start() -> None:
-    assert Units("utf-16").inwards("𝒳", 1) == 0
+    assert ColumnEncoding("utf-16").inwards("𝒳", 1) == 0
 
 
 @pytest.mark.parametrize(
