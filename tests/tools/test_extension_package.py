@@ -76,10 +76,10 @@ def test_the_prompt_lists_and_runs_the_command(installed: Path) -> None:
 def test_the_op_has_a_gradient(installed: Path) -> None:
     code = """
 import nncdbg
-from nncdbg.engine.differentiation.grad import Request, gradient_graph
+from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
 program = nncdbg.load("area.calc")
 types = {value.name: value.type for value in program.graph.inputs}
-request = Request("small", ("r",), ("r",))
+request = GradientRequest("small", ("r",), ("r",))
 gradient = gradient_graph("gradient", program.graph.nodes, request, types, {}, {})
 assert not any(node.op == "nncdbg.NoGradientRule" for node in gradient.nodes), gradient
 print(program.graph.nodes[2].location)
