@@ -2,7 +2,7 @@
 
 The list is `tools/language.toml`.  `python tools/check_language.py [PATH...]` prints one line per word
 found and exits with 1 if there is any.  Each public class of the package has a name of its own, except for
-`shared_class_names`.
+`shared_class_names`; no function has a name in `refused_function_names`.
 """
 
 from __future__ import annotations
@@ -88,13 +88,20 @@ def refused_words(path: Path, terms: list[Term]) -> Iterator[str]:
                     yield f'{path.relative_to(ROOT)}:{number}: "{match.group()}": use {term.use}'
 
 
-def ambiguous_classes(shared: set[str]) -> Iterator[str]:
-    """Return a message per name of a public class that several modules define, except for `shared` names."""
+def ambiguous_names(shared: set[str], refused: set[str]) -> Iterator[str]:
+    """Return a message per public class with the name of another one, and per function with a refused name.
+
+    Classes with a name in `shared` may have several definitions.
+    """
     places = defaultdict(list)
     for path in sorted(ROOT.glob("nncdbg/**/*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+        for inner in ast.walk(tree):
+            if isinstance(inner, ast.FunctionDef) and inner.name in refused:
+                yield f"{path.relative_to(ROOT)}:{inner.lineno}: {inner.name}: say what it returns or does"
     for name, found in sorted(places.items()):
         if len(found) > 1 and name not in shared:
             yield f"class {name} is defined {len(found)} times: {', '.join(found)}"
@@ -114,7 +121,7 @@ def main(paths: list[str]) -> int:
     table = tomllib.loads(LIST.read_text(encoding="utf-8"))
     terms = terms_of(table["term"])
     found = [line for path in tracked_files(paths or table["paths"]) for line in refused_words(path, terms)]
-    found += ambiguous_classes(set(table["shared_class_names"]))
+    found += ambiguous_names(set(table["shared_class_names"]), set(table["refused_function_names"]))
     for line in found:
         print(line)
     return 1 if found else 0

@@ -149,7 +149,7 @@ def run_python(session: CommandSession, text: str) -> None:
         try:
             _run(text, namespace)
         except NncdbgError as error:
-            raise _placed(error, text) from None
+            raise _with_line(error, text) from None
         except SystemExit:
             raise UsageError("the Python code called exit()", hint="leave the debugger with `quit`") from None
         except KeyboardInterrupt:
@@ -200,7 +200,7 @@ def _hint(error: BaseException) -> str | None:
     return None
 
 
-def _placed(error: NncdbgError, code: str) -> NncdbgError:
+def _with_line(error: NncdbgError, code: str) -> NncdbgError:
     """Add the line of the user's code to an error of the debugger."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _FILE]
     if frames and "\n" in code:

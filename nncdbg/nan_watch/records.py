@@ -78,8 +78,8 @@ class FindingUse:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the visit as a JSON object."""
-        found = dict(_place(self.site) or {})
-        return {**found, "iteration": list(self.iteration), "calls": [*map(_place, self.calls)]}
+        found = dict(_site_fields(self.site) or {})
+        return {**found, "iteration": list(self.iteration), "calls": [*map(_site_fields, self.calls)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,9 @@ class WatchFinding:
             "cause": self.cause,
             "evidence": self.evidence,
             "hint": self.hint,
-            "within": _place(self.within),
-            "other": _place(self.other),
-            "calls": [*map(_place, self.calls)],
+            "within": _site_fields(self.within),
+            "other": _site_fields(self.other),
+            "calls": [*map(_site_fields, self.calls)],
             "used": self.used.as_dict() if self.used is not None else None,
             "actual": self.actual,
             "threshold": self.threshold,
@@ -174,7 +174,7 @@ class WatchFinding:
         }
 
 
-def _place(site: FindingSite | None) -> dict[str, Any] | None:
+def _site_fields(site: FindingSite | None) -> dict[str, Any] | None:
     if site is None:
         return None
     return {"line": site.line, "graph": site.graph, "op": site.op, "value": site.value}

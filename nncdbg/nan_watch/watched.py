@@ -16,7 +16,7 @@ class OnScreen(Protocol):
     def statement(self, text: str, line: int) -> str:
         """Return the statement on a line of the program, shortened to one line."""
 
-    def words(self, text: str, line: int | None) -> str:
+    def sentence(self, text: str, line: int | None) -> str:
         """Return a sentence about the statement on a line of the program, with short names."""
 
 

@@ -133,7 +133,9 @@ def _differences(screen: Screen, report: DiffReport) -> None:
     named = {cause.text for cause in report.causes}
     rest = [each for each in report.differences if each.text not in named]
     for each in rest[:_LISTED]:
-        screen.put_wrapped(Text("differs: ", "bold").append(each.text).append(f", {_place(each.a)}", "dim"))
+        screen.put_wrapped(
+            Text("differs: ", "bold").append(each.text).append(f", {_position(each.a)}", "dim")
+        )
     if len(rest) > _LISTED:
         screen.put(f"and {len(rest) - _LISTED} more attributes and parameters; --json lists all")
 
@@ -151,11 +153,11 @@ def _site(site: ValueSite, names: _Names) -> Text:
     words = f"{names(site.value)} {site.type}"
     if site.op:
         words += f" = {site.op}"
-    place = _place(site)
+    place = _position(site)
     return Text(f"{words}, {place}" if place else words)
 
 
-def _place(site: ValueSite) -> str:
+def _position(site: ValueSite) -> str:
     words = [] if site.line is None else [f"line {site.line} of @{site.graph}"]
     if site.iteration:
         words.append(f"iteration {' '.join(map(str, site.iteration))}")

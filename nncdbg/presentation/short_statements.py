@@ -77,7 +77,7 @@ class FittedText:
         first, *rest = brief(text, self._visible(line), self._width - _GUTTER - 2)
         return f"{first} {ELLIPSIS}" if rest else first
 
-    def words(self, text: str, line: int | None) -> str:
+    def sentence(self, text: str, line: int | None) -> str:
         return named(text, self._visible(line), 0) if line is not None else text
 
     def _visible(self, line: int) -> ShortNames:

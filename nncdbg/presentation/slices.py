@@ -42,7 +42,7 @@ class Showing(Protocol):
     def statement(self, code: Code, line: int, head: str) -> str:
         """Return the statement on a line of a block's listing, after `head`."""
 
-    def words(self, text: str, code: Code) -> str:
+    def sentence(self, text: str, code: Code) -> str:
         """Format a sentence about values of a block."""
 
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
@@ -63,7 +63,7 @@ class InLines:
     def statement(self, code: Code, line: int, head: str) -> str:
         return "\n".join(statement_lines(self.debugger, self.screen, code, line, head))
 
-    def words(self, text: str, code: Code) -> str:
+    def sentence(self, text: str, code: Code) -> str:
         names = names_on(self.debugger, self.screen, code)
         return named(text, names.at(code.path), 0) if names is not None else text
 
@@ -159,9 +159,9 @@ def cause_lines(debugger: Debugger, origin: Origin, name: str, showing: Showing)
         inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
         evidence = f"{inside}: {cause.evidence}" if cause.evidence else ""
         code = origin.visit.code
-        yield Text(showing.words(f"  cause: {cause.name}{evidence}", code))
+        yield Text(showing.sentence(f"  cause: {cause.name}{evidence}", code))
         if cause.hint:
-            yield Text(showing.words(f"  hint: {cause.hint}", code), "dim")
+            yield Text(showing.sentence(f"  hint: {cause.hint}", code), "dim")
 
 
 def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str | None:

@@ -110,7 +110,7 @@ class TextParser(Reading):
             self.report(len(self.lines), Flaw("the text has no graph", 0, 1, hint))
         if not self.errors:
             return
-        errors = sorted(self.errors, key=_place)
+        errors = sorted(self.errors, key=_error_position)
         if len(errors) == 1:
             only = errors[0]
             raise ParseError(only.message, errors=errors, excerpt=only.excerpt, hint=only.hint)
@@ -452,7 +452,7 @@ class TextParser(Reading):
 _call = re.compile(rf"(?:@(?:{BARE}|{STRING})|{OP}|{STRING})[ \t]*\(").match
 
 
-def _place(error: GraphError) -> tuple[int, int]:
+def _error_position(error: GraphError) -> tuple[int, int]:
     assert error.excerpt is not None
     return error.excerpt.line, error.excerpt.column
 

@@ -21,7 +21,7 @@ SEPARATOR = ", %"
 
 _NAME = rf"{BARE}(?:{PREFIX_END}{BARE})?"
 _NODE = rf'"[^"\\]*"|{BARE}{PREFIX_END}{BARE}'
-_plain = re.compile(
+_match_plain = re.compile(
     rf"[ \t]*%({_NAME})(?:: ([a-z][a-z0-9]*\[[^\]\"]*\]))? = ({OP})\("
     rf"%({_NAME}(?:, %{_NAME})*)(?:, ({OP}=[^\"()#%]+))?\)"
     rf'(?: loc\((?:"([^"\\]*)":([0-9]{{1,9}})(?:, node ({_NODE}))?|node ({_NODE}))\))?'
@@ -36,7 +36,7 @@ def plain_statement(
     Group 1 of the match is the output, group 3 the op, group 4 the operands from the first name to the
     last.
     """
-    match = _plain(line)
+    match = _match_plain(line)
     if match is None:
         return None
     name, type_text, op, operand_text, attribute_text, file, number, node, only_node = match.groups()

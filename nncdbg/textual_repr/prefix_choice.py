@@ -72,7 +72,9 @@ def _best(uses: Counter[str]) -> list[str]:
     saved = dict.fromkeys(inside, 0)
     last = {prefix: _last(prefix) for prefix in below}
     shared = Counter(last.values())
-    unlike = {(last[prefix], tuple(_words(prefix))) for prefix in below if shared[last[prefix]] > 1}
+    unlike = {
+        (last[prefix], tuple(_label_candidates(prefix))) for prefix in below if shared[last[prefix]] > 1
+    }
     same = Counter(name for name, _ in unlike)
     columns = {p: len(p) - len(last[p]) - len("::") - _WORD * (same[last[p]] > 1) for p in below}
 
@@ -107,7 +109,7 @@ def _labeled(prefixes: Sequence[str]) -> dict[str, str]:
     Remaining duplicates are numbered, except for the first.
     """
     last = {prefix: _last(prefix) for prefix in prefixes}
-    words = {prefix: _words(prefix) for prefix in prefixes}
+    words = {prefix: _label_candidates(prefix) for prefix in prefixes}
     labels: dict[str, str] = {}
     for prefix in prefixes:
         labels[_free(_wanted(prefix, last, words), labels)] = prefix
@@ -144,7 +146,7 @@ def _last(prefix: str) -> str:
 _word = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[^A-Za-z0-9]+[0-9][A-Za-z0-9]*)*")
 
 
-def _words(prefix: str) -> list[str]:
+def _label_candidates(prefix: str) -> list[str]:
     """Return the words of a prefix that are valid labels, each with the number after it."""
     return [_as_label(word) for word in _word.findall(prefix)] or ["p"]
 

@@ -55,13 +55,14 @@ def test_refused_words_are_reported_with_their_line(
     assert findings(tmp_path, name, text, monkeypatch) == found
 
 
-def test_a_class_with_two_definitions_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ambiguous_names_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_language, "ROOT", tmp_path)
     (tmp_path / "nncdbg").mkdir()
+    text = "class Place: ...\nclass Shared: ...\nclass _Part: ...\ndef _plain(): ...\ndef _escaped(): ...\n"
     for name in ("a", "b"):
-        (tmp_path / "nncdbg" / f"{name}.py").write_text(
-            "class Place: ...\nclass Shared: ...\nclass _Part: ...\n", encoding="utf-8"
-        )
-    assert list(check_language.ambiguous_classes({"Shared"})) == [
-        "class Place is defined 2 times: nncdbg/a.py:1, nncdbg/b.py:1"
+        (tmp_path / "nncdbg" / f"{name}.py").write_text(text, encoding="utf-8")
+    assert list(check_language.ambiguous_names({"Shared"}, {"_plain"})) == [
+        "nncdbg/a.py:4: _plain: say what it returns or does",
+        "nncdbg/b.py:4: _plain: say what it returns or does",
+        "class Place is defined 2 times: nncdbg/a.py:1, nncdbg/b.py:1",
     ]

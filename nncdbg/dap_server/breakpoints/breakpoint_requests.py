@@ -71,7 +71,7 @@ class LineRequest:
     def _in_listing(self, session: Session) -> PlacedBreakpoint:
         debugger = session.program.debugger
         found = break_at(debugger, self.terms, line=self.line)
-        return self._placed(session, found, debugger.loaded.listing, found.lines[0], found.note)
+        return self._placed_in(session, found, debugger.loaded.listing, found.lines[0], found.note)
 
     def _in_micro_program(self, session: Session, listing: Listing) -> PlacedBreakpoint:
         place = listing.next_site(self.line)
@@ -79,7 +79,7 @@ class LineRequest:
             raise UsageError(f"there is no statement at or after line {self.line}")
         found = break_at(session.program.debugger, self.terms, site=(listing, place[0]))
         moved = f"line {self.line} has no statement; moved to line {place[0]}"
-        return self._placed(session, found, listing, place[0], moved if place[0] != self.line else "")
+        return self._placed_in(session, found, listing, place[0], moved if place[0] != self.line else "")
 
     def _in_model(self, session: Session) -> PlacedBreakpoint:
         """Break at a line of the user's own source: at every statement that comes from it."""
@@ -101,7 +101,7 @@ class LineRequest:
             found, {"line": session.client.outgoing_line(there), "source": self._source(), "message": note}
         )
 
-    def _placed(
+    def _placed_in(
         self, session: Session, found: engine.Breakpoint, listing: Listing, line: int, note: str
     ) -> PlacedBreakpoint:
         where: dict[str, Any] = {"line": session.client.outgoing_line(line), "source": self._source()}

@@ -47,7 +47,7 @@ class Glancing:
     def statement(self, code: Code, line: int, head: str) -> str:
         return head + self.debugger.loaded.listing_of(code).lines[line - 1].strip()
 
-    def words(self, text: str, code: Code) -> str:
+    def sentence(self, text: str, code: Code) -> str:
         return text
 
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:

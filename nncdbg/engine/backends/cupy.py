@@ -119,7 +119,7 @@ def bind_on_device(backend: CuPy, xp: Any, call: Call) -> Kernels:
         if not call.op.reference and _is_shape_arithmetic(inputs, steering):
             return _kept_small(backend, on_host(*inputs))
         operands = [
-            _placed(backend, xp, value, index in steering, index in call.constants)
+            _moved_operand(backend, xp, value, index in steering, index in call.constants)
             for index, value in enumerate(inputs)
         ]
         try:
@@ -162,7 +162,7 @@ def _kept_small(backend: CuPy, results: Any) -> Any:
     return results if results is None or results.size <= SMALL else backend.to_device(results)
 
 
-def _placed(backend: CuPy, xp: Any, value: Any, steers: bool, constant: bool) -> Any:
+def _moved_operand(backend: CuPy, xp: Any, value: Any, steers: bool, constant: bool) -> Any:
     """Return an operand on the host if it steers the kernel, else on the device."""
     if value is None or isinstance(value, (list, tuple)):
         return value

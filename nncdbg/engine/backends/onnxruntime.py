@@ -274,7 +274,7 @@ class _Statement:
             results = self._session.run(self._outputs, feeds, self._backend.run_options)
         except Exception as error:
             raise self._failure(error) from error
-        return [_plain(result) for result in results]
+        return [_converted(result) for result in results]
 
     def _failure(self, error: Exception) -> NncdbgError:
         op = self._call.node.op
@@ -328,10 +328,10 @@ def _borrowed(value: Any, call: Call) -> Any:
     return np.asarray(_Memory(value)).view(dtype).reshape(shape)
 
 
-def _plain(result: Any) -> Any:
+def _converted(result: Any) -> Any:
     """Convert a result to the machine's form: text as objects, sequences as lists."""
     if result is None or isinstance(result, (list, tuple)):
-        return None if result is None else [_plain(item) for item in result]
+        return None if result is None else [_converted(item) for item in result]
     array = np.asarray(result)
     return array.astype(object) if array.dtype.kind in "US" else array
 

@@ -287,7 +287,7 @@ class Builder:
             error.operands = error.operands or tuple(
                 f"%{name}: {type}" for name in named if (type := block.types.get(name))
             )
-            self._place(error)
+            self._locate(error)
             raise
         typed = tuple(Value(value.name, known) for value, known in zip(outputs, types, strict=True))
         block.nodes.append(replace(node, outputs=typed))
@@ -319,7 +319,7 @@ class Builder:
         """Return the location of the next statement."""
         return self.location or (_python_line() if self._locations else None)
 
-    def _place(self, error: NncdbgError) -> None:
+    def _locate(self, error: NncdbgError) -> None:
         """Add to an error the location of its statement: the Python line, or `location`."""
         line = _python_line()
         text = linecache.getline(line.file or "", line.line or 0).rstrip()
@@ -331,7 +331,7 @@ class Builder:
 
     def _fail(self, message: str, hint: str | None = None) -> NoReturn:
         error = GraphError(message, hint=hint)
-        self._place(error)
+        self._locate(error)
         raise error
 
 

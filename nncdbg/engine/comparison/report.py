@@ -87,7 +87,7 @@ class Match:
             "beyond": self.excess.count,
             "times_tolerance": _finite(self.excess.factor),
             "where": None if self.excess.where is None else list(self.excess.where),
-            "elements": None if self.elements is None else [_plain(value) for value in self.elements],
+            "elements": None if self.elements is None else [_json_value(value) for value in self.elements],
             "ulps": self.ulps,
             "comparison": None if self.comparison is None else self.comparison.as_dict(),
             "detail": self.detail,
@@ -283,7 +283,7 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     item = value.item() if hasattr(value, "item") else value
     if isinstance(item, bool | int | str):
         return item

@@ -27,23 +27,25 @@ MASKS = "use a finite number: an infinity works as a mask only in Where, Max, Mi
 def cause_of_input(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for an input with NaN or Inf, and their index in its batch."""
     hint = "check the source of the data; no statement has run yet"
-    return Cause("bad input", f"input %{name} has {_words(array, kind)}", hint)
+    return Cause("bad input", f"input %{name} has {_bad_elements(array, kind)}", hint)
 
 
 def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a parameter of the model with NaN or Inf."""
     hint = "check the training or the conversion of the model"
-    return Cause("bad parameter", f"%{name} has {_words(array, kind)}", MASKS if kind == "inf" else hint)
+    return Cause(
+        "bad parameter", f"%{name} has {_bad_elements(array, kind)}", MASKS if kind == "inf" else hint
+    )
 
 
 def cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
     """Return the cause for a literal among the operands of an op."""
     number = f"operand {operand + 1} of {op} is {array.reshape(-1)[0]}" if array.size == 1 else ""
-    evidence = number or f"operand {operand + 1} of {op} has {_words(array, kind)}"
+    evidence = number or f"operand {operand + 1} of {op} has {_bad_elements(array, kind)}"
     return Cause("bad parameter", evidence, MASKS if kind == "inf" else "write a finite number")
 
 
-def _words(array: Array, kind: str) -> str:
+def _bad_elements(array: Array, kind: str) -> str:
     """Describe bad elements: `2 NaN among 12 elements, all at index 7 of axis 0`, or the first index."""
     found = bad(array, kind)
     count, what = int(found.sum()), {"nan": "NaN", "inf": "Inf"}[kind]

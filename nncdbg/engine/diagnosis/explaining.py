@@ -26,7 +26,7 @@ from nncdbg.stats.finiteness import bad
 
 def cause_of(birth: Birth) -> Cause:
     """Return why a statement produced NaN or Inf; "unknown", with the facts, if no rule explains it."""
-    plain = _plain(birth)
+    plain = _with_arrays(birth)
     if not bad(plain.output, birth.kind).any():
         return Cause("unknown", f"the result of {birth.op} has no {birth.kind}", "")
     with np.errstate(all="ignore"):
@@ -36,7 +36,7 @@ def cause_of(birth: Birth) -> Cause:
 
 def explained(birth: Birth) -> Cause | None:
     """Return the cause by the rule of the op alone; None if it has no rule or the rule finds none."""
-    plain = _plain(birth)
+    plain = _with_arrays(birth)
     if not bad(plain.output, birth.kind).any():
         return None
     with np.errstate(all="ignore"):
@@ -78,7 +78,7 @@ def _is_complex(birth: Birth) -> bool:
     return any(array.dtype.kind == "c" for array in arrays)
 
 
-def _plain(birth: Birth) -> Birth:
+def _with_arrays(birth: Birth) -> Birth:
     """Return the birth with arrays only: NumPy scalars become arrays of no axes."""
     return replace(birth, inputs=[*map(array_of, birth.inputs)], output=np.asarray(birth.output))
 

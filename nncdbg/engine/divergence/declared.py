@@ -50,14 +50,14 @@ def _attributes(a: Written, b: Written) -> list[tuple[str, Any, Any]]:
     # Some attributes became operands in later opsets, so an attribute of only one version is ignored.
     names = mine.keys() & other.keys() if len(versions) > 1 else mine.keys() | other.keys()
     pairs = [(name, mine.get(name), other.get(name)) for name in sorted(names)]
-    return [(name, x, y) for name, x, y in pairs if _plain(x) != _plain(y)]
+    return [(name, x, y) for name, x, y in pairs if _comparable(x) != _comparable(y)]
 
 
-def _plain(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     if isinstance(value, Inline):
         return (str(value.array.dtype), value.array.shape, value.array.tobytes())
     if isinstance(value, (list, tuple)):
-        return tuple(map(_plain, value))
+        return tuple(map(_comparable, value))
     return np.float32(value) if isinstance(value, float) else value
 
 

@@ -138,7 +138,7 @@ class Loaded:
         self, program: Program, name: str, types: Sequence[Type | None], formula: Program | None = None
     ) -> Code:
         def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
-            return _placed(error, self._text(formula), path, pc, program)
+            return _underlined(error, self._text(formula), path, pc, program)
 
         compiler = Compiler(program, lambda constant: self._read(constant, program), complain)
         code = compiler.compile(program.graphs[name], types)
@@ -203,7 +203,7 @@ def _mark_formula(code: Code, program: Program) -> None:
             stack.extend(bodies)
 
 
-def _placed(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
+def _underlined(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
     """Return the error with its statement underlined and its source position in the user's model."""
     error.excerpt = text.excerpt(path, pc)
     node = _node_at(program, path, pc)

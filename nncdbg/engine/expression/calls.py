@@ -42,7 +42,7 @@ def read_call(
     positional = 1 if name in ("min", "max") and not first else len(function.parameters)
     call = _Call(name, function, positional)
     for operand in first:
-        _place(parser, call, operand)
+        _assign(parser, call, operand)
     parser.take("(")
     while parser.peek() != ")":
         _argument(parser, call)
@@ -68,10 +68,10 @@ def _argument(parser: ExpressionParser, call: _Call) -> None:
         raise parser.fault("a positional argument follows a named argument")
     if len(call.given) >= call.positional and not call.tail:
         raise _too_many(parser, call)
-    _place(parser, call, parser.expression())
+    _assign(parser, call, parser.expression())
 
 
-def _place(parser: ExpressionParser, call: _Call, argument: ExpressionNode) -> None:
+def _assign(parser: ExpressionParser, call: _Call, argument: ExpressionNode) -> None:
     """Assign an argument to the next parameter; a spread parameter takes all that follow."""
     if call.tail:
         call.tail.append(argument)

@@ -13,7 +13,7 @@ from nncdbg.engine.expression.reductions import accumulator, array_of, axes_of
 from nncdbg.engine.graph import Array
 
 
-def _plain(name: str) -> Callable[..., Any]:
+def _elementwise(name: str) -> Callable[..., Any]:
     function = getattr(np, name)
     return lambda x: function(number(x))
 
@@ -94,7 +94,7 @@ _CLOSE = ("a", "b", "rtol", "atol", "equal_nan")
 
 ELEMENTWISE: dict[str, Function] = {
     **{
-        name: Function(("x",), 1, _plain(name), help)
+        name: Function(("x",), 1, _elementwise(name), help)
         for name, help in {
             "abs": "the absolute value",
             "sign": "-1, 0 or 1",

@@ -157,7 +157,7 @@ def scan_nodes(
     after: list[Node] = []
     for index in range(stacked):
         place = carried + index
-        results[place], fixes = _placed(results[place], out_axes[index], reverse[index], names, title)
+        results[place], fixes = _oriented(results[place], out_axes[index], reverse[index], names, title)
         after += fixes
     loop = Node("while", (times, *inputs[:carried]), tuple(results), subgraphs=(body,))
     return [*before, loop, *after]
@@ -247,7 +247,7 @@ def _slices(
     return nodes, Value(counter, _INDEX)
 
 
-def _placed(value: Value, axis: int, reverse: int, names: _Names, title: str) -> tuple[Value, list[Node]]:
+def _oriented(value: Value, axis: int, reverse: int, names: _Names, title: str) -> tuple[Value, list[Node]]:
     """Return the loop's output for `value`, and the statements that reverse it or move its axis."""
     if not value.name or not (axis or reverse):
         return value, []

@@ -284,14 +284,14 @@ class GraphInference(TypeRules):
                     results = self.results(node, types)
                 self._define(node, results, known)
             except NncdbgError as error:
-                raise self._placed(path, pc, error) from error
+                raise self._with_statement(path, pc, error) from error
         try:
             self.path = path
             self._end(graph, scope)
         except NncdbgError as error:
-            raise self._placed(path, len(graph.nodes), error) from error
+            raise self._with_statement(path, len(graph.nodes), error) from error
 
-    def _placed(self, path: Path, pc: int, error: NncdbgError) -> NncdbgError:
+    def _with_statement(self, path: Path, pc: int, error: NncdbgError) -> NncdbgError:
         return error if error.excerpt is not None else self._complain(path, pc, error)
 
     def _define(self, node: Node, results: Types, known: dict[str, Type | None]) -> None:

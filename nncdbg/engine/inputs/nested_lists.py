@@ -23,7 +23,7 @@ def ragged(data: Any) -> str:
         length = _length(item)
         for path, other in others:
             if (wrong := _length(other)) != length:
-                return f"a ragged list: {_words(first, length)}, {_words(path, wrong)}"
+                return f"a ragged list: {_item_count(first, length)}, {_item_count(path, wrong)}"
         if not length or len(level) * length > _MOST:
             return "a ragged list"
         level = [((*path, index), each) for path, item in level for index, each in enumerate(item)]
@@ -35,6 +35,6 @@ def _length(item: Any) -> int | None:
     return len(item) if isinstance(item, (list, tuple)) or np.ndim(item) else None
 
 
-def _words(path: tuple[int, ...], length: int | None) -> str:
+def _item_count(path: tuple[int, ...], length: int | None) -> str:
     items = "is a single item" if length is None else f"has {length} item{'s' * (length != 1)}"
     return f"{list(path)} {items}"

@@ -131,7 +131,7 @@ class Heap:
         block.freed = after
         self.live_bytes -= block.span
         hole = Hole(block.number, block.segment, block.start, block.span, [block])
-        index = bisect_left(self._holes, (block.number, block.start), key=_place)
+        index = bisect_left(self._holes, (block.number, block.start), key=_hole_start)
         self._holes.insert(index, hole)
         self._join(index)
         self._join(index - 1)
@@ -165,5 +165,5 @@ def _succeeds(block: MemoryBlock, grave: MemoryBlock) -> bool:
     return True
 
 
-def _place(hole: Hole) -> tuple[int, int]:
+def _hole_start(hole: Hole) -> tuple[int, int]:
     return hole.number, hole.start

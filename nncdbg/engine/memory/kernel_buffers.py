@@ -9,7 +9,7 @@ import numpy as np
 
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Array
-from nncdbg.engine.memory.proof import OTHER_FILL, UNWRITTEN, bytes_of, words
+from nncdbg.engine.memory.proof import OTHER_FILL, UNWRITTEN, bytes_of, misread_message
 from nncdbg.stats.inspection import fill, is_pattern
 
 _READ_SCRATCH = "read uninitialized memory from xp.empty: {count} of {size} elements of %{name} are wrong"
@@ -116,10 +116,10 @@ def _same(one: Array, other: Any) -> bool:
 def _compared(binding: Binding, index: int, first: Array, second: Any) -> str | None:
     everything = np.ones(first.size, bool)
     if not isinstance(second, np.ndarray) or (first.shape, first.dtype) != (second.shape, second.dtype):
-        return words(binding, index, first, everything, _READ_SCRATCH)
+        return misread_message(binding, index, first, everything, _READ_SCRATCH)
     one, two = bytes_of(first), bytes_of(second)
     left = is_pattern(first).reshape(-1) & (two == _other_fill(first)).all(axis=1)
     depends = (one != two).any(axis=1) & ~left
     if left.any():
-        return words(binding, index, first, left, UNWRITTEN)
-    return words(binding, index, first, depends, _READ_SCRATCH) if depends.any() else None
+        return misread_message(binding, index, first, left, UNWRITTEN)
+    return misread_message(binding, index, first, depends, _READ_SCRATCH) if depends.any() else None

@@ -47,14 +47,14 @@ class LeanAllocation(DebugAllocation):
         return execute
 
     def _looking(self, binding: Binding) -> Execute:
-        kernel, unwritten, look = binding.kernel, self.unwritten.by_id, self._look
+        kernel, unwritten, report = binding.kernel, self.unwritten.by_id, self._report_nonfinite
 
         def execute_one(*inputs: Any) -> Any:
             if unwritten:
                 self._check_reads(binding, inputs)
             result = kernel(*inputs)
             if not is_finite(result):
-                look(binding, inputs, 0, result)
+                report(binding, inputs, 0, result)
             return result
 
         def execute_several(*inputs: Any) -> Any:
@@ -63,12 +63,12 @@ class LeanAllocation(DebugAllocation):
             results = kernel(*inputs)
             for index, result in enumerate(results):
                 if not is_finite(result):
-                    look(binding, inputs, index, result)
+                    report(binding, inputs, index, result)
             return results
 
         return execute_several if binding.several else execute_one
 
-    def _look(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> None:
+    def _report_nonfinite(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> None:
         """Report NaN and Inf in a result."""
         for flag, kind in ((NAN, "nan"), (INF, "inf")):
             if flag & self.watched and holds(result, kind):

@@ -78,13 +78,13 @@ def problems(
     """
     for root in codes:
         if root.parent is None and root.formula is None:
-            found = list(_placed(plan, root, needed))
+            found = list(_planned_values(plan, root, needed))
             for value in found:
                 yield from _of_one(plan, value, line)
             yield from _overlaps(found)
 
 
-def _placed(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) -> Iterator[PlannedValue]:
+def _planned_values(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) -> Iterator[PlannedValue]:
     times = Times(root)
     for code in sorted(walk(root), key=lambda each: times.spans[each][0]):
         captured = {inner for _, inner in code.captures}

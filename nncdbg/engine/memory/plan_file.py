@@ -124,7 +124,7 @@ def parse_plan(content: bytes | str, program: Program, source: str = "the plan")
     if document.alignment < 1:
         raise UsageError(f"{source}: the alignment cannot be {document.alignment}", hint="use 1 byte or more")
     entries = _Names(program, source).resolve(document.graphs)
-    places = {site: _place(site, entries, source) for site in entries}
+    places = {site: _resolved(site, entries, source) for site in entries}
     return PlacedPlan(places, document.alignment, source)
 
 
@@ -236,7 +236,7 @@ def _near(word: str, known: Any, sigil: str) -> str:
     return f"did you mean {sigil}{near[0]}?" if near else ""
 
 
-def _place(site: Site, entries: Mapping[Site, PlanEntry], source: str) -> PlannedBuffer:
+def _resolved(site: Site, entries: Mapping[Site, PlanEntry], source: str) -> PlannedBuffer:
     """Resolve the bytes of a value through its aliases."""
     entry, root, seen = entries[site], site, {site}
     offset, size = entry.offset, entry.size

@@ -34,9 +34,9 @@ def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | Non
     depends = suspect & ~left & (bytes_of(buffer) != bytes_of(second)).any(axis=1)
     if depends.any():
         template = "read %{name}'s buffer before writing it: {count} of {size} elements are wrong"
-        return words(binding, 0, buffer, suspect, template)
+        return misread_message(binding, 0, buffer, suspect, template)
     if left.any():
-        return words(binding, 0, buffer, left, UNWRITTEN)
+        return misread_message(binding, 0, buffer, left, UNWRITTEN)
     return None
 
 
@@ -51,7 +51,7 @@ def bytes_of(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.itemsize)
 
 
-def words(binding: Binding, output: int, buffer: Array, wrong: Array, template: str) -> str:
+def misread_message(binding: Binding, output: int, buffer: Array, wrong: Array, template: str) -> str:
     """Format a message about the elements `wrong` (bool[elements]) of a result, with the first index."""
     places = np.flatnonzero(wrong)
     where = [int(i) for i in np.unravel_index(int(places[0]), buffer.shape)]

@@ -283,19 +283,19 @@ class ReusingAllocation(InspectedAllocation):
     def _freed_again(self, block: MemoryBlock, first: Statement, second: Statement) -> None:
         words = (
             f"%{block.owner.value}'s memory is freed twice: "
-            f"after {self._place(first)} and after {self._place(second)}"
+            f"after {self._described(first)} and after {self._described(second)}"
         )
         self.report(Finding("guard", second, words, (), None, first))
 
     def _fate(self, block: MemoryBlock) -> str:
-        parts = [] if block.freed is None else [f"freed after {self._place(block.freed)}"]
+        parts = [] if block.freed is None else [f"freed after {self._described(block.freed)}"]
         if block.successor is not None:
             statement = block.successor.statement
             place = f"{verb(statement)}, line {self._line(statement.code, statement.pc)}"
             parts.append(f"reused by %{block.successor.value} ({place})")
         return " and ".join(parts)
 
-    def _place(self, statement: Statement) -> str:
+    def _described(self, statement: Statement) -> str:
         """Describe a statement: `%y = Relu (line 3)`."""
         code, pc = statement.code, statement.pc
         outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()

@@ -59,7 +59,7 @@ class Catches:
         """
         for kind in self._kinds_of(finding):
             if kind in self.conditions:
-                yield replace(finding, kind=kind, detail=self._words(kind, finding)), self.conditions[kind]
+                yield replace(finding, kind=kind, detail=self._detail(kind, finding)), self.conditions[kind]
 
     def _kinds_of(self, finding: Finding) -> Sequence[str]:
         if finding.kind not in ("nan", "inf"):
@@ -73,7 +73,7 @@ class Catches:
         exact = op is not None and op.gives_exact_infinity(inputs)
         return ("inf",) if exact or any(holds(value, "nan") for value in inputs) else ("overflow", "inf")
 
-    def _words(self, kind: str, finding: Finding) -> str:
+    def _detail(self, kind: str, finding: Finding) -> str:
         if finding.detail:
             return finding.detail
         node = finding.binding.code.nodes[finding.binding.pc]

@@ -53,11 +53,11 @@ class DeviceObserver(Observer):
         self._row = backend.to_device(np.full(COLUMNS, np.nan))
         """Destination of the statistics of a result without a log."""
 
-    def _look(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
+    def _inspect(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
         if result is None or isinstance(result, (list, tuple, np.ndarray, np.generic)):
             if self._device_log is not None:
                 self._device_log.written.discard(self._device_log.positions.written & MASK)
-            super()._look(binding, inputs, index, result)
+            super()._inspect(binding, inputs, index, result)
             return
         row = self._row
         if self._device_log is not None:

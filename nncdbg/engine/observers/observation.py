@@ -47,7 +47,7 @@ class Observer:
             result = execute(*inputs)
             found = cells.get(type(result))
             if found is None:
-                self._look(binding, inputs, 0, result)
+                self._inspect(binding, inputs, 0, result)
                 return result
             cell, address, compiled = found
             cell[0] = result
@@ -68,12 +68,12 @@ class Observer:
         def observed(*inputs: Any) -> Any:
             results = execute(*inputs)
             for index, result in enumerate(results):
-                self._look(binding, inputs, index, result)
+                self._inspect(binding, inputs, index, result)
             return results
 
         return observed
 
-    def _look(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
+    def _inspect(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
         if not isinstance(result, (np.ndarray, np.generic)) or result.dtype.hasobject:
             return
         number = -1
@@ -88,7 +88,7 @@ class Observer:
         found = result.__array_interface__
         # The address of a NumPy scalar is that of a copy.
         if compiled is None or isinstance(result, np.generic) or not result.flags.carray or found["strides"]:
-            flags = self._look_plainly(result, number)
+            flags = self._inspect_plainly(result, number)
         else:
             row = self.log.address + number * ROW_BYTES if self.log is not None else 0
             flags = compiled(found["data"][0], result.size, 0, row)
@@ -100,7 +100,7 @@ class Observer:
             if flags & flag & self.watched:
                 self.report(Finding(kind, binding, "", inputs, index, result=result))
 
-    def _look_plainly(self, result: Any, number: int) -> int:
+    def _inspect_plainly(self, result: Any, number: int) -> int:
         """Do the work of the compiled pass, for any strides."""
         summary = summarize(result)
         if self.log is not None:

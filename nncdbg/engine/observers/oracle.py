@@ -136,7 +136,7 @@ class MicroCheck:
             site = ValueSite(value.name, binding.node.op, str(type_of(host)), None, "", (), "", 0)
             match = measure(site, site, "place", (host, wanted), Tolerance())
             if match.diverges:
-                detail = _words(match)
+                detail = _disagreement(match)
                 # A copy, because the buffer may be reused.
                 kernel = np.array(host) if isinstance(host, np.ndarray) else host
                 self.disagreement = Disagreement(
@@ -146,7 +146,7 @@ class MicroCheck:
                 return
 
 
-def _words(match: Match) -> str:
+def _disagreement(match: Match) -> str:
     name, op = match.a.value, match.a.op
     start = f"%{name}: the kernel of {op} and its micro program disagree"
     if match.elements is None:

@@ -190,17 +190,15 @@ _EXTREME: dict[str, Any] = {"vjp": gradients.reduced_extreme, **_EMPTY}
 
 _declare("ReduceSum", _sum, "The sum", 13, vjp=gradients.reduced_sum, cause="reductions.total")
 _declare("ReduceMean", _mean, "The mean", formula=_mean_formula, cause="reductions.mean")
-_words = "The greatest element, NaN if one is NaN,"
-_declare(
-    "ReduceMax", _greatest, _words, influence=REDUCED_TO_GREATEST, cause="reductions.greatest", **_EXTREME
-)
-_words = "The least element, NaN if one is NaN,"
-_declare("ReduceMin", _least, _words, influence=REDUCED_TO_LEAST, cause="reductions.least", **_EXTREME)
+_doc = "The greatest element, NaN if one is NaN,"
+_declare("ReduceMax", _greatest, _doc, influence=REDUCED_TO_GREATEST, cause="reductions.greatest", **_EXTREME)
+_doc = "The least element, NaN if one is NaN,"
+_declare("ReduceMin", _least, _doc, influence=REDUCED_TO_LEAST, cause="reductions.least", **_EXTREME)
 _declare("ReduceProd", _product, "The product", cause="reductions.reduced_product")
 _declare("ReduceL1", _l1, "The sum of absolute values", cause="reductions.total_of_sizes")
 _declare("ReduceL2", _l2, "The root of the sum of squares", cause="reductions.total_of_squares")
-_words = "The logarithm of the sum"
-_declare("ReduceLogSum", _log_sum, _words, cause="reductions.logarithm_of_sum", **_EMPTY)
+_doc = "The logarithm of the sum"
+_declare("ReduceLogSum", _log_sum, _doc, cause="reductions.logarithm_of_sum", **_EMPTY)
 _declare(
     "ReduceLogSumExp",
     _log_sum_exp,

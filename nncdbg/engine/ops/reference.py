@@ -134,7 +134,7 @@ class _Statement:
             self._evaluators[types] = self._evaluator(types), self._result_types(types)
         evaluator, wanted = self._evaluators[types]
         feeds = {f"input_{index}": value for index, value in enumerate(inputs) if value is not None}
-        plain = map(_plain, evaluator.run(None, feeds))
+        plain = map(_converted, evaluator.run(None, feeds))
         results = tuple(self._typed(result, known) for result, known in zip(plain, wanted, strict=True))
         return results[0] if len(results) == 1 else results
 
@@ -197,12 +197,12 @@ def _element(value: Any) -> Type | None:
     return TensorType(name_of(value.dtype))
 
 
-def _plain(result: Any) -> Any:
+def _converted(result: Any) -> Any:
     """Convert a result to the value types of nncdbg: text as objects, sequences as lists."""
     if result is None:
         return None
     if isinstance(result, (list, tuple)):
-        return [_plain(item) for item in result]
+        return [_converted(item) for item in result]
     if hasattr(result, "todense") or isinstance(result, dict):
         raise RunError(f"onnx.reference returned a {type(result).__name__}, not a tensor or sequence")
     array = np.asarray(result)

@@ -136,7 +136,7 @@ class Control:
         self._destination = sites
         try:
             with self.traps.heeding(heed):
-                return self._go(lambda: self._place() in sites(), "goto", sites())
+                return self._go(lambda: self._position() in sites(), "goto", sites())
         finally:
             self._destination = None
 
@@ -173,7 +173,7 @@ class Control:
     def proceed(self, journey: Journey) -> Stop:
         """Continue an interrupted forward command from the current place of the program."""
         arrived, reason, places = journey
-        if arrived is not None and self._place() in places and arrived():
+        if arrived is not None and self._position() in places and arrived():
             return self.here(reason)
         return self._go(arrived, reason, places)
 
@@ -201,7 +201,7 @@ class Control:
     def _log(self, judged: Judged) -> None:
         self.said(self.judge.message(judged))
 
-    def _place(self) -> tuple[Code, int]:
+    def _position(self) -> tuple[Code, int]:
         frame = self.machine.frames[-1]
         return frame.code, frame.pc
 

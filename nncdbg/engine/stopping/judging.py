@@ -107,7 +107,7 @@ class Judge:
             if judged.breakpoint.temporary:
                 self.traps.remove(judged.breakpoint.number)
         begins = frame.pc == 0
-        detail = "; ".join(": ".join(filter(None, (_headline(j), _words(j, begins)))) for j in due)
+        detail = "; ".join(": ".join(filter(None, (_headline(j), _description(j, begins)))) for j in due)
         reason = "data" if first.breakpoint.after_writes else "breakpoint"
         pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
         return self.describe(
@@ -233,7 +233,7 @@ def _headline(judged: Judged) -> str:
     return f"breakpoint {judged.breakpoint.number}, {judged.breakpoint}"
 
 
-def _words(judged: Judged, begins: bool) -> str:
+def _description(judged: Judged, begins: bool) -> str:
     """Describe a breakpoint beyond its place and condition; `begins`: its block is about to begin."""
     found = judged.breakpoint
     behind = judged.after and not begins and not found.after_writes and found.condition is not None

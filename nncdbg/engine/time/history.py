@@ -137,8 +137,8 @@ class History:
         frame = machine.frames[-1]
         transfer = machine.last_transfer
         if transfer is not None:
-            return _stands(*transfer.needed())
-        return _stands(frame.slots, frame.code.reads(frame.pc - 1))
+            return _is_present(*transfer.needed())
+        return _is_present(frame.slots, frame.code.reads(frame.pc - 1))
 
     def _take_back_from(self, tick: int, depth: int | None = None) -> None:
         """Undo the edits in effect made at `tick` or later, in the frames below `depth`."""
@@ -255,7 +255,7 @@ class History:
             return there.frames[-1].slots if there.tick == self.machine.tick else None
         frame, depth = self.machine.frames[-1], len(self.machine.frames) - 1
         wanted = (*frame.code.operands[pc], *frame.code.result_slots(pc))
-        if _stands(frame.slots, wanted):
+        if _is_present(frame.slots, wanted):
             return frame.slots
         slots = frame.slots.copy()
         for slot in wanted:
@@ -323,5 +323,5 @@ def _unreported(edits: Sequence[Edit], again: bool) -> None:
     """Ignore the edits: the default listener."""
 
 
-def _stands(slots: Sequence[Any], wanted: Iterable[int]) -> bool:
+def _is_present(slots: Sequence[Any], wanted: Iterable[int]) -> bool:
     return all(slots[slot] is not EVICTED for slot in wanted)

@@ -174,7 +174,7 @@ def _finding(track: Track, known: Recorded, gate: Threshold, change: float, fact
         track.site,
         inputs=(Operand(f"{track.site.value} (good)", None, known.summary),),
         stats=track.summary,
-        evidence=f"{fact}{size}; {gate.words()}",
+        evidence=f"{fact}{size}; {gate.clause()}",
         hint=MEASURES["change"].hint,
         actual=change,
         threshold=gate.limit,

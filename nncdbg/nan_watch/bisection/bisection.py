@@ -145,7 +145,7 @@ class Bisection:
         for name, wanted in self._wanted.items():
             match = measure(NOWHERE, NOWHERE, "name", (wanted, outputs.get(name)), self.tolerance)
             if match.excess.factor > worst.factor:
-                worst = Outcome(match.excess.factor, _words(name, match))
+                worst = Outcome(match.excess.factor, _difference(name, match))
         return worst
 
     # -- the wide run -------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def _results(frame: Frame, pc: int) -> list[Any]:
     return frame.code.results_of(pc, frame.slots)
 
 
-def _words(name: str, match: Match) -> str:
+def _difference(name: str, match: Match) -> str:
     if match.excess.where is None and match.detail:
         return f"the output %{name} is {match.detail}"
     if not np.isfinite(match.excess.factor) and match.elements is not None:

@@ -143,7 +143,7 @@ class Threshold:
             return f"{100 * quantity:.4g} %"
         return f"{quantity:.6g}"
 
-    def words(self) -> str:
+    def clause(self) -> str:
         """Return the gate with its limit and side, as the end of a sentence."""
         return f"the gate {self} fails at or {'above' if self.above else 'below'} {self.shown(self.limit)}"
 

@@ -66,7 +66,7 @@ def _finding(track: Track, trip: Trip) -> WatchFinding:
         iteration=trip.iteration,
         inputs=trip.inputs,
         stats=trip.stats,
-        evidence=f"{trip.fact}; {worst}{gate.words()}",
+        evidence=f"{trip.fact}; {worst}{gate.clause()}",
         hint=MEASURES[gate.kind].hint,
         actual=trip.worst,
         threshold=gate.limit,

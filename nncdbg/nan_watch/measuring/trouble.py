@@ -109,7 +109,7 @@ class Trouble:
             results = execute(*inputs)
             if not self._debugger.timeline.replaying:
                 for index, result in enumerate(results if binding.several else (results,)):
-                    self._look(spot, inputs, index, result)
+                    self._measure_result(spot, inputs, index, result)
             return results
 
         return measured
@@ -127,7 +127,7 @@ class Trouble:
         }
         return _Spot(binding, tuple(chosen), frozenset(constants), binding.op.content is not Content.MOVED)
 
-    def _look(self, spot: _Spot, inputs: Sequence[Any], index: int, result: Any) -> None:
+    def _measure_result(self, spot: _Spot, inputs: Sequence[Any], index: int, result: Any) -> None:
         dtype = _float_name(result)
         if dtype is None or not result.size:
             return

@@ -100,11 +100,11 @@ def _taken(case: ReducedCase, axes: Sequence[tuple[str, int]], indices: Sequence
 def _simpler(case: ReducedCase, attempt: Try) -> ReducedCase:
     """Replace tensors with zeros or ones where the finding remains, else single elements with zeros."""
     for name in _data(case):
-        case = _plain(case, name, attempt) or _sparse(case, name, attempt)
+        case = _zeros_or_ones(case, name, attempt) or _sparse(case, name, attempt)
     return case
 
 
-def _plain(case: ReducedCase, name: str, attempt: Try) -> ReducedCase | None:
+def _zeros_or_ones(case: ReducedCase, name: str, attempt: Try) -> ReducedCase | None:
     array = _data(case)[name]
     for make in (np.zeros_like, np.ones_like):
         plain: Any = make(array)

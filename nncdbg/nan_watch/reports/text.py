@@ -50,13 +50,13 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
         if not full:
             yield Text()
             passing = [*group]
-            shown = _words(watched, passing[-1][1].site.line)
+            shown = _fitting(watched, passing[-1][1].site.line)
             yield from (Text(shown(words), "dim") for words in in_passing(passing, report))
             continue
         for number, finding in group:
             yield Text()
             style = "bold red" if finding.trips else "bold"
-            shown = _words(watched, finding.site.line)
+            shown = _fitting(watched, finding.site.line)
             yield Text(f"{number}. ", "dim").append(shown(headline(finding)), style)
             for line in explanation(finding, report, watched):
                 yield _styled(shown(line))
@@ -67,10 +67,10 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
         yield Text(words, "dim")
 
 
-def _words(watched: Watched, line: int | None) -> Callable[[str], str]:
+def _fitting(watched: Watched, line: int | None) -> Callable[[str], str]:
     """Return a function that fits sentences about the statement on a line to the screen."""
     screen = watched.screen
-    return (lambda text: text) if screen is None else lambda text: screen.words(text, line)
+    return (lambda text: text) if screen is None else lambda text: screen.sentence(text, line)
 
 
 def _failures(report: Report) -> Iterator[str]:

@@ -40,7 +40,7 @@ class OpSupport:
     block: bool
     """The op contains graphs, and is printed as `if`, `while` or a call."""
 
-    def words(self) -> list[str]:
+    def support(self) -> list[str]:
         marks = {
             "kernel": self.kernel,
             "in place": self.in_place,
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     width = max(len(entry.name) for entry in table)
     for entry in table:
         versions = ",".join(map(str, entry.since))
-        print(f"{entry.name:<{width}}  {versions:<12}  {', '.join(entry.words())}")
+        print(f"{entry.name:<{width}}  {versions:<12}  {', '.join(entry.support())}")
     return 0
 
 
@@ -147,7 +147,7 @@ def _print_one(name: str, *, as_json: bool) -> None:
         return
     found = op_signature(name, version)
     print(label(replace(found, attributes=())) if found is not None else f"{name}(...)")
-    print(f"  {', '.join(entry.words())}; since {', '.join(map(str, entry.since))}")
+    print(f"  {', '.join(entry.support())}; since {', '.join(map(str, entry.since))}")
     print(f"  gradient: {_gradient(entry)}")
     if found is None:
         return
@@ -181,7 +181,7 @@ def _fields(signature: Schema | None) -> dict[str, Any]:
         "inputs": [_parameter_fields(parameter) for parameter in signature.inputs],
         "outputs": [_parameter_fields(parameter) for parameter in signature.outputs],
         "attributes": {
-            name: {"required": default is REQUIRED, "default": _plain(default)}
+            name: {"required": default is REQUIRED, "default": _json_default(default)}
             for name, default in signature.attributes.items()
         },
         "doc": signature.doc,
@@ -193,7 +193,7 @@ def _parameter_fields(parameter: Parameter) -> dict[str, Any]:
     return {name: getattr(parameter, name) for name in names}
 
 
-def _plain(default: Any) -> Any:
+def _json_default(default: Any) -> Any:
     from nncdbg.engine.ops.schema import REQUIRED
 
     if default is REQUIRED or default is None:

@@ -189,7 +189,7 @@ class NncServer(LanguageServer):
 
         def decorate(handler: _Handler) -> _Handler:
             async def answer(params: Any) -> Any:
-                for document in self._asked(feature_name, params):
+                for document in self._documents_of(feature_name, params):
                     await self.settled(document)
                 found = handler(params)
                 return await found if isawaitable(found) else found
@@ -199,7 +199,7 @@ class NncServer(LanguageServer):
 
         return decorate
 
-    def _asked(self, feature: str, params: Any) -> list[Document]:
+    def _documents_of(self, feature: str, params: Any) -> list[Document]:
         """Return the documents that a request depends on."""
         if feature == types.WORKSPACE_SYMBOL:
             return list(self.documents.values())

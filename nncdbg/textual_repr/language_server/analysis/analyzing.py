@@ -70,7 +70,7 @@ class Analyzer:
         chunks = [
             Chunk(start, p.lines, p.reading, p.types or GraphTypes(), p.signature) for start, p in placed
         ]
-        problems = sorted(_problems(lines, chunks, self._parts, opsets), key=_place)
+        problems = sorted(_problems(lines, chunks, self._parts, opsets), key=_problem_position)
         return Analysis(lines, chunks, opsets, self._prefixes, problems)
 
     def _cut(self, lines: Sequence[str]) -> Generator[None, None, list[tuple[int, _Part]]]:
@@ -152,7 +152,7 @@ def _callees_first(parts: Sequence[_Part], names: Mapping[str, _Part]) -> Iterat
                     yield part
 
 
-def _place(problem: Problem) -> tuple[int, int]:
+def _problem_position(problem: Problem) -> tuple[int, int]:
     return problem.span.line, problem.span.start
 
 

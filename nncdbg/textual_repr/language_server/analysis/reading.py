@@ -134,7 +134,7 @@ class GraphReader(TextParser):
     def _line(self, index: int) -> None:
         """Parse one line, and end the stretch before or with it."""
         text, block = self.lines[index], self.block
-        entry = self.memory.entries.get(text) or self._plain(text)
+        entry = self.memory.entries.get(text) or self._fast_parsed(text)
         flaws, commented = len(self.problems), bool(self.comment)
         self.around.append(block)
         if entry is not None and block is not None and not block.end:
@@ -150,7 +150,7 @@ class GraphReader(TextParser):
         elif index + 1 - self.first == MOST:
             self._gather(index + 1)
 
-    def _plain(self, text: str) -> StatementEntry | None:
+    def _fast_parsed(self, text: str) -> StatementEntry | None:
         """Parse a line with the fast path of the parser."""
         found = plain_statement(text, self.prefixes)
         if found is None:

@@ -223,7 +223,7 @@ def operations(target: CompletionTarget, *, constants: bool = True) -> Iterator[
         if found is not None and analysis.chunk_at(target.place.line).name != name:
             text = f"@{name_text(name)}"
             yield target.item(
-                text, _Kind.Function, label(found), rank=1, order=order, snippet=f"{_plain(text)}($0)"
+                text, _Kind.Function, label(found), rank=1, order=order, snippet=f"{_escaped(text)}($0)"
             )
     if target.sigil:
         return
@@ -239,7 +239,7 @@ def operations(target: CompletionTarget, *, constants: bool = True) -> Iterator[
             _op_label(name, version),
             rank=4,
             order=order,
-            snippet=f"{_plain(text)}($0)",
+            snippet=f"{_escaped(text)}($0)",
             data=data,
         )
 
@@ -252,7 +252,7 @@ def _op_label(name: str, version: int) -> str:
     return f"({inputs}) -> ({outputs})"
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     """Escape the snippet syntax in a text."""
     return re.sub(r"([\\$}])", r"\\\1", text)
 
@@ -320,7 +320,7 @@ def attribute_values(
     if attribute.default is not None:
         offered[attribute.default] = "the default"
     if attribute.kind == "STRING":
-        offered.update((quote(word), "") for word in _words(attribute) if quote(word) not in offered)
+        offered.update((quote(word), "") for word in _listed_values(attribute) if quote(word) not in offered)
     elif attribute.kind == "INT":
         offered = {**offered, **_integers(attribute, call, analysis, line)}
     for order, (text, detail) in enumerate(offered.items()):
@@ -330,7 +330,7 @@ def attribute_values(
 _quoted = re.compile(r"[`'\"]+([A-Za-z_][A-Za-z0-9_]*)[`'\"]+|\b([A-Z][A-Z_]{3,})\b")
 
 
-def _words(attribute: AttributeFormal) -> list[str]:
+def _listed_values(attribute: AttributeFormal) -> list[str]:
     """Return the words listed in ONNX's description, the only place that contains them."""
     found = (match[1] or match[2] for match in _quoted.finditer(attribute.doc))
     return [word for word in dict.fromkeys(found) if len(word) > 1 and word not in (attribute.name, "ONNX")]

@@ -55,14 +55,14 @@ def register(server: NncServer) -> None:
         token = place.analysis.token_at(place.line, place.column) if place is not None else None
         if place is None or token is None:
             return None
-        words = _words(place, token)
+        words = _hover_text(place, token)
         if words is None:
             return None
         content = types.MarkupContent(types.MarkupKind.Markdown, words)
         return types.Hover(content, place.range(Span(place.line, token.start, token.end)))
 
 
-def _words(place: Place, token: Token) -> str | None:
+def _hover_text(place: Place, token: Token) -> str | None:
     analysis = place.analysis
     if token.kind == "value":
         mention = analysis.mention_at(place.line, token.start)
