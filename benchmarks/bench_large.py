@@ -140,7 +140,7 @@ def opening(write: WriteModel, title: str, folder: Path, runs: int) -> Iterator[
             peers[name].append(process(["-c", SESSION, str(model), level]))
     for name, others in peers.items():
         for index, (what, bar) in enumerate(
-            ((f"{title} to the first stop (s)", BAR_TIME), (f"{title}: peak memory (MiB)", BAR_MEMORY))
+            ((f"{title}: to the first stop (s)", BAR_TIME), (f"{title}: peak memory (MiB)", BAR_MEMORY))
         ):
             mine, theirs = (statistics.median(one[index] for one in some) for some in (ours, others))
             figure = f"{what} / {name}"
@@ -188,7 +188,7 @@ def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         if "open" in (chosen or ["open"]):
             for write, title in MODELS.items():
-                yield from opening(write, f"{OPENED:,} nodes, {title},", Path(folder), min(runs, 3))
+                yield from opening(write, f"{OPENED:,} nodes, {title}", Path(folder), min(runs, 3))
         if "watch" in (chosen or ["watch"]):
             stats.prepare(wait=True)
             yield watching(Path(folder), runs)
