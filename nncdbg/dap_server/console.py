@@ -204,7 +204,7 @@ class Console(Terminal):
             self.session.handle_disconnect()
 
     def close(self) -> None:
-        """Accept no more lines."""
+        """Close the recording, if there is one."""
         if self.recording is not None:
             close_recording(self.recording)
 

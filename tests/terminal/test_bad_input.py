@@ -152,7 +152,7 @@ def test_a_missing_command_file_is_an_error(call: Call) -> None:
 
 BROKEN_GRAPHS = {
     "a cycle": (["%a = Neg(%b)", "%b = Neg(%a)", "%y = Neg(%b)", "return %y"], "%b"),
-    "an undefined value": (["%y = Neg(%nobody)", "return %y"], "%nobody"),  # language: quoted
+    "an undefined value": (["%y = Neg(%undefined)", "return %y"], "%undefined"),
     "a value defined twice": (["%y = Neg(%x)", "%y = Relu(%x)", "return %y"], "%y"),
     "no return": (["%y = Neg(%x)"], "return"),
     "mismatched shapes": (["%y = MatMul(%x, %x)", "return %y"], "MatMul"),
