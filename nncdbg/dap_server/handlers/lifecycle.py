@@ -104,7 +104,7 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
         session.client.say(note)
 
 
-@collector_paused()
+@collector_paused(freeze=True)
 def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]) -> Debuggee:
     """Return the program, stopped on entry.  Raises LoadError, GraphError or UsageError.
 
