@@ -41,9 +41,10 @@ ProgramSource: TypeAlias = "Program | str | os.PathLike[str] | ModelProto"
 def load(
     source: ProgramSource, *, flat: bool = False, stores: Iterable[str | os.PathLike[str]] = ()
 ) -> Program:
-    """Load a program from a file (`.onnx`, `.nnc`) or an `onnx.ModelProto`; return a Program unchanged.
+    """Load a program from a file (`.onnx`, `.nnc`), a program folder or an `onnx.ModelProto`.
 
-    With `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
+    A Program is returned unchanged.  With `flat`, an ONNX model becomes one graph; without it, module scopes
+    become layers that are called.
     Graph text may read weights only below its own folder and the folders in `stores`.
 
     Raises LoadError if the file cannot be read, GraphError if the graph is wrong,
@@ -53,6 +54,11 @@ def load(
         return source
     if isinstance(source, (str, os.PathLike)):
         path = _path_of(source)
+        if path.is_dir():
+            from nncdbg.engine.frontends import program_folder
+
+            if program_folder.is_program_folder(path):
+                return program_folder.load(path)
         frontend = _frontend(path)
         try:
             program: Program = frontend(path, flat=flat, stores=tuple(map(Path, stores)))
