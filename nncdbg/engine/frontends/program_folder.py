@@ -156,7 +156,7 @@ def read_document(folder: Path) -> FolderDocument:
         document = from_json(path.read_bytes(), FolderDocument, str(path))
     except FileNotFoundError:
         raise LoadError(
-            f"{folder} is a folder, but not one that nncdbg wrote: it contains no {DOCUMENT}",
+            f"{folder} is not a folder that nncdbg wrote: it contains no {DOCUMENT}",
             hint="use a model file in the folder (.onnx or .nnc)",
         ) from None
     except OSError as error:

@@ -50,7 +50,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         epilog="exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value differs)",
     )
     add = parser.add_argument
-    add("model", metavar="A", help="a graph: FILE.onnx or FILE.nnc (graph text)")
+    add("model", metavar="A", help="a graph: FILE.onnx, FILE.nnc (graph text), or a folder that nncdbg wrote")
     add("other", metavar="B", nargs="?", help="second graph (default: A with the options that end in -b)")
     add("--golden", metavar="FILE.npz", help="compare with recorded values instead of side B")
     add("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`")
