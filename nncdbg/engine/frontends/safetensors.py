@@ -69,8 +69,9 @@ class SafetensorsStore:
     def read(self, key: str) -> Array:
         """Return the tensor, read-only: a view of the mapped file.  Raises LoadError for an unknown key."""
         type_ = self.type(key)
-        start, end = self._header[key]["data_offsets"]
-        array: Array = self._data[start:end].view(NUMPY[type_.dtype]).reshape(type_.shape)
+        entry = self._known(key)
+        start, end = entry["data_offsets"]
+        array: Array = self._data[start:end].view(NUMPY[type_.dtype]).reshape(entry["shape"])
         if not array.flags.aligned:
             array = array.copy()
             array.flags.writeable = False
