@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.frontends.program_folder import (
-    DOCUMENT,
-    FILES,
-    FORMAT,
-    INPUTS,
-    PROGRAM,
-    README,
-    STORE,
-    FolderDocument,
-    check_inputs,
-)
+from nncdbg.engine.frontends.folder_files import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE
+from nncdbg.engine.frontends.program_folder import FORMAT, FolderDocument, check_inputs
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.frontends.tensor_file import pack, to_json, write_tensors
 from nncdbg.engine.graph import Program
@@ -155,7 +146,6 @@ def _versions(backend: str) -> dict[str, str]:
 
 def _readme(folder: Path, document: FolderDocument) -> str:
     name = folder.name
-    return (
-        "".join(f"{line}\n" for line in (document.title, *document.notes) if line)
-        + f"\nnncdbg {name}          open it\nnncdbg watch {name}    find the first NaN or Inf\n"
-    )
+    described = "".join(f"{line}\n" for line in (document.title, *document.notes) if line)
+    commands = f"nncdbg {name}          open it\nnncdbg watch {name}    find the first NaN or Inf\n"
+    return f"{described}\n{commands}" if described else commands

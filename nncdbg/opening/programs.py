@@ -12,7 +12,8 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.frontends import load
-from nncdbg.engine.frontends.program_folder import ProgramFolder, is_program_folder, open_program_folder
+from nncdbg.engine.frontends.folder_files import is_program_folder
+from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.opening.configuration import RunConfiguration, settings
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.frontends.program_folder import STORE
+from nncdbg.engine.frontends.folder_files import STORE
 from nncdbg.engine.frontends.safetensors import STORABLE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.frontends.tensor_file import key_for

@@ -6,6 +6,8 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from hypothesis import strategies as st
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.frontends.program_folder import FILES, open_program_folder
+from nncdbg.engine.frontends.folder_files import FILES
+from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.engine.frontends.safetensors import STORABLE
 from nncdbg.engine.graph import Graph, Program, Value, type_of
 from nncdbg.opening import folder_writing
@@ -276,6 +279,11 @@ def test_needed_kernels_are_named_and_never_run(tmp_path: Path, command: Command
     assert "nncdbg.load_op_library" in str(nncdbg.Debugger(tmp_path / "f").notes[0])
 
 
+def test_the_text_alone_opens_with_a_note_on_its_folder(step: Path) -> None:
+    assert any(f"open {step} to use them" in note for note in nncdbg.load(step / "program.nnc").notes)
+    assert not nncdbg.load(step).notes
+
+
 # -- writing ---------------------------------------------------------------------------------------
 
 
@@ -321,6 +329,24 @@ def test_a_failed_write_leaves_the_older_folder(
             write_folder(folder, nncdbg.parse(STEP), INPUTS, title="later")
     assert {path.name: path.read_bytes() for path in step.iterdir()} == before
     assert [path.name for path in step.parent.iterdir()] == ["step7"]
+
+
+@pytest.mark.parametrize("at", ["to_json", "write_tensors", "_move"])
+def test_a_killed_writer_leaves_no_partial_folder(step: Path, at: str) -> None:
+    script = f"""
+import os, sys
+import numpy as np
+import nncdbg
+from nncdbg.opening import folder_writing
+
+folder_writing.{at} = lambda *_: os._exit(9)
+program = nncdbg.parse("#nncdbg 1\\ngraph @main(%x: f32[2]) -> (%x) {{\\n  return %x\\n}}\\n")
+folder_writing.write_folder(sys.argv[1], program, {{"x": np.ones(2, np.float32)}})
+"""
+    for folder in (step, step.parent / "new"):
+        assert subprocess.run([sys.executable, "-c", script, str(folder)], check=False).returncode == 9
+    assert open_program_folder(step).document.title == "recorded step 7 of train.py"
+    assert not (step.parent / "new").exists()
 
 
 def test_an_older_folder_returns_if_the_newer_cannot_take_its_place(

@@ -112,8 +112,8 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
 
     `check` is called between the parts of the work; an exception that it raises abandons the launch.
     """
+    from nncdbg.engine.frontends.folder_files import FILES, PROGRAM, is_program_folder
     from nncdbg.engine.frontends.listings import workspace_of
-    from nncdbg.engine.frontends.program_folder import FILES, PROGRAM, is_program_folder
     from nncdbg.opening.programs import open_program
 
     configuration = arguments.configuration()

@@ -14,8 +14,8 @@ from nncdbg.opening.command_line import ArgumentParser, add_model, configuration
 def main(arguments: Sequence[str]) -> int:
     """Write the listing file of a debug session and print its path; graph text is its own listing."""
     from nncdbg.dap_server.sources.listing_file import write_listing
+    from nncdbg.engine.frontends.folder_files import PROGRAM
     from nncdbg.engine.frontends.listings import FOLDER
-    from nncdbg.engine.frontends.program_folder import PROGRAM
     from nncdbg.opening.programs import open_program
 
     parser = ArgumentParser(

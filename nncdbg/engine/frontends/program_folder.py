@@ -22,15 +22,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.frontends.folder_files import DOCUMENT, INPUTS, PROGRAM
 from nncdbg.engine.frontends.tensor_file import TensorEntry, from_builtins, from_json, unpack
 from nncdbg.engine.frontends.text import load as load_text
 from nncdbg.engine.graph import Graph, Program, SavedRun, TensorType
-
-PROGRAM, INPUTS, DOCUMENT, README = "program.nnc", "inputs.safetensors", "nncdbg.json", "README"
-STORE = "data.safetensors"
-"""The store named in the text of the program."""
-
-FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, README)
 
 FORMAT = 1
 
@@ -112,11 +107,6 @@ class ProgramFolder:
         what = f"{found.get('kind')} in %{found.get('value')}, {found.get('op') or 'input'}{within}"
         said = ": ".join(part for part in (found.get("cause"), found.get("evidence")) if part)
         return f"{what}: {said}" if said else what
-
-
-def is_program_folder(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a program folder, damaged or not."""
-    return os.path.lexists(os.path.join(path, DOCUMENT))
 
 
 def open_program_folder(path: Path) -> ProgramFolder:

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.frontends.program_folder import STORE
+from nncdbg.engine.frontends.folder_files import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.graph import (
     Array,
