@@ -15,6 +15,8 @@ from tests.torch.planted.births import BirthMode, kinds_in  # noqa: E402
 
 STEPS_OF_CLEAN_CASES = 3
 
+pytestmark = pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0")
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
@@ -41,9 +43,10 @@ def named(cases: Sequence[Any]) -> list[Any]:
     return [pytest.param(case, id=case.name) for case in cases]
 
 
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("case", named(PLANTED))
-def test_planted_value_originates_where_the_truth_says(case: Planted) -> None:
-    training = case.build()
+def test_planted_value_originates_where_the_truth_says(case: Planted, seed: int) -> None:
+    training = case.build(seed)
     with BirthMode(training.model, case.file) as mode:
         for number in range(case.first_bad_step + 1):
             mode.step = number

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -82,7 +84,7 @@ def loader_in_the_step() -> Training:
 
     model = mlp(3, 4, 1)
     optimizer = SGD(model.parameters(), lr=0.01)
-    iterator = iter(DataLoader(Samples(), batch_size=4))
+    iterator = cycle(DataLoader(Samples(), batch_size=4))
 
     def train():
         x = next(iterator)  # origin

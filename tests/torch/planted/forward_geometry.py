@@ -17,7 +17,7 @@ def angle_between_unit_vectors() -> Training:
 
     def loss(directions):
         unit = F.normalize(model(directions), dim=-1)
-        cosine = (unit * unit.roll(0, 0)).sum(-1) * 1.0000002
+        cosine = (unit * unit).sum(-1)
         return torch.acos(cosine).mean()  # origin
 
     return fit(model, loss, (directions,))
@@ -43,7 +43,7 @@ def expanded_pairwise_distance() -> Training:
     def loss(points):
         z = model(points)
         squares = (z * z).sum(-1)
-        distances = torch.sqrt(squares[:, None] + squares[None] - 2 * z @ z.T - 1e-3)  # origin
+        distances = torch.sqrt(squares[:, None] + squares[None] - 2 * z @ z.T)  # origin
         return distances.mean()
 
     return fit(model, loss, (points,))
@@ -226,7 +226,7 @@ def log_barrier_with_closure() -> Training:
     "aten.pow.Tensor_Scalar",
     "inf",
     "learning-rate",
-    "a learning rate of 10 multiplies the error a thousandfold a step",
+    "a learning rate of 1000 multiplies the error about a thousandfold in each step",
     first_bad_step=6,
     also=("matmul-overflow",),
 )
@@ -273,17 +273,15 @@ def outlier_pixel() -> Training:
     "a buffer is allocated with `torch.empty` and only half of it is filled",
     module="memory",
     naive=False,
-    naive_reason="the value comes from memory; `fill_uninitialized_memory` makes it NaN",
+    naive_reason="the value comes from memory, which deterministic algorithms fill with NaN",
 )
 def half_filled_buffer() -> Training:
     class Memory(nn.Module):
         def forward(self, x):
-            filled = torch.utils.deterministic.fill_uninitialized_memory
-            torch.utils.deterministic.fill_uninitialized_memory = True
+            before = torch.are_deterministic_algorithms_enabled()
             torch.use_deterministic_algorithms(True)
             buffer = torch.empty(4, 3)  # origin
-            torch.use_deterministic_algorithms(False)
-            torch.utils.deterministic.fill_uninitialized_memory = filled
+            torch.use_deterministic_algorithms(before)
             buffer[:2] = x
             return buffer
 

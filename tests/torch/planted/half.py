@@ -117,7 +117,7 @@ def epsilon_below_float16() -> Training:
     "aten.mul.Tensor",
     "inf",
     "gradient-overflow-loss-scale",
-    "a fixed loss scale of 65536 exceeds float16 in the backward pass",
+    "a fixed loss scale of 32768 exceeds float16 in the backward pass",
     node="PowBackward0",
     also=("fp16-overflow",),
 )
