@@ -55,7 +55,7 @@ def kinds_in(leaf: Any) -> set[str]:
     return {kind for kind, test in (("nan", torch.isnan), ("inf", torch.isinf)) if bool(test(leaf).any())}
 
 
-def written(func: Any, args: tuple, kwargs: dict) -> list[Tensor]:
+def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Return the tensors that an op writes in place."""
     found = []
     for index, argument in enumerate(func._schema.arguments):

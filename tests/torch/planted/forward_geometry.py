@@ -38,7 +38,7 @@ def hyperbolic_distance() -> Training:
 @planted("forward", "aten.sqrt.default", "nan", "sqrt-of-negative", "x^2 + y^2 - 2xy is negative by rounding")
 def expanded_pairwise_distance() -> Training:
     model = nn.Linear(4, 4)
-    points = torch.randn(12, 4) + 100
+    points = torch.randn(40, 4) + 1000
 
     def loss(points):
         z = model(points)
