@@ -1,9 +1,9 @@
-"""Names of values and graphs in a recorded program."""
+"""FreeNames of values and graphs in a recorded program."""
 
 from __future__ import annotations
 
 
-class Names:
+class FreeNames:
     """Free names: the wanted one, or with the first free number: ``mm``, ``mm.1``, ``mm.2``."""
 
     def __init__(self) -> None:

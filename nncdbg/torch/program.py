@@ -10,9 +10,9 @@ from typing import Any
 
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.graph import Graph, Location, Node, Program, Value
-from nncdbg.torch.naming import Names
+from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event, Input, Key, Lines
-from nncdbg.torch.statements import Statement, Statements
+from nncdbg.torch.statements import RecordedStatement, RecordedStatements
 
 GRADIENTS, AFTER = "gradients", "after"
 """Between backward pass and optimizer, as clipping; and after the last optimizer."""
@@ -45,7 +45,7 @@ def program_of(
     """
     named = dict(labels)
     _name_losses(events, named)
-    built = Statements(inputs, named)
+    built = RecordedStatements(inputs, named)
     for event in events:
         built.add(event)
     _locate(built.statements)
@@ -69,11 +69,11 @@ def _name_losses(events: Sequence[Event], labels: dict[Key, str]) -> None:
                 labels.setdefault(event.arguments[0], name)
 
 
-def _changed(built: Statements, labels: Mapping[Key, str]) -> dict[str, str]:
+def _changed(built: RecordedStatements, labels: Mapping[Key, str]) -> dict[str, str]:
     """Return the newest values of named memory that statements computed."""
     found: dict[str, str] = {}
     for key, label in labels.items():
-        name = built.current(key)
+        name = built.newest(key)
         if name is not None and name not in built.given:
             found[label] = name
     return found
@@ -82,7 +82,7 @@ def _changed(built: Statements, labels: Mapping[Key, str]) -> dict[str, str]:
 # -- locations ---------------------------------------------------------------------------
 
 
-def _locate(statements: Sequence[Statement]) -> None:
+def _locate(statements: Sequence[RecordedStatement]) -> None:
     """Give each statement its source line; a backward one has the line of the operator that it derives."""
     forward: dict[int, Event] = {}
     for statement in statements:
@@ -116,10 +116,10 @@ def _location(lines: Lines, name: str | None, folder: str) -> Location | None:
 # -- phases ------------------------------------------------------------------------------
 
 
-def _phases(statements: Sequence[Statement]) -> Iterator[tuple[str, list[Statement]]]:
+def _phases(statements: Sequence[RecordedStatement]) -> Iterator[tuple[str, list[RecordedStatement]]]:
     """Yield consecutive statements of one phase, with a unique name: ``forward``, ``backward.2``."""
     runs = [(phase, list(run)) for phase, run in groupby(statements, lambda each: each.event.phase)]
-    names = Names()
+    names = FreeNames()
     numbers: dict[str, int] = {}
     later = [phase for phase, _ in runs]
     for index, (phase, run) in enumerate(runs):
@@ -140,13 +140,13 @@ def _phase_name(phase: str, before: Sequence[str], after: Sequence[str]) -> str:
 
 
 def _phase_graphs(
-    phases: Sequence[tuple[str, list[Statement]]],
-    built: Statements,
+    phases: Sequence[tuple[str, list[RecordedStatement]]],
+    built: RecordedStatements,
     results: Sequence[str],
     classes: Mapping[str, str],
 ) -> dict[str, Graph]:
     """Return the graphs: the entry, which calls the phases, and the graphs of each phase."""
-    names = Names()
+    names = FreeNames()
     names.fresh("main")
     needed = set(results)
     made: list[list[Graph]] = []
@@ -174,11 +174,13 @@ def _phase_graphs(
     return graphs
 
 
-def _scope(statement: Statement) -> ModulePath:
+def _scope(statement: RecordedStatement) -> ModulePath:
     return tuple(module for module in statement.event.modules if module)
 
 
-def _phase_graph(name: str, statements: Sequence[Statement], built: Statements, needed: set[str]) -> Graph:
+def _phase_graph(
+    name: str, statements: Sequence[RecordedStatement], built: RecordedStatements, needed: set[str]
+) -> Graph:
     nodes = tuple(statement.node() for statement in statements)
     defined = {value.name for node in nodes for value in node.outputs if value.name}
     read = dict.fromkeys(operand for node in nodes for operand in node.inputs if isinstance(operand, str))

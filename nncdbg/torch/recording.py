@@ -15,11 +15,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from nncdbg.engine.ops.aten.calls import generator_state
+from nncdbg.engine.backends.torch_calls import generator_state
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
     current_autograd_node,
     free_weak_storage,
+    is_wrapped,
     next_sequence_number,
     sequence_number,
     storage_address,
@@ -155,9 +156,15 @@ class Recorder(DispatchMode):  # type: ignore[misc]
 
     def label(self, tensor: Any, name: str) -> None:
         """Name the memory of a tensor."""
-        if tensor.layout == torch.strided:
+        if tensor.layout == torch.strided and not is_wrapped(tensor):
             self._hold(storage_address(tensor), tensor)
             self.labels.setdefault(key_of(tensor), name)
+
+    def copy_inputs(self) -> None:
+        """Copy the inputs that no operator wrote to, as far as operators read them."""
+        for kept in self.inputs.values():
+            if kept.content is None:
+                copy_content(kept, whole=False)
 
     def release(self) -> None:
         """End the weak references, after which the numbers of storages have no meaning."""
@@ -186,6 +193,8 @@ class Recorder(DispatchMode):  # type: ignore[misc]
                 value = self._read(value, event)
             elif argument.kind is Kind.TENSORS and value is not ABSENT and value is not None:
                 value = [None if each is None else self._read(each, event) for each in value]
+            elif value is None and argument.kind is Kind.TENSOR and not argument.optional:
+                event.opaque = event.opaque or f"its operand {argument.name} is undefined"
             elif isinstance(value, torch.Generator):
                 event.generator = value.device, value.get_state(), None
                 value = ABSENT
@@ -299,15 +308,15 @@ def copy_content(kept: Input, *, whole: bool) -> None:
 
 
 def _start_byte(key: Key) -> int:
-    return key[1] * key[4].itemsize
+    return int(key[1] * key[4].itemsize)
 
 
 def _stop_byte(key: Key) -> int:
     _, offset, size, stride, dtype, _ = key
     if 0 in size:
-        return offset * dtype.itemsize
+        return int(offset * dtype.itemsize)
     last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    return (last + 1) * dtype.itemsize
+    return int((last + 1) * dtype.itemsize)
 
 
 def _written(found: Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
@@ -353,12 +362,10 @@ def _libraries() -> tuple[str, ...]:
     import sysconfig
     from os.path import dirname
 
-    import nncdbg
-
     return (
         "<frozen",
         f"{sysconfig.get_path('stdlib')}/",
-        f"{dirname(nncdbg.__file__)}/",
+        f"{dirname(dirname(__file__))}/",
         f"{dirname(torch.__file__)}/",
     )
 

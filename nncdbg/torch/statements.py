@@ -13,14 +13,15 @@ import numpy as np
 import torch
 
 from nncdbg.engine.graph import Attribute, Location, Node, TensorType, Value
+from nncdbg.engine.ops.aten.internals import schema_of
 from nncdbg.engine.ops.aten.names import READ, RECORDED, VIEW, WRITE
 from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, RANDOM, Kind, NotEncodable, encode
-from nncdbg.torch.naming import Names
-from nncdbg.torch.recording import ABSENT, Event, Input, Key, copy_content
+from nncdbg.torch.naming import FreeNames
+from nncdbg.torch.recording import ABSENT, Event, Input, Key
 
 
 @dataclass(slots=True)
-class Statement:
+class RecordedStatement:
     """One statement, with the event that it comes from."""
 
     op: str
@@ -44,18 +45,18 @@ class _Memory:
 
 
 @dataclass(slots=True)
-class Statements:
+class RecordedStatements:
     """Builds the statements of a recording, in the order of the events."""
 
     inputs: dict[int, Input]
     labels: dict[Key, str]
     """The memory of a parameter, buffer, gradient, moment or loss to its name."""
-    statements: list[Statement] = field(default_factory=list)
+    statements: list[RecordedStatement] = field(default_factory=list)
     given: dict[str, Any] = field(default_factory=dict)
     """The inputs of the program: name to tensor, contiguous and on the CPU."""
     types: dict[str, TensorType] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    _names: Names = field(default_factory=Names)
+    _names: FreeNames = field(default_factory=FreeNames)
     _storage_labels: dict[int, str] = field(init=False)
     _memory: dict[int, _Memory] = field(default_factory=dict)
     _known: dict[Key, tuple[str, int]] = field(default_factory=dict)
@@ -99,13 +100,12 @@ class Statements:
         for key, value in written:
             self._bind_written(key, value.name, event)
 
-    def current(self, key: Key) -> str | None:
-        """Return the name of the newest value of a tensor's memory, None if it was not used."""
+    def newest(self, key: Key) -> str | None:
+        """Return the name of the newest value of a tensor's memory; None if no statement computed it."""
         memory = self._memory.get(key[0])
-        if memory is None:
+        if memory is None or memory.name in self.given:
             return None
-        known = self._known.get(key)
-        return known[0] if known is not None and known[1] == memory.writes else None
+        return self._name(key, self.statements[-1].event)
 
     def value(self, name: str) -> Value:
         return Value(name, self.types.get(name))
@@ -128,7 +128,7 @@ class Statements:
                 attributes[argument.name] = encode(given)
         return operands, attributes
 
-    def _name(self, key: Key, event: Event) -> str:
+    def _name(self, key: Any, event: Event) -> str:
         """Return the name of a tensor's value; a stale view is derived again."""
         number = key[0]
         memory = self._memory.get(number)
@@ -142,8 +142,6 @@ class Statements:
     def _enter_input(self, number: int) -> _Memory:
         """Add the content of a storage to the inputs of the program."""
         kept = self.inputs[number]
-        if kept.content is None:
-            copy_content(kept, whole=False)
         first = next(iter(kept.keys))
         label = self._names.fresh(self._storage_labels.get(number, "input"))
         flat = kept.content
@@ -278,7 +276,7 @@ class Statements:
         attributes: dict[str, Any],
         event: Event,
     ) -> None:
-        self.statements.append(Statement(op, tuple(operands), tuple(outputs), attributes, event))
+        self.statements.append(RecordedStatement(op, tuple(operands), tuple(outputs), attributes, event))
 
 
 def type_of(dtype: torch.dtype, shape: Sequence[int]) -> TensorType:
@@ -293,7 +291,7 @@ def _number_type(number: Any) -> TensorType:
 
 def _local_name(event: Event) -> str:
     """Return a name for a result: the operator's, after the module around it."""
-    local = event.signature.overload._schema.name.partition("::")[2].strip("_")
+    local: str = schema_of(event.signature.overload).name.partition("::")[2].strip("_")
     return f"{event.modules[-1]}.{local}" if event.modules and event.modules[-1] else local
 
 

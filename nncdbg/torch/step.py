@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from nncdbg.engine.backends.torch import host_array
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Program
+from nncdbg.engine.process.collector import collector_paused
 from nncdbg.torch.program import RecordedProgram, program_of
 from nncdbg.torch.recording import Recorder
 
@@ -25,6 +27,7 @@ class RecordedStep:
 
     def __init__(self) -> None:
         self._recorded: RecordedProgram | None = None
+        self._build: Callable[[], RecordedProgram] | None = None
 
     @property
     def program(self) -> Program:
@@ -47,16 +50,18 @@ class RecordedStep:
         return self._complete().notes
 
     def __repr__(self) -> str:
-        if self._recorded is None:
+        if self._build is None:
             return "<RecordedStep, not complete>"
         return f"<RecordedStep {self.program.summary()}>"
 
     def _complete(self) -> RecordedProgram:
-        if self._recorded is None:
+        if self._build is None:
             raise UsageError(
                 "the step is not complete yet",
                 hint="use it after the block of `with nncdbg.torch.record(...)`",
             )
+        if self._recorded is None:
+            self._recorded = self._build()
         return self._recorded
 
 
@@ -66,7 +71,7 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
 
     `model` (one, several, or by name) names parameters, buffers and layers; `optimizer` (one or several)
     names moments and separates its phase.  Operators run as without recording.  If the block raises, the
-    program ends there, and the exception goes on.
+    program ends there, and the exception is raised as usual.
 
     Raises UsageError for a nested recording and for arguments of other types.
     """
@@ -75,6 +80,8 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
     recorder = Recorder()
     with ExitStack() as hooks:
         hooks.callback(recorder.release)
+        # Each event has some objects that stay: the collector would scan all modules for them.
+        hooks.enter_context(collector_paused())
         hooks.callback(lambda: _finish(step, recorder, modules, optimizers))
         for name, tensor in _tensors(modules):
             recorder.parameters[id(tensor)] = name
@@ -91,10 +98,12 @@ def _finish(
     modules: Mapping[str, torch.nn.Module],
     optimizers: Iterable[torch.optim.Optimizer],
 ) -> None:
+    """Complete a step: its program is built on first use, from what was recorded."""
     # Moments that the first step makes, and gradients that a user sets, exist only now.
     _label(recorder, modules, optimizers)
+    recorder.copy_inputs()
     classes = {name: type(module).__name__ for name, module in _submodules(modules) if name}
-    step._recorded = program_of(recorder.events, recorder.inputs, recorder.labels, classes)
+    step._build = partial(program_of, recorder.events, recorder.inputs, recorder.labels, classes)
 
 
 def named_models(model: Models | None) -> dict[str, torch.nn.Module]:

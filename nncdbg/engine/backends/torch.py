@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Call, Execute, Kernels, refusal, way_past
+from nncdbg.engine.backends import Call, Kernels, refusal, way_past
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
-from nncdbg.engine.ops.aten.names import OWN, is_torch
+from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
 
@@ -39,7 +39,9 @@ class Torch:
             fact = f"{call.node.op} has no kernel on torch: it is not an operator of PyTorch"
             return refusal(fact, lambda: way_past(call.node, "use --fallback to run it on NumPy"))
         try:
-            return Kernels(bind_operator(call))
+            from nncdbg.engine.backends.torch_calls import operator_call
+
+            return Kernels(operator_call(call))
         except NncdbgError as error:
             return refusal(error.message, error.hint)
 
@@ -116,12 +118,3 @@ def host_array(value: Any) -> Any:
         return plain.numpy()
     same_size, dtype = viewed
     return plain.view(same_size).numpy().view(dtype)
-
-
-def bind_operator(call: Call) -> Execute:
-    """Return the function of a statement.  Raises GraphError for an unknown operator or a wrong attribute."""
-    from nncdbg.engine.ops.aten.calls import own_operator, prepared
-
-    if call.node.op in OWN:
-        return own_operator(call)
-    return prepared(call)

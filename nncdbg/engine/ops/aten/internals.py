@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode  # noqa: F401
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nncdbg.engine.errors import UsageError
 
 OLDEST, NEWEST = (2, 10), (2, 14)
 """Versions of torch from `OLDEST` on, before `NEWEST`, have all names of this file."""
 
-OpOverload = torch._ops.OpOverload
+DispatchMode: Any = TorchDispatchMode
+OpOverload: Any = torch._ops.OpOverload
 without_dispatch: Any = torch._C._DisableTorchDispatch
 """Context manager: operators called inside skip all dispatch modes and tensor subclasses."""
+
+below_autograd: Any = torch._C._AutoDispatchBelowAutograd
+"""Context manager: operators called inside record nothing for a backward pass, as those below autograd."""
 
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 """Returns the autograd node that runs on this thread, None outside a backward pass."""
@@ -36,6 +40,10 @@ def check_version() -> None:
             f"including, {high}",
             hint="pip install 'torch>=2.10,<2.14'",
         )
+
+
+is_wrapped: Callable[[Any], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+"""Returns whether a tensor stands for a batch or a level of `torch.func`, and so has no memory of its own."""
 
 
 def schema_of(overload: Any) -> Any:

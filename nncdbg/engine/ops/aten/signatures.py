@@ -158,10 +158,10 @@ def signature(name: str) -> Signature | None:
 @cache
 def signature_of(overload: Any) -> Signature:
     """Return the signature of an overload."""
-    schema = schema_of(overload)
-    arguments = tuple(map(_argument, schema.arguments))
+    schema, name = schema_of(overload), name_of(overload)
+    arguments = tuple(_argument(formal, name) for formal in schema.arguments)
     return Signature(
-        name_of(overload),
+        name,
         overload,
         arguments,
         tuple(str(result.real_type) for result in schema.returns),
@@ -170,7 +170,18 @@ def signature_of(overload: Any) -> Signature:
     )
 
 
-def _argument(formal: Any) -> Argument:
+_NOT_DECLARED = {
+    "aten.native_batch_norm.default": ("running_mean", "running_var"),
+    "aten.cudnn_batch_norm.default": ("running_mean", "running_var"),
+    "aten.miopen_batch_norm.default": ("running_mean", "running_var"),
+    "aten.batch_norm_update_stats.default": ("running_mean", "running_var"),
+    "aten.batch_norm_gather_stats.default": ("running_mean", "running_var"),
+    "aten.batch_norm_gather_stats_with_counts.default": ("running_mean", "running_var"),
+}
+"""Arguments that operators write to although their schemas do not say so."""
+
+
+def _argument(formal: Any, operator: str) -> Argument:
     type = str(formal.real_type)
     plain = type.removeprefix("Optional[").removesuffix("]") if type.startswith("Optional[") else type
     kind = Kind.OTHER
@@ -186,7 +197,7 @@ def _argument(formal: Any) -> Argument:
         not formal.has_default_value(),
         formal.default_value if formal.has_default_value() else None,
         formal.kwarg_only,
-        alias is not None and alias.is_write,
+        (alias is not None and alias.is_write) or formal.name in _NOT_DECLARED.get(operator, ()),
     )
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.ops.aten.internals import fast_call
-from nncdbg.engine.ops.aten.names import READ, RECORDED, VIEW
+from nncdbg.engine.ops.aten.internals import below_autograd, fast_call
+from nncdbg.engine.ops.aten.names import OWN, READ, RECORDED, VIEW
 from nncdbg.engine.ops.aten.signatures import (
     COUNT,
     RANDOM,
@@ -73,11 +73,19 @@ def strided_copy(tensor: Any) -> Any:
     return made.copy_(tensor)
 
 
-def prepared(call: Call) -> Execute:
-    """Return an operator's statement as a function of its operands.
+def operator_call(call: Call) -> Execute:
+    """Return a statement of torch's domains as a function of its operands.
+
+    Raises GraphError for an unknown operator and for attributes that do not fit.
+    """
+    return _own_operator(call) if call.node.op in OWN else _operator(call)
+
+
+def _operator(call: Call) -> Execute:
+    """Return the call of an operator as a function of the operands.
 
     It returns the fresh results, then the new values of what the operator writes to, then the state of the
-    generator.  Raises GraphError for an unknown operator and for attributes that do not fit.
+    generator.
     """
     node = call.node
     found = signature(node.op)
@@ -97,18 +105,20 @@ def prepared(call: Call) -> Execute:
 
 
 def _without_gradients(run: Execute, several: bool, count: int) -> Execute:
-    """Return the results that a statement names; no autograd graph is recorded."""
-    no_gradients = torch.no_grad
+    """Return the results that a statement names; no autograd graph is recorded.
+
+    As where they were recorded, operators see that gradients are enabled: some keep more results then.
+    """
 
     def one(*operands: Any) -> Any:
-        with no_gradients():
+        with below_autograd():
             result = run(*operands)
         if isinstance(result, torch.Tensor):
             return result
         return _tensor(result[0] if isinstance(result, (list, tuple)) else result)
 
     def many(*operands: Any) -> list[Any]:
-        with no_gradients():
+        with below_autograd():
             results = [_tensor(each) for each in flat_results(run(*operands))]
         results.extend([None] * (count - len(results)))
         return results[:count]
@@ -133,8 +143,8 @@ def _plan(found: Signature, attributes: Mapping[str, Any], given: int) -> _Plan:
     for argument in found.arguments:
         source, position = _source(argument, attributes, position, given)
         if argument.keyword_only:
-            if source is not None:
-                keywords[argument.name] = source
+            if source is not None or argument.required:
+                keywords[argument.name] = source or _Source()
         else:
             positional.append(source or _Source(constant=argument.default))
     return _Plan(tuple(positional), keywords, position)
@@ -173,9 +183,9 @@ def _simple(found: Signature, plan: _Plan) -> Execute | None:
         return None
     function = fast_call(found.overload)
     constants = [source.constant for source in sources if source.start < 0]
-    defaults = [argument.default for argument in found.arguments if not argument.keyword_only]
+    formal = [argument for argument in found.arguments if not argument.keyword_only]
     # Constants that are the defaults are left out, which makes the call faster.
-    while constants and _same(constants[-1], defaults[sum(tensors) + len(constants) - 1]):
+    while constants and _is_default(constants[-1], formal[sum(tensors) + len(constants) - 1]):
         constants.pop()
     keywords = {name: source.constant for name, source in plan.keywords.items()}
     wanted = sum(tensors)
@@ -191,8 +201,9 @@ def _simple(found: Signature, plan: _Plan) -> Execute | None:
     return run if constants else run_all
 
 
-def _same(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and bool(value == default)
+def _is_default(value: Any, argument: Argument) -> bool:
+    default = argument.default
+    return not argument.required and type(value) is type(default) and bool(value == default)
 
 
 def _general(found: Signature, plan: _Plan) -> Execute:
@@ -254,7 +265,7 @@ def set_generator_state(state: Any, device: torch.device) -> None:
         torch.get_device_module(device).set_rng_state(state, device)
 
 
-def own_operator(call: Call) -> Execute:
+def _own_operator(call: Call) -> Execute:
     """Return the function of one of nncdbg's own operators on tensors."""
     several = call.several
     if call.node.op in (RECORDED, READ):
