@@ -59,7 +59,7 @@ class RecordedStatements:
     _names: FreeNames = field(default_factory=FreeNames)
     _storage_labels: dict[int, str] = field(init=False)
     _memory: dict[int, _Memory] = field(default_factory=dict)
-    _known: dict[Key, tuple[str, int]] = field(default_factory=dict)
+    _known: dict[Any, tuple[str, int]] = field(default_factory=dict)
     """The memory of a tensor to the name of its value, and the number of writes when it was valid."""
     _states: list[tuple[str, Any]] = field(default_factory=list)
     """The states of generators that are known: name and content."""
@@ -128,15 +128,15 @@ class RecordedStatements:
                 attributes[argument.name] = encode(given)
         return operands, attributes
 
-    def _name(self, key: Any, event: Event) -> str:
+    def _name(self, key: Key, event: Event) -> str:
         """Return the name of a tensor's value; a stale view is derived again."""
         number = key[0]
         memory = self._memory.get(number)
         if memory is None:
             memory = self._enter_input(number)
-        known = self._known.get(key)
-        if known is not None and known[1] == memory.writes:
-            return known[0]
+        name, writes = self._known.get(key, ("", -1))
+        if writes == memory.writes:
+            return name
         return self._derive(memory, key, event)
 
     def _enter_input(self, number: int) -> _Memory:
@@ -219,9 +219,9 @@ class RecordedStatements:
 
     def _state(self, content: Any) -> str:
         """Return the name of a generator's state; one that no operator left is an input."""
-        for name, known in reversed(self._states):
-            if torch.equal(known, content):
-                return name
+        known = [name for name, state in self._states if torch.equal(state, content)]
+        if known:
+            return known[-1]
         name = self._names.fresh("random")
         self._give(name, content.cpu())
         self._states.append((name, content))
