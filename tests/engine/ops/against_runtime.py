@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,43 @@ class Row:
     @property
     def named(self) -> list[bool]:
         return [True] * self.outputs if isinstance(self.outputs, int) else list(self.outputs)
+
+
+@cache
+def saturates() -> bool:
+    """Return whether onnxruntime's products of u8 and i8 saturate here, as on x86-64 without VNNI.
+
+    There, each sum of two adjacent products saturates to 16 bits.
+    """
+    a, b = np.full((1, 2), 255, np.uint8), np.full((2, 1), 127, np.int8)
+    (product,) = by_runtime(Row("MatMulInteger", [a, b]))
+    return int(product[0, 0]) != 2 * 255 * 127
+
+
+def by_range(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the rows that are exact on every processor, and those whose products of u8 and i8 may saturate.
+
+    The first list also has each row of the second list with weights of 7 bits.
+    """
+    full = [row for row in rows if _may_saturate(row)]
+    exact = [row for row in rows if not _may_saturate(row)]
+    return [*exact, *map(_with_seven_bits, full)], full
+
+
+def _may_saturate(row: Row) -> bool:
+    tensors = [array for array in row.inputs if array is not None and array.ndim > 1]
+    # A depthwise convolution adds no products of adjacent channels.
+    weights = [array for array in tensors if array.dtype == np.int8 and array.shape[1] > 1]
+    of_u8 = "Dynamic" in row.op or any(array.dtype == np.uint8 for array in tensors)
+    return of_u8 and bool(weights)
+
+
+def _with_seven_bits(row: Row) -> Row:
+    narrow = [
+        array // 2 if array is not None and array.dtype == np.int8 and array.ndim > 1 else array
+        for array in row.inputs
+    ]
+    return replace(row, inputs=narrow, title=f"{row} 7 bits")
 
 
 def model_of(row: Row) -> onnx.ModelProto:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.ops.against_runtime import Row, by_nncdbg, check, program_of
+from tests.engine.ops.against_runtime import Row, by_nncdbg, by_range, check, program_of
 
 pytest.importorskip("onnxruntime")
 
@@ -222,8 +222,17 @@ for interleaved in (0, 1):
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+EXACT, FULL_RANGE = by_range(ROWS)
+
+
+@pytest.mark.parametrize("row", EXACT, ids=str)
 def test_op_agrees_with_onnxruntime(row: Row) -> None:
+    check(row)
+
+
+@pytest.mark.usefixtures("exact_products")
+@pytest.mark.parametrize("row", FULL_RANGE, ids=str)
+def test_full_range_product_agrees_with_onnxruntime(row: Row) -> None:
     check(row)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.ops.against_runtime import Row, check
+from tests.engine.ops.against_runtime import Row, by_range, check
 from tests.engine.ops.test_microsoft_quantized import one, row, whole
 
 pytest.importorskip("onnxruntime")
@@ -100,6 +100,15 @@ for segments, mask in ((True, True), (False, False)):
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+EXACT, FULL_RANGE = by_range(ROWS)
+
+
+@pytest.mark.parametrize("row", EXACT, ids=str)
 def test_op_agrees_with_onnxruntime(row: Row) -> None:
+    check(row)
+
+
+@pytest.mark.usefixtures("exact_products")
+@pytest.mark.parametrize("row", FULL_RANGE, ids=str)
+def test_full_range_product_agrees_with_onnxruntime(row: Row) -> None:
     check(row)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nncdbg.engine.dtypes import NUMPY
-from tests.engine.ops.against_runtime import Row, check
+from tests.engine.ops.against_runtime import Row, by_range, check
 
 pytest.importorskip("onnxruntime")
 
@@ -152,6 +152,15 @@ for dtype in (np.uint8, np.int8):
 ROWS.append(lstm_row(np.int8, per_row=True))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+EXACT, FULL_RANGE = by_range(ROWS)
+
+
+@pytest.mark.parametrize("row", EXACT, ids=str)
 def test_op_agrees_with_onnxruntime(row: Row) -> None:
+    check(row)
+
+
+@pytest.mark.usefixtures("exact_products")
+@pytest.mark.parametrize("row", FULL_RANGE, ids=str)
+def test_full_range_product_agrees_with_onnxruntime(row: Row) -> None:
     check(row)
