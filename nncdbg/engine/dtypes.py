@@ -6,6 +6,7 @@ with NumPy.  ONNX numbers are `TensorProto.DataType` of ONNX 1.23.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -69,11 +70,21 @@ def largest(name: str) -> float:
     return float(ml_dtypes.finfo(NUMPY[name]).max)
 
 
+_REGISTERED: dict[Any, str] = {}
+
+
+def register_dtypes(names: Mapping[Any, str]) -> None:
+    """Register the short names of another library's dtypes, for `name_of`."""
+    _REGISTERED.update(names)
+
+
 def name_of(dtype: Any) -> str:
-    """Return the short name of a NumPy dtype; strings of any width are `str`.
+    """Return the short name of a NumPy or registered dtype; strings of any width are `str`.
 
     Raises KeyError for a dtype that a graph cannot hold, such as a structured one.
     """
+    if not isinstance(dtype, (np.dtype, type)) and dtype in _REGISTERED:
+        return _REGISTERED[dtype]
     resolved = np.dtype(dtype)
     if resolved.kind in "US":
         return "str"

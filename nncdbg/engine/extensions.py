@@ -37,6 +37,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "numpy": "nncdbg.engine.backends.numpy:NumPy",
         "onnxruntime": "nncdbg.engine.backends.onnxruntime:OnnxRuntime",
         "cupy": "nncdbg.engine.backends.cupy:CuPy",
+        "torch": "nncdbg.engine.backends.torch:Torch",
     },
     OPS: {},
     COMMANDS: {},

@@ -52,6 +52,8 @@ from nncdbg.engine.ops import (  # noqa: F401
     softmax,
     windows,
 )
+from nncdbg.engine.ops.aten.names import DOMAINS as TORCH_DOMAINS
+from nncdbg.engine.ops.aten.schemas import TorchSchemas
 from nncdbg.engine.ops.declaration import Op, declared, names
 from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
@@ -60,6 +62,7 @@ from nncdbg.engine.ops.schema import register_schemas, split
 register_schemas(OnnxSchemas())
 register_schemas(OnnxSchemas(), DEFAULT_DOMAIN, "ai.onnx.ml")
 register_schemas(MicrosoftSchemas(), DEFAULT_DOMAIN, *DOMAINS)
+register_schemas(TorchSchemas(), *TORCH_DOMAINS, flat=True)
 
 __all__ = ["Op", "declared", "lookup", "names"]
 

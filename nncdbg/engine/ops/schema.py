@@ -121,13 +121,16 @@ class KernelSchemas:
 
 _DEFAULT = "*"
 _PROVIDERS: dict[str, tuple[Schemas, ...]] = {"nncdbg": (KernelSchemas(),)}
+_FLAT: set[str] = set()
 
 
-def register_schemas(provider: Schemas, *domains: str) -> None:
+def register_schemas(provider: Schemas, *domains: str, flat: bool = False) -> None:
     """Register `provider` for the ops of `domains`, after the providers that these already have.
 
-    Without `domains`: for all domains without their own provider.
+    Without `domains`: for all domains without their own provider.  A `flat` domain is the part of a name
+    before the first dot rather than the last one: ``aten.add.Tensor`` is of the domain ``aten``.
     """
+    _FLAT.update(domains if flat else ())
     for domain in domains or (_DEFAULT,):
         _PROVIDERS[domain] = (*_PROVIDERS.get(domain, ()), provider)
     schema.cache_clear()
@@ -144,9 +147,13 @@ def listed_domains() -> list[str]:
 
 
 def split(name: str) -> tuple[str, str]:
-    """Split a name: ``aten.relu`` is (``aten``, ``relu``); an ONNX name has the default domain."""
+    """Split a name: ``com.example.Op`` is (``com.example``, ``Op``); an ONNX name has the default domain.
+
+    In a flat domain ``aten.relu.default`` is (``aten``, ``relu.default``).
+    """
     domain, _, local = name.rpartition(".")
-    return domain, local
+    first, _, rest = name.partition(".")
+    return (first, rest) if first in _FLAT else (domain, local)
 
 
 def joined(domain: str, local: str) -> str:

@@ -1,0 +1,120 @@
+"""PyTorch's operators on its tensors: statements of the domains ``aten``, ``prims`` and ``torch``.
+
+Values are `torch.Tensor`s.  A CPU tensor and its NumPy array share memory; tensors on a device stay there.
+No operator writes to an operand: it gets a copy, with the same strides, of what it writes to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends import Call, Kernels, refusal, way_past
+from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.stats import summarize
+from nncdbg.stats.inspection import row_of
+
+
+class Torch:
+    """The operators of the installed torch.  Raises UsageError without torch, or for another version."""
+
+    name = "torch"
+    on_host = False
+    runs_op_kernels = False
+
+    def __init__(self) -> None:
+        _check_installed()
+        from nncdbg.engine.ops.aten.inspection import TensorInspectors
+
+        self._numpy = NumPy()
+        self._inspectors = TensorInspectors()
+
+    def bind(self, call: Call) -> Kernels:
+        if call.node.op.startswith("nncdbg."):
+            return self._on_host(call)
+        if not is_torch(call.node.op):
+            fact = f"{call.node.op} has no kernel on torch: it is not an operator of PyTorch"
+            return refusal(fact, lambda: way_past(call.node, "use --fallback to run it on NumPy"))
+        try:
+            from nncdbg.engine.backends.torch_calls import operator_call
+
+            return Kernels(operator_call(call))
+        except NncdbgError as error:
+            return refusal(error.message, error.hint)
+
+    def to_device(self, array: Any) -> Any:
+        import torch
+
+        from nncdbg.engine.ops.aten.signatures import FROM_HOST
+
+        if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.hasobject:
+            return array
+        array = np.asarray(array)
+        if (
+            not array.flags.writeable
+            or array.dtype.byteorder not in "=|"
+            or min(array.strides, default=0) < 0
+        ):
+            array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+        viewed = FROM_HOST.get(array.dtype)
+        try:
+            if viewed is not None:
+                return torch.from_numpy(array.view(viewed[0])).view(viewed[1])
+            return torch.from_numpy(array)
+        except TypeError:
+            raise RunError(f"torch has no tensors of {array.dtype}", hint="use --backend numpy") from None
+
+    def to_host(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self.to_host(item) for item in value]
+        return host_array(value)
+
+    def summarize(self, value: Any, row: Any) -> None:
+        address, count = self._inspectors.dense_memory(value)
+        inspect = self._inspectors.inspector(value.dtype)
+        if inspect is None or not address:
+            row.copy_(self.to_device(np.asarray(row_of(summarize(host_array(value))))))
+        else:
+            inspect(address, count, 0, row.data_ptr())
+
+    def _on_host(self, call: Call) -> Kernels:
+        """Return the built-in kernel of one of the debugger's own ops, on NumPy."""
+        run = self._numpy.bind(call).run
+
+        def moved(*inputs: Any) -> Any:
+            results = run(*map(self.to_host, inputs))
+            return [*map(self.to_device, results)] if call.several else self.to_device(np.asarray(results))
+
+        return Kernels(moved)
+
+
+def _check_installed() -> None:
+    from nncdbg.engine.ops.aten.names import installed
+
+    if not installed():
+        raise UsageError(
+            "the backend torch needs the package torch, which is not installed",
+            hint="pip install nncdbg[torch]",
+        )
+    from nncdbg.engine.ops.aten.internals import check_version
+
+    check_version()
+
+
+def host_array(value: Any) -> Any:
+    """Return a tensor as a NumPy array, without a copy if it is on the CPU; other values are unchanged."""
+    import torch
+
+    from nncdbg.engine.ops.aten.signatures import HOST_VIEWS
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    plain = value.detach().resolve_conj().resolve_neg().cpu()
+    viewed = HOST_VIEWS.get(plain.dtype)
+    if viewed is None:
+        return plain.numpy()
+    same_size, dtype = viewed
+    return plain.view(same_size).numpy().view(dtype)

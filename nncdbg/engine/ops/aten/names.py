@@ -1,0 +1,32 @@
+"""Names of PyTorch's operators in program text.  Imports nothing of torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+DOMAINS = ("aten", "prims", "torch")
+"""Domains of PyTorch's operators; ``torch`` holds nncdbg's own and those of all other libraries."""
+
+VIEW = "torch.view"
+"""`torch.view(base, size=, stride=, offset=, dtype=)`: a view with this layout of the memory of `base`."""
+
+WRITE = "torch.write"
+"""`torch.write(base, part, size=, stride=, offset=)`: a copy of `base` with `part` written at this layout."""
+
+RECORDED = "torch.recorded"
+"""`torch.recorded(result, op=)`: the recorded result of an operator that cannot run again."""
+
+READ = "torch.read"
+"""`torch.read(tensor, value=)`: Python read this tensor's one number; `value` is the recorded one."""
+
+OWN = {VIEW, WRITE, RECORDED, READ}
+
+
+def is_torch(op: str) -> bool:
+    """Return whether a statement's op belongs to PyTorch."""
+    return op.partition(".")[0] in DOMAINS
+
+
+def installed() -> bool:
+    """Return whether torch can be imported, without importing it."""
+    return find_spec("torch") is not None

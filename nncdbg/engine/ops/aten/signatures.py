@@ -1,0 +1,288 @@
+"""Signatures of PyTorch's operators, from its dispatcher, and the encoding of their arguments in text.
+
+Operands are the tensors among the arguments, in the order of the schema; the tensors of a list follow
+one another, and the attribute ``n_NAME`` holds their number.  All other arguments are attributes, and so is
+a number that is given for a tensor:
+
+    %y = aten.add.Tensor(%a, %b, alpha=2)
+    %z = aten.mul.Tensor(%y, other=0.5)
+    %y = aten.cat.default(%a, %b, %c, n_tensors=3, dim=1)
+    %e = aten.empty.memory_format(size=[2,3], dtype="f32", device="cpu")
+
+An operator that draws random numbers takes the state of its generator as the last operand and gives the
+next state as its last result, if it has the attribute ``random``, the generator's device:
+
+    %y, %random.1 = aten.bernoulli.p(%x, %random, p=0.5, random="cpu")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from nncdbg.engine.dtypes import register_dtypes
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.ops.aten.internals import OpOverload, random_tag, schema_of
+from nncdbg.engine.ops.aten.names import OWN
+
+RANDOM = "random"
+"""The attribute of a random statement: the device of the generator with the state in the last operand."""
+
+COUNT = "n_"
+"""Prefix of the attribute with the number of tensors of a list."""
+
+DTYPES: dict[torch.dtype, str] = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "f8e4m3fn",
+    torch.float8_e4m3fnuz: "f8e4m3fnuz",
+    torch.float8_e5m2: "f8e5m2",
+    torch.float8_e5m2fnuz: "f8e5m2fnuz",
+    torch.float8_e8m0fnu: "f8e8m0fnu",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.bool: "bool",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+"""The dtypes of tensors that a program can hold."""
+
+_TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+
+# A tensor in a slot has torch's dtype.
+register_dtypes(DTYPES)
+
+HOST_VIEWS: dict[torch.dtype, tuple[torch.dtype, Any]] = {
+    torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
+    torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
+    torch.float8_e4m3fnuz: (torch.uint8, ml_dtypes.float8_e4m3fnuz),
+    torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
+    torch.float8_e5m2fnuz: (torch.uint8, ml_dtypes.float8_e5m2fnuz),
+    torch.float8_e8m0fnu: (torch.uint8, ml_dtypes.float8_e8m0fnu),
+}
+"""For dtypes that `Tensor.numpy` does not convert: a torch dtype of the same size, and NumPy's dtype."""
+
+FROM_HOST: dict[Any, tuple[Any, torch.dtype]] = {
+    np.dtype(numpy_dtype): (np.dtype(str(same_size).removeprefix("torch.")), dtype)
+    for dtype, (same_size, numpy_dtype) in HOST_VIEWS.items()
+}
+"""NumPy's dtype to the NumPy dtype to view it as, and torch's dtype."""
+
+
+class Kind(Enum):
+    """What an argument accepts."""
+
+    TENSOR = auto()
+    TENSORS = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One formal argument."""
+
+    name: str
+    type: str
+    """The type in TorchScript: ``Tensor``, ``List[int]``, ``Optional[ScalarType]``."""
+    kind: Kind
+    required: bool
+    default: Any
+    keyword_only: bool
+    written: bool
+    """True if the operator writes to its tensors."""
+
+    @property
+    def optional(self) -> bool:
+        return self.type.startswith("Optional[")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The signature of one overload."""
+
+    name: str
+    overload: Any
+    """The `torch._ops.OpOverload`."""
+    arguments: tuple[Argument, ...]
+    results: tuple[str, ...]
+    """The types of the results in TorchScript."""
+    writes: tuple[str, ...]
+    """The arguments that the operator writes to."""
+    random: bool
+    """True if the operator draws numbers from a generator."""
+
+    @property
+    def tensor_arguments(self) -> tuple[Argument, ...]:
+        return tuple(each for each in self.arguments if each.kind is not Kind.OTHER)
+
+
+def name_of(overload: Any) -> str:
+    """Return the name of an overload in program text."""
+    name = str(overload)
+    return name if overload.namespace in ("aten", "prims") else f"torch.{name}"
+
+
+@cache
+def signature(name: str) -> Signature | None:
+    """Return the signature of an operator by its name in program text; None for an unknown one."""
+    if name in OWN:
+        return None
+    parts = name.split(".")
+    if parts[0] == "torch":
+        parts = parts[1:]
+    if len(parts) != 3:
+        return None
+    namespace, operator, overload = parts
+    try:
+        found = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    except (AttributeError, RuntimeError):
+        return None
+    return signature_of(found) if isinstance(found, OpOverload) else None
+
+
+@cache
+def signature_of(overload: Any) -> Signature:
+    """Return the signature of an overload."""
+    schema, name = schema_of(overload), name_of(overload)
+    arguments = tuple(_argument(formal, name) for formal in schema.arguments)
+    return Signature(
+        name,
+        overload,
+        arguments,
+        tuple(str(result.real_type) for result in schema.returns),
+        tuple(each.name for each in arguments if each.written),
+        random_tag in overload.tags,
+    )
+
+
+_NOT_DECLARED = {
+    "aten.native_batch_norm.default": ("running_mean", "running_var"),
+    "aten.cudnn_batch_norm.default": ("running_mean", "running_var"),
+    "aten.miopen_batch_norm.default": ("running_mean", "running_var"),
+    "aten.batch_norm_update_stats.default": ("running_mean", "running_var"),
+    "aten.batch_norm_gather_stats.default": ("running_mean", "running_var"),
+    "aten.batch_norm_gather_stats_with_counts.default": ("running_mean", "running_var"),
+}
+"""Arguments that operators write to although their schemas do not say so."""
+
+
+def _argument(formal: Any, operator: str) -> Argument:
+    type = str(formal.real_type)
+    plain = type.removeprefix("Optional[").removesuffix("]") if type.startswith("Optional[") else type
+    kind = Kind.OTHER
+    if plain == "Tensor":
+        kind = Kind.TENSOR
+    elif plain.startswith("List[") and "Tensor" in plain:
+        kind = Kind.TENSORS
+    alias = formal.alias_info
+    return Argument(
+        formal.name,
+        type,
+        kind,
+        not formal.has_default_value(),
+        formal.default_value if formal.has_default_value() else None,
+        formal.kwarg_only,
+        (alias is not None and alias.is_write) or formal.name in _NOT_DECLARED.get(operator, ()),
+    )
+
+
+class NotEncodable(Exception):
+    """An argument that program text cannot hold, such as a process group."""
+
+
+def encode(value: Any) -> Any:
+    """Return an argument as an attribute.  Raises NotEncodable."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, torch.dtype):
+        return DTYPES.get(value, str(value))
+    if isinstance(value, (torch.memory_format, torch.layout)):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(encode, value))
+    if value is None:
+        return _NONE
+    if isinstance(value, complex):
+        return str(value)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise NotEncodable("a symbolic size")
+    raise NotEncodable(type(value).__name__)
+
+
+_NONE = "none"
+"""An argument that is None although its default is not."""
+
+
+def decode(value: Any, argument: Argument) -> Any:
+    """Return an attribute as the argument of the operator.
+
+    Raises GraphError for a text that names no dtype, device, layout or memory format.
+    """
+    type = argument.type.removeprefix("Optional[")
+    if argument.kind is Kind.TENSOR:
+        return complex(value) if isinstance(value, str) else value
+    if isinstance(value, str) and not type.startswith(("str", "List[str")):
+        return None if value == _NONE and argument.optional else _decode_text(value, type, argument.name)
+    if isinstance(value, tuple):
+        complexes = type.startswith(("List[complex", "List[number"))
+        return [complex(each) if complexes and isinstance(each, str) else each for each in value]
+    return value
+
+
+def _decode_text(value: str, type: str, name: str) -> Any:
+    try:
+        if type.startswith("ScalarType"):
+            return _TORCH_DTYPES[value] if value in _TORCH_DTYPES else _constant(value, torch.dtype)
+        if type.startswith("Layout"):
+            return _constant(value, torch.layout)
+        if type.startswith("MemoryFormat"):
+            return _constant(value, torch.memory_format)
+        if type.startswith("Device"):
+            return torch.device(value)
+        if type.startswith(("number", "complex")):
+            return complex(value)
+    except (ValueError, RuntimeError) as error:
+        raise GraphError(f'{name}="{value}" is not a {type.rstrip("]")}: {error}', attribute=name) from None
+    return value
+
+
+def _constant(value: str, kind: type) -> Any:
+    found = getattr(torch, value.removeprefix("torch."), None)
+    if not isinstance(found, kind):
+        raise ValueError(f"torch has no {kind.__name__} of that name")
+    return found
+
+
+def flat_results(results: Any) -> list[Any]:
+    """Return all results of an operator in order: those of a list follow one another."""
+    if not isinstance(results, (list, tuple)):
+        return [results]
+    return [each for result in results for each in flat_results(result)]
+
+
+def flat_tensors(values: Sequence[Any], arguments: Sequence[Argument]) -> list[Any]:
+    """Return the tensors among the arguments of a call, None for an omitted one."""
+    found: list[Any] = []
+    for value, argument in zip(values, arguments, strict=True):
+        if argument.kind is Kind.TENSOR:
+            found.append(value)
+        elif argument.kind is Kind.TENSORS:
+            found.extend(value or ())
+    return found

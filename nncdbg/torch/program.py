@@ -1,0 +1,189 @@
+"""The program of a recorded step: a graph for each phase, and inside it one for each module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from nncdbg.engine.frontends.layers import ModulePath, group_layers
+from nncdbg.engine.graph import Graph, Location, Node, Program, Value
+from nncdbg.torch.naming import FreeNames
+from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event, Input, Key, Lines
+from nncdbg.torch.statements import RecordedStatement, RecordedStatements
+
+GRADIENTS, AFTER = "gradients", "after"
+"""Between backward pass and optimizer, as clipping; and after the last optimizer."""
+
+_FORWARD_GRADIENT = "aten.ones_like.default"
+"""Makes the gradient of the loss, just before the backward pass."""
+
+
+@dataclass(frozen=True)
+class RecordedProgram:
+    """A recording as a program, its inputs, and what it changed."""
+
+    program: Program
+    inputs: dict[str, Any]
+    """Tensors on the CPU by name, contiguous."""
+    changed: dict[str, str]
+    """Name of a parameter, buffer, gradient or moment to the value that it has at the end."""
+    notes: tuple[str, ...]
+
+
+def program_of(
+    events: Sequence[Event],
+    inputs: dict[int, Input],
+    labels: Mapping[Key, str],
+    classes: Mapping[str, str],
+) -> RecordedProgram:
+    """Return the program of the events.
+
+    `labels` names memory; `classes` maps a module to its class.
+    """
+    named = dict(labels)
+    _name_losses(events, named)
+    built = RecordedStatements(inputs, named)
+    for event in events:
+        built.add(event)
+    _locate(built.statements)
+    changed = _changed(built, named)
+    phases = list(_phases(built.statements))
+    graphs = _phase_graphs(phases, built, [*dict.fromkeys(changed.values())], classes)
+    program = Program(graphs, "main")
+    return RecordedProgram(program, built.given, changed, tuple(dict.fromkeys(built.notes)))
+
+
+def _name_losses(events: Sequence[Event], labels: dict[Key, str]) -> None:
+    """Name the tensors from which backward passes start."""
+    known = set(labels.values())
+    count = 0
+    for event, after in zip(events, events[1:], strict=False):
+        starts = event.phase != BACKWARD and after.phase == BACKWARD
+        if starts and event.signature.name == _FORWARD_GRADIENT and isinstance(event.arguments[0], tuple):
+            count += 1
+            name = "loss" if count == 1 else f"loss.{count}"
+            if name not in known:
+                labels.setdefault(event.arguments[0], name)
+
+
+def _changed(built: RecordedStatements, labels: Mapping[Key, str]) -> dict[str, str]:
+    """Return the newest values of named memory that statements computed."""
+    found: dict[str, str] = {}
+    for key, label in labels.items():
+        name = built.newest(key)
+        if name is not None and name not in built.given:
+            found[label] = name
+    return found
+
+
+# -- locations ---------------------------------------------------------------------------
+
+
+def _locate(statements: Sequence[RecordedStatement]) -> None:
+    """Give each statement its source line; a backward one has the line of the operator that it derives."""
+    forward: dict[int, Event] = {}
+    for statement in statements:
+        event = statement.event
+        if event.phase != BACKWARD:
+            forward.setdefault(event.sequence, event)
+    folder = os.getcwd() + os.sep
+    for statement in statements:
+        event = statement.event
+        source = event
+        if event.phase == BACKWARD:
+            source = forward.get(event.sequence, event)
+            if source is not event and not event.modules:
+                event.modules = source.modules
+        statement.location = _location(source.lines, _name(source, event), folder)
+
+
+def _name(source: Event, event: Event) -> str | None:
+    """Return the module's path, and in a backward pass the autograd node."""
+    parts = [source.modules[-1] if source.modules else "", event.node]
+    return " ".join(part for part in parts if part) or None
+
+
+def _location(lines: Lines, name: str | None, folder: str) -> Location | None:
+    if not lines:
+        return Location(name=name) if name else None
+    (file, line), *callers = [(file.removeprefix(folder), line) for file, line in lines]
+    return Location(file, line, name, tuple(callers))
+
+
+# -- phases ------------------------------------------------------------------------------
+
+
+def _phases(statements: Sequence[RecordedStatement]) -> Iterator[tuple[str, list[RecordedStatement]]]:
+    """Yield consecutive statements of one phase, with a unique name: ``forward``, ``backward.2``."""
+    runs = [(phase, list(run)) for phase, run in groupby(statements, lambda each: each.event.phase)]
+    names = FreeNames()
+    numbers: dict[str, int] = {}
+    later = [phase for phase, _ in runs]
+    for index, (phase, run) in enumerate(runs):
+        wanted = _phase_name(phase, later[:index], later[index + 1 :])
+        numbers[wanted] = numbers.get(wanted, 0) + 1
+        name = wanted if numbers[wanted] == 1 else f"{wanted}.{numbers[wanted]}"
+        yield names.fresh(name), run
+
+
+def _phase_name(phase: str, before: Sequence[str], after: Sequence[str]) -> str:
+    """Return the name of a phase: what is no backward pass may come before the optimizer, or after it."""
+    if phase != FORWARD:
+        return phase
+    following = [each for each in after if each != FORWARD]
+    if not following:
+        return AFTER if OPTIMIZER in before else GRADIENTS if BACKWARD in before else FORWARD
+    return GRADIENTS if following[0] == OPTIMIZER and BACKWARD in before else FORWARD
+
+
+def _phase_graphs(
+    phases: Sequence[tuple[str, list[RecordedStatement]]],
+    built: RecordedStatements,
+    results: Sequence[str],
+    classes: Mapping[str, str],
+) -> dict[str, Graph]:
+    """Return the graphs: the entry, which calls the phases, and the graphs of each phase."""
+    names = FreeNames()
+    names.fresh("main")
+    needed = set(results)
+    made: list[list[Graph]] = []
+    calls: list[Node] = []
+    for phase, statements in reversed(phases):
+        graph = _phase_graph(names.fresh(phase), statements, built, needed)
+        needed.update(value.name for value in graph.inputs)
+        calls.append(Node(f"@{graph.name}", tuple(v.name for v in graph.inputs), graph.outputs))
+        suffix = ".backward" if phase.startswith(BACKWARD) else ""
+        scopes = [_scope(statement) for statement in statements]
+
+        def claim(module: str, suffix: str = suffix) -> str:
+            return names.fresh(f"{module}{suffix}")
+
+        made.append(group_layers(graph, scopes, claim, classes))
+    entry = Graph(
+        "main",
+        tuple(built.value(name) for name in built.given),
+        tuple(built.value(name) for name in results),
+        tuple(reversed(calls)),
+    )
+    graphs = {"main": entry}
+    for listed in reversed(made):
+        graphs.update({graph.name: graph for graph in listed})
+    return graphs
+
+
+def _scope(statement: RecordedStatement) -> ModulePath:
+    return tuple(module for module in statement.event.modules if module)
+
+
+def _phase_graph(
+    name: str, statements: Sequence[RecordedStatement], built: RecordedStatements, needed: set[str]
+) -> Graph:
+    nodes = tuple(statement.node() for statement in statements)
+    defined = {value.name for node in nodes for value in node.outputs if value.name}
+    read = dict.fromkeys(operand for node in nodes for operand in node.inputs if isinstance(operand, str))
+    outputs = tuple(value for node in nodes for value in node.outputs if value.name and value.name in needed)
+    inputs: tuple[Value, ...] = tuple(built.value(each) for each in read if each not in defined)
+    return Graph(name, inputs, outputs, nodes)

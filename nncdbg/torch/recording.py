@@ -1,0 +1,373 @@
+"""Record the operators that PyTorch runs: one event each, with the memory that it read and wrote.
+
+A tensor is identified by the memory that it describes, not by its Python object: autograd gives a saved
+tensor a new object each time.  Events hold no tensors, so a recorded step frees its memory as usual; weak
+references keep the numbers of freed storages from being used again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any, TypeAlias
+
+import torch
+
+from nncdbg.engine.backends.torch_calls import generator_state
+from nncdbg.engine.ops.aten.internals import (
+    DispatchMode,
+    current_autograd_node,
+    free_weak_storage,
+    is_wrapped,
+    next_sequence_number,
+    sequence_number,
+    storage_address,
+    weak_storage,
+    without_dispatch,
+)
+from nncdbg.engine.ops.aten.signatures import DTYPES, Kind, Signature, flat_results, signature_of
+
+Key: TypeAlias = "tuple[int, int, torch.Size, tuple[int, ...], torch.dtype, int]"
+"""The memory of a tensor: storage, offset, sizes, strides, dtype, and 1 for conjugated plus 2 for negated."""
+
+Lines: TypeAlias = "tuple[tuple[str, int], ...]"
+"""Source lines of the user, innermost first."""
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+_DEEPEST = 4
+"""The most lines of the user that an event keeps."""
+
+_COMMUNICATION = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
+"""Libraries of operators that exchange data with other processes."""
+
+_UNSEEN = ("profiler", "debugprims")
+"""Libraries whose operators are not part of the program."""
+
+
+@dataclass(slots=True)
+class Event:
+    """One operator that ran."""
+
+    signature: Signature
+    arguments: tuple[Any, ...]
+    """By position in the signature: keys of tensors, lists of keys, or values; `ABSENT` if not given."""
+    results: list[Key | None]
+    """Fresh results; None for a value that is no tensor."""
+    written: list[Key]
+    numbers: list[Any]
+    """The results that are numbers read by Python."""
+    phase: str
+    node: str
+    """The autograd node that ran the operator in a backward pass, otherwise empty."""
+    sequence: int
+    """The number that a forward operator and its backward node share."""
+    lines: Lines
+    modules: tuple[str, ...]
+    """The modules around the operator, outermost first."""
+    generator: tuple[torch.device, Any, Any] | None = None
+    """Device and state before and after, for an operator that drew random numbers."""
+    opaque: str = ""
+    """Why the operator cannot run again; then `contents` holds its results."""
+    contents: dict[Key, Any] = field(default_factory=dict)
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = _Absent()
+
+
+@dataclass(slots=True)
+class Input:
+    """A storage that existed before it was used in the recording."""
+
+    tensor: Any
+    """A tensor over it, until its content is copied."""
+    keys: dict[Key, None] = field(default_factory=dict)
+    content: Any = None
+    """A flat copy of its memory from before the first write, in the dtype of the first use."""
+    start: int = 0
+    """The position of the first copied element."""
+
+
+def key_of(tensor: Any) -> Key:
+    """Return the memory of a strided tensor."""
+    flags = tensor.is_conj() + 2 * tensor.is_neg()
+    return (
+        storage_address(tensor),
+        tensor.storage_offset(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        flags,
+    )
+
+
+class Recorder(DispatchMode):  # type: ignore[misc]
+    """Records each operator that runs on this thread, and in its backward passes, while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+        self.inputs: dict[int, Input] = {}
+        """Storages from before, in the order of their first use."""
+        self.modules: list[str] = []
+        """The modules whose forward runs now, outermost first."""
+        self.optimizing = 0
+        """The number of optimizer steps that run now."""
+        self.labels: dict[Key, str] = {}
+        """The memory of a parameter, buffer, gradient or moment to its name."""
+        self.parameters: dict[int, str] = {}
+        """The identity of a parameter to its name."""
+        self._storages: dict[int, int] = {}
+        """Storage to a weak reference to it."""
+        self._seen: set[int] = set()
+        """The storages that operators read or made."""
+        self._modules_now: tuple[str, ...] = ()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        if func.namespace in _UNSEEN:
+            return func(*args, **keywords)
+        found = signature_of(func)
+        node = current_autograd_node()
+        with without_dispatch():
+            event = self._begun(found, args, keywords, node)
+        result = func(*args, **keywords)
+        with without_dispatch():
+            self._ended(event, found, args, keywords, result)
+        self.events.append(event)
+        return result
+
+    def enter_module(self, name: str) -> None:
+        self.modules.append(name)
+        self._modules_now = tuple(self.modules)
+
+    def leave_module(self) -> None:
+        self.modules.pop()
+        self._modules_now = tuple(self.modules)
+
+    def label(self, tensor: Any, name: str) -> None:
+        """Name the memory of a tensor."""
+        if tensor.layout == torch.strided and not is_wrapped(tensor):
+            self._hold(storage_address(tensor), tensor)
+            self.labels.setdefault(key_of(tensor), name)
+
+    def copy_inputs(self) -> None:
+        """Copy the inputs that no operator wrote to, as far as operators read them."""
+        for kept in self.inputs.values():
+            if kept.content is None:
+                copy_content(kept, whole=False)
+
+    def release(self) -> None:
+        """End the weak references, after which the numbers of storages have no meaning."""
+        while self._storages:
+            free_weak_storage(self._storages.popitem()[1])
+
+    def _begun(self, found: Signature, args: Sequence[Any], keywords: Mapping[str, Any], node: Any) -> Event:
+        event = Event(
+            signature=found,
+            arguments=(),
+            results=[],
+            written=[],
+            numbers=[],
+            phase=BACKWARD if node is not None else OPTIMIZER if self.optimizing else FORWARD,
+            node="" if node is None else self._node_name(node),
+            sequence=next_sequence_number() - 1 if node is None else sequence_number(node),
+            lines=_user_lines(sys._getframe(2)),
+            modules=self._modules_now,
+        )
+        if found.overload.namespace in _COMMUNICATION:
+            event.opaque = "it exchanges data with other processes"
+        given: list[Any] = []
+        for index, argument in enumerate(found.arguments):
+            value = args[index] if index < len(args) else keywords.get(argument.name, ABSENT)
+            if argument.kind is Kind.TENSOR and isinstance(value, torch.Tensor):
+                value = self._read(value, event)
+            elif argument.kind is Kind.TENSORS and value is not ABSENT and value is not None:
+                value = [None if each is None else self._read(each, event) for each in value]
+            elif value is None and argument.kind is Kind.TENSOR and not argument.optional:
+                event.opaque = event.opaque or f"its operand {argument.name} is undefined"
+            elif isinstance(value, torch.Generator):
+                event.generator = value.device, value.get_state(), None
+                value = ABSENT
+            given.append(value)
+        event.arguments = tuple(given)
+        if found.random and event.generator is None:
+            event.generator = _CPU, generator_state(_CPU), None
+        for tensor in _written(found, args, keywords):
+            self._keep_content(tensor)
+        return event
+
+    def _ended(
+        self, event: Event, found: Signature, args: Sequence[Any], keywords: Mapping[str, Any], result: Any
+    ) -> None:
+        written = _written(found, args, keywords)
+        same = {id(tensor) for tensor in written}
+        for each in flat_results(result) if found.results else ():
+            if isinstance(each, torch.Tensor):
+                if id(each) not in same:
+                    event.results.append(self._made(each, event))
+            else:
+                if event.opaque and hasattr(each, "wait"):
+                    each.wait()
+                elif isinstance(each, (bool, int, float, complex)):
+                    event.numbers.append(each)
+                event.results.append(None)
+        for tensor in written:
+            if tensor.layout == torch.strided:
+                event.written.append(key_of(tensor))
+                if event.opaque:
+                    event.contents[event.written[-1]] = tensor.detach().clone()
+        if event.generator is not None:
+            self._drawn(event, args, keywords)
+
+    def _node_name(self, node: Any) -> str:
+        """Return the name of an autograd node, for the end of a gradient after the parameter's name."""
+        name: str = node.name().rpartition("::")[2]
+        if name == "AccumulateGrad":
+            return f"{self.parameters.get(id(node.variable), '')} {name}".strip()
+        return name
+
+    def _drawn(self, event: Event, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """Enter the state of the generator after the operator; none if it drew no number."""
+        assert event.generator is not None
+        device, before, _ = event.generator
+        own = [each for each in (*args, *keywords.values()) if isinstance(each, torch.Generator)]
+        after = own[0].get_state() if own else generator_state(device)
+        event.generator = None if torch.equal(before, after) else (device, before, after)
+
+    def _read(self, tensor: Any, event: Event) -> Key | None:
+        """Return the memory of an operand; an unknown one is an input."""
+        if tensor.layout != torch.strided or tensor.dtype not in DTYPES:
+            event.opaque = event.opaque or _unsupported(tensor)
+            return None
+        key = key_of(tensor)
+        if self._known(tensor):
+            kept = self.inputs.get(key[0])
+        else:
+            kept = self.inputs[key[0]] = Input(tensor.detach())
+        if kept is not None:
+            kept.keys[key] = None
+        return key
+
+    def _known(self, tensor: Any) -> bool:
+        """Return whether an operator read or made the storage before, and remember it."""
+        number = storage_address(tensor)
+        if number in self._seen:
+            return True
+        self._seen.add(number)
+        self._hold(number, tensor)
+        return False
+
+    def _hold(self, number: int, tensor: Any) -> None:
+        """Keep the number of a storage from being used again."""
+        if number not in self._storages:
+            self._storages[number] = weak_storage(tensor)
+
+    def _made(self, tensor: Any, event: Event) -> Key | None:
+        if tensor.layout != torch.strided or tensor.dtype not in DTYPES:
+            event.opaque = event.opaque or _unsupported(tensor)
+            return None
+        key = key_of(tensor)
+        self._known(tensor)
+        if event.opaque:
+            event.contents[key] = tensor.detach().clone()
+        return key
+
+    def _keep_content(self, tensor: Any) -> None:
+        """Copy an input before it is written to for the first time."""
+        if tensor.layout != torch.strided:
+            return
+        kept = self.inputs.get(storage_address(tensor))
+        if kept is not None and kept.content is None:
+            copy_content(kept, whole=True)
+
+
+_CPU = torch.device("cpu")
+
+
+def copy_content(kept: Input, *, whole: bool) -> None:
+    """Copy the memory of an input, if not `whole` only the part that was used."""
+    tensor = kept.tensor
+    storage = tensor.untyped_storage()
+    flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+    kept.start, stop = 0, flat.numel()
+    if not whole:
+        kept.start = min(_start_byte(key) for key in kept.keys) // tensor.element_size()
+        stop = -(-max(_stop_byte(key) for key in kept.keys) // tensor.element_size())
+    kept.content = flat[kept.start : stop].detach().clone().cpu()
+    kept.tensor = None
+
+
+def _start_byte(key: Key) -> int:
+    return int(key[1] * key[4].itemsize)
+
+
+def _stop_byte(key: Key) -> int:
+    _, offset, size, stride, dtype, _ = key
+    if 0 in size:
+        return int(offset * dtype.itemsize)
+    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    return int((last + 1) * dtype.itemsize)
+
+
+def _written(found: Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """Return the tensors that an operator writes to, in the order of the signature."""
+    if not found.writes:
+        return []
+    tensors: list[Any] = []
+    for index, argument in enumerate(found.arguments):
+        if argument.written:
+            value = args[index] if index < len(args) else keywords.get(argument.name)
+            tensors.extend(value if isinstance(value, (list, tuple)) else () if value is None else (value,))
+    return tensors
+
+
+def _unsupported(tensor: Any) -> str:
+    if tensor.layout != torch.strided:
+        return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
+    return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
+
+
+_IS_USER_CODE: dict[CodeType, bool] = {}
+
+
+def _user_lines(frame: FrameType | None) -> Lines:
+    """Return the innermost lines outside of torch, nncdbg and the standard library."""
+    found: list[tuple[str, int]] = []
+    while frame is not None and len(found) < _DEEPEST:
+        code = frame.f_code
+        own = _IS_USER_CODE.get(code)
+        if own is None:
+            own = _IS_USER_CODE[code] = _is_user_code(code.co_filename)
+        if own:
+            found.append((code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _is_user_code(file: str) -> bool:
+    return not (file.startswith(_LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file)
+
+
+def _libraries() -> tuple[str, ...]:
+    import sysconfig
+    from os.path import dirname
+
+    return (
+        "<frozen",
+        f"{sysconfig.get_path('stdlib')}/",
+        f"{dirname(dirname(__file__))}/",
+        f"{dirname(torch.__file__)}/",
+    )
+
+
+_LIBRARIES = _libraries()

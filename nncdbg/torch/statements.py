@@ -1,0 +1,341 @@
+"""Turn recorded events into statements: what an operator writes becomes a new value.
+
+A view of memory that was written to since is derived again from the newest value of that memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from nncdbg.engine.graph import Attribute, Location, Node, TensorType, Value
+from nncdbg.engine.ops.aten.internals import schema_of
+from nncdbg.engine.ops.aten.names import READ, RECORDED, VIEW, WRITE
+from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, RANDOM, Kind, NotEncodable, encode
+from nncdbg.torch.naming import FreeNames
+from nncdbg.torch.recording import ABSENT, Event, Input, Key
+
+
+@dataclass(slots=True)
+class RecordedStatement:
+    """One statement, with the event that it comes from."""
+
+    op: str
+    operands: tuple[str | None, ...]
+    outputs: tuple[Value, ...]
+    attributes: dict[str, Attribute]
+    event: Event
+    location: Location | None = None
+
+    def node(self) -> Node:
+        return Node(self.op, self.operands, self.outputs, self.attributes, (), self.location)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """The newest value of a storage, from which views are derived."""
+
+    name: str
+    key: Key
+    writes: int = 0
+
+
+@dataclass(slots=True)
+class RecordedStatements:
+    """Builds the statements of a recording, in the order of the events."""
+
+    inputs: dict[int, Input]
+    labels: dict[Key, str]
+    """The memory of a parameter, buffer, gradient, moment or loss to its name."""
+    statements: list[RecordedStatement] = field(default_factory=list)
+    given: dict[str, Any] = field(default_factory=dict)
+    """The inputs of the program: name to tensor, contiguous and on the CPU."""
+    types: dict[str, TensorType] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _names: FreeNames = field(default_factory=FreeNames)
+    _storage_labels: dict[int, str] = field(init=False)
+    _memory: dict[int, _Memory] = field(default_factory=dict)
+    _known: dict[Any, tuple[str, int]] = field(default_factory=dict)
+    """The memory of a tensor to the name of its value, and the number of writes when it was valid."""
+    _states: list[tuple[str, Any]] = field(default_factory=list)
+    """The states of generators that are known: name and content."""
+
+    def __post_init__(self) -> None:
+        self._storage_labels = {key[0]: label for key, label in reversed(self.labels.items())}
+
+    def add(self, event: Event) -> None:
+        """Append the statements of an event."""
+        if event.opaque:
+            self._add_recorded(event)
+            return
+        try:
+            operands, attributes = self._arguments(event)
+        except NotEncodable as reason:
+            event.opaque = f"an argument is {reason}"
+            self._add_recorded(event)
+            return
+        if event.numbers:
+            self._add_read(event, operands, attributes)
+            return
+        state = None
+        if event.generator is not None:
+            state = self._state(event.generator[1])
+            operands.append(state)
+            attributes[RANDOM] = str(event.generator[0])
+        while operands and operands[-1] is None:
+            operands.pop()
+        fresh = [self._result(key, event) for key in event.results]
+        written = [(key, self._next_value(key, event)) for key in event.written]
+        outputs = [*fresh, *(value for _, value in written)]
+        if event.generator is not None:
+            outputs.append(self._next_state(state, event.generator[2]))
+        self._append(event.signature.name, operands, outputs, attributes, event)
+        for key, value in zip(event.results, fresh, strict=True):
+            if key is not None:
+                self._bind(key, value.name)
+        for key, value in written:
+            self._bind_written(key, value.name, event)
+
+    def newest(self, key: Key) -> str | None:
+        """Return the name of the newest value of a tensor's memory; None if no statement computed it."""
+        memory = self._memory.get(key[0])
+        if memory is None or memory.name in self.given:
+            return None
+        return self._name(key, self.statements[-1].event)
+
+    def value(self, name: str) -> Value:
+        return Value(name, self.types.get(name))
+
+    # -- operands --------------------------------------------------------------------------
+
+    def _arguments(self, event: Event) -> tuple[list[str | None], dict[str, Attribute]]:
+        operands: list[str | None] = []
+        attributes: dict[str, Attribute] = {}
+        for argument, given in zip(event.signature.arguments, event.arguments, strict=True):
+            if argument.kind is Kind.TENSOR:
+                operands.append(self._name(given, event) if isinstance(given, tuple) else None)
+                if isinstance(given, (bool, int, float, complex)):
+                    attributes[argument.name] = encode(given)
+            elif argument.kind is Kind.TENSORS:
+                if given is not ABSENT and given is not None:
+                    attributes[COUNT + argument.name] = len(given)
+                    operands.extend(None if each is None else self._name(each, event) for each in given)
+            elif given is not ABSENT and not (given is None and argument.default is None):
+                attributes[argument.name] = encode(given)
+        return operands, attributes
+
+    def _name(self, key: Key, event: Event) -> str:
+        """Return the name of a tensor's value; a stale view is derived again."""
+        number = key[0]
+        memory = self._memory.get(number)
+        if memory is None:
+            memory = self._enter_input(number)
+        name, writes = self._known.get(key, ("", -1))
+        if writes == memory.writes:
+            return name
+        return self._derive(memory, key, event)
+
+    def _enter_input(self, number: int) -> _Memory:
+        """Add the content of a storage to the inputs of the program."""
+        kept = self.inputs[number]
+        first = next(iter(kept.keys))
+        label = self._names.fresh(self._storage_labels.get(number, "input"))
+        flat = kept.content
+        if len(kept.keys) >= 1 and first[1] == kept.start and _fills(first, flat):
+            self._give(label, flat.view(first[2]))
+            key = first
+        else:
+            self._give(label, flat)
+            key = (number, kept.start, flat.shape, (1,), flat.dtype, 0)
+        self._memory[number] = memory = _Memory(label, key)
+        self._known[key] = label, 0
+        return memory
+
+    def _give(self, name: str, content: Any) -> None:
+        self.given[name] = content
+        self.types[name] = type_of(content.dtype, content.shape)
+
+    def _derive(self, memory: _Memory, key: Key, event: Event) -> str:
+        """Append a statement for the view `key` of a storage, and return its name."""
+        if key[5]:
+            raise NotEncodable("a lazily conjugated or negated view of memory that was written to")
+        name = self._names.fresh(f"{memory.name}.view")
+        self.types[name] = type_of(key[4], key[2])
+        self._append(VIEW, [memory.name], [self.value(name)], _layout(key, memory.key), event)
+        self._known[key] = name, memory.writes
+        return name
+
+    # -- results ---------------------------------------------------------------------------
+
+    def _result(self, key: Key | None, event: Event) -> Value:
+        if key is None:
+            return Value("")
+        # An alias, as from `detach`, does not take the name of a parameter or gradient.
+        label = self.labels.get(key) if key not in self._known else None
+        name = self._names.fresh(label or _local_name(event))
+        self.types[name] = type_of(key[4], key[2])
+        return self.value(name)
+
+    def _bind(self, key: Key, name: str) -> None:
+        memory = self._memory.get(key[0])
+        if memory is None:
+            memory = self._memory[key[0]] = _Memory(name, key)
+        known = self._known.get(key)
+        if known is None or known[1] != memory.writes:
+            self._known[key] = name, memory.writes
+
+    def _next_value(self, key: Key, event: Event) -> Value:
+        memory, label = self._memory.get(key[0]), self.labels.get(key)
+        if memory is None or label is not None:
+            name = self._names.fresh(label or _local_name(event))
+        else:
+            known = self._known.get(key)
+            name = self._names.next_version(known[0] if known is not None else memory.name)
+        self.types[name] = type_of(key[4], key[2])
+        return self.value(name)
+
+    def _bind_written(self, key: Key, name: str, event: Event) -> None:
+        """Make `name` the newest value of the memory `key`, and of the storage that contains it."""
+        memory = self._memory.get(key[0])
+        if memory is None:
+            self._bind(key, name)
+            return
+        memory.writes += 1
+        if memory.key == key or _covers(key, memory.key):
+            memory.name, memory.key = name, key
+        else:
+            whole = self._names.next_version(memory.name)
+            self.types[whole] = self.types[memory.name]
+            self._append(WRITE, [memory.name, name], [self.value(whole)], _layout(key, memory.key), event)
+            memory.name = whole
+            self._known[memory.key] = whole, memory.writes
+        self._known[key] = name, memory.writes
+
+    # -- random numbers, host reads, recorded results --------------------------------------
+
+    def _state(self, content: Any) -> str:
+        """Return the name of a generator's state; one that no operator left is an input."""
+        known = [name for name, state in self._states if torch.equal(state, content)]
+        if known:
+            return known[-1]
+        name = self._names.fresh("random")
+        self._give(name, content.cpu())
+        self._states.append((name, content))
+        return name
+
+    def _next_state(self, before: str | None, content: Any) -> Value:
+        assert before is not None
+        name = self._names.next_version(before)
+        self.types[name] = type_of(content.dtype, content.shape)
+        # Only the newest state of a generator can come before the next draw.
+        self._states = [each for each in self._states if each[0] != before]
+        self._states.append((name, content))
+        return self.value(name)
+
+    def _add_read(self, event: Event, operands: list[str | None], attributes: dict[str, Any]) -> None:
+        """Append the statements of an operator that Python reads numbers from."""
+        source: str | None
+        if event.signature.name == "aten._local_scalar_dense.default":
+            source = operands[0]
+        else:
+            source = self._names.fresh(_local_name(event))
+            self.types[source] = _number_type(event.numbers[0])
+            self._append(event.signature.name, operands, [self.value(source)], attributes, event)
+        name = self._names.fresh(f"{source}.item")
+        self.types[name] = self.types[str(source)]
+        number = event.numbers[0]
+        recorded = str(number) if isinstance(number, complex) else number
+        self._append(READ, [source], [self.value(name)], {"value": recorded}, event)
+
+    def _add_recorded(self, event: Event) -> None:
+        """Append statements that give the recorded results of an operator that cannot run again."""
+        contents = [(key, False) for key in event.results if key is not None]
+        contents += [(key, True) for key in event.written]
+        if len(contents) < len(event.results) or not contents:
+            self.notes.append(f"{event.signature.name} has results that cannot be shown: {event.opaque}")
+        for key, written in contents:
+            local = self._names.fresh(f"recorded.{_local_name(event)}")
+            self._give(local, event.contents[key].cpu().contiguous())
+            value = self._next_value(key, event) if written else self._result(key, event)
+            attributes: dict[str, Attribute] = {"op": event.signature.name, "reason": event.opaque}
+            self._append(RECORDED, [local], [value], attributes, event)
+            if written:
+                self._bind_written(key, value.name, event)
+            else:
+                self._bind(key, value.name)
+
+    def _append(
+        self,
+        op: str,
+        operands: Iterable[str | None],
+        outputs: Iterable[Value],
+        attributes: dict[str, Any],
+        event: Event,
+    ) -> None:
+        self.statements.append(RecordedStatement(op, tuple(operands), tuple(outputs), attributes, event))
+
+
+def type_of(dtype: torch.dtype, shape: Sequence[int]) -> TensorType:
+    """Return the type of a tensor."""
+    return TensorType(DTYPES[dtype], tuple(map(int, shape)))
+
+
+def _number_type(number: Any) -> TensorType:
+    kinds = {bool: "bool", int: "i64", float: "f64", complex: "c128"}
+    return TensorType(kinds[type(number)], ())
+
+
+def _local_name(event: Event) -> str:
+    """Return a name for a result: the operator's, after the module around it."""
+    local: str = schema_of(event.signature.overload).name.partition("::")[2].strip("_")
+    return f"{event.modules[-1]}.{local}" if event.modules and event.modules[-1] else local
+
+
+def _fills(key: Key, flat: Any) -> bool:
+    """Return whether a tensor is all of the elements of `flat`, in their order."""
+    _, _, size, stride, dtype, flags = key
+    count = int(np.prod(size)) if size else 1
+    step = 1
+    for length, given in zip(reversed(size), reversed(stride), strict=True):
+        if length != 1 and given != step:
+            return False
+        step *= length
+    return dtype == flat.dtype and count == flat.numel() and not flags
+
+
+def _covers(key: Key, other: Key) -> bool:
+    """Return whether two tensors are the same elements without gaps, in any order."""
+    return _extent(key) == _extent(other) and _is_dense(key) and _is_dense(other)
+
+
+def _extent(key: Key) -> tuple[int, int]:
+    _, offset, size, _, dtype, _ = key
+    count = int(np.prod(size)) if size else 1
+    return offset * dtype.itemsize, (offset + count) * dtype.itemsize
+
+
+def _is_dense(key: Key) -> bool:
+    """Return whether the elements of a tensor follow one another in memory, in any order of its axes."""
+    axes = sorted((step, length) for step, length in zip(key[3], key[2], strict=True) if length != 1)
+    expected = 1
+    for step, length in axes:
+        if step != expected:
+            return False
+        expected *= length
+    return True
+
+
+def _layout(key: Key, base: Key) -> dict[str, Any]:
+    """Return the attributes of a view of `base`."""
+    _, offset, size, stride, dtype, _ = key
+    start = base[1] * base[4].itemsize // dtype.itemsize
+    found: dict[str, Any] = {"size": tuple(map(int, size)), "stride": tuple(map(int, stride))}
+    if offset != start:
+        found["offset"] = offset - start
+    if dtype != base[4]:
+        found["dtype"] = DTYPES[dtype]
+    return found

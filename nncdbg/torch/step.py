@@ -1,0 +1,238 @@
+"""Record the training step in a block: `with nncdbg.torch.record(model, optimizer) as step:`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from nncdbg.engine.backends.torch import host_array
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Program
+from nncdbg.engine.process.collector import collector_paused
+from nncdbg.torch.program import RecordedProgram, program_of
+from nncdbg.torch.recording import Recorder
+
+Models: TypeAlias = "torch.nn.Module | Iterable[torch.nn.Module] | Mapping[str, torch.nn.Module]"
+Optimizers: TypeAlias = "torch.optim.Optimizer | Iterable[torch.optim.Optimizer]"
+
+
+class RecordedStep:
+    """A recorded step.  It is complete when the block of `record` has ended."""
+
+    def __init__(self) -> None:
+        self._recorded: RecordedProgram | None = None
+        self._build: Callable[[], RecordedProgram] | None = None
+
+    @property
+    def program(self) -> Program:
+        """The program: graphs `@forward`, `@backward`, `@optimizer`, and one for each module."""
+        return self._complete().program
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The inputs of the program by name: parameters, buffers, moments, the batch, random states."""
+        return {name: host_array(tensor) for name, tensor in self._complete().inputs.items()}
+
+    @property
+    def changed(self) -> dict[str, str]:
+        """Parameter, buffer, gradient (``w.grad``) or moment (``w.exp_avg``) to its value at the end."""
+        return dict(self._complete().changed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the program cannot show, a sentence each."""
+        return self._complete().notes
+
+    def __repr__(self) -> str:
+        if self._build is None:
+            return "<RecordedStep, not complete>"
+        return f"<RecordedStep {self.program.summary()}>"
+
+    def _complete(self) -> RecordedProgram:
+        if self._build is None:
+            raise UsageError(
+                "the step is not complete yet",
+                hint="use it after the block of `with nncdbg.torch.record(...)`",
+            )
+        if self._recorded is None:
+            self._recorded = self._build()
+        return self._recorded
+
+
+@contextmanager
+def record(model: Models | None = None, optimizer: Optimizers | None = None) -> Iterator[RecordedStep]:
+    """Record each operator that the block runs, in forward, backward and optimizer, as a program.
+
+    `model` (one, several, or by name) names parameters, buffers and layers; `optimizer` (one or several)
+    names moments and separates its phase.  Operators run as without recording.  If the block raises, the
+    program ends there, and the exception is raised as usual.
+
+    Raises UsageError for a nested recording and for arguments of other types.
+    """
+    modules, optimizers = named_models(model), listed_optimizers(optimizer)
+    step = RecordedStep()
+    recorder = Recorder()
+    with ExitStack() as hooks:
+        hooks.callback(recorder.release)
+        # Each event has some objects that stay: the collector would scan all modules for them.
+        hooks.enter_context(collector_paused())
+        hooks.callback(lambda: _finish(step, recorder, modules, optimizers))
+        for name, tensor in _tensors(modules):
+            recorder.parameters[id(tensor)] = name
+        _label(recorder, modules, optimizers)
+        for hook in _hooks(recorder, modules, optimizers):
+            hooks.callback(hook.remove)
+        hooks.enter_context(recorder)
+        yield step
+
+
+def _finish(
+    step: RecordedStep,
+    recorder: Recorder,
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Iterable[torch.optim.Optimizer],
+) -> None:
+    """Complete a step: its program is built on first use, from what was recorded."""
+    # Moments that the first step makes, and gradients that a user sets, exist only now.
+    _label(recorder, modules, optimizers)
+    recorder.copy_inputs()
+    classes = {name: type(module).__name__ for name, module in _submodules(modules) if name}
+    step._build = partial(program_of, recorder.events, recorder.inputs, recorder.labels, classes)
+
+
+def named_models(model: Models | None) -> dict[str, torch.nn.Module]:
+    """Return the models by name; a single one has no name.  Raises UsageError for anything else."""
+    if model is None:
+        return {}
+    if isinstance(model, torch.nn.Module):
+        return {"": model}
+    found = dict(model) if isinstance(model, Mapping) else {}
+    if not isinstance(model, Mapping):
+        listed = list(model) if isinstance(model, Iterable) else [model]
+        found = {f"model{index}" if len(listed) > 1 else "": each for index, each in enumerate(listed)}
+    for each in found.values():
+        if not isinstance(each, torch.nn.Module):
+            raise UsageError(
+                f"a model must be a torch.nn.Module, not {type(each).__name__}",
+                hint="pass the model first, then the optimizer",
+            )
+    return found
+
+
+def listed_optimizers(optimizer: Optimizers | None) -> list[torch.optim.Optimizer]:
+    """Return the optimizers.  Raises UsageError for anything else."""
+    if optimizer is None:
+        return []
+    listed = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    for each in listed:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise UsageError(
+                f"an optimizer must be a torch.optim.Optimizer, not {type(each).__name__}",
+                hint="pass the model first, then the optimizer",
+            )
+    return listed
+
+
+def _submodules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
+    for prefix, model in models.items():
+        for name, module in model.named_modules():
+            yield ".".join(part for part in (prefix, name) if part), module
+
+
+def _tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+    for prefix, model in models.items():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            yield (f"{prefix}.{name}" if prefix else name), tensor
+
+
+def _label(
+    recorder: Recorder, models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> None:
+    for name, tensor in named_tensors(models, optimizers):
+        recorder.label(tensor, name)
+
+
+def named_tensors(
+    models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters, buffers, gradients (``w.grad``) and moments (``w.exp_avg``) that exist, by name."""
+    owners: dict[int, str] = {}
+    for name, tensor in _tensors(models):
+        owners[id(tensor)] = name
+        yield name, tensor
+        if tensor.grad is not None:
+            yield f"{name}.grad", tensor.grad
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for key, moment in state.items():
+                if isinstance(moment, torch.Tensor):
+                    yield f"{owners.get(id(parameter), 'parameter')}.{key}", moment
+
+
+def _hooks(
+    recorder: Recorder, models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> Iterator[Any]:
+    for model in models.values():
+        yield model.register_forward_pre_hook(
+            _naming_arguments(recorder, model), prepend=True, with_kwargs=True
+        )
+    for name, module in _submodules(models):
+        yield module.register_forward_pre_hook(_entering(recorder, name), prepend=True)
+        yield module.register_forward_hook(_leaving(recorder), always_call=True)
+    for name, tensor in _tensors(models):
+        if tensor.requires_grad and tensor.is_leaf:
+            yield tensor.register_post_accumulate_grad_hook(_accumulated(recorder, f"{name}.grad"))
+    for optimizer in optimizers:
+        yield optimizer.register_step_pre_hook(_optimizing(recorder, 1))
+        yield optimizer.register_step_post_hook(_optimizing(recorder, -1))
+
+
+def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..., None]:
+    """Return a hook that names the tensors passed to a model after the parameters of its `forward`."""
+    signature = inspect.signature(model.forward)
+
+    def name_arguments(_: Any, positional: Any, keywords: Any) -> None:
+        try:
+            bound = signature.bind(*positional, **keywords)
+        except TypeError:
+            return  # `forward` raises this error itself.
+        for name, value in bound.arguments.items():
+            if isinstance(value, torch.Tensor) and value.is_leaf:
+                recorder.label(value, name)
+
+    return name_arguments
+
+
+def _entering(recorder: Recorder, name: str) -> Callable[..., None]:
+    def enter(*_: Any) -> None:
+        recorder.enter_module(name)
+
+    return enter
+
+
+def _leaving(recorder: Recorder) -> Callable[..., None]:
+    def leave(*_: Any) -> None:
+        recorder.leave_module()
+
+    return leave
+
+
+def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None]:
+    def accumulated(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            recorder.label(parameter.grad, name)
+
+    return accumulated
+
+
+def _optimizing(recorder: Recorder, change: int) -> Callable[..., None]:
+    def step(*_: Any) -> None:
+        recorder.optimizing += change
+
+    return step
