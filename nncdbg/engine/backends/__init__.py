@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import UnsupportedOp, UsageError
-from nncdbg.engine.graph import Node, tensor_only
+from nncdbg.engine.graph import Node, Program, tensor_only
 from nncdbg.engine.ops import Op
 
 Execute: TypeAlias = Callable[..., Any]
@@ -114,6 +114,20 @@ def backend(chosen: str | Backend) -> Backend:
         raise UsageError(f"unknown backend {chosen!r}", hint=f"use one of: {known}")
     made: Backend = found()
     return made
+
+
+def backend_for(program: Program, chosen: str | Backend | None) -> Backend:
+    """Return the chosen backend of a program; for None, the one saved with it.
+
+    Raises the errors of `backend`, with the program folder if it names the backend.
+    """
+    saved = program.saved
+    try:
+        return backend(saved.backend if chosen is None else chosen)
+    except UsageError as error:
+        if saved.origin and chosen in (None, saved.backend):
+            error.message = f"{saved.origin} is saved for the backend {saved.backend}: {error.message}"
+        raise
 
 
 def refusal(message: str, hint: str | Callable[[], str] | None = None) -> Kernels:
