@@ -22,7 +22,7 @@ from nncdbg import stats
 
 RUNS = 15
 
-WAYS = (
+WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...], float], ...] = (
     ("plain", {"statistics": False}, (), 1.15),
     ("NaN and Inf check", {"statistics": False}, ("nan", "inf"), 1.30),
     ("statistics", {}, (), 1.45),
@@ -60,10 +60,12 @@ def figure(name: str, rounds: list[list[float]], index: int, bar: float) -> dict
 
 def recording(step: Any, runs: int) -> list[dict[str, Any]]:
     """Return the time of the block of `record` over the step, and the time per operator over eager."""
+    from nncdbg.torch import record
+
     training = step.build()
 
     def recorded() -> Any:
-        with nncdbg.torch.record(training.models, training.optimizers) as done:
+        with record(training.models, training.optimizers) as done:
             training.run()
         return done
 
@@ -83,8 +85,10 @@ def recording(step: Any, runs: int) -> list[dict[str, Any]]:
 
 def engine(step: Any, runs: int) -> list[dict[str, Any]]:
     """Return the time of a recorded step in the engine over the step, for each way to observe it."""
+    from nncdbg.torch import record
+
     training = step.build()
-    with nncdbg.torch.record(training.models, training.optimizers) as recorded:
+    with record(training.models, training.optimizers) as recorded:
         training.run()
     eager = step.build().run
     functions = [eager]
@@ -125,7 +129,6 @@ def measure(runs: int = RUNS, names: tuple[str, ...] = ()) -> list[dict[str, Any
     sys.path.insert(0, str(Path(__file__).parent.parent))
     import torch
 
-    import nncdbg.torch
     from tests.torch.steps import STEPS
 
     torch.set_num_threads(1)

@@ -211,7 +211,7 @@ def _simple(found: Signature, plan: _Plan) -> Execute | None:
 
 
 def _on_copy(function: Execute) -> Execute:
-    """Return the function with a copy of its first operand, to which it writes; the copy is the last result."""
+    """Return the function on a copy of its first operand, which it writes to; the copy is the last result."""
 
     def run(written: Any, *others: Any, **keywords: Any) -> Any:
         copy = strided_copy(written)

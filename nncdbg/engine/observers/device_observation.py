@@ -59,7 +59,7 @@ class _Inspected(NamedTuple):
 
     result: ref[Any]
     address: int
-    count: int
+    elements: int
     dtype: Any
     position: int
     flags: int
@@ -88,7 +88,7 @@ class DeviceObserver(Observer):
         return observed
 
     def _inspect(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
-        if result is None or isinstance(result, (list, tuple, np.ndarray, np.generic)):
+        if isinstance(result, (np.ndarray, np.generic)) or not hasattr(result, "dtype"):
             if self._device_log is not None:
                 self._device_log.written.discard(self._device_log.positions.written & MASK)
             super()._inspect(binding, inputs, index, result)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.backends.torch import Torch, host_array  # noqa: E402
+from nncdbg.engine.execution.findings import Finding  # noqa: E402
 from nncdbg.engine.execution.statistics_log import CAPACITY  # noqa: E402
 from nncdbg.engine.observers.device_observation import DeviceObserver, DeviceStatisticsLog  # noqa: E402
 from nncdbg.engine.ops.aten.inspection import host_memory  # noqa: E402
@@ -55,7 +56,8 @@ def _one_thread():
 
 
 def observer(statistics=True, watched=BOTH):
-    backend, found = Torch(), []
+    found: list[Finding] = []
+    backend = Torch()
     log = DeviceStatisticsLog(backend) if statistics else None
     made = DeviceObserver(backend, found.append, log)
     made.watched = watched
@@ -115,14 +117,20 @@ def test_a_view_is_inspected_when_the_row_of_its_base_is_overwritten():
     made, _ = observer()
     base = torch.full((1000,), 3.0)
     observe(made, base)
-    for _ in range(CAPACITY - 1):
-        observe(made, 1)
-    for _ in range(CAPACITY):
-        observe(made, torch.tensor(7.0))
+    others = [torch.tensor(7.0)] * CAPACITY
+    for other in others:
+        observe(made, other)
+    assert made.log.row_of(base) is None
     view = base.view(10, 100)
     observe(made, view)
-    assert made.log.row_of(base) is None
     assert made.log.row_of(view)[:3] == [3.0, 3.0, 3.0]
+
+
+def test_a_result_that_is_no_tensor_is_ignored():
+    made, found = observer()
+    for result in (None, "text", [torch.tensor(torch.nan)]):
+        observe(made, result)
+    assert found == []
 
 
 def test_memory_has_an_address_only_without_gaps():
@@ -136,13 +144,13 @@ def test_memory_has_an_address_only_without_gaps():
         "not finite",
     }
     direct |= {"bf16", "f16", "f64", "i64", "u8", "bool"}
-    assert {name for name, tensor in LAYOUTS.items() if host_memory(tensor)[0]} == direct
+    assert {name for name, tensor in LAYOUTS.items() if (host_memory(tensor) or [0])[0]} == direct
     assert host_memory(torch.empty(3, device="meta")) is None
     assert host_memory(torch.eye(3).to_sparse()) is None
 
 
 def test_catch_stops_at_the_operator_that_makes_a_nan():
-    text = """nncdbg 1
+    text = """
 graph @main(%x: f32[300]) -> (%s) {
   %m = aten.neg.default(%x)
   %v = aten.view.default(%m, size=[3,100])
@@ -177,7 +185,8 @@ def test_observing_changes_no_bit_of_a_training_step(step):
         debugger = nncdbg.Debugger(recorded.program, recorded.inputs, backend="torch", statistics=statistics)
         debugger.catch(*kinds)
         assert debugger.run(heed=False).reason == "end"
-        outputs.append(debugger.outputs)
+        outputs.append(dict(debugger.outputs or {}))
+    assert outputs[0]
     for other in outputs[1:]:
         for name, value in outputs[0].items():
             assert value.tobytes() == other[name].tobytes(), name
