@@ -161,6 +161,8 @@ def _source(
         if attributes.get(argument.name) is not None:
             return _Source(constant=decode(attributes[argument.name], argument)), position + 1
         if position >= given:
+            if argument.required and not argument.optional:
+                raise GraphError(f"the operator needs its operand {argument.name}", operand=position)
             return None, position + 1
         return _Source(position, written=argument.written), position + 1
     if argument.kind is Kind.TENSORS:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.backends.micro import MicroKernels
 from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import GraphError, NncdbgError
@@ -166,14 +166,14 @@ class Loaded:
 
 
 class MicroPrograms:
-    """Runs micro programs of a program's statements on NumPy, apart from the debugged run.
+    """Runs micro programs of a program's statements on NumPy arrays, apart from the debugged run.
 
     `track` wraps each of their statements.
     """
 
     def __init__(self, program: Program, listing: Listing, track: Wrap | None = None) -> None:
         self._running = Running()
-        linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0))
+        linker = Linker(MicroKernels(), Allocation(), generator_of(self._running, 0))
         linker.instrument({Instrument.TRACKER: track})
         self._loaded = Loaded(program, listing, linker)
 
