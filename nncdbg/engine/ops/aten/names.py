@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 
 DOMAINS = ("aten", "prims", "torch")
@@ -27,6 +28,7 @@ def is_torch(op: str) -> bool:
     return op.partition(".")[0] in DOMAINS
 
 
+@cache
 def installed() -> bool:
     """Return whether torch can be imported, without importing it."""
     return find_spec("torch") is not None
