@@ -41,7 +41,7 @@ class Torch:
         try:
             from nncdbg.engine.backends.torch_calls import operator_call
 
-            return Kernels(operator_call(call))
+            return Kernels(operator_call(call, self.to_device))
         except NncdbgError as error:
             return refusal(error.message, error.hint)
 
