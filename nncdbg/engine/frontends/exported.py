@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +77,9 @@ def from_exported(exported: Any, *, flat: bool = False) -> Program:
     """
     if any(_writes(node) for node in exported.graph.nodes):
         # Only decomposed programs are free of writes.
-        exported = exported.run_decompositions({})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch calls its own deprecated names
+            exported = exported.run_decompositions({})
     conversion = _Conversion(exported)
     return conversion.program(flat=flat)
 
@@ -93,6 +96,12 @@ class _Conversion:
         self._nodes: list[Node] = []
         self._scopes: list[ModulePath] = []
         self._classes: dict[str, str] = {}
+        self._new_buffers: dict[str, str] = {
+            specification.arg.name: f"{specification.target}.1"
+            for specification in exported.graph_signature.output_specs
+            if specification.target is not None and hasattr(specification.arg, "name")
+        }
+        """Name of a node to that of the new value of the buffer that it computes."""
 
     def program(self, *, flat: bool) -> Program:
         self._placeholders()
@@ -187,8 +196,8 @@ class _Conversion:
         type_ = _type_of(node)
         if type_ is None:
             _refuse(node)
-        self._names[node] = node.name
-        return Value(node.name, type_)
+        self._names[node] = name = self._new_buffers.get(node.name, node.name)
+        return Value(name, type_)
 
     def _outputs(self) -> Iterator[Value]:
         (output,) = (node for node in self._exported.graph.nodes if node.op == "output")
