@@ -20,12 +20,29 @@ RECORDED = "torch.recorded"
 READ = "torch.read"
 """`torch.read(tensor, value=)`: Python read this tensor's one number; `value` is the recorded one."""
 
+EMPTY = (
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_quantized",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+)
+"""Operators that allocate memory without writing it."""
+
 OWN = {VIEW, WRITE, RECORDED, READ}
 
 
 def is_torch(op: str) -> bool:
     """Return whether a statement's op belongs to PyTorch."""
     return op.partition(".")[0] in DOMAINS
+
+
+def allocates_only(op: str) -> bool:
+    """Return whether the results of a statement's op are memory with any content."""
+    domain, _, rest = op.partition(".")
+    return domain == "aten" and rest.partition(".")[0] in EMPTY
 
 
 @cache
