@@ -121,7 +121,7 @@ class _Conversion:
         )
 
     def _placeholders(self) -> None:
-        from nncdbg.engine.backends.torch import host_array
+        from nncdbg.engine.ops.aten.arrays import host_array
 
         signature = self._exported.graph_signature
         kept = {**self._exported.state_dict, **self._exported.constants}
@@ -219,7 +219,7 @@ class _Conversion:
 
     def _examples(self) -> dict[str, Array]:
         """Return the inputs with which the program was exported."""
-        from nncdbg.engine.backends.torch import host_array
+        from nncdbg.engine.ops.aten.arrays import host_array
 
         if not self._exported.example_inputs:
             return {}
