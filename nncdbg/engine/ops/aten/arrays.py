@@ -16,6 +16,6 @@ def host_array(value: Any) -> Any:
     plain = value.detach().resolve_conj().resolve_neg().cpu()
     viewed = HOST_VIEWS.get(plain.dtype)
     if viewed is None:
-        return plain.numpy()
+        return plain.numpy(force=True)  # a lazy zero tensor has no memory yet
     same_size, dtype = viewed
-    return plain.view(same_size).numpy().view(dtype)
+    return plain.view(same_size).numpy(force=True).view(dtype)
