@@ -48,6 +48,8 @@ def test_the_infinity_and_the_nan_of_the_example_originate_in_the_backward_pass_
     assert stop.node is not None
     assert stop.node.op == "aten.div.Tensor"
     location = stop.node.location
+    assert location is not None
+    assert location.line is not None
     assert location.name == "SqrtBackward0"
     assert "sqrt()" in (folder.parent / location.file).read_text().splitlines()[location.line - 1]
 
@@ -63,6 +65,8 @@ def test_a_gradient_that_is_edited_ends_in_finite_weights(folder):
     debugger.set_value("%div.1", gradient)
     debugger.uncatch()
     assert debugger.run().reason == "end"
-    assert all(np.isfinite(array).all() for array in debugger.outputs.values())
+    outputs = debugger.outputs
+    assert outputs is not None
+    assert all(np.isfinite(array).all() for array in outputs.values())
     debugger.step_back()
     assert debugger.stop.reason != "end"
