@@ -18,6 +18,7 @@ from weakref import WeakSet
 import torch
 
 from nncdbg.engine.backends.torch_calls import generator_state
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
     current_autograd_node,
@@ -197,6 +198,8 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         event = Event(found, (), [], [], [], phase, name, sequence, lines, self._modules_now)
         if found.overload.namespace in _COMMUNICATION:
             event.opaque = "it exchanges data with other processes"
+        elif found.foreign:
+            event.opaque = f"its argument {found.foreign} is no tensor, number or text"
         formal = found.arguments
         read = self._read
         given = [
@@ -223,7 +226,7 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             return self._read(value, event)
         if argument.kind is Kind.TENSORS:
             if value is not None:
-                return [None if each is None else self._read(each, event) for each in value]
+                return [None if each is None else self._read(each, event) for each in flat_results(value)]
         elif value is None:
             if argument.kind is Kind.TENSOR and not argument.optional:
                 event.opaque = event.opaque or f"its operand {argument.name} is undefined"
@@ -257,7 +260,7 @@ class Recorder(DispatchMode):  # type: ignore[misc]
                         event.numbers.append(each)
                     event.results.append(None)
         for tensor in written:
-            if tensor.layout is _STRIDED:
+            if tensor.layout is _STRIDED and tensor.dtype in DTYPES:
                 event.written.append(key_of(tensor))
                 if event.opaque:
                     event.contents[event.written[-1]] = tensor.detach().clone()
@@ -282,9 +285,12 @@ class Recorder(DispatchMode):  # type: ignore[misc]
     def _read(self, tensor: Any, event: Event) -> Key | None:
         """Return the memory of an operand; an unknown one is an input."""
         if tensor.layout is not _STRIDED or tensor.dtype not in DTYPES:
-            event.opaque = event.opaque or _unsupported(tensor)
+            event.opaque = event.opaque or _unsupported(tensor, event)
             return None
-        key = key_of(tensor)
+        try:
+            key = key_of(tensor)
+        except RuntimeError:  # It has sizes for each of its tensors.
+            raise _nested(event) from None
         number = key[0]
         if number in self._seen:
             kept = self.inputs.get(number)
@@ -307,11 +313,17 @@ class Recorder(DispatchMode):  # type: ignore[misc]
 
     def _made(self, tensor: Any, event: Event) -> Key | None:
         if tensor.layout is not _STRIDED or tensor.dtype not in DTYPES:
-            event.opaque = event.opaque or _unsupported(tensor)
+            event.opaque = event.opaque or _unsupported(tensor, event)
             return None
-        key = key_of(tensor)
-        if key[0] not in self._seen:
-            self._see(key[0], tensor)
+        try:
+            key = key_of(tensor)
+        except RuntimeError:  # It has sizes for each of its tensors.
+            raise _nested(event) from None
+        number = key[0]
+        if number not in self._seen:
+            self._see(number, tensor)
+        elif number in self.inputs:
+            self.inputs[number].keys[key] = None  # a view may show more of an input than its operand does
         if event.opaque:
             event.contents[key] = tensor.detach().clone()
         return key
@@ -398,14 +410,25 @@ def _written(found: Signature, args: Sequence[Any], keywords: Mapping[str, Any])
     for index, argument in enumerate(found.arguments):
         if argument.written:
             value = args[index] if index < len(args) else keywords.get(argument.name)
-            tensors.extend(value if isinstance(value, (list, tuple)) else () if value is None else (value,))
+            tensors.extend(each for each in flat_results(value) if each is not None)
     return tensors
 
 
-def _unsupported(tensor: Any) -> str:
+def _unsupported(tensor: Any, event: Event) -> str:
+    """Return why a program cannot hold a tensor.  Raises UsageError for a nested tensor."""
+    if tensor.is_nested:
+        raise _nested(event)
     if tensor.layout != torch.strided:
         return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _nested(event: Event) -> UsageError:
+    place = "{}:{}: ".format(*event.lines[0]) if event.lines else ""
+    return UsageError(
+        f"{place}{event.signature.name} uses a nested tensor, which cannot be recorded",
+        hint="record a step with padded tensors and a mask",
+    )
 
 
 _IS_USER_CODE: dict[int, tuple[CodeType, bool]] = {}
