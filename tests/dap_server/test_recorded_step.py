@@ -49,6 +49,6 @@ def test_a_recorded_step_is_stepped_into_its_modules_and_back(client: Client, sa
 
 
 def graphs(client: Client) -> list[str]:
-    """Return the graph of each stack frame, innermost first."""
+    """Return the graphs on the stack, innermost first; other frames are the user's source lines."""
     frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
-    return [frame["name"].split()[0] for frame in frames]
+    return [frame["name"].split()[0] for frame in frames if frame["name"].startswith("@")]
