@@ -117,9 +117,14 @@ def type_of(array: Array) -> str:
     return str(TensorType(dtypes.name_of(array.dtype), tuple(array.shape)))
 
 
-def is_text(array: Array) -> bool:
-    """Return True for tensors of strings."""
-    return array.dtype.kind in "OUS"
+def is_text(array: Any) -> bool:
+    """Return True for tensors of strings; `array` is an array of any library."""
+    return dtypes.name_of(array.dtype) == "str"
+
+
+def count_of(array: Any) -> int:
+    """Return the number of elements of an array of any library."""
+    return math.prod(array.shape)
 
 
 def text(content: str = "", style: str = "") -> Text:

@@ -39,6 +39,9 @@ def test_a_recorded_step_is_stepped_into_its_modules_and_back(client: Client, sa
     client.request("stepIn", {"threadId": 1})
     client.expect_stop("step")
     assert graphs(client) == ["@0", "@forward", "@main"]
+    shown = values(client)
+    assert shown["%input"] == "f32[2,3] [[1. 1. 1.] [1. 1. 1.]]"
+    assert shown["%0.weight"].startswith("f32[4,3] min ")
     client.request("stepOut", {"threadId": 1})
     client.expect_stop("step")
     assert graphs(client) == ["@forward", "@main"]
@@ -52,3 +55,25 @@ def graphs(client: Client) -> list[str]:
     """Return the graphs on the stack, innermost first; other frames are the user's source lines."""
     frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
     return [frame["name"].split()[0] for frame in frames if frame["name"].startswith("@")]
+
+
+def values(client: Client) -> dict[str, str]:
+    """Return the values of all scopes of the innermost frame, after reading their children and memory."""
+    frame = client.request("stackTrace", {"threadId": 1})["stackFrames"][0]["id"]
+    found: dict[str, str] = {}
+    for scope in client.request("scopes", {"frameId": frame})["scopes"]:
+        for each in _children(client, scope["variablesReference"]):
+            found[each["name"]] = each["value"]
+            _children(client, each["variablesReference"])
+            if "memoryReference" in each:
+                client.request("readMemory", {"memoryReference": each["memoryReference"], "count": 8})
+    return found
+
+
+def _children(client: Client, reference: int) -> list[dict[str, Any]]:
+    if not reference:
+        return []
+    children: list[dict[str, Any]] = client.request("variables", {"variablesReference": reference})[
+        "variables"
+    ]
+    return children

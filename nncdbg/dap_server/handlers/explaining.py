@@ -14,12 +14,13 @@ from nncdbg.dap_server.variables.origin_slice import Glancing
 from nncdbg.dap_server.variables.places import values_from
 from nncdbg.dap_server.variables.samples import packed, sampling
 from nncdbg.dap_server.variables.value_text import is_tensor, type_text
+from nncdbg.engine import dtypes
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import resolve_name, spelled
 from nncdbg.engine.values.slicing import Slicing
-from nncdbg.presentation.elements import SMALL, is_text
+from nncdbg.presentation.elements import SMALL, count_of, is_text
 from nncdbg.presentation.slices import (
     content_of,
     diagnosed,
@@ -127,7 +128,7 @@ def _value(session: Session, shown: Glancing, origin: Origin) -> dict[str, Any]:
     summary = shown.summary(content, visit.code, origin.slot)
     if summary is not None:
         fields["stats"] = summary.as_dict()
-    if not is_tensor(content) or content.size <= SMALL or is_text(content):
+    if not is_tensor(content) or count_of(content) <= SMALL or is_text(content):
         fields["elements"] = shown.glance.text(content).removeprefix(fields["type"]).strip()
     elif (picture := _picture(session, content)) is not None:
         fields["picture"] = picture
@@ -151,7 +152,7 @@ def _cause(session: Session, origin: Origin, kind: str) -> dict[str, Any]:
 
 def _picture(session: Session, content: Any) -> dict[str, Any] | None:
     """The last two axes, at the first index of the others, in blocks; `of` is their shape in elements."""
-    if not content.shape or 0 in content.shape or content.dtype.kind == "c":
+    if not content.shape or 0 in content.shape or dtypes.name_of(content.dtype) in dtypes.COMPLEX:
         return None
     plane = content[(0,) * max(0, len(content.shape) - 2)]
     plane = plane[None] if len(plane.shape) == 1 else plane

@@ -21,6 +21,7 @@ from nncdbg.dap_server.variables.value_text import is_tensor
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
+from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import ReadMemoryArguments, WriteMemoryArguments
@@ -37,7 +38,7 @@ _NARROW = frozenset(dtypes.NUMPY[name] for name in ("bool", "u4", "i4", "u2", "i
 def _tensor(scope: Values, name: str) -> Any:
     """The current tensor, on its device.  Raises UsageError, NotComputed if there is none."""
     array = scope.content(name)
-    if not is_tensor(array) or array.dtype.kind in "OUST":
+    if not is_tensor(array) or is_text(array):
         raise UsageError(f"{spelled(name)} has no bytes: it is not a tensor of numbers")
     return array
 

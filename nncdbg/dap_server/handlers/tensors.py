@@ -31,6 +31,7 @@ from nncdbg.engine.expression import (
     split_target,
 )
 from nncdbg.engine.expression.nodes import Name
+from nncdbg.presentation.elements import count_of
 from nncdbg.stats import compare
 from nncdbg.stats.blocks import (
     BlockReduction,
@@ -200,7 +201,7 @@ def _slice(session: Session, arguments: SliceArguments, scope: Values, whole: An
             minus = _part(scope, there, arguments)
     chosen = _part(scope, whole, arguments)
     steps = sampling(chosen.shape, arguments.max_elements)
-    if arguments.reduce != "stride" and max(steps, default=1) > 1 and chosen.size <= MAX_REDUCED:
+    if arguments.reduce != "stride" and max(steps, default=1) > 1 and count_of(chosen) <= MAX_REDUCED:
         reduction = arguments.reduce
 
         def reduced() -> SliceBody:

@@ -34,7 +34,7 @@ from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.checkpoints import EVICTED
-from nncdbg.presentation.elements import SMALL, is_text
+from nncdbg.presentation.elements import SMALL, count_of, is_text
 
 if TYPE_CHECKING:
     import msgspec
@@ -182,8 +182,8 @@ class View:
         if (
             content.shape
             and not is_text(content)
-            and content.size
-            and (not place.index or content.size > SMALL)
+            and count_of(content)
+            and (not place.index or count_of(content) > SMALL)
         ):
             found.append("statistics")
         if self._has_previous(place):
@@ -223,7 +223,7 @@ class View:
 
     def _slices(self, place: ContentPlace, content: Any, start: int, stop: int) -> Iterator[Variable]:
         part = content[start:stop]
-        if part.size <= GLANCE:
+        if count_of(part) <= GLANCE:
             # One transfer for all of them if the tensor is on a device.
             part = self.glance.host(part)
         element_type = type_text(content).partition("[")[0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.dap_server.variables.value_text import is_tensor
 from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -29,7 +30,7 @@ class MemoryPlace:
 
 def memory_reference(session: Session, frame: int, name: str, content: Any) -> str | None:
     """The address of a value; None for a value without bytes (strings, sequences, absent optionals)."""
-    if not is_tensor(content) or content.dtype.kind in "OUST":
+    if not is_tensor(content) or is_text(content):
         return None
     return address_of(session, MemoryPlace(frame, name), 0)
 

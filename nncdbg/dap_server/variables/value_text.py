@@ -22,7 +22,7 @@ from nncdbg.engine import dtypes
 from nncdbg.engine.execution.statistics_log import COLUMNS
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.inputs.npy import read_part
-from nncdbg.presentation.elements import SMALL, elements, is_text
+from nncdbg.presentation.elements import SMALL, count_of, elements, is_text
 from nncdbg.stats import Summary
 from nncdbg.stats.inspection import summary_of
 from nncdbg.stats.piecewise import summarize_by_pieces
@@ -139,9 +139,9 @@ class Glance:
         if not is_tensor(content):
             return plain_text(content)
         head = type_text(content)
-        if content.size == 0:
+        if count_of(content) == 0:
             return f"{head} (empty)"
-        if content.size <= SMALL or is_text(content):
+        if count_of(content) <= SMALL or is_text(content):
             return f"{head} {self.elements(self.host(content))}"
         summary = self.summary(content)
         return f"{head} {statistics_text(content, summary)}" if summary is not None else f"{head} {UNKNOWN}"
@@ -178,15 +178,15 @@ class Glance:
         known = self.shown.summary(content)
         if known is not None:
             return known
-        if content.size > self.room:
+        if count_of(content) > self.room:
             return self.shown.logged(content)
-        self.room -= content.size
+        self.room -= count_of(content)
         return self.full_summary(content)
 
     def at_hand(self, content: Any) -> Summary | None:
         """The statistics of a tensor without a long pass over it: logged or cached ones."""
         found = self.shown.noted(content)
-        return self.full_summary(content) if found is None and content.size <= FEW else found
+        return self.full_summary(content) if found is None and count_of(content) <= FEW else found
 
     def full_summary(self, content: Any) -> Summary:
         """The statistics of a tensor, however long they take; `between` is called regularly."""
@@ -238,6 +238,6 @@ def plain_text(content: Any) -> str:
 
 def statistics_text(content: Any, summary: Summary) -> str:
     """The statistics in one line; for bools the number of true ones."""
-    if content.dtype.kind == "b":
+    if dtypes.name_of(content.dtype) == "bool":
         return f"{summary.count - summary.zero} of {summary.count} true"
     return str(summary)
