@@ -261,8 +261,9 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             return None
         try:
             key = key_of(tensor)
-        except RuntimeError:  # It has sizes for each of its tensors.
-            raise _nested(event) from None
+        except RuntimeError:  # A nested tensor, or a lazy module's parameter.
+            event.opaque = event.opaque or _unsupported(tensor, event)
+            return None
         if self._known(tensor):
             kept = self.inputs.get(key[0])
         else:
@@ -291,8 +292,9 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             return None
         try:
             key = key_of(tensor)
-        except RuntimeError:  # It has sizes for each of its tensors.
-            raise _nested(event) from None
+        except RuntimeError:  # A nested tensor, or a lazy module's parameter.
+            event.opaque = event.opaque or _unsupported(tensor, event)
+            return None
         if self._known(tensor) and key[0] in self.inputs:
             self.inputs[key[0]].keys[key] = None  # a view may show more of an input than its operand does
         if event.opaque:
@@ -330,7 +332,14 @@ def copy_content(kept: Input, *, whole: bool) -> None:
     if not whole:
         kept.start = min(_start_byte(key) for key in kept.keys) // tensor.element_size()
         stop = -(-max(_stop_byte(key) for key in kept.keys) // tensor.element_size())
-    kept.content = flat[kept.start : stop].detach().clone().cpu()
+    part = flat[kept.start : stop].detach()
+    try:
+        kept.content = part.clone().cpu()
+    except (MemoryError, RuntimeError) as error:
+        raise UsageError(
+            f"an input of {part.nbytes} bytes cannot be copied: {error}",
+            hint="record with a smaller batch, or free memory before the step",
+        ) from None
     kept.tensor = None
 
 
@@ -362,6 +371,8 @@ def _unsupported(tensor: Any, event: Event) -> str:
     """Return why a program cannot hold a tensor.  Raises UsageError for a nested tensor."""
     if tensor.is_nested:
         raise _nested(event)
+    if torch.nn.parameter.is_lazy(tensor):
+        return "its size is not known yet"
     if tensor.layout != torch.strided:
         return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
