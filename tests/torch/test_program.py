@@ -1,6 +1,7 @@
 """The program of a recorded step: names, phases, graphs of modules, hooks, and what cannot be recorded."""
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_exception_in_the_block_ends_the_program_there():
             model(torch.ones(1, 3))
             _ = 1 / 0
 
-    recorded: list = []
+    recorded: list[Any] = []
     pytest.raises(ZeroDivisionError, fail)
     (step,) = recorded
     assert [node.op for node in step.program.graphs["main"].nodes] == ["@forward"]
