@@ -14,7 +14,7 @@ from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp, UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from nncdbg.engine.backends.torch import host_array  # noqa: E402
+from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 
 FLOATS = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16"]
 PLAIN = ["float16", "float32", "float64", "int8", "int16", "int32", "int64"]
