@@ -373,22 +373,26 @@ def copy_content(kept: Input, *, whole: bool) -> None:
     tensor = kept.tensor
     storage = tensor.untyped_storage()
     if _is_all_of(tensor, storage):
-        kept.content, kept.tensor = tensor.reshape(-1).clone(), None
+        kept.content, kept.tensor = _copied(tensor.reshape(-1)), None
         return
     flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
     kept.start, stop = 0, flat.numel()
     if not whole:
         kept.start = min(_start_byte(key) for key in kept.keys) // tensor.element_size()
         stop = -(-max(_stop_byte(key) for key in kept.keys) // tensor.element_size())
-    part = flat[kept.start : stop].detach()
+    kept.content = _copied(flat[kept.start : stop].detach())
+    kept.tensor = None
+
+
+def _copied(part: Any) -> Any:
+    """Return a copy on the CPU.  Raises UsageError without memory for it."""
     try:
-        kept.content = part.clone().cpu()
+        return part.clone().cpu()
     except (MemoryError, RuntimeError) as error:
         raise UsageError(
             f"an input of {part.nbytes} bytes cannot be copied: {error}",
             hint="record with a smaller batch, or free memory before the step",
         ) from None
-    kept.tensor = None
 
 
 def _is_all_of(tensor: Any, storage: Any) -> bool:
