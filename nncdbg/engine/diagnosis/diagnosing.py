@@ -95,6 +95,8 @@ class Diagnosing:
             np.asarray(self.backend.to_host(finding.result)),
             finding.output or 0,
             [made(code, slot) for slot in code.operands[pc]],
+            code.graph.name or str(code.path[0]),
+            (node.location.name or "") if node.location is not None else "",
         )
 
     def at(self, kind: str, statement: Statement, slots: list[Any], output: int = 0) -> Diagnosis | None:

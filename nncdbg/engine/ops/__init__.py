@@ -53,11 +53,13 @@ from nncdbg.engine.ops import (  # noqa: F401
     windows,
 )
 from nncdbg.engine.ops.aten.names import DOMAINS as TORCH_DOMAINS
+from nncdbg.engine.ops.aten.operators import torch_operator
 from nncdbg.engine.ops.aten.schemas import TorchSchemas
 from nncdbg.engine.ops.declaration import Op, declared, names
 from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
 from nncdbg.engine.ops.schema import register_schemas, split
+from nncdbg.engine.ops.schema import schema as schema_of
 
 register_schemas(OnnxSchemas())
 register_schemas(OnnxSchemas(), DEFAULT_DOMAIN, "ai.onnx.ml")
@@ -78,6 +80,8 @@ def lookup(name: str, version: int) -> Op | None:
     found = [entry for entry in declared(name) if entry.since <= version]
     if found:
         return found[-1]
+    if domain in TORCH_DOMAINS:
+        return torch_operator(name) if schema_of(name, version) is not None else None
     from nncdbg.engine.ops.reference import reference_op
 
     return reference_op(name, version)

@@ -30,3 +30,25 @@ def is_torch(op: str) -> bool:
 def installed() -> bool:
     """Return whether torch can be imported, without importing it."""
     return find_spec("torch") is not None
+
+
+EMPTY = (
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_quantized",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+)
+"""Operators that allocate memory without writing it."""
+
+
+def base_name(op: str) -> str:
+    """Return the name of an operator without domain, overload and its forms in place and for lists.
+
+    ``aten._foreach_addcdiv_.ScalarList`` is ``addcdiv``, ``torch.c10d.allreduce_.default`` ``allreduce``.
+    """
+    parts = op.split(".")
+    name = parts[1] if len(parts) <= 3 else parts[-2]
+    return name.removeprefix("_foreach_").removesuffix("_")
