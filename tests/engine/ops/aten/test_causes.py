@@ -14,25 +14,23 @@ from nncdbg.engine.ops import lookup  # noqa: E402
 from nncdbg.engine.ops.aten.names import base_name  # noqa: E402
 from nncdbg.nan_watch.records import Report  # noqa: E402
 
-INF, NAN = np.inf, np.nan
-
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def watched(body: str, *operands: Any, graph: str = "main", result: str = "") -> Report:
-    """Watch a program of the statements `body`; the operands are %a, %b and so on."""
-    arrays = [
-        np.asarray(each) if np.asarray(each).dtype.kind in "biu" else np.float32(each) for each in operands
+def watched(body: str, *operands: Any) -> Report:
+    """Watch a program of the statements `body`; the operands are %a, %b and so on: bool, or else f32."""
+    arrays = [np.asarray(each) for each in operands]
+    arrays = [each if each.dtype == bool else each.astype(np.float32) for each in arrays]
+    inputs = dict(zip("abc", arrays, strict=False))
+    types = [
+        f"%{name}: {'bool' if each.dtype == bool else 'f32'}[{','.join(map(str, each.shape))}]"
+        for name, each in inputs.items()
     ]
-    arrays = [np.asarray(each) for each in arrays]
-    kinds = {"f": "f32", "i": "i64", "b": "bool"}
-    types = [f"{kinds[each.dtype.kind]}[{','.join(map(str, each.shape))}]" for each in arrays]
-    inputs = ", ".join(f"%{name}: {type}" for name, type in zip("abcdefgh", types, strict=False))
-    text = f"#nncdbg 1\n\ngraph @main({inputs}) -> (%y) {{\n{body}\n  return %y\n}}\n"
-    return nncdbg.watch(nncdbg.parse(text), dict(zip("abcdefgh", arrays, strict=False)), backend="torch")
+    text = f"#nncdbg 1\n\ngraph @main({', '.join(types)}) -> (%y) {{\n{body}\n  return %y\n}}\n"
+    return nncdbg.watch(nncdbg.parse(text), inputs, backend="torch")
 
 
 def first_cause(report: Report) -> tuple[str, str]:
