@@ -5,7 +5,8 @@ with nncdbg.torch.record(model, optimizer) as step:
     loss.backward()
     optimizer.step()
 
-debugger = nncdbg.Debugger(step.program, step.inputs, backend="torch")
+debugger = nncdbg.Debugger(step)
+step.save("step1")                      # nncdbg step1
 """
 
 from nncdbg.torch.installation import check_torch

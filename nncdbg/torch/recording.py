@@ -7,11 +7,13 @@ references keep the numbers of freed storages from being used again.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import torch
 
@@ -129,12 +131,15 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         self._seen: set[int] = set()
         """The storages that operators read or made."""
         self._modules_now: tuple[str, ...] = ()
+        self.forked = False
+        """Whether this is a copy in a forked process, such as a DataLoader worker, which records nothing."""
+        _RECORDERS.add(self)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if func.namespace in _UNSEEN:
+        if self.forked or func.namespace in _UNSEEN:
             return func(*args, **keywords)
         found = signature_of(func)
         node = current_autograd_node()
@@ -198,6 +203,8 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             elif isinstance(value, torch.Generator):
                 event.generator = value.device, value.get_state(), None
                 value = ABSENT
+            elif isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
+                event.opaque = event.opaque or "an argument is a storage"
             given.append(value)
         event.arguments = tuple(given)
         if found.random and event.generator is None:
@@ -291,6 +298,16 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             copy_content(kept, whole=True)
 
 
+_RECORDERS: WeakSet[Recorder] = WeakSet()
+
+
+def _forked() -> None:
+    for recorder in _RECORDERS:
+        recorder.forked = True
+
+
+os.register_at_fork(after_in_child=_forked)
+
 _CPU = torch.device("cpu")
 
 
@@ -365,6 +382,7 @@ def _libraries() -> tuple[str, ...]:
     return (
         "<frozen",
         f"{sysconfig.get_path('stdlib')}/",
+        f"{sysconfig.get_path('scripts')}/",
         f"{dirname(dirname(__file__))}/",
         f"{dirname(torch.__file__)}/",
     )

@@ -68,10 +68,18 @@ class Backend(Protocol):
     def to_host(self, value: Any) -> Any:
         """Convert a value to a NumPy array, waiting if necessary; non-tensors are returned unchanged."""
 
+    def memory(self, value: Any) -> tuple[int, int, int] | None:
+        """Return address, number of elements and owner of a value; None if it is not in host memory.
+
+        The address is 0 if the elements do not fill one block of memory.  While a value lives, the
+        others of its owner, a number, are views of the same memory.  Only called for backends that are not
+        `on_host`.
+        """
+
     def summarize(self, value: Any, row: Any) -> None:
         """Write the statistics of a value (see `stats.inspection`) to `row`, ten float64 of the backend's.
 
-        Only called for backends that are not `on_host`; it must neither wait nor copy to the host.
+        Only called for values in device memory; it must neither wait nor copy to the host.
         """
 
 
@@ -85,6 +93,9 @@ class HostBackend:
 
     def to_host(self, value: Any) -> Any:
         return value
+
+    def memory(self, value: Any) -> tuple[int, int, int] | None:
+        raise AssertionError("memory() is only for backends with device memory")
 
     def summarize(self, value: Any, row: Any) -> None:
         raise AssertionError("summarize() is only for results in device memory")

@@ -27,10 +27,10 @@ class Torch:
 
     def __init__(self) -> None:
         _check_installed()
-        from nncdbg.engine.ops.aten.inspection import TensorInspectors
+        from nncdbg.engine.ops.aten.inspection import host_memory
 
         self._numpy = NumPy()
-        self._inspectors = TensorInspectors()
+        self.memory = host_memory
 
     def bind(self, call: Call) -> Kernels:
         if call.node.op.startswith("nncdbg."):
@@ -73,12 +73,7 @@ class Torch:
         return host_array(value)
 
     def summarize(self, value: Any, row: Any) -> None:
-        address, count = self._inspectors.dense_memory(value)
-        inspect = self._inspectors.inspector(value.dtype)
-        if inspect is None or not address:
-            row.copy_(self.to_device(np.asarray(row_of(summarize(host_array(value))))))
-        else:
-            inspect(address, count, 0, row.data_ptr())
+        row.copy_(self.to_device(np.asarray(row_of(summarize(host_array(value))))))
 
     def _on_host(self, call: Call) -> Kernels:
         """Return the built-in kernel of one of the debugger's own ops, on NumPy."""

@@ -11,7 +11,7 @@ import torch
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.aten.internals import below_autograd, fast_call
-from nncdbg.engine.ops.aten.names import EMPTY, OWN, READ, RECORDED, VIEW, base_name
+from nncdbg.engine.ops.aten.names import OWN, READ, RECORDED, VIEW, allocates_only
 from nncdbg.engine.ops.aten.signatures import (
     COUNT,
     RANDOM,
@@ -70,6 +70,9 @@ class _Source:
 
 def strided_copy(tensor: Any) -> Any:
     """Return a copy with the same strides."""
+    if tensor.is_contiguous():
+        # Keeps the strides too, and is faster; of other layouts only if the elements have no gaps.
+        return tensor.clone()
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     return made.copy_(tensor)
 
@@ -97,10 +100,10 @@ def _operator(call: Call) -> Execute:
         )
     plan = _plan(found, call.attributes, len(node.inputs))
     simple = _simple(found, plan)
-    if simple is not None and not found.random and base_name(node.op) not in EMPTY:
+    if simple is not None and not found.random and not allocates_only(node.op):
         return _without_gradients(simple, call.several, len(node.outputs))
     run = _general(found, plan)
-    if base_name(node.op) in EMPTY:
+    if allocates_only(node.op):
         run = _filled(run)
     if found.random:
         run = _with_generator(run, call, plan.operands)
@@ -161,6 +164,8 @@ def _source(
         if attributes.get(argument.name) is not None:
             return _Source(constant=decode(attributes[argument.name], argument)), position + 1
         if position >= given:
+            if argument.required and not argument.optional:
+                raise GraphError(f"the operator needs its operand {argument.name}", operand=position)
             return None, position + 1
         return _Source(position, written=argument.written), position + 1
     if argument.kind is Kind.TENSORS:
@@ -174,17 +179,23 @@ def _source(
 
 
 def _simple(found: Signature, plan: _Plan) -> Execute | None:
-    """Return the call for operands first and constants after them, without lists or writes; else None."""
+    """Return the call for operands first and constants after them; else None.
+
+    It has no lists, and writes at most to the first operand.
+    """
     sources = plan.positional
     tensors = [source.start >= 0 for source in sources]
     if (
-        found.writes
+        [source.written for source in plan.sources].count(True) > (bool(sources) and sources[0].written)
+        or (found.writes and len(found.results) != 1)
         or any(source.several for source in plan.sources)
         or any(source.start >= 0 for source in plan.keywords.values())
         or tensors != sorted(tensors, reverse=True)
     ):
         return None
     function = fast_call(found.overload)
+    if found.writes:
+        function = _on_copy(function)
     constants = [source.constant for source in sources if source.start < 0]
     formal = [argument for argument in found.arguments if not argument.keyword_only]
     # Constants that are the defaults are left out, which makes the call faster.
@@ -215,6 +226,17 @@ def _filled(run: Execute) -> Execute:
         return results
 
     return filled
+
+
+def _on_copy(function: Execute) -> Execute:
+    """Return the function on a copy of its first operand, which it writes to; the copy is the last result."""
+
+    def run(written: Any, *others: Any, **keywords: Any) -> Any:
+        copy = strided_copy(written)
+        result = function(copy, *others, **keywords)
+        return copy if result is copy else [*flat_results(result), copy]
+
+    return run
 
 
 def _is_default(value: Any, argument: Argument) -> bool:

@@ -35,8 +35,15 @@ class ModelProto(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
-ProgramSource: TypeAlias = "Program | str | os.PathLike[str] | ModelProto"
-"""A program, or a source that `load` accepts: the path of a file, or an `onnx.ModelProto`."""
+class ProgramOwner(Protocol):
+    """A record with a program, such as a recorded training step."""
+
+    @property
+    def program(self) -> Program: ...
+
+
+ProgramSource: TypeAlias = "Program | ProgramOwner | str | os.PathLike[str] | ModelProto"
+"""A program, or a source that `load` accepts: a path, a recorded step, or an `onnx.ModelProto`."""
 
 
 def load(
@@ -44,8 +51,8 @@ def load(
 ) -> Program:
     """Load a program from a file (`.onnx`, `.nnc`), a program folder or an `onnx.ModelProto`.
 
-    A Program is returned unchanged.  With `flat`, an ONNX model becomes one graph; without it, module scopes
-    become layers that are called.
+    A Program is returned unchanged; for a record with a program, such as a recorded step, its program.  With
+    `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
     Graph text may read weights only below its own folder and the folders in `stores`.
 
     Raises LoadError if the file cannot be read, GraphError if the graph is wrong,
@@ -74,6 +81,9 @@ def load(
         from nncdbg.engine.frontends.onnx import from_model
 
         return from_model(source, flat=flat)
+    owned = getattr(source, "program", None)
+    if isinstance(owned, Program):
+        return owned
     raise UsageError(
         f"cannot load a program from an object of type {_type_name(source)}",
         hint=_hint_for(source),

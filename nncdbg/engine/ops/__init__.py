@@ -53,6 +53,7 @@ from nncdbg.engine.ops import (  # noqa: F401
     windows,
 )
 from nncdbg.engine.ops.aten.names import DOMAINS as TORCH_DOMAINS
+from nncdbg.engine.ops.aten.names import installed
 from nncdbg.engine.ops.aten.operators import torch_operator
 from nncdbg.engine.ops.aten.schemas import TorchSchemas
 from nncdbg.engine.ops.declaration import Op, declared, names
@@ -78,10 +79,16 @@ def lookup(name: str, version: int) -> Op | None:
     if domain and not declared(name):
         extensions.find(extensions.OPS, domain)
     found = [entry for entry in declared(name) if entry.since <= version]
+    if domain in TORCH_DOMAINS:
+        known = schema_of(name, version) is not None
+        own = found[-1] if found else torch_operator(name) if known else None
+        if not installed():
+            return own
+        from nncdbg.engine.ops.aten.decompositions import with_formula
+
+        return with_formula(name, own)
     if found:
         return found[-1]
-    if domain in TORCH_DOMAINS:
-        return torch_operator(name) if schema_of(name, version) is not None else None
     from nncdbg.engine.ops.reference import reference_op
 
     return reference_op(name, version)

@@ -151,20 +151,19 @@ def _run(
     operands = list(application.values)
     for index, marks in enumerate(calmed):
         if marks is not None:
-            operands[index] = _replaced(operands[index], marks, 1.0, application.op.name)
+            operands[index] = _replaced(operands[index], marks, 1.0)
     for index in chosen:
-        marks = application.marked[index]
-        operands[index] = _replaced(operands[index], marks, probe, application.op.name)
+        operands[index] = _replaced(operands[index], application.marked[index], probe)
+    if application.op.name in (VIEW, WRITE) and operands[0].stride() != application.values[0].stride():
+        raise ValueError("the operand has gaps in memory")
     assert application.kernel is not None
     return application.kernel(operands)
 
 
-def _replaced(tensor: Any, marks: Any, number: float, op: str) -> Any:
+def _replaced(tensor: Any, marks: Any, number: float) -> Any:
     import torch
 
     copy = tensor.clone()
-    if op in (VIEW, WRITE) and copy.stride() != tensor.stride():
-        raise ValueError("the operand has gaps in memory")
     where = torch.from_numpy(np.array(np.broadcast_to(marks, tuple(tensor.shape))))
     return copy.masked_fill_(where.to(copy.device), number) if copy.dtype != torch.bool else copy ^ where
 

@@ -62,7 +62,7 @@ DTYPES: dict[torch.dtype, str] = {
 }
 """The dtypes of tensors that a program can hold."""
 
-_TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 # A tensor in a slot has torch's dtype.
 register_dtypes(DTYPES)
@@ -249,7 +249,7 @@ def decode(value: Any, argument: Argument) -> Any:
 def _decode_text(value: str, type: str, name: str) -> Any:
     try:
         if type.startswith("ScalarType"):
-            return _TORCH_DTYPES[value] if value in _TORCH_DTYPES else _constant(value, torch.dtype)
+            return TORCH_DTYPES[value] if value in TORCH_DTYPES else _constant(value, torch.dtype)
         if type.startswith("Layout"):
             return _constant(value, torch.layout)
         if type.startswith("MemoryFormat"):
