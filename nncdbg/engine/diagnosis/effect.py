@@ -1,6 +1,6 @@
 """The effect of bad values: which origins the outputs of a program depend on.
 
-A recorded training step returns each tensor that is alive at its end.  A mask of -inf among these is no
+A recorded training step returns each tensor that is live at its end.  A mask of -inf among these is no
 finding; nor are gradients that a GradScaler has tested, as the optimizer's step is skipped then.
 """
 

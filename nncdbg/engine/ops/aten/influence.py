@@ -163,7 +163,13 @@ def _run(
 def _replaced(tensor: Any, marks: Any, number: float) -> Any:
     import torch
 
-    copy = tensor.clone()
+    if 0 in tensor.stride():
+        copy = tensor.clone()
+    else:
+        # `torch.view` and `torch.write` depend on the strides, gaps included.
+        copy = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        ).copy_(tensor)
     where = torch.from_numpy(np.array(np.broadcast_to(marks, tuple(tensor.shape))))
     return copy.masked_fill_(where.to(copy.device), number) if copy.dtype != torch.bool else copy ^ where
 

@@ -10,7 +10,7 @@ from functools import cache
 from nncdbg.engine.ops.aten.influence import BY_EXPERIMENT, COMPARED, IGNORING, MOVED_BY_EXPERIMENT
 from nncdbg.engine.ops.aten.names import EMPTY, base_name
 from nncdbg.engine.ops.declaration import Op
-from nncdbg.engine.ops.influence import NOTHING, Content, Influence
+from nncdbg.engine.ops.influence import NOTHING, Influence
 
 _INFLUENCES: dict[str, Influence] = {
     **dict.fromkeys(
@@ -63,7 +63,6 @@ def torch_operator(name: str) -> Op:
         name=name,
         influence=_INFLUENCES.get(base, usual),
         screens=base == "_amp_foreach_non_finite_check_and_unscale",
-        content=Content.MOVED if base in _MOVES else Content.COMPUTED,
         cause="training.cause",
         legal="training.is_legal",
     )

@@ -51,12 +51,34 @@ def cause(birth: Birth) -> Cause | None:
     """Return why an operator of PyTorch gave NaN or Inf; None if no rule explains it."""
     if base_name(birth.op) in EMPTY:
         return _hinted(_uninitialized(birth))
+    given = _given_number(birth)
+    if given is not None:
+        return given
     found = in_optimizer(birth) or in_backward(birth) or in_forward(birth)
     return None if found is None else _hinted(found)
 
 
 def _hinted(found: Cause) -> Cause:
     return replace(found, hint=HINTS[found.name]) if found.name in HINTS else found
+
+
+def _given_number(birth: Birth) -> Cause | None:
+    """Return the cause for a NaN or Inf that is written in the program, as in ``fill_value=nan``."""
+    if birth.graph.startswith("optimizer") or (birth.kind == "nan" and base_name(birth.op) not in _FILLS):
+        return None
+    test = math.isnan if birth.kind == "nan" else math.isinf
+    for key, value in birth.attributes.items():
+        if isinstance(value, float) and test(value):
+            hint = (
+                "use a finite number: an infinity works as a mask only in torch.where and scores of softmax"
+            )
+            return Cause("bad parameter", f"{key} of {birth.op} is {value}", hint)
+    return None
+
+
+_FILLS = frozenset(
+    {"full", "full_like", "new_full", "fill", "masked_fill", "scalar_tensor", "constant_pad_nd"}
+)
 
 
 def _uninitialized(birth: Birth) -> Cause:
