@@ -72,4 +72,5 @@ def open_program(
         between()
     if folder is not None:
         return OpenedProgram(folder.program, configuration, folder)
-    return OpenedProgram(load(path, flat=configuration.flat, stores=configuration.stores), configuration)
+    program = load(path, flat=configuration.flat, stores=configuration.stores)
+    return OpenedProgram(program, configuration.completed({"backend": program.saved.backend}))

@@ -18,6 +18,7 @@ from weakref import WeakSet
 import torch
 
 from nncdbg.engine.backends.torch_calls import generator_state
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
     current_autograd_node,
@@ -191,13 +192,15 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         )
         if found.overload.namespace in _COMMUNICATION:
             event.opaque = "it exchanges data with other processes"
+        elif found.foreign:
+            event.opaque = f"its argument {found.foreign} is no tensor, number or text"
         given: list[Any] = []
         for index, argument in enumerate(found.arguments):
             value = args[index] if index < len(args) else keywords.get(argument.name, ABSENT)
             if argument.kind is Kind.TENSOR and isinstance(value, torch.Tensor):
                 value = self._read(value, event)
             elif argument.kind is Kind.TENSORS and value is not ABSENT and value is not None:
-                value = [None if each is None else self._read(each, event) for each in value]
+                value = [None if each is None else self._read(each, event) for each in flat_results(value)]
             elif value is None and argument.kind is Kind.TENSOR and not argument.optional:
                 event.opaque = event.opaque or f"its operand {argument.name} is undefined"
             elif isinstance(value, torch.Generator):
@@ -229,7 +232,7 @@ class Recorder(DispatchMode):  # type: ignore[misc]
                     event.numbers.append(each)
                 event.results.append(None)
         for tensor in written:
-            if tensor.layout == torch.strided:
+            if tensor.layout == torch.strided and tensor.dtype in DTYPES:
                 event.written.append(key_of(tensor))
                 if event.opaque:
                     event.contents[event.written[-1]] = tensor.detach().clone()
@@ -254,9 +257,12 @@ class Recorder(DispatchMode):  # type: ignore[misc]
     def _read(self, tensor: Any, event: Event) -> Key | None:
         """Return the memory of an operand; an unknown one is an input."""
         if tensor.layout != torch.strided or tensor.dtype not in DTYPES:
-            event.opaque = event.opaque or _unsupported(tensor)
+            event.opaque = event.opaque or _unsupported(tensor, event)
             return None
-        key = key_of(tensor)
+        try:
+            key = key_of(tensor)
+        except RuntimeError:  # It has sizes for each of its tensors.
+            raise _nested(event) from None
         if self._known(tensor):
             kept = self.inputs.get(key[0])
         else:
@@ -281,10 +287,14 @@ class Recorder(DispatchMode):  # type: ignore[misc]
 
     def _made(self, tensor: Any, event: Event) -> Key | None:
         if tensor.layout != torch.strided or tensor.dtype not in DTYPES:
-            event.opaque = event.opaque or _unsupported(tensor)
+            event.opaque = event.opaque or _unsupported(tensor, event)
             return None
-        key = key_of(tensor)
-        self._known(tensor)
+        try:
+            key = key_of(tensor)
+        except RuntimeError:  # It has sizes for each of its tensors.
+            raise _nested(event) from None
+        if self._known(tensor) and key[0] in self.inputs:
+            self.inputs[key[0]].keys[key] = None  # a view may show more of an input than its operand does
         if event.opaque:
             event.contents[key] = tensor.detach().clone()
         return key
@@ -344,14 +354,25 @@ def _written(found: Signature, args: Sequence[Any], keywords: Mapping[str, Any])
     for index, argument in enumerate(found.arguments):
         if argument.written:
             value = args[index] if index < len(args) else keywords.get(argument.name)
-            tensors.extend(value if isinstance(value, (list, tuple)) else () if value is None else (value,))
+            tensors.extend(each for each in flat_results(value) if each is not None)
     return tensors
 
 
-def _unsupported(tensor: Any) -> str:
+def _unsupported(tensor: Any, event: Event) -> str:
+    """Return why a program cannot hold a tensor.  Raises UsageError for a nested tensor."""
+    if tensor.is_nested:
+        raise _nested(event)
     if tensor.layout != torch.strided:
         return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _nested(event: Event) -> UsageError:
+    place = "{}:{}: ".format(*event.lines[0]) if event.lines else ""
+    return UsageError(
+        f"{place}{event.signature.name} uses a nested tensor, which cannot be recorded",
+        hint="record a step with padded tensors and a mask",
+    )
 
 
 _IS_USER_CODE: dict[CodeType, bool] = {}

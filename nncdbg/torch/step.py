@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from nncdbg.engine.backends.torch import host_array
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Program, SavedRun
+from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.opening.folder_writing import write_folder
 from nncdbg.torch.program import RecordedProgram, program_of

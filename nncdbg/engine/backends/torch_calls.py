@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.aten.internals import below_autograd, fast_call
 from nncdbg.engine.ops.aten.names import OWN, READ, RECORDED, VIEW, allocates_only
@@ -77,12 +79,45 @@ def strided_copy(tensor: Any) -> Any:
     return made.copy_(tensor)
 
 
-def operator_call(call: Call) -> Execute:
+def operator_call(call: Call, to_device: Callable[[Any], Any]) -> Execute:
     """Return a statement of torch's domains as a function of its operands.
 
-    Raises GraphError for an unknown operator and for attributes that do not fit.
+    `to_device` converts operands that are NumPy arrays: constants, loop counters, and values from the
+    debugger's own ops.  Raises GraphError for an unknown operator and for attributes that do not fit.
     """
-    return _own_operator(call) if call.node.op in OWN else _operator(call)
+    run = _own_operator(call) if call.node.op in OWN else _operator(call)
+    if not call.constants:
+        return _moving(run, to_device)
+    constants: ByIdentity[Any] = ByIdentity()
+
+    def with_constants(*operands: Any) -> Any:
+        return run(*[_moved(value, constants, to_device) for value in operands])
+
+    return with_constants
+
+
+def _moving(run: Execute, to_device: Callable[[Any], Any]) -> Execute:
+    """Run again with tensors, if an operand is a NumPy array: torch refuses these before anything runs."""
+
+    def moving(*operands: Any) -> Any:
+        try:
+            return run(*operands)
+        except (RuntimeError, AttributeError, TypeError):
+            if not any(isinstance(value, (np.ndarray, np.generic)) for value in operands):
+                raise
+        return run(*map(to_device, operands))
+
+    return moving
+
+
+def _moved(value: Any, constants: ByIdentity[Any], to_device: Callable[[Any], Any]) -> Any:
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    known = constants.get(value)
+    if known is None:
+        known = to_device(value)
+        constants.set(value, known)
+    return known
 
 
 def _operator(call: Call) -> Execute:

@@ -25,7 +25,7 @@ _STORES = {
 
 _EXPORT = 'export it first: torch.onnx.export(module, arguments, "model.onnx", dynamo=True)'
 
-_OF_TORCH = frozenset({".bin", ".ckpt", ".pt", ".pt2", ".pth", ".safetensors"})
+_OF_TORCH = frozenset({".bin", ".ckpt", ".pt", ".pth", ".safetensors"})
 """Suffixes of PyTorch programs and weights, which cannot be opened directly."""
 
 
@@ -49,7 +49,9 @@ ProgramSource: TypeAlias = "Program | ProgramOwner | str | os.PathLike[str] | Mo
 def load(
     source: ProgramSource, *, flat: bool = False, stores: Iterable[str | os.PathLike[str]] = ()
 ) -> Program:
-    """Load a program from a file (`.onnx`, `.nnc`), a program folder or an `onnx.ModelProto`.
+    """Load a program from a file (`.onnx`, `.nnc`, `.pt2`), a program folder or an object.
+
+    Objects are an `onnx.ModelProto` and a `torch.export.ExportedProgram`.
 
     A Program is returned unchanged; for a record with a program, such as a recorded step, its program.  With
     `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
@@ -76,6 +78,11 @@ def load(
             message = f'the extension "{suffix}" cannot read {path}: {type(error).__name__}: {error}'
             raise LoadError(message, hint=f"report this error to {frontend.__module__}") from error
         return _noted(program, path)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(source, torch.export.ExportedProgram):
+        from nncdbg.engine.frontends.exported import from_exported
+
+        return from_exported(source, flat=flat)
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(source, onnx.ModelProto):
         from nncdbg.engine.frontends.onnx import from_model

@@ -9,10 +9,11 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.backends.torch import Torch, host_array  # noqa: E402
+from nncdbg.engine.backends.torch import Torch  # noqa: E402
 from nncdbg.engine.execution.findings import Finding  # noqa: E402
 from nncdbg.engine.execution.statistics_log import CAPACITY  # noqa: E402
 from nncdbg.engine.observers.device_observation import DeviceObserver, DeviceStatisticsLog  # noqa: E402
+from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.engine.ops.aten.inspection import host_memory  # noqa: E402
 from nncdbg.stats import prepare, summarize  # noqa: E402
 from nncdbg.stats.inspection import Flag, row_of  # noqa: E402

@@ -69,7 +69,7 @@ def test_a_step_of_a_script_is_saved_and_the_script_ends(torch: Any, capfd: Capt
 
 def test_a_saved_step_continues_the_training_bit_for_bit(torch: Any, capfd: Capture) -> None:
     import nncdbg
-    from nncdbg.engine.backends.torch import host_array
+    from nncdbg.engine.ops.aten.arrays import host_array
 
     assert main(["record", script(), "--step", "4", "-o", "saved"]) == 0
     names: dict[str, Any] = {}

@@ -17,6 +17,7 @@ next state as its last result, if it has the attribute ``random``, the generator
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -125,6 +126,8 @@ class Signature:
     """The arguments that the operator writes to."""
     random: bool
     """True if the operator draws numbers from a generator."""
+    foreign: str = ""
+    """An argument that program text cannot hold, such as a process group; empty if there is none."""
 
     @property
     def tensor_arguments(self) -> tuple[Argument, ...]:
@@ -167,7 +170,12 @@ def signature_of(overload: Any) -> Signature:
         tuple(str(result.real_type) for result in schema.returns),
         tuple(each.name for each in arguments if each.written),
         random_tag in overload.tags,
+        next((each.name for each in arguments if _FOREIGN.match(each.type)), ""),
     )
+
+
+_FOREIGN = re.compile(r"(List\[|Optional\[)*(__torch__|Any|Storage|Stream)")
+"""Types of arguments that are neither tensors nor numbers, text or properties of tensors."""
 
 
 _NOT_DECLARED = {
