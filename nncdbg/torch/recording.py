@@ -8,7 +8,7 @@ references keep the numbers of freed storages from being used again.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
@@ -43,7 +43,7 @@ _DEEPEST = 4
 _COMMUNICATION = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
 """Libraries of operators that exchange data with other processes."""
 
-_UNSEEN = ("profiler", "debugprims")
+UNSEEN = ("profiler", "debugprims")
 """Libraries whose operators are not part of the program."""
 
 
@@ -134,7 +134,7 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if func.namespace in _UNSEEN:
+        if func.namespace in UNSEEN:
             return func(*args, **keywords)
         found = signature_of(func)
         node = current_autograd_node()
@@ -181,7 +181,7 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             phase=BACKWARD if node is not None else OPTIMIZER if self.optimizing else FORWARD,
             node="" if node is None else self._node_name(node),
             sequence=next_sequence_number() - 1 if node is None else sequence_number(node),
-            lines=_user_lines(sys._getframe(2)),
+            lines=user_lines(sys._getframe(2)),
             modules=self._modules_now,
         )
         if found.overload.namespace in _COMMUNICATION:
@@ -340,7 +340,15 @@ def _unsupported(tensor: Any) -> str:
 _IS_USER_CODE: dict[CodeType, bool] = {}
 
 
-def _user_lines(frame: FrameType | None) -> Lines:
+def call_again(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], lines: Lines) -> Any:
+    """Call a function that the user called at `lines`: what is recorded inside has them as outer lines."""
+    return call(*args, **kwargs)
+
+
+_call_again_code = call_again.__code__
+
+
+def user_lines(frame: FrameType | None) -> Lines:
     """Return the innermost lines outside of torch, nncdbg and the standard library."""
     found: list[tuple[str, int]] = []
     while frame is not None and len(found) < _DEEPEST:
@@ -350,6 +358,9 @@ def _user_lines(frame: FrameType | None) -> Lines:
             own = _IS_USER_CODE[code] = _is_user_code(code.co_filename)
         if own:
             found.append((code.co_filename, frame.f_lineno))
+        elif code is _call_again_code:
+            found.extend(frame.f_locals["lines"][: _DEEPEST - len(found)])
+            break
         frame = frame.f_back
     return tuple(found)
 
