@@ -19,6 +19,7 @@ import bench_reduce
 import bench_start
 import bench_stats
 import bench_time
+import bench_torch
 import bench_watch
 
 
@@ -40,6 +41,7 @@ def main() -> int:
         bench_corpus,
         bench_reduce,
         bench_diff,
+        bench_torch,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

@@ -10,7 +10,7 @@
     debugger.step_back()
 
 Open and run
-    load(path)             a Program from `.onnx` or `.nnc`, or from an onnx.ModelProto
+    load(path)             a Program from `.onnx`, `.nnc`, a folder that nncdbg wrote, or an onnx.ModelProto
     parse(text)            a Program from graph text; `str(program)` is its text
     Builder()              builds a Program in Python, one statement per call
     run(program, inputs)   the outputs by name

@@ -41,7 +41,7 @@ class Debuggee:
 
     `stop_on_exit`: stop at the end of the program, from where stepping back is possible.  `no_debug`: run to
     the end and ignore the client's breakpoints.  `at_finding`: the program starts at the first statement of a
-    repro bundle, and stops there first.
+    repro bundle, and stops there first.  `title` describes a program folder, "" for another program.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Debuggee:
         stop_on_exit: bool = False,
         no_debug: bool = False,
         at_finding: bool = False,
+        title: str = "",
     ) -> None:
         self.debugger = debugger
         self.runner = runner
@@ -62,6 +63,7 @@ class Debuggee:
         self.modules = Modules(debugger, sources)
         self.no_debug = no_debug
         self.at_finding = at_finding
+        self.title = title
         self.files: dict[Path, tuple[int, int]] = {}
         """(mtime, size) of each file that the program was loaded from."""
         self._terminating = False

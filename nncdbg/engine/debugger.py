@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.backends import Backend
-from nncdbg.engine.backends import backend as backend_of
+from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.errors import UnsupportedOp, UsageError
@@ -61,7 +60,8 @@ if TYPE_CHECKING:
 class Debugger(RichOutput):
     """A program, stopped at its first statement.
 
-    * `program`: a Program, the path of a file, or an `onnx.ModelProto`.
+    * `program`: a Program, the path of a file or a program folder, or an `onnx.ModelProto`.  A program folder
+      supplies its inputs, and the backend, `fallback`, `allocator`, `seed` and `max_ops` if not given.
     * `inputs`: arrays, numbers, lists, or text such as ``"x.npy"`` and ``"zeros"``, by input name.  Inputs
       that are not given are drawn at random from `seed`; `notes` reports them.
     * `dims`: symbolic sizes by name.
@@ -95,11 +95,11 @@ class Debugger(RichOutput):
         program: ProgramSource,
         inputs: Mapping[str, Any] | None = None,
         *,
-        backend: str | Backend = "numpy",
-        fallback: bool = False,
+        backend: str | Backend | None = None,
+        fallback: bool | None = None,
         allocator: str | Allocation | None = None,
         dims: Mapping[str, int] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         history: int | str | None = None,
         statistics: bool = True,
         check: str | None = None,
@@ -111,21 +111,30 @@ class Debugger(RichOutput):
     ) -> None:
         program = load(program)
         self.program = program
-        self.backend = backend_of(backend)
+        self.backend = backend_for(program, backend)
+        arguments = program.saved.completed(
+            fallback=fallback, allocator=allocator, seed=seed, max_ops=max_ops
+        )
         self.inputs = bind(
             program.graph,
-            inputs,
+            program.saved.completed_inputs(inputs, program.graph),
             dims,
-            seed,
+            arguments["seed"],
             folder=folder,
             consumers=Consumers(program, program.as_listing().line),
         )
         """The arrays by name; `dims`, `seed` and `given` are the sizes, the seed and the inputs as given."""
         self.notes = [*map(Note, program.notes), *self.inputs.notes]
         if compiled is None or not compiled.accepts(self.inputs):
-            allocation = allocation_on(self.backend, allocator)
+            allocation = allocation_on(self.backend, arguments["allocator"])
             compiled = CompiledProgram(
-                program, self.backend, allocation, seed, fallback, statistics, black_box
+                program,
+                self.backend,
+                allocation,
+                arguments["seed"],
+                arguments["fallback"],
+                statistics,
+                black_box,
             )
             if check is not None:
                 compiled.observers.check(check, lambda: self.timeline.replaying)
@@ -135,7 +144,7 @@ class Debugger(RichOutput):
         self.observers = compiled.observers
         self._folder = folder
         self._supervision = supervision
-        self._begin(parse_bytes(history), max_ops)
+        self._begin(parse_bytes(history), arguments["max_ops"])
 
     def __repr__(self) -> str:
         stop = self.stop

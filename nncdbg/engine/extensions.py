@@ -32,6 +32,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     FRONTENDS: {
         "onnx": "nncdbg.engine.frontends.onnx:load",
         "nnc": "nncdbg.engine.frontends.text:load",
+        "pt2": "nncdbg.engine.frontends.exported:load",
     },
     BACKENDS: {
         "numpy": "nncdbg.engine.backends.numpy:NumPy",

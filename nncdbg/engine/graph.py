@@ -270,6 +270,40 @@ def _same_line(a: Node, b: Node) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedRun:
+    """How a program folder says that its program is run: arguments for callers that omit them.
+
+    `inputs` are by name.  `op_libraries` are Python files that the program needs; they are never run unless
+    a caller names them.  `origin` is the program folder, "" for a program from another source.
+    """
+
+    origin: str = ""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    backend: str = "numpy"
+    fallback: bool = False
+    allocator: str | None = None
+    seed: int = 0
+    max_ops: int | None = None
+    op_libraries: tuple[str, ...] = ()
+
+    def completed(self, **given: Any) -> dict[str, Any]:
+        """Return these arguments of a run; those that are None are the saved ones."""
+        return {name: getattr(self, name) if value is None else value for name, value in given.items()}
+
+    def completed_inputs(self, given: Mapping[str, Any] | None, graph: Graph) -> Mapping[str, Any] | None:
+        """Return the given inputs, and the saved ones for other inputs of the graph; names may begin with %.
+
+        What is no mapping is returned unchanged.
+        """
+        if not self.inputs or not isinstance(given, (Mapping, type(None))):
+            return given
+        given = given or {}
+        named = {*given, *(str(name).removeprefix("%") for name in given)}
+        wanted = {value.name for value in graph.inputs} - named
+        return {**{name: data for name, data in self.inputs.items() if name in wanted}, **given}
+
+
 @dataclass(frozen=True, slots=True)
 class Program(RichOutput):
     """All graphs of a source; the run begins with `entry`.
@@ -277,8 +311,8 @@ class Program(RichOutput):
     `stores` are the paths for `Reference.store`, as in the text; `opsets` maps an op domain to its
     version (empty: the newest supported).  These fields are not part of the identity: `source` (the
     program's file), `readers` (opened stores), `listing` (the lines of that file, if it is graph text),
-    `notes` (corrections made while reading the file) and `prefixes` (label to the prefix that the text
-    abbreviates in names; None: chosen by the printer).
+    `notes` (corrections made while reading the file), `prefixes` (label to the prefix that the text
+    abbreviates in names; None: chosen by the printer) and `saved` (how its folder says that it is run).
     """
 
     graphs: Mapping[str, Graph]
@@ -290,6 +324,7 @@ class Program(RichOutput):
     listing: Listing | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     prefixes: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    saved: SavedRun = field(default=SavedRun(), compare=False, repr=False)
     kept: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """Cached derivations of the program by kind; a program derived from it starts with an empty cache."""
 

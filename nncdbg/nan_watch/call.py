@@ -26,9 +26,9 @@ def watch(
     fail_on: str | Iterable[str] = USUAL,
     strict: bool = False,
     max_findings: int = MAX_FINDINGS,
-    backend: str | Backend = "numpy",
+    backend: str | Backend | None = None,
     allocator: str | Allocation | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     runs: int = 1,
     record: str | os.PathLike[str] | None = None,
     against: str | os.PathLike[str] | None = None,
@@ -42,10 +42,13 @@ def watch(
     `record` is the file of a recording to write, `against` that of a good run to compare with.  The error of
     a failing run is in `Report.error`, or in `Report.cases` if there are several runs.
 
-    After a run without findings, a Program keeps its compiled code for its next watch with inputs of the same
-    types.  Raises UsageError for an unknown gate, and the errors of Debugger.
+    A program folder supplies inputs and arguments that are not given.  After a run without findings, a
+    Program keeps its compiled code for its next watch with inputs of the same types.  Raises UsageError for
+    an unknown gate, and the errors of Debugger.
     """
     program = load(program)
+    arguments = program.saved.completed(backend=backend, allocator=allocator, seed=seed)
+    backend, allocator, seed = arguments["backend"], arguments["allocator"], arguments["seed"]
     gates = Gates.of(fail_on, strict=strict)
     good = None
     if against is not None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.frontends.program_folder import SETTINGS
 from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.call import watch
 from nncdbg.nan_watch.measuring.gates import USUAL, Gates, split
 from nncdbg.nan_watch.records import Report
-from nncdbg.opening.bundle import SETTINGS
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.programs import OpenedProgram, start
 
@@ -48,9 +48,9 @@ def watch_configuration(
 ) -> WatchConfiguration:
     """Return the configuration of an opened program, for programs derived from it.
 
-    A repro bundle supplies the gates unless `fail_on` is given.
+    A program folder supplies the gates unless `fail_on` is given.
     """
-    own = opened.bundle.configuration(WatchConfiguration) if opened.bundle else WatchConfiguration()
+    own = opened.folder.configuration(WatchConfiguration) if opened.folder else WatchConfiguration()
     machine = {name: getattr(opened.configuration, name) for name in SETTINGS}
     machine["op_libraries"] = [os.path.abspath(library) for library in machine["op_libraries"]]
     gates = own.fail_on if fail_on is None else [*split(fail_on)]

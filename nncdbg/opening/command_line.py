@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
 from typing import Any, NoReturn, TypeVar
@@ -45,6 +45,35 @@ class ArgumentParser(argparse.ArgumentParser):
         if self._json:
             print(_failure_document(error))
         raise error
+
+
+def script_arguments(
+    parser: argparse.ArgumentParser, arguments: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Split a command line `[OPTION ...] SCRIPT [ARGUMENT ...]` into the parser's arguments and the script's.
+
+    After the script, only the parser's options in full are its own, up to `--`.
+    """
+    own: list[str] = []
+    of_script: list[str] = []
+    rest = list(arguments)
+    script_seen = False
+    while rest:
+        word = rest.pop(0)
+        if script_seen and word == "--":
+            return own, [*of_script, *rest]
+        name, equals, _ = word.partition("=")
+        option = parser._option_string_actions.get(name)
+        if option is not None and (not equals or name.startswith("--")):
+            own.append(word)
+            if option.nargs != 0 and not equals and rest:
+                own.append(rest.pop(0))
+        elif script_seen:
+            of_script.append(word)
+        else:
+            own.append(word)
+            script_seen = not word.startswith("-")
+    return own, of_script
 
 
 # -- options ---------------------------------------------------------------------------------

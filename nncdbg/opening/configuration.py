@@ -54,14 +54,14 @@ def _setting(default: Any, help: str, flag: str = "", metavar: str | None = None
 class RunConfiguration:
     """How a program is opened and run.
 
-    `given` has the names of the fields set by the user; a recording or a repro bundle supplies the others.
+    `given` has the names of the fields set by the user; a recording or a program folder supplies the others.
     """
 
     program: str = _setting(
         "",
-        "a graph: FILE.onnx, FILE.nnc (graph text), or a repro bundle",
+        "a graph: FILE.onnx, FILE.nnc (graph text), or a folder that nncdbg wrote",
         metavar="MODEL",
-        description="Path of the model: an .onnx file, graph text (.nnc), or the folder of a repro bundle.",
+        description="Path of the model: an .onnx file, graph text (.nnc), or a folder that nncdbg wrote.",
     )
     inputs: dict[str, Any] = _setting(
         dict,

@@ -12,8 +12,9 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.frontends import load
+from nncdbg.engine.frontends.folder_files import is_program_folder
+from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
 from nncdbg.engine.ops.library import load_op_library
-from nncdbg.opening.bundle import Bundle, is_bundle, open_bundle
 from nncdbg.opening.configuration import RunConfiguration, settings
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenedProgram:
-    """A program with its run configuration; `bundle` is the repro bundle that contains it, or None."""
+    """A program with its run configuration; `folder` is the program folder that contains it, or None."""
 
     program: Program
     configuration: RunConfiguration
-    bundle: Bundle | None = None
+    folder: ProgramFolder | None = None
 
     def debugger(self, *, boxes: Path | None = None, **changes: Any) -> Debugger:
         """Return a debugger at the first statement; `changes` override the configuration.
@@ -53,22 +54,23 @@ def open_program(
 ) -> OpenedProgram:
     """Load the op libraries and the program of a configuration.
 
-    A repro bundle supplies the fields that are not given.  `between` is called between the steps of the work;
-    an exception from it ends the work.
+    A program folder supplies the fields that are not given.  `between` is called between the steps of the
+    work; an exception from it ends the work.
 
     Raises LoadError, GraphError, ParseError or UsageError.
     """
     path = configuration.program
     if not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
-    bundle = open_bundle(Path(path)) if is_bundle(path) else None
-    if bundle is not None:
-        bundle.check_libraries(configuration.op_libraries)
-        configuration = configuration.completed(bundle.supplied)
+    folder = open_program_folder(Path(path)) if is_program_folder(path) else None
+    if folder is not None:
+        folder.check_libraries(configuration.op_libraries)
+        configuration = configuration.completed(folder.supplied)
         between()
     for library in configuration.op_libraries:
         load_op_library(library)
         between()
-    if bundle is not None:
-        return OpenedProgram(bundle.program, configuration, bundle)
-    return OpenedProgram(load(path, flat=configuration.flat, stores=configuration.stores), configuration)
+    if folder is not None:
+        return OpenedProgram(folder.program, configuration, folder)
+    program = load(path, flat=configuration.flat, stores=configuration.stores)
+    return OpenedProgram(program, configuration.completed({"backend": program.saved.backend}))

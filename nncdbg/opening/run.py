@@ -17,16 +17,16 @@ def run(
     program: ProgramSource,
     inputs: Mapping[str, Any] | None = None,
     *,
-    backend: str | Backend = "numpy",
-    fallback: bool = False,
+    backend: str | Backend | None = None,
+    fallback: bool | None = None,
     dims: Mapping[str, int] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     max_ops: int | None = None,
 ) -> Outputs:
     """Run a program to its end and return its outputs.
 
     `program` is a Program, a path or an `onnx.ModelProto`.  The other arguments are those of Debugger:
-    inputs that are not given are drawn at random from `seed`.
+    inputs that are not given are those of the program folder, else drawn at random from `seed`.
 
     Raises as `nncdbg.load` and Debugger do, UnsupportedOp if an op has no kernel, and RunError or
     MemoryFault if a statement fails.

@@ -48,9 +48,11 @@ def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
         configuration = configuration.completed(setup.supplied) if setup is not None else configuration
     opened = open_program(configuration)
     debugger = opened.debugger()
-    if opened.bundle is not None:
-        debugger.go_to(opened.bundle.statements)
-        screen.put(f"{opened.bundle.sentence()}; `next` shows it")
+    if opened.folder is not None:
+        at_finding = opened.folder.at_finding
+        if at_finding:
+            debugger.go_to(opened.folder.statements)
+        screen.put(opened.folder.sentence() + ("; `next` shows it" if at_finding else ""))
     return debugger
 
 

@@ -5,7 +5,9 @@ with nncdbg.torch.record(model, optimizer) as step:
     loss.backward()
     optimizer.step()
 
-debugger = nncdbg.Debugger(step.program, step.inputs, backend="torch")
+debugger = nncdbg.Debugger(step)
+step.save("step1")                      # nncdbg step1
+
 with nncdbg.torch.watch(model, optimizer):
     train()                             # raises NaNFound, with the op where the first NaN originates
 """

@@ -7,15 +7,18 @@ references keep the numbers of freed storages from being used again.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import torch
 
 from nncdbg.engine.backends.torch_calls import generator_state
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
     current_autograd_node,
@@ -129,12 +132,15 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         self._seen: set[int] = set()
         """The storages that operators read or made."""
         self._modules_now: tuple[str, ...] = ()
+        self.forked = False
+        """Whether this is a copy in a forked process, such as a DataLoader worker, which records nothing."""
+        _RECORDERS.add(self)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if func.namespace in UNSEEN:
+        if self.forked or func.namespace in UNSEEN:
             return func(*args, **keywords)
         found = signature_of(func)
         node = current_autograd_node()
@@ -186,18 +192,22 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         )
         if found.overload.namespace in _COMMUNICATION:
             event.opaque = "it exchanges data with other processes"
+        elif found.foreign:
+            event.opaque = f"its argument {found.foreign} is no tensor, number or text"
         given: list[Any] = []
         for index, argument in enumerate(found.arguments):
             value = args[index] if index < len(args) else keywords.get(argument.name, ABSENT)
             if argument.kind is Kind.TENSOR and isinstance(value, torch.Tensor):
                 value = self._read(value, event)
             elif argument.kind is Kind.TENSORS and value is not ABSENT and value is not None:
-                value = [None if each is None else self._read(each, event) for each in value]
+                value = [None if each is None else self._read(each, event) for each in flat_results(value)]
             elif value is None and argument.kind is Kind.TENSOR and not argument.optional:
                 event.opaque = event.opaque or f"its operand {argument.name} is undefined"
             elif isinstance(value, torch.Generator):
                 event.generator = value.device, value.get_state(), None
                 value = ABSENT
+            elif isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
+                event.opaque = event.opaque or "an argument is a storage"
             given.append(value)
         event.arguments = tuple(given)
         if found.random and event.generator is None:
@@ -222,7 +232,7 @@ class Recorder(DispatchMode):  # type: ignore[misc]
                     event.numbers.append(each)
                 event.results.append(None)
         for tensor in written:
-            if tensor.layout == torch.strided:
+            if tensor.layout == torch.strided and tensor.dtype in DTYPES:
                 event.written.append(key_of(tensor))
                 if event.opaque:
                     event.contents[event.written[-1]] = tensor.detach().clone()
@@ -247,9 +257,12 @@ class Recorder(DispatchMode):  # type: ignore[misc]
     def _read(self, tensor: Any, event: Event) -> Key | None:
         """Return the memory of an operand; an unknown one is an input."""
         if tensor.layout != torch.strided or tensor.dtype not in DTYPES:
-            event.opaque = event.opaque or _unsupported(tensor)
+            event.opaque = event.opaque or _unsupported(tensor, event)
             return None
-        key = key_of(tensor)
+        try:
+            key = key_of(tensor)
+        except RuntimeError:  # It has sizes for each of its tensors.
+            raise _nested(event) from None
         if self._known(tensor):
             kept = self.inputs.get(key[0])
         else:
@@ -274,10 +287,14 @@ class Recorder(DispatchMode):  # type: ignore[misc]
 
     def _made(self, tensor: Any, event: Event) -> Key | None:
         if tensor.layout != torch.strided or tensor.dtype not in DTYPES:
-            event.opaque = event.opaque or _unsupported(tensor)
+            event.opaque = event.opaque or _unsupported(tensor, event)
             return None
-        key = key_of(tensor)
-        self._known(tensor)
+        try:
+            key = key_of(tensor)
+        except RuntimeError:  # It has sizes for each of its tensors.
+            raise _nested(event) from None
+        if self._known(tensor) and key[0] in self.inputs:
+            self.inputs[key[0]].keys[key] = None  # a view may show more of an input than its operand does
         if event.opaque:
             event.contents[key] = tensor.detach().clone()
         return key
@@ -290,6 +307,16 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         if kept is not None and kept.content is None:
             copy_content(kept, whole=True)
 
+
+_RECORDERS: WeakSet[Recorder] = WeakSet()
+
+
+def _forked() -> None:
+    for recorder in _RECORDERS:
+        recorder.forked = True
+
+
+os.register_at_fork(after_in_child=_forked)
 
 _CPU = torch.device("cpu")
 
@@ -327,14 +354,25 @@ def _written(found: Signature, args: Sequence[Any], keywords: Mapping[str, Any])
     for index, argument in enumerate(found.arguments):
         if argument.written:
             value = args[index] if index < len(args) else keywords.get(argument.name)
-            tensors.extend(value if isinstance(value, (list, tuple)) else () if value is None else (value,))
+            tensors.extend(each for each in flat_results(value) if each is not None)
     return tensors
 
 
-def _unsupported(tensor: Any) -> str:
+def _unsupported(tensor: Any, event: Event) -> str:
+    """Return why a program cannot hold a tensor.  Raises UsageError for a nested tensor."""
+    if tensor.is_nested:
+        raise _nested(event)
     if tensor.layout != torch.strided:
         return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _nested(event: Event) -> UsageError:
+    place = "{}:{}: ".format(*event.lines[0]) if event.lines else ""
+    return UsageError(
+        f"{place}{event.signature.name} uses a nested tensor, which cannot be recorded",
+        hint="record a step with padded tensors and a mask",
+    )
 
 
 _IS_USER_CODE: dict[CodeType, bool] = {}
@@ -376,6 +414,7 @@ def _libraries() -> tuple[str, ...]:
     return (
         "<frozen",
         f"{sysconfig.get_path('stdlib')}/",
+        f"{sysconfig.get_path('scripts')}/",
         f"{dirname(dirname(__file__))}/",
         f"{dirname(torch.__file__)}/",
     )

@@ -19,6 +19,9 @@ from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, RANDOM, Kind, NotEn
 from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import ABSENT, Event, Input, Key
 
+_LAZY = ((1, "aten._conj.default"), (2, "aten._neg_view.default"))
+"""Flags of lazily conjugated and negated views (see `Key`), and the operators that set them."""
+
 
 @dataclass(slots=True)
 class RecordedStatement:
@@ -71,6 +74,9 @@ class RecordedStatements:
         """Append the statements of an event."""
         if event.opaque:
             self._add_recorded(event)
+            return
+        if event.signature.name == "aten.as_strided.default":
+            self._add_view(event)
             return
         try:
             operands, attributes = self._arguments(event)
@@ -160,14 +166,23 @@ class RecordedStatements:
         self.types[name] = type_of(content.dtype, content.shape)
 
     def _derive(self, memory: _Memory, key: Key, event: Event) -> str:
-        """Append a statement for the view `key` of a storage, and return its name."""
-        if key[5]:
-            raise NotEncodable("a lazily conjugated or negated view of memory that was written to")
+        """Append statements for the view `key` of a storage, and return its name."""
         name = self._names.fresh(f"{memory.name}.view")
         self.types[name] = type_of(key[4], key[2])
         self._append(VIEW, [memory.name], [self.value(name)], _layout(key, memory.key), event)
+        for flag, op in _LAZY:
+            if key[5] & flag:
+                plain, name = name, self._names.fresh(f"{memory.name}.view")
+                self.types[name] = self.types[plain]
+                self._append(op, [plain], [self.value(name)], {}, event)
         self._known[key] = name, memory.writes
         return name
+
+    def _add_view(self, event: Event) -> None:
+        """Append a view at a position of the whole storage: in a program a storage starts elsewhere."""
+        key = event.results[0]
+        assert key is not None
+        self._derive(self._memory.get(key[0]) or self._enter_input(key[0]), key, event)
 
     # -- results ---------------------------------------------------------------------------
 

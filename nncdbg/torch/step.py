@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from nncdbg.engine.backends.torch import host_array
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Program
+from nncdbg.engine.graph import Program, SavedRun
+from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.process.collector import collector_paused
+from nncdbg.opening.folder_writing import write_folder
 from nncdbg.torch.program import RecordedProgram, program_of
 from nncdbg.torch.recording import Recorder
 
@@ -22,17 +26,34 @@ Models: TypeAlias = "torch.nn.Module | Iterable[torch.nn.Module] | Mapping[str, 
 Optimizers: TypeAlias = "torch.optim.Optimizer | Iterable[torch.optim.Optimizer]"
 
 
+BACKEND = "torch"
+
+_NUMBERS = count(1)
+
+
 class RecordedStep:
-    """A recorded step.  It is complete when the block of `record` has ended."""
+    """A recorded step.  It is complete when the block of `record` has ended.
+
+    Functions that take a program take a recorded step as well: `nncdbg.Debugger(step)`.
+    """
 
     def __init__(self) -> None:
         self._recorded: RecordedProgram | None = None
         self._build: Callable[[], RecordedProgram] | None = None
+        self._program: Program | None = None
+        self._number = next(_NUMBERS)
 
     @property
     def program(self) -> Program:
-        """The program: graphs `@forward`, `@backward`, `@optimizer`, and one for each module."""
-        return self._complete().program
+        """The program: graphs `@forward`, `@backward`, `@optimizer`, and one for each module.
+
+        It runs on the backend torch with the inputs of the step, unless others are given.
+        """
+        if self._program is None:
+            recorded = self._complete()
+            saved = SavedRun(origin=f"recorded step {self._number}", inputs=self.inputs, backend=BACKEND)
+            self._program = replace(recorded.program, notes=recorded.notes, saved=saved)
+        return self._program
 
     @property
     def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -48,6 +69,30 @@ class RecordedStep:
     def notes(self) -> tuple[str, ...]:
         """What the program cannot show, a sentence each."""
         return self._complete().notes
+
+    def save(
+        self, directory: str | os.PathLike[str], *, title: str | None = None, notes: Iterable[str] = ()
+    ) -> None:
+        """Save the step as a program folder, which `nncdbg DIRECTORY` and `nncdbg.load(directory)` open.
+
+        `title` is the line shown when the folder opens, and `notes` are shown below it.  The folder is
+        created, or replaced if nncdbg wrote it.
+
+        Raises UsageError if the path holds anything else; LoadError if the folder cannot be written.
+        """
+        title = title if title is not None else f"recorded step{self._script()}"
+        notes = [*self.notes, *notes]
+        write_folder(directory, self.program, self.inputs, backend=BACKEND, title=title, notes=notes)
+
+    def _script(self) -> str:
+        """Return the file that ran the first operator, as `` of train.py``; "" if there is none."""
+        for graph in self._complete().program.graphs.values():
+            for place in (node.location for node in graph.nodes if node.location is not None):
+                lines = [place.file or "", *(file for file, _ in place.stack)]
+                files = [os.path.basename(file) for file in lines if file and not file.startswith("<")]
+                if files:
+                    return f" of {files[-1]}"
+        return ""
 
     def __repr__(self) -> str:
         if self._build is None:

@@ -241,6 +241,33 @@ def test_a_repro_bundle_stops_at_its_finding(client: Client, tmp_path: Path) -> 
     assert client.evaluate("max(%a)") == "-1.0"
 
 
+def test_a_program_folder_stops_on_entry_with_its_inputs(client: Client, tmp_path: Path) -> None:
+    import nncdbg
+    from nncdbg.opening.folder_writing import write_folder
+
+    program = nncdbg.parse(
+        "#nncdbg 1\ngraph @main(%x: f32[2]) -> (%y) {\n  %a = Neg(%x)\n  %y = Log(%a)\n  return %y\n}\n"
+    )
+    inputs = {"x": np.full(2, -3, np.float32)}
+    write_folder(tmp_path / "step7", program, inputs, title="recorded step 7", notes=["batch 7"])
+    client.request("initialize", {"adapterID": "nncdbg"})
+    client.request("launch", {"program": str(tmp_path / "step7"), "stopOnEntry": True})
+    for line in ("recorded step 7", "batch 7"):
+        assert client.expect_event("output")["output"].strip() == line
+    client.expect_event("initialized")
+    client.request("configurationDone")
+    client.expect_stop("entry")
+    frame = client.request("stackTrace", {"threadId": 1})["stackFrames"][0]
+    assert frame["source"]["path"].endswith("step7/program.nnc")
+    assert client.evaluate("max(%x)") == "-3.0"
+    client.request(
+        "setBreakpoints", {"source": frame["source"], "breakpoints": [{"line": frame["line"] + 1}]}
+    )
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("breakpoint")
+    assert client.evaluate("max(%a)") == "3.0"
+
+
 def test_a_damaged_bundle_is_reported(client: Client, tmp_path: Path) -> None:
     (tmp_path / "nncdbg.json").write_text("{")
     client.request("initialize", {"adapterID": "nncdbg"})

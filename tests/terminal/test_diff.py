@@ -308,7 +308,7 @@ def test_a_wrong_kernel_fails_the_run_and_stops_the_prompt(
     def planted(chosen: Any) -> Any:
         return Planted("Softmax", bumped) if chosen == "numpy" else NumPy()
 
-    monkeypatch.setattr("nncdbg.engine.debugger.backend_of", planted)
+    monkeypatch.setattr("nncdbg.engine.backends.backend", planted)
     assert main(["run", model("a"), "--check", "micro"]) == 4
     err = capsys.readouterr().err
     assert "%a: the kernel of Softmax and its micro program disagree in 2 elements" in err

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.backends.torch import host_array  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.torch.step import named_models, named_tensors  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 

@@ -100,6 +100,8 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
     session.exception_filters.always = arguments.catch
     session.adopt(debuggee)
     report_process(session, debuggee.sources.name, "launch")
+    if debuggee.title:
+        session.client.say(debuggee.title)
     for note in (*map(_note_text, debuggee.debugger.notes), *debuggee.sources.notes):
         session.client.say(note)
 
@@ -110,25 +112,27 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
 
     `check` is called between the parts of the work; an exception that it raises abandons the launch.
     """
+    from nncdbg.engine.frontends.folder_files import FILES, PROGRAM, is_program_folder
     from nncdbg.engine.frontends.listings import workspace_of
-    from nncdbg.opening.bundle import PROGRAM, is_bundle
     from nncdbg.opening.programs import open_program
 
     configuration = arguments.configuration()
     path, folder = Path(configuration.program), Path(configuration.folder or "")
-    if path.is_dir() and not is_bundle(path):
+    if path.is_dir() and not is_program_folder(path):
         raise LoadError(
             f"{path} is a folder", hint="set `program` to a file, such as model.onnx or graph.nnc"
         )
     opened = open_program(configuration, check)
-    program, bundle = opened.program, opened.bundle
+    program, saved = opened.program, opened.folder
     check()
     debugger = opened.debugger()
     debugger.catch(*arguments.catch)
     check()
-    if bundle is not None:
-        debugger.go_to(bundle.statements)
-        path = bundle.folder / PROGRAM
+    data = [path.parent / store for store in program.stores]
+    if saved is not None:
+        if saved.at_finding:
+            debugger.go_to(saved.statements)
+        path, data = saved.path / PROGRAM, [saved.path / name for name in FILES]
     # A listing is launched as the model that it shows, and remains the file of the breakpoints.
     workspace = workspace_of(path) if program.listing is None else None
     if workspace is not None and program.source is not None:
@@ -139,9 +143,10 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         sources_of(debugger, path, workspace or folder),
         stop_on_exit=arguments.stop_on_exit,
         no_debug=arguments.no_debug,
-        at_finding=bundle is not None,
+        at_finding=saved is not None and saved.at_finding,
+        title=saved.sentence() if saved is not None else "",
     )
-    debuggee.files = stamps(configuration, [path, *(path.parent / store for store in program.stores)])
+    debuggee.files = stamps(configuration, [path, *data])
     return debuggee
 
 

@@ -12,8 +12,9 @@ from nncdbg.opening.command_line import ArgumentParser, add_model, configuration
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the listing file of a debug session and print its path; a graph text is its own listing."""
+    """Write the listing file of a debug session and print its path; graph text is its own listing."""
     from nncdbg.dap_server.sources.listing_file import write_listing
+    from nncdbg.engine.frontends.folder_files import PROGRAM
     from nncdbg.engine.frontends.listings import FOLDER
     from nncdbg.opening.programs import open_program
 
@@ -24,8 +25,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workspace", metavar="FOLDER", default=".", help="the editor's folder (.)")
     options = parser.parse_args(arguments)
     model, workspace = Path(options.model), Path(options.workspace)
-    program = open_program(configuration_of(options)).program
-    file, note = model.resolve(), None
+    opened = open_program(configuration_of(options))
+    program = opened.program
+    file, note = (model / PROGRAM if opened.folder is not None else model).resolve(), None
     if program.listing is None:
         try:
             file, note = write_listing(model, program.as_listing(), workspace)

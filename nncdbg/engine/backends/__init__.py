@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import UnsupportedOp, UsageError
-from nncdbg.engine.graph import Node, tensor_only
+from nncdbg.engine.graph import Node, Program, tensor_only
 from nncdbg.engine.ops import Op
 
 Execute: TypeAlias = Callable[..., Any]
@@ -68,10 +68,18 @@ class Backend(Protocol):
     def to_host(self, value: Any) -> Any:
         """Convert a value to a NumPy array, waiting if necessary; non-tensors are returned unchanged."""
 
+    def memory(self, value: Any) -> tuple[int, int, int] | None:
+        """Return address, number of elements and owner of a value; None if it is not in host memory.
+
+        The address is 0 if the elements do not fill one block of memory.  While a value lives, the
+        others of its owner, a number, are views of the same memory.  Only called for backends that are not
+        `on_host`.
+        """
+
     def summarize(self, value: Any, row: Any) -> None:
         """Write the statistics of a value (see `stats.inspection`) to `row`, ten float64 of the backend's.
 
-        Only called for backends that are not `on_host`; it must neither wait nor copy to the host.
+        Only called for values in device memory; it must neither wait nor copy to the host.
         """
 
 
@@ -85,6 +93,9 @@ class HostBackend:
 
     def to_host(self, value: Any) -> Any:
         return value
+
+    def memory(self, value: Any) -> tuple[int, int, int] | None:
+        raise AssertionError("memory() is only for backends with device memory")
 
     def summarize(self, value: Any, row: Any) -> None:
         raise AssertionError("summarize() is only for results in device memory")
@@ -103,6 +114,20 @@ def backend(chosen: str | Backend) -> Backend:
         raise UsageError(f"unknown backend {chosen!r}", hint=f"use one of: {known}")
     made: Backend = found()
     return made
+
+
+def backend_for(program: Program, chosen: str | Backend | None) -> Backend:
+    """Return the chosen backend of a program; for None, the one saved with it.
+
+    Raises the errors of `backend`, with the program folder if it names the backend.
+    """
+    saved = program.saved
+    try:
+        return backend(saved.backend if chosen is None else chosen)
+    except UsageError as error:
+        if saved.origin and chosen in (None, saved.backend):
+            error.message = f"{saved.origin} is saved for the backend {saved.backend}: {error.message}"
+        raise
 
 
 def refusal(message: str, hint: str | Callable[[], str] | None = None) -> Kernels:

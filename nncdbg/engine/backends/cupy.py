@@ -56,6 +56,9 @@ class CuPy:
             return [self.to_host(item) for item in value]
         return value.get() if isinstance(value, self.xp.ndarray) else value
 
+    def memory(self, value: Any) -> tuple[int, int, int] | None:
+        return None
+
     def summarize(self, value: Any, row: Any) -> None:
         self._summing(value, row)
 

@@ -27,10 +27,10 @@ class Torch:
 
     def __init__(self) -> None:
         _check_installed()
-        from nncdbg.engine.ops.aten.inspection import TensorInspectors
+        from nncdbg.engine.ops.aten.inspection import host_memory
 
         self._numpy = NumPy()
-        self._inspectors = TensorInspectors()
+        self.memory = host_memory
 
     def bind(self, call: Call) -> Kernels:
         if call.node.op.startswith("nncdbg."):
@@ -41,7 +41,7 @@ class Torch:
         try:
             from nncdbg.engine.backends.torch_calls import operator_call
 
-            return Kernels(operator_call(call))
+            return Kernels(operator_call(call, self.to_device))
         except NncdbgError as error:
             return refusal(error.message, error.hint)
 
@@ -70,15 +70,12 @@ class Torch:
     def to_host(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [self.to_host(item) for item in value]
+        from nncdbg.engine.ops.aten.arrays import host_array
+
         return host_array(value)
 
     def summarize(self, value: Any, row: Any) -> None:
-        address, count = self._inspectors.dense_memory(value)
-        inspect = self._inspectors.inspector(value.dtype)
-        if inspect is None or not address:
-            row.copy_(self.to_device(np.asarray(row_of(summarize(host_array(value))))))
-        else:
-            inspect(address, count, 0, row.data_ptr())
+        row.copy_(self.to_device(np.asarray(row_of(summarize(self.to_host(value))))))
 
     def _on_host(self, call: Call) -> Kernels:
         """Return the built-in kernel of one of the debugger's own ops, on NumPy."""
@@ -102,19 +99,3 @@ def _check_installed() -> None:
     from nncdbg.engine.ops.aten.internals import check_version
 
     check_version()
-
-
-def host_array(value: Any) -> Any:
-    """Return a tensor as a NumPy array, without a copy if it is on the CPU; other values are unchanged."""
-    import torch
-
-    from nncdbg.engine.ops.aten.signatures import HOST_VIEWS
-
-    if not isinstance(value, torch.Tensor):
-        return value
-    plain = value.detach().resolve_conj().resolve_neg().cpu()
-    viewed = HOST_VIEWS.get(plain.dtype)
-    if viewed is None:
-        return plain.numpy()
-    same_size, dtype = viewed
-    return plain.view(same_size).numpy().view(dtype)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.aten.internals import below_autograd, fast_call
 from nncdbg.engine.ops.aten.names import OWN, READ, RECORDED, VIEW
@@ -69,16 +71,52 @@ class _Source:
 
 def strided_copy(tensor: Any) -> Any:
     """Return a copy with the same strides."""
+    if tensor.is_contiguous():
+        # Keeps the strides too, and is faster; of other layouts only if the elements have no gaps.
+        return tensor.clone()
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     return made.copy_(tensor)
 
 
-def operator_call(call: Call) -> Execute:
+def operator_call(call: Call, to_device: Callable[[Any], Any]) -> Execute:
     """Return a statement of torch's domains as a function of its operands.
 
-    Raises GraphError for an unknown operator and for attributes that do not fit.
+    `to_device` converts operands that are NumPy arrays: constants, loop counters, and values from the
+    debugger's own ops.  Raises GraphError for an unknown operator and for attributes that do not fit.
     """
-    return _own_operator(call) if call.node.op in OWN else _operator(call)
+    run = _own_operator(call) if call.node.op in OWN else _operator(call)
+    if not call.constants:
+        return _moving(run, to_device)
+    constants: ByIdentity[Any] = ByIdentity()
+
+    def with_constants(*operands: Any) -> Any:
+        return run(*[_moved(value, constants, to_device) for value in operands])
+
+    return with_constants
+
+
+def _moving(run: Execute, to_device: Callable[[Any], Any]) -> Execute:
+    """Run again with tensors, if an operand is a NumPy array: torch refuses these before anything runs."""
+
+    def moving(*operands: Any) -> Any:
+        try:
+            return run(*operands)
+        except (RuntimeError, AttributeError, TypeError):
+            if not any(isinstance(value, (np.ndarray, np.generic)) for value in operands):
+                raise
+        return run(*map(to_device, operands))
+
+    return moving
+
+
+def _moved(value: Any, constants: ByIdentity[Any], to_device: Callable[[Any], Any]) -> Any:
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    known = constants.get(value)
+    if known is None:
+        known = to_device(value)
+        constants.set(value, known)
+    return known
 
 
 def _operator(call: Call) -> Execute:
@@ -158,6 +196,8 @@ def _source(
         if attributes.get(argument.name) is not None:
             return _Source(constant=decode(attributes[argument.name], argument)), position + 1
         if position >= given:
+            if argument.required and not argument.optional:
+                raise GraphError(f"the operator needs its operand {argument.name}", operand=position)
             return None, position + 1
         return _Source(position, written=argument.written), position + 1
     if argument.kind is Kind.TENSORS:
@@ -171,17 +211,23 @@ def _source(
 
 
 def _simple(found: Signature, plan: _Plan) -> Execute | None:
-    """Return the call for operands first and constants after them, without lists or writes; else None."""
+    """Return the call for operands first and constants after them; else None.
+
+    It has no lists, and writes at most to the first operand.
+    """
     sources = plan.positional
     tensors = [source.start >= 0 for source in sources]
     if (
-        found.writes
+        [source.written for source in plan.sources].count(True) > (bool(sources) and sources[0].written)
+        or (found.writes and len(found.results) != 1)
         or any(source.several for source in plan.sources)
         or any(source.start >= 0 for source in plan.keywords.values())
         or tensors != sorted(tensors, reverse=True)
     ):
         return None
     function = fast_call(found.overload)
+    if found.writes:
+        function = _on_copy(function)
     constants = [source.constant for source in sources if source.start < 0]
     formal = [argument for argument in found.arguments if not argument.keyword_only]
     # Constants that are the defaults are left out, which makes the call faster.
@@ -199,6 +245,17 @@ def _simple(found: Signature, plan: _Plan) -> Execute | None:
     if not constants and not keywords:
         return function
     return run if constants else run_all
+
+
+def _on_copy(function: Execute) -> Execute:
+    """Return the function on a copy of its first operand, which it writes to; the copy is the last result."""
+
+    def run(written: Any, *others: Any, **keywords: Any) -> Any:
+        copy = strided_copy(written)
+        result = function(copy, *others, **keywords)
+        return copy if result is copy else [*flat_results(result), copy]
+
+    return run
 
 
 def _is_default(value: Any, argument: Argument) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,21 @@ def inputs_of_side(side: str) -> Iterator[None]:
 
 
 def counterpart(
-    program: Program, given: Mapping[str, Any], dtype: str | None
+    program: Program, first: Debugger, dtype: str | None, given: Iterable[str] = ()
 ) -> tuple[Program, dict[str, Any], list[str]]:
-    """Return side B's program (cast to `dtype` if given), its inputs taken from side A, and notes on them."""
+    """Return side B's program (cast to `dtype` if given), its inputs, and notes on them.
+
+    The inputs are those of side A, the debugger `first`.  Another program folder keeps its own inputs, except
+    those in `given`, which the user gave for both sides.
+    """
     cast = program if dtype is None else cast_program(program, dtype)
-    inputs, notes = inputs_like(cast.graphs[cast.entry], given)
-    return cast, inputs, notes
+    saved, entry = program.saved, cast.graphs[cast.entry]
+    if saved.origin in ("", first.program.saved.origin):
+        return cast, *inputs_like(entry, first.inputs)
+    names = {str(name).removeprefix("%") for name in given}
+    shared = {name: data for name, data in first.inputs.items() if name in names}
+    inputs, notes = inputs_like(entry, {**saved.inputs, **shared})
+    return cast, inputs, [*notes, f"side B has the inputs saved in {saved.origin}"]
 
 
 def diff(
@@ -46,7 +55,7 @@ def diff(
     b: ProgramSource | None = None,
     inputs: Mapping[str, Any] | None = None,
     *,
-    backend: str | Backend = "numpy",
+    backend: str | Backend | None = None,
     backend_b: str | Backend | None = None,
     allocator: str | Allocation | None = None,
     allocator_b: str | Allocation | None = None,
@@ -61,7 +70,8 @@ def diff(
     """Run `a` and `b` (default: `a` again, with the `_b` arguments) and compare every value.
 
     Both are programs or arguments of `nncdbg.load`, such as paths.  `inputs` and `fields` (dims, seed,
-    fallback, history, max_ops) are as for Debugger; side B gets the inputs of side A.  `dtype_b` casts
+    fallback, history, max_ops) are as for Debugger; side B gets the inputs of side A, unless it is another
+    program folder, which has its own inputs and supplies arguments that are not given.  `dtype_b` casts
     B's float weights and inputs.  `golden` replaces side B: a `.npz` file, or arrays by name; arrays
     with names of `a`'s inputs are used as inputs.  `names` maps golden names to value names, as a
     mapping or a file.  Tolerances that are None follow from the element types.
@@ -82,16 +92,14 @@ def diff(
         return GoldenRun(run, arrays, mapped, tolerance, BUDGET).run()
     with inputs_of_side("A"):
         first = Debugger(a, inputs, backend=backend, allocator=allocator, statistics=False, **fields)
-    program, given, _ = counterpart(a if b is None else load(b), first.inputs, dtype_b)
+    program, given, _ = counterpart(a if b is None else load(b), first, dtype_b, inputs or {})
+    saved = program.saved if program.saved.origin else a.saved
     # Symbolic sizes follow from the inputs.
     fields.pop("dims", None)
     with inputs_of_side("B"):
-        second = Debugger(
-            program,
-            given,
-            backend=backend_b or backend,
-            allocator=allocator_b or allocator,
-            statistics=False,
-            **fields,
+        machine = {name: fields.pop(name, None) for name in ("fallback", "seed", "max_ops")}
+        arguments = saved.completed(
+            backend=backend_b or backend, allocator=allocator_b or allocator, **machine
         )
+        second = Debugger(program, given, statistics=False, **arguments, **fields)
     return compared(first, second, tolerance, same_places=True if b is None else None).run()

@@ -25,6 +25,7 @@ from nncdbg.engine.divergence.units import RunUnits, units_of
 from nncdbg.engine.divergence.written import GONE, Key, Place, Written, WrittenResult, site_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.ops.aten.names import allocates_only
 
 _SAMPLES = 16
 """Number of elements compared before two whole tensors are compared."""
@@ -176,6 +177,8 @@ class _Comparison:
 
     def _compare(self, key: Key, one: Written, other: Written) -> None:
         way = self._runs.pairs[key[0]][1]
+        if allocates_only(one.node.op) and allocates_only(other.node.op):
+            return
         for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
             if any(content is GONE for content in pair):
                 self._tally.report.gone += 1

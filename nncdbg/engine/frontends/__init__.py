@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.engine.frontends.folder_files import PROGRAM, is_program_folder
 from nncdbg.engine.frontends.stores import Store, path_inside
 from nncdbg.engine.graph import Program
 
@@ -24,7 +25,7 @@ _STORES = {
 
 _EXPORT = 'export it first: torch.onnx.export(module, arguments, "model.onnx", dynamo=True)'
 
-_OF_TORCH = frozenset({".bin", ".ckpt", ".pt", ".pt2", ".pth", ".safetensors"})
+_OF_TORCH = frozenset({".bin", ".ckpt", ".pt", ".pth", ".safetensors"})
 """Suffixes of PyTorch programs and weights, which cannot be opened directly."""
 
 
@@ -34,16 +35,26 @@ class ModelProto(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
-ProgramSource: TypeAlias = "Program | str | os.PathLike[str] | ModelProto"
-"""A program, or a source that `load` accepts: the path of a file, or an `onnx.ModelProto`."""
+class ProgramOwner(Protocol):
+    """A record with a program, such as a recorded training step."""
+
+    @property
+    def program(self) -> Program: ...
+
+
+ProgramSource: TypeAlias = "Program | ProgramOwner | str | os.PathLike[str] | ModelProto"
+"""A program, or a source that `load` accepts: a path, a recorded step, or an `onnx.ModelProto`."""
 
 
 def load(
     source: ProgramSource, *, flat: bool = False, stores: Iterable[str | os.PathLike[str]] = ()
 ) -> Program:
-    """Load a program from a file (`.onnx`, `.nnc`) or an `onnx.ModelProto`; return a Program unchanged.
+    """Load a program from a file (`.onnx`, `.nnc`, `.pt2`), a program folder or an object.
 
-    With `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
+    Objects are an `onnx.ModelProto` and a `torch.export.ExportedProgram`.
+
+    A Program is returned unchanged; for a record with a program, such as a recorded step, its program.  With
+    `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
     Graph text may read weights only below its own folder and the folders in `stores`.
 
     Raises LoadError if the file cannot be read, GraphError if the graph is wrong,
@@ -53,6 +64,10 @@ def load(
         return source
     if isinstance(source, (str, os.PathLike)):
         path = _path_of(source)
+        if is_program_folder(path):
+            from nncdbg.engine.frontends.program_folder import load as load_folder
+
+            return load_folder(path)
         frontend = _frontend(path)
         try:
             program: Program = frontend(path, flat=flat, stores=tuple(map(Path, stores)))
@@ -62,16 +77,34 @@ def load(
             suffix = path.suffix.lower()[1:]
             message = f'the extension "{suffix}" cannot read {path}: {type(error).__name__}: {error}'
             raise LoadError(message, hint=f"report this error to {frontend.__module__}") from error
-        return program
+        return _noted(program, path)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(source, torch.export.ExportedProgram):
+        from nncdbg.engine.frontends.exported import from_exported
+
+        return from_exported(source, flat=flat)
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(source, onnx.ModelProto):
         from nncdbg.engine.frontends.onnx import from_model
 
         return from_model(source, flat=flat)
+    owned = getattr(source, "program", None)
+    if isinstance(owned, Program):
+        return owned
     raise UsageError(
         f"cannot load a program from an object of type {_type_name(source)}",
         hint=_hint_for(source),
     )
+
+
+def _noted(program: Program, path: Path) -> Program:
+    """Return the program, with a note if the file is the text of a program folder."""
+    if path.name != PROGRAM or not is_program_folder(path.parent):
+        return program
+    note = (
+        f"{path} is opened without the inputs and the backend of its folder; open {path.parent} to use them"
+    )
+    return replace(program, notes=(*program.notes, note))
 
 
 def _path_of(source: str | os.PathLike[str]) -> Path:

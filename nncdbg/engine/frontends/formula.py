@@ -12,7 +12,7 @@ from typing import Any
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Node, Program, TensorType, Type
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.ops.schema import complete, split, version_of
 
 
 def formula_of(node: Node, types: Sequence[TensorType | None], opsets: Mapping[str, int]) -> Program | None:
@@ -27,7 +27,8 @@ def formula_of(node: Node, types: Sequence[TensorType | None], opsets: Mapping[s
     if declared is not None and declared.formula is not None:
         from nncdbg.textual_repr.parser import parse
 
-        return parse(declared.formula(attributes, types))
+        text = declared.formula(attributes, types)
+        return parse(text) if text else None
     given = {key: value for key, value in attributes.items() if value is not None}
     return function_body(node.op, version, given, list(types))
 
@@ -48,7 +49,7 @@ def function_body(
     from nncdbg.engine.frontends.onnx_node import domain_of
     from nncdbg.engine.ops.onnx_messages import node_proto
 
-    domain, _, local = op.rpartition(".")
+    domain, local = split(op)
     try:
         schema = get_schema(local, version, domain)
     except SchemaError:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol
 
+from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.errors import LoadError
 from nncdbg.engine.graph import Array, TensorType
 
 
@@ -21,6 +24,25 @@ class Store(Protocol):
     def type(self, key: str) -> TensorType: ...
 
     def read(self, key: str) -> Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayStore:
+    """A `Store` of arrays in memory."""
+
+    arrays: Mapping[str, Array]
+
+    def keys(self) -> Iterable[str]:
+        return self.arrays.keys()
+
+    def type(self, key: str) -> TensorType:
+        array = self.read(key)
+        return TensorType(name_of(array.dtype), array.shape)
+
+    def read(self, key: str) -> Array:
+        if key not in self.arrays:
+            raise LoadError(f'there is no tensor "{key}"')
+        return self.arrays[key]
 
 
 def path_inside(location: str, folder: Path) -> Path | None:

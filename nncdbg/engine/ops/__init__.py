@@ -53,6 +53,7 @@ from nncdbg.engine.ops import (  # noqa: F401
     windows,
 )
 from nncdbg.engine.ops.aten.names import DOMAINS as TORCH_DOMAINS
+from nncdbg.engine.ops.aten.names import installed
 from nncdbg.engine.ops.aten.schemas import TorchSchemas
 from nncdbg.engine.ops.declaration import Op, declared, names
 from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
@@ -76,6 +77,10 @@ def lookup(name: str, version: int) -> Op | None:
     if domain and not declared(name):
         extensions.find(extensions.OPS, domain)
     found = [entry for entry in declared(name) if entry.since <= version]
+    if domain in TORCH_DOMAINS and installed():
+        from nncdbg.engine.ops.aten.decompositions import with_formula
+
+        return with_formula(name, found[-1] if found else None)
     if found:
         return found[-1]
     from nncdbg.engine.ops.reference import reference_op

@@ -49,7 +49,10 @@ Terms: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
 """`terms(operand_shapes, result_shape)`: the number of terms added per element of the result."""
 
 Formula: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], str]
-"""`formula(attributes, input_types) -> graph text` of one graph; its inputs are the given inputs."""
+"""`formula(attributes, input_types) -> graph text` of one graph; its inputs are the given inputs.
+
+The text is empty for a statement that is a primitive with these operands.
+"""
 
 Vjp: TypeAlias = "Callable[[Emit, Applied], Sequence[Operand]]"
 """`vjp(emit, applied) -> cotangents` of the operands in order, from those of the outputs.

@@ -142,8 +142,13 @@ def _providers(domain: str) -> tuple[Schemas, ...]:
 
 
 def listed_domains() -> list[str]:
-    """Return the domains for which `nncdbg ops` lists every op."""
-    return [domain for domain in _PROVIDERS if domain not in ("nncdbg", _DEFAULT)]
+    """Return the domains for which `nncdbg ops` lists every op: all but those of PyTorch, which are large."""
+    return [domain for domain in _PROVIDERS if domain not in ("nncdbg", _DEFAULT) and domain not in _FLAT]
+
+
+def is_flat(domain: str) -> bool:
+    """Return whether a domain is the part of an op's name before the first dot."""
+    return domain in _FLAT
 
 
 def split(name: str) -> tuple[str, str]:

@@ -54,11 +54,11 @@ def bisect(
     dtype: str = "f16",
     rtol: float | None = None,
     atol: float | None = None,
-    backend: str = "numpy",
-    fallback: bool = False,
+    backend: str | None = None,
+    fallback: bool | None = None,
     allocator: str = "plain",
     dims: Mapping[str, int] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     max_ops: int | None = None,
 ) -> BisectReport:
     """Find the statements that must stay f32 when all others run in f16 or bf16 (`dtype`).
@@ -69,10 +69,9 @@ def bisect(
     Raises UsageError for an unknown `dtype`, a program without floats, or a run whose outputs already have
     NaN; and the errors of Debugger.
     """
-    configuration = WatchConfiguration(
-        backend=backend, fallback=fallback, allocator=allocator, seed=seed, max_ops=max_ops
-    )
     program = load(program)
+    arguments = program.saved.completed(backend=backend, fallback=fallback, seed=seed, max_ops=max_ops)
+    configuration = WatchConfiguration(allocator=allocator, **arguments)
     drawn = configuration.debugger(program, inputs, dims=dims).inputs
     search = Bisection(program, drawn, configuration, dtype, Tolerance(rtol, atol))
     places = search.run()

@@ -1,27 +1,18 @@
-"""Write repro bundles (see `opening/bundle.py`): a case, its finding, and its run configuration."""
+"""Write repro bundles: a case, its finding, and its run configuration, as a program folder."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
-import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from nncdbg.engine.errors import LoadError, RunError, UsageError
+from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import Graph, Program, TensorType, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.reduction.case import ArrayStore, ReducedCase
+from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe
 from nncdbg.nan_watch.reduction.tracing import StatementTrace
-from nncdbg.opening.bundle import DOCUMENT, FORMAT, INPUTS, PROGRAM, README, STORE, BundleDocument
-from nncdbg.opening.tensor_file import pack, to_json, write_tensors
-from nncdbg.version import __version__
-
-FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, README)
+from nncdbg.opening.folder_writing import FolderFinding, check_folder, write_folder
 
 
 def write_bundle(
@@ -34,72 +25,24 @@ def write_bundle(
 ) -> WatchFinding:
     """Write a bundle of a case that shows a finding; return the finding as the bundle shows it.
 
-    The folder is created if missing; otherwise it must be empty or hold a bundle, which is replaced.
-    Raises UsageError if it holds anything else, RunError if the case does not show the finding, LoadError
-    if it cannot be written, for example because the disk is full.
+    Raises RunError if the case does not show the finding, and the errors of `write_folder`.
     """
     check_folder(folder)
     probe, program = Probe(signature, configuration), case.program()
     traced = probe.trace(program, case.inputs, _finding_in(program, case, probe))
     typed = _typed(program, traced)
     finding = _finding_in(typed, case, probe)
-    tensors, entries = pack(case.inputs)
-    document = BundleDocument(
-        format=FORMAT,
-        statements=traced.ticks,
+    write_folder(
+        folder,
+        typed,
+        case.inputs,
+        backend=configuration.backend,
         settings=configuration.kept,
-        inputs=entries,
-        finding=finding.as_dict(),
+        finding=FolderFinding(finding.as_dict(), traced.ticks),
         model=model,
-        versions=versions(configuration.backend),
+        readme=_readme(folder, signature, finding),
     )
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise LoadError(f"cannot write the bundle {folder}: {error.strerror or error}") from None
-    try:
-        weights: Any = typed.readers[0] if typed.readers else ArrayStore({})
-        if typed.stores:
-            write_tensors(draft / STORE, weights.arrays, None)
-        if tensors:
-            write_tensors(draft / INPUTS, tensors, None)
-        (draft / PROGRAM).write_bytes(typed.text().encode("utf-8", "surrogateescape"))
-        (draft / DOCUMENT).write_text(to_json(document), encoding="utf-8")
-        (draft / README).write_text(_readme(folder, signature, finding), encoding="utf-8", errors="replace")
-        _move(draft, folder)
-    except OSError as error:
-        raise LoadError(f"cannot write the bundle {folder}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return finding
-
-
-def check_folder(folder: Path) -> None:
-    """Raise UsageError unless the folder is new, empty, or holds a bundle."""
-    try:
-        held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        taken = folder.exists() and not folder.is_dir()
-    except OSError as error:
-        raise LoadError(f"cannot read the folder {folder}: {error.strerror or error}") from None
-    if taken:
-        raise UsageError(f"cannot write the bundle {folder}: the path is a file", hint="use a folder")
-    if held and DOCUMENT not in held or held - {*FILES}:
-        raise UsageError(
-            f"cannot write the bundle {folder}: the folder is not empty",
-            hint="use a new folder, or the folder of an existing bundle",
-        )
-
-
-def _move(draft: Path, folder: Path) -> None:
-    """Move the finished files into place; the document comes last, so a partial bundle has none."""
-    folder.mkdir(exist_ok=True)
-    (folder / DOCUMENT).unlink(missing_ok=True)
-    for name in (*(each for each in FILES if each != DOCUMENT), DOCUMENT):
-        if (draft / name).exists():
-            (draft / name).replace(folder / name)
-        else:
-            (folder / name).unlink(missing_ok=True)
 
 
 def _typed(program: Program, traced: StatementTrace) -> Program:
@@ -128,21 +71,6 @@ def _finding_in(program: Program, case: ReducedCase, probe: Probe) -> WatchFindi
             "the finding did not occur again when nncdbg wrote the bundle",
             hint="check whether a kernel uses random numbers or the time",
         )
-    return found
-
-
-def versions(backend: str) -> dict[str, str]:
-    """Return the versions of the packages that can influence the result."""
-    found = {
-        "nncdbg": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }
-    for name in ("numpy", "onnx", "ml_dtypes", *([] if backend == "numpy" else [backend])):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "unknown"
     return found
 
 

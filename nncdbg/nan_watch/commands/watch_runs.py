@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import StoppedRun
+from nncdbg.engine.errors import StoppedRun, UsageError
 from nncdbg.presentation.run_progress import hearing, under_way
 
 if TYPE_CHECKING:
@@ -126,7 +126,13 @@ def _good(options: Namespace) -> Recording | None:
 def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
     from nncdbg.nan_watch.memory.comparison import memory_plan, watch_memory, write_plan
 
-    names = ("inputs", "dims", "seed", "max_ops", "history")
+    backend = opened.configuration.backend
+    if backend != "numpy":
+        raise UsageError(
+            f"--memory needs the backend numpy, but {options.model} is saved for {backend}",
+            hint="omit --memory, or add --backend numpy",
+        )
+    names = ("inputs", "dims", "seed", "max_ops", "history", "backend")
     fields = {name: getattr(opened.configuration, name) for name in names}
     if options.write_plan:
         write_plan(memory_plan(opened.program, **fields), options.write_plan)

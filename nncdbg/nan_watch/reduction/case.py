@@ -10,16 +10,14 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import LoadError
-from nncdbg.engine.frontends.safetensors import STORABLE
+from nncdbg.engine.frontends.folder_files import STORE
+from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.graph import (
     Array,
     Constant,
     Graph,
-    Inline,
     Node,
     Program,
-    Reference,
     SequenceType,
     TensorType,
     Type,
@@ -27,30 +25,7 @@ from nncdbg.engine.graph import (
     type_of,
     without_sizes,
 )
-from nncdbg.opening.bundle import STORE
-from nncdbg.opening.tensor_file import key_for
-
-_INLINE = 16
-"""Most elements of a constant that is written inline in the text."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayStore:
-    """A `Store` of arrays in memory."""
-
-    arrays: Mapping[str, Array]
-
-    def keys(self) -> Iterable[str]:
-        return self.arrays.keys()
-
-    def type(self, key: str) -> TensorType:
-        array = self.read(key)
-        return TensorType(name_of(array.dtype), array.shape)
-
-    def read(self, key: str) -> Array:
-        if key not in self.arrays:
-            raise LoadError(f'the case has no tensor "{key}"')
-        return self.arrays[key]
+from nncdbg.opening.self_contained import stored_blocks, stored_data, stored_graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,12 +53,7 @@ class ReducedCase:
         constants = []
         for name, array in self.constants.items():
             value = Value(name, TensorType(name_of(array.dtype), array.shape))
-            if array.size <= _INLINE or name_of(array.dtype) not in STORABLE:
-                constants.append(Constant(value, Inline(array)))
-            else:
-                key = key_for(name, arrays)
-                arrays[key] = array
-                constants.append(Constant(value, Reference(key)))
+            constants.append(Constant(value, stored_data(name, array, arrays)))
         graph = Graph(
             self.name,
             tuple(Value(name, self._type(name, content)) for name, content in self.inputs.items()),
@@ -147,33 +117,9 @@ def called_graphs(program: Program, nodes: Sequence[Node], weights: dict[str, Ar
     while waiting:
         name = waiting.pop()
         if name not in found and name in program.graphs:
-            found[name] = _stored(program.graphs[name], program, weights)
+            found[name] = stored_graph(program.graphs[name], program, weights)
             waiting.extend(_calls(found[name].nodes))
     return {name: found[name] for name in program.graphs if name in found}
-
-
-def stored_blocks(node: Node, program: Program, weights: dict[str, Array]) -> Node:
-    """Return a statement with the weights of its blocks in `weights`."""
-    if not node.subgraphs:
-        return node
-    return replace(node, subgraphs=tuple(_stored(each, program, weights) for each in node.subgraphs))
-
-
-def _stored(graph: Graph, program: Program, weights: dict[str, Array]) -> Graph:
-    constants = tuple(_stored_constant(each, program, weights) for each in graph.constants)
-    nodes = tuple(stored_blocks(node, program, weights) for node in graph.nodes)
-    return replace(graph, constants=constants, nodes=nodes)
-
-
-def _stored_constant(constant: Constant, program: Program, weights: dict[str, Array]) -> Constant:
-    array = initial_data(constant, program)
-    if array.size <= _INLINE or name_of(array.dtype) not in STORABLE:
-        return replace(constant, data=Inline(array))
-    key = constant.data.key if isinstance(constant.data, Reference) else constant.value.name
-    if weights.get(key) is not array:  # One array per constant.
-        key = key_for(key, weights)
-    weights[key] = array
-    return replace(constant, data=Reference(key))
 
 
 def _calls(nodes: Iterable[Node]) -> list[str]:

@@ -15,7 +15,7 @@ from nncdbg.engine.errors import RunError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.library import load_op_library
-from nncdbg.nan_watch.bundles.writing import check_folder, write_bundle
+from nncdbg.nan_watch.bundles.writing import write_bundle
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import USUAL, split
 from nncdbg.nan_watch.records import WatchFinding
@@ -23,6 +23,7 @@ from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.nan_watch.reduction.reduction import Reduction, ReductionProgress
 from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe, found_first
 from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
+from nncdbg.opening.folder_writing import check_folder
 
 
 @dataclass(slots=True)
@@ -57,11 +58,11 @@ def reduce(
     folder: str | os.PathLike[str],
     fail_on: str | Iterable[str] = USUAL,
     strict: bool = False,
-    backend: str = "numpy",
-    fallback: bool = False,
+    backend: str | None = None,
+    fallback: bool | None = None,
     allocator: str | None = None,
     dims: Mapping[str, int] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     max_ops: int | None = None,
     state: str | os.PathLike[str] | None = None,
     op_libraries: Iterable[str | os.PathLike[str]] = (),
@@ -78,17 +79,16 @@ def reduce(
     libraries = [os.path.abspath(each) for each in op_libraries]
     for library in libraries:
         load_op_library(library)
+    program = load(program)
+    arguments = program.saved.completed(
+        backend=backend, fallback=fallback, allocator=allocator, seed=seed, max_ops=max_ops
+    )
     configuration = WatchConfiguration(
-        backend=backend,
-        fallback=fallback,
-        allocator=allocator,
-        seed=seed,
-        max_ops=max_ops,
+        **arguments,
         fail_on=[*split(fail_on)] if isinstance(fail_on, str) else [*fail_on],
         strict=strict,
         op_libraries=libraries,
     )
-    program = load(program)
     drawn = configuration.debugger(program, inputs, dims=dims).inputs
     job = ReductionJob(program, drawn, configuration, Path(state) if state is not None else None)
     reduced = job.run(Path(folder), model=program.source or "")

@@ -15,8 +15,9 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Array, Graph, Node, Type
 from nncdbg.engine.text.lexemes import claimed_name
-from nncdbg.nan_watch.reduction.case import ReducedCase, called_graphs, stored_blocks, unsized
+from nncdbg.nan_watch.reduction.case import ReducedCase, called_graphs, unsized
 from nncdbg.nan_watch.reduction.tracing import Executed, StatementTrace
+from nncdbg.opening.self_contained import stored_blocks
 
 
 @dataclass(slots=True, eq=False)

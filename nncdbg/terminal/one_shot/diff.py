@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import Lockstep
     from nncdbg.engine.divergence.paired_runs import PairedRuns
+    from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -49,7 +50,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         epilog="exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value differs)",
     )
     add = parser.add_argument
-    add("model", metavar="A", help="a graph: FILE.onnx or FILE.nnc (graph text)")
+    add("model", metavar="A", help="a graph: FILE.onnx, FILE.nnc (graph text), or a folder that nncdbg wrote")
     add("other", metavar="B", nargs="?", help="second graph (default: A with the options that end in -b)")
     add("--golden", metavar="FILE.npz", help="compare with recorded values instead of side B")
     add("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`")
@@ -93,12 +94,13 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     opened = open_program(configuration_of(options))
     start = time.perf_counter()
     comparison: Lockstep | PairedRuns | GoldenRun
+    other = opened.configuration
     if options.golden is not None:
         a, comparison, notes = _golden(options, opened, tolerance)
     else:
         with inputs_of_side("A"):
             a = opened.debugger(statistics=False)
-        b, notes = _side_b(options, opened, a)
+        b, other, notes = _side_b(options, opened, a)
         comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
     print_notes(a, screen)
     for note in notes:
@@ -107,7 +109,8 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
         report = comparison.run()
     if options.json:
         notes = [*map(str, a.notes), *notes]
-        print(json.dumps(_document(options, opened, report, time.perf_counter() - start, notes)))
+        seconds = time.perf_counter() - start
+        print(json.dumps(_document(options, opened.configuration, other, report, seconds, notes)))
     else:
         _print(screen, options, report, arguments)
     if options.stop and not report.equal and not isinstance(comparison, GoldenRun):
@@ -131,15 +134,18 @@ def _golden(
     return a, GoldenRun(a, golden, names, tolerance, BUDGET), notes
 
 
-def _side_b(options: Namespace, opened: OpenedProgram, a: Debugger) -> tuple[Debugger, list[str]]:
-    """Return side B with the inputs of side A, and notes on them."""
+def _side_b(
+    options: Namespace, opened: OpenedProgram, a: Debugger
+) -> tuple[Debugger, RunConfiguration, list[str]]:
+    """Return side B, its configuration, and notes on its inputs."""
     from nncdbg.engine.divergence.call import counterpart, inputs_of_side
     from nncdbg.opening.programs import OpenedProgram, open_program
 
-    configuration = opened.configuration
+    configuration, asked = opened.configuration, configuration_of(options)
     if options.other is not None:
-        opened = open_program(replace(configuration, program=options.other))
-    other, inputs, notes = counterpart(opened.program, a.inputs, options.dtype_b)
+        opened = open_program(replace(asked, program=options.other))
+        configuration = opened.configuration if opened.folder is not None else configuration
+    other, inputs, notes = counterpart(opened.program, a, options.dtype_b, asked.inputs)
     with inputs_of_side("B"):
         b = OpenedProgram(other, configuration).debugger(
             inputs=inputs,
@@ -148,7 +154,7 @@ def _side_b(options: Namespace, opened: OpenedProgram, a: Debugger) -> tuple[Deb
             allocator=options.allocator_b or configuration.allocator,
             statistics=False,
         )
-    return b, [*notes, *(f"side B: {note}" for note in b.notes)]
+    return b, configuration, [*notes, *(f"side B: {note}" for note in b.notes)]
 
 
 def _converse(
@@ -177,20 +183,24 @@ def _converse(
 
 
 def _document(
-    options: Namespace, opened: OpenedProgram, report: DiffReport, seconds: float, notes: list[str]
+    options: Namespace,
+    a: RunConfiguration,
+    b: RunConfiguration,
+    report: DiffReport,
+    seconds: float,
+    notes: list[str],
 ) -> dict[str, Any]:
-    backend, allocator = opened.configuration.backend, opened.configuration.allocator
     sides = {
         "a": {
             "model": options.model,
-            "backend": backend,
-            "allocator": allocator,
+            "backend": a.backend,
+            "allocator": a.allocator,
             "dtype": None,
         },
         "b": {
             "model": options.other or options.model,
-            "backend": options.backend_b or backend,
-            "allocator": options.allocator_b or allocator,
+            "backend": options.backend_b or b.backend,
+            "allocator": options.allocator_b or b.allocator,
             "dtype": options.dtype_b,
         },
     }

@@ -39,6 +39,8 @@ class OpSupport:
     """The op runs through `onnx.reference`."""
     block: bool
     """The op contains graphs, and is printed as `if`, `while` or a call."""
+    torch: bool = False
+    """The op is one of PyTorch's, and runs with `--backend torch`."""
 
     def support(self) -> list[str]:
         marks = {
@@ -50,17 +52,26 @@ class OpSupport:
             "random": self.random,
             "reference": self.reference,
             "block": self.block,
+            "--backend torch": self.torch,
         }
         return [word for word, there in marks.items() if there] or ["not runnable"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table of all ops, or the details of one. Raises UsageError for an unknown name."""
+    """Print the table of all ops or of a domain, or the details of one op.
+
+    Raises UsageError for an unknown name.
+    """
+    from nncdbg.engine.ops.schema import is_flat
+
     options = _options(arguments)
-    if options.name is not None:
+    if options.name is None:
+        table = [known(name) for name in all_names()]
+    elif is_flat(options.name):
+        table = [known_to_torch(name) for name in torch_names(options.name)]
+    else:
         _print_one(options.name, as_json=options.json)
         return 0
-    table = [known(name) for name in all_names()]
     if options.json:
         print(json.dumps([asdict(entry) for entry in table]))
         return 0
@@ -73,7 +84,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser("nncdbg ops", "List all ops with their implementations, or describe one.")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="an op: Conv, nncdbg.Empty")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="an op (Conv, aten.add.Tensor), or a domain: aten"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 
@@ -89,6 +102,29 @@ def all_names() -> list[str]:
         except NncdbgError as error:
             print(printable(f"warning: {error}"), file=sys.stderr)
     return sorted({*names(), *schema_names(listed_domains())})
+
+
+def torch_names(domain: str) -> list[str]:
+    """Return the names of PyTorch's operators in a domain.  Raises UsageError without torch."""
+    from nncdbg.engine.ops.aten.names import installed
+    from nncdbg.engine.ops.schema import schema_names
+
+    if not installed():
+        raise UsageError(
+            f"the ops of {domain} need the package torch, which is not installed",
+            hint="pip install nncdbg[torch]",
+        )
+    return sorted(schema_names([domain]))
+
+
+def known_to_torch(name: str) -> OpSupport:
+    """Return the support for an operator of PyTorch."""
+    from nncdbg.engine.ops.aten.signatures import RANDOM
+    from nncdbg.engine.ops.schema import schema
+
+    found = schema(name, 1)
+    random = found is not None and RANDOM in found.attributes
+    return OpSupport(name, (1,), False, False, False, False, False, random, False, False, torch=True)
 
 
 def known(name: str) -> OpSupport:
@@ -131,17 +167,22 @@ def _schema_of(name: str) -> Schema | None:
 
 
 def _print_one(name: str, *, as_json: bool) -> None:
-    from nncdbg.engine.ops.schema import schema, version_of
+    from nncdbg.engine.ops.schema import is_flat, schema, split, version_of
     from nncdbg.engine.ops.signatures import label, op_signature
 
-    if name not in all_names():
-        near = difflib.get_close_matches(name, all_names(), 1)
+    domain = split(name)[0]
+    flat = is_flat(domain)
+    names = torch_names(domain) if flat else all_names()
+    if name not in names and schema(name, version_of(name, {})) is None:
+        near = difflib.get_close_matches(name, names, 1)
         raise UsageError(
             f'there is no op "{name}"',
-            hint=f"did you mean {near[0]}?" if near else "list all ops with `nncdbg ops`",
+            hint=f"did you mean {near[0]}?"
+            if near
+            else f"list all ops with `nncdbg ops{' ' + domain * flat}`",
         )
     version = version_of(name, {})
-    entry = known(name)
+    entry = known_to_torch(name) if flat else known(name)
     if as_json:
         print(json.dumps({**asdict(entry), **_fields(schema(name, version))}))
         return

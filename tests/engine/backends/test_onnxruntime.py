@@ -295,7 +295,7 @@ def test_without_onnxruntime_the_error_names_the_command(monkeypatch: pytest.Mon
 
 def test_the_error_for_an_unknown_backend_lists_the_backends() -> None:
     with pytest.raises(UsageError, match="use one of: numpy, onnxruntime, cupy"):
-        backend_of("torch")
+        backend_of("tensorflow")
 
 
 def test_the_number_of_threads_can_be_given() -> None:

@@ -14,14 +14,15 @@ import pytest
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.nan_watch.bundles import writing as bundles
+from nncdbg.engine.frontends.folder_files import FILES
+from nncdbg.engine.frontends.program_folder import open_program_folder
+from nncdbg.engine.frontends.tensor_file import TensorEntry, pack, unpack, write_tensors
 from nncdbg.nan_watch.bundles.excerpt import bundle_finding
-from nncdbg.nan_watch.bundles.writing import FILES, write_bundle
+from nncdbg.nan_watch.bundles.writing import write_bundle
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
 from nncdbg.nan_watch.reduction.sameness import FindingSignature, found_first
-from nncdbg.opening.bundle import open_bundle
-from nncdbg.opening.tensor_file import TensorEntry, pack, unpack, write_tensors
+from nncdbg.opening import folder_writing
 
 LOG = """#nncdbg 1
 graph @main(%x: f32[2,3], %unused: f32[8]) -> (%z) {
@@ -53,13 +54,13 @@ def written(folder: Path, text: str, inputs: dict[str, Any], **fields: Any) -> A
 
 def test_a_bundle_contains_only_what_the_finding_needs(tmp_path: Path) -> None:
     finding = written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
-    opened = open_bundle(tmp_path / "b")
+    opened = open_program_folder(tmp_path / "b")
     entry = opened.program.graphs["main"]
     assert [node.op for node in entry.nodes] == ["Mul", "Log"]
     assert list(opened.inputs) == ["x"]
     assert [constant.value.name for constant in entry.constants] == ["w"]
     assert opened.statements == 1
-    assert opened.document.finding["op"] == finding.site.op == "Log"
+    assert (opened.document.finding or {})["op"] == finding.site.op == "Log"
     assert opened.document.model == "net.onnx"
     assert opened.document.versions["numpy"] == np.__version__
     assert {path.name for path in (tmp_path / "b").iterdir()} <= {*FILES}
@@ -67,7 +68,7 @@ def test_a_bundle_contains_only_what_the_finding_needs(tmp_path: Path) -> None:
 
 def test_a_bundle_reproduces_the_finding(tmp_path: Path) -> None:
     finding = written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
-    opened = open_bundle(tmp_path / "b")
+    opened = open_program_folder(tmp_path / "b")
     again = found_first(opened.program, opened.inputs, opened.configuration(WatchConfiguration))
     assert FindingSignature.of(again) == FindingSignature.of(finding)
 
@@ -120,7 +121,7 @@ graph @main(%x: f32[2]) -> (%y) {
 """
     finding = written(tmp_path / "b", text, {"x": np.full(2, 3.0, np.float32)})
     assert finding.iteration == (3,)
-    opened = open_bundle(tmp_path / "b")
+    opened = open_program_folder(tmp_path / "b")
     ops = [node.op for node in opened.program.graphs["main"].nodes]
     assert ops[-1] == "Sqrt"
     assert ops.count("Sqrt") == 4
@@ -138,7 +139,7 @@ graph @main(%x: f32[64,64]) -> (%y) {
 }
 """
     written(tmp_path / "b", text, {"x": np.ones((64, 64), np.float32)})
-    opened = open_bundle(tmp_path / "b")
+    opened = open_program_folder(tmp_path / "b")
     assert [node.op for node in opened.program.graphs["main"].nodes] == ["Mul", "Log"]
     assert list(opened.inputs) == ["a"]
 
@@ -150,7 +151,7 @@ def test_weights_are_in_one_file(tmp_path: Path) -> None:
     found = found_first(program, case.inputs, WatchConfiguration())
     write_bundle(tmp_path / "b", case, FindingSignature.of(found), WatchConfiguration())
     assert 'store "data.safetensors"' in (tmp_path / "b" / "program.nnc").read_text()
-    opened = open_bundle(tmp_path / "b")
+    opened = open_program_folder(tmp_path / "b")
     assert opened.program.readers[0].read("w").tobytes() == weights.tobytes()
     assert FindingSignature.of(
         found_first(opened.program, opened.inputs, WatchConfiguration())
@@ -231,7 +232,7 @@ def test_an_older_bundle_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "b" / "data.safetensors").exists()
     written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     assert not (tmp_path / "b" / "data.safetensors").exists()
-    assert open_bundle(tmp_path / "b").document.finding["op"] == "Log"
+    assert (open_program_folder(tmp_path / "b").document.finding or {})["op"] == "Log"
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
@@ -245,7 +246,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path, monkeypatch:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bundles, "_move", full)
+    monkeypatch.setattr(folder_writing, "_move", full)
     with pytest.raises(LoadError, match="No space left on device"):
         written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     assert list(tmp_path.iterdir()) == []

@@ -18,13 +18,13 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import LoadError, RunError, UsageError
+from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.nan_watch.reduction.minimizing import minimized
 from nncdbg.nan_watch.reduction.reducing import ReductionJob, verify
 from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe, found_first
 from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
-from nncdbg.opening.bundle import open_bundle
 
 HEAD = "#nncdbg 1\nopset 21\n"
 
@@ -178,7 +178,7 @@ def test_the_smallest_program_and_data_are_found(tmp_path: Path, name: str) -> N
     reduced = job.run(tmp_path / "b")
     assert (before.kind, reduced.finding.kind) == (kind, kind)
     assert reduced.signature == FindingSignature.of(before) == FindingSignature.of(reduced.finding)
-    opened = open_bundle(tmp_path / "b")
+    opened = open_program_folder(tmp_path / "b")
     assert [node.op for node in opened.program.graphs["main"].nodes] == ops
     assert reduced.case.bytes <= size
     again = found_first(opened.program, opened.inputs, opened.configuration(WatchConfiguration))
@@ -189,7 +189,7 @@ def test_the_smallest_program_and_data_are_found(tmp_path: Path, name: str) -> N
 def test_a_finding_is_reduced_with_any_allocator(tmp_path: Path, allocator: str) -> None:
     reduced = job_of(CHAIN, {"x": RANDOM}, allocator=allocator).run(tmp_path / "b")
     assert [node.op for node in reduced.case.nodes] == ["Log"]
-    assert open_bundle(tmp_path / "b").supplied["allocator"] == allocator
+    assert open_program_folder(tmp_path / "b").supplied["allocator"] == allocator
 
 
 def test_the_value_of_the_finding_keeps_its_name(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_reduction_continues_from_its_state(tmp_path: Path, runs: int) -> None
     assert so_far.interrupted
     assert so_far.signature == whole.signature
     assert so_far.case.bytes > whole.case.bytes
-    assert open_bundle(tmp_path / "b").program.graphs["main"].nodes[-1].op == "Log"
+    assert open_program_folder(tmp_path / "b").program.graphs["main"].nodes[-1].op == "Log"
     second = job_of(CHAIN, {"x": RANDOM}, state).run(tmp_path / "b")
     assert not second.interrupted
     assert second.case.bytes == whole.case.bytes

@@ -1,5 +1,6 @@
 // A model opens as text: the editor shows the listing that nncdbg writes, as in a debug session.
 
+import { existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
@@ -20,6 +21,12 @@ export async function modelOfListing(file: string): Promise<string | undefined> 
   }
   const last = (await readFile(file, "utf8")).trimEnd().split("\n").at(-1) ?? "";
   return last.startsWith(OWNER) ? path.resolve(path.dirname(folder), last.slice(OWNER.length)) : undefined;
+}
+
+/** The program folder that a file is the text of, which has its inputs; the file itself if there is none. */
+export function programOf(file: string): string {
+  const folder = path.dirname(file);
+  return path.basename(file) === "program.nnc" && existsSync(path.join(folder, "nncdbg.json")) ? folder : file;
 }
 
 /** Opens the listing of a model in the text editor, or shows why it cannot. */

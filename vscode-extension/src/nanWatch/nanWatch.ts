@@ -6,7 +6,7 @@ import { rm } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { asModel, currentModel, launchOf } from "../session/configurations";
-import { listingOf, modelOfListing } from "../model/listing";
+import { listingOf, modelOfListing, programOf } from "../model/listing";
 import { type Finding, type Report, WatchError, runWatch } from "./command";
 import { type LaunchConfiguration, configurationFor, optionsOf } from "./configuration";
 import { ProgramText, diagnosticsOf, messageOf } from "./findings";
@@ -133,7 +133,7 @@ export class NanWatch implements vscode.Disposable {
     const options = ["--json", "--bundle", bundle, ...(gates.length ? [`--fail-on=${gates.join(",")}`] : []), ...optionsOf(launch)];
     const command = {
       python: await readyPython(vscode.Uri.file(folder)),
-      arguments: [...NNCDBG, "watch", model, ...options],
+      arguments: [...NNCDBG, "watch", programOf(model), ...options],
       cwd: launch.cwd ?? folder,
       env: { ...process.env, ...ENVIRONMENT },
       limit: settings.get("timeLimit", 300),

@@ -1,8 +1,9 @@
-// Debug configurations.  F5 without a launch.json debugs the open file; for a listing, its model.
+// Debug configurations.  F5 without a launch.json debugs the open file; for a listing, its model,
+// and for the text of a program folder, the folder.
 
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { modelOfListing } from "../model/listing";
+import { modelOfListing, programOf } from "../model/listing";
 import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 import { hasDebugpy, offerDebugpy } from "./debugpy";
 import { tokenOf } from "./token";
@@ -23,7 +24,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     const file = await currentModel();
     const script = vscode.window.activeTextEditor?.document;
     const python = script?.languageId === "python" && hasDebugpy() ? [pythonAndGraphs] : [];
-    return file ? [launchOf(file), ...python] : python;
+    return file ? [launchOf(programOf(file)), ...python] : python;
   }
 
   async resolveDebugConfiguration(
@@ -52,7 +53,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     if (!python) {
       return undefined;
     }
-    const program = await asModel(String(configuration.program));
+    const program = programOf(await asModel(String(configuration.program)));
     return { ...configuration, program, cwd: configuration.cwd ?? folder?.uri.fsPath, __python: python };
   }
 }
@@ -106,7 +107,7 @@ export async function launchFor(uri?: vscode.Uri): Promise<vscode.DebugConfigura
     void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to debug it.");
     return undefined;
   }
-  return launchOf(file);
+  return launchOf(programOf(file));
 }
 
 export async function currentModel(): Promise<string | undefined> {

@@ -72,3 +72,15 @@ test("for a listing, its model is launched", async () => {
   const [launch] = await new Configurations().provideDebugConfigurations();
   assert.equal(launch.program, path.join(folder, "models", "net.onnx"));
 });
+
+test("for the text of a program folder, the folder is launched", async () => {
+  const step = path.join(folder, "step7");
+  mkdirSync(step);
+  writeFileSync(path.join(step, "program.nnc"), "graph @main() {}\n");
+  open(path.join(step, "program.nnc"), "nnc");
+  const launched = async () => (await new Configurations().provideDebugConfigurations())[0].program;
+  assert.equal(await launched(), path.join(step, "program.nnc"));
+  writeFileSync(path.join(step, "nncdbg.json"), "{}");
+  assert.equal(await launched(), step);
+  assert.equal((await new Configurations().resolveDebugConfiguration(undefined, {})).name, "Debug step7");
+});

@@ -6,36 +6,28 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.signatures import DTYPES
-from nncdbg.stats.inspection import Inspector, inspector
+from nncdbg.engine.ops.aten.internals import storage_address
+
+_STRIDED = torch.strided
 
 
-class TensorInspectors:
-    """The compiled inspections by torch's dtype."""
+def host_memory(value: Any) -> tuple[int, int, int] | None:
+    """Return address, number of elements and storage of a tensor; None if it is not in host memory.
 
-    def __init__(self) -> None:
-        self._known: dict[torch.dtype, Inspector] = {}
-        self._channels_last = torch.channels_last
+    The address is 0 for a tensor with gaps, for one that repeats elements and for one whose numbers are not
+    those in memory.  The elements are in any order: statistics do not depend on it.
+    """
+    if not value.is_cpu or value.layout is not _STRIDED:
+        return None
+    direct = not (value.is_neg() or value.is_conj()) and (value.is_contiguous() or _is_dense(value))
+    return value.data_ptr() if direct else 0, value.numel(), storage_address(value)
 
-    def inspector(self, dtype: torch.dtype) -> Inspector | None:
-        """Return the inspection of a dtype; None until it is compiled, or if there is none."""
-        found = self._known.get(dtype)
-        if found is None and dtype in DTYPES:
-            found = inspector(DTYPES[dtype])
-            if found is not None:
-                self._known[dtype] = found
-        return found
 
-    def dense_memory(self, value: Any) -> tuple[int, int]:
-        """Return the address and the number of elements, in any order, of a tensor; 0 for one with gaps.
-
-        Statistics do not depend on the order of the elements.
-        """
-        if value.device.type != "cpu":
-            return 0, 0
-        dense = (
-            value.is_contiguous()
-            or (value.dim() == 2 and value.t().is_contiguous())
-            or (value.dim() == 4 and value.is_contiguous(memory_format=self._channels_last))
-        )
-        return (value.data_ptr() if dense else 0), value.numel()
+def _is_dense(value: Any) -> bool:
+    """Return whether a tensor is a permutation of a contiguous one."""
+    expected = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -55,6 +55,14 @@ is_wrapped: Callable[[Any], bool] = torch._C._functorch.is_functorch_wrapped_ten
 """Returns whether a tensor stands for a batch or a level of `torch.func`, and so has no memory of its own."""
 
 
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return torch's decompositions, by overload."""
+    from torch._decomp import decomposition_table
+
+    table: dict[Any, Callable[..., Any]] = decomposition_table
+    return table
+
+
 def schema_of(overload: Any) -> Any:
     """Return the `FunctionSchema` of an overload."""
     return overload._schema

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 
 DOMAINS = ("aten", "prims", "torch")
@@ -19,6 +20,17 @@ RECORDED = "torch.recorded"
 READ = "torch.read"
 """`torch.read(tensor, value=)`: Python read this tensor's one number; `value` is the recorded one."""
 
+EMPTY = (
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_quantized",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+)
+"""Operators that allocate memory without writing it."""
+
 OWN = {VIEW, WRITE, RECORDED, READ}
 
 
@@ -27,6 +39,13 @@ def is_torch(op: str) -> bool:
     return op.partition(".")[0] in DOMAINS
 
 
+def allocates_only(op: str) -> bool:
+    """Return whether the results of a statement's op are memory with any content."""
+    domain, _, rest = op.partition(".")
+    return domain == "aten" and rest.partition(".")[0] in EMPTY
+
+
+@cache
 def installed() -> bool:
     """Return whether torch can be imported, without importing it."""
     return find_spec("torch") is not None

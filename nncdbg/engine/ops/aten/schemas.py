@@ -95,10 +95,8 @@ def _operands(found: Signature) -> tuple[Parameter, ...]:
         if argument.kind is Kind.TENSORS:
             names = ", ".join(each.name for each in arguments[index:])
             return (*formal, Parameter(names, "Tensor", variadic=True))
-        # A number may be given as an attribute instead of any operand but the first.
-        formal.append(
-            Parameter(argument.name, "Tensor", bool(formal) or argument.optional or not argument.required)
-        )
+        # A number may be given as an attribute instead.
+        formal.append(Parameter(argument.name, "Tensor", optional=True))
     if found.random:
         formal.append(Parameter("random_state", "tensor(uint8)", optional=True))
     return tuple(formal)

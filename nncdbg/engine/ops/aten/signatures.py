@@ -17,6 +17,7 @@ next state as its last result, if it has the attribute ``random``, the generator
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -62,7 +63,7 @@ DTYPES: dict[torch.dtype, str] = {
 }
 """The dtypes of tensors that a program can hold."""
 
-_TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 # A tensor in a slot has torch's dtype.
 register_dtypes(DTYPES)
@@ -125,6 +126,8 @@ class Signature:
     """The arguments that the operator writes to."""
     random: bool
     """True if the operator draws numbers from a generator."""
+    foreign: str = ""
+    """An argument that program text cannot hold, such as a process group; empty if there is none."""
 
     @property
     def tensor_arguments(self) -> tuple[Argument, ...]:
@@ -167,7 +170,12 @@ def signature_of(overload: Any) -> Signature:
         tuple(str(result.real_type) for result in schema.returns),
         tuple(each.name for each in arguments if each.written),
         random_tag in overload.tags,
+        next((each.name for each in arguments if _FOREIGN.match(each.type)), ""),
     )
+
+
+_FOREIGN = re.compile(r"(List\[|Optional\[)*(__torch__|Any|Storage|Stream)")
+"""Types of arguments that are neither tensors nor numbers, text or properties of tensors."""
 
 
 _NOT_DECLARED = {
@@ -249,7 +257,7 @@ def decode(value: Any, argument: Argument) -> Any:
 def _decode_text(value: str, type: str, name: str) -> Any:
     try:
         if type.startswith("ScalarType"):
-            return _TORCH_DTYPES[value] if value in _TORCH_DTYPES else _constant(value, torch.dtype)
+            return TORCH_DTYPES[value] if value in TORCH_DTYPES else _constant(value, torch.dtype)
         if type.startswith("Layout"):
             return _constant(value, torch.layout)
         if type.startswith("MemoryFormat"):

@@ -17,7 +17,8 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import LoadError
-from nncdbg.engine.frontends.safetensors import STORABLE, open_store
+from nncdbg.engine.frontends.safetensors import STORABLE, open_store, write_store
+from nncdbg.engine.frontends.stores import ArrayStore, Store
 from nncdbg.engine.graph import Array
 
 STRINGS = "str"
@@ -38,6 +39,11 @@ class TensorEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     shape: list[int] | None = None
     strings: list[str] | None = None
     items: list[TensorEntry] | None = None
+
+    @property
+    def in_file(self) -> bool:
+        """Whether the safetensors file has data of this value."""
+        return self.tensor is not None or any(item.in_file for item in self.items or ())
 
 
 def pack(contents: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, TensorEntry]]:
@@ -82,48 +88,51 @@ def _text(item: Any) -> str:
 
 def write_tensors(path: Path, tensors: Mapping[str, Array], note: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file; `note` is stored in its header.  Raises LoadError if writing fails."""
-    import safetensors.numpy
-
     try:
-        path.write_bytes(safetensors.numpy.save(dict(tensors), dict(note) if note else None))
+        write_store(path, tensors, note)
     except OSError as error:
         raise LoadError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def unpack(path: Path, entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return the values that entries describe.  Raises LoadError for a file without them."""
-    store: Any = open_store(path) if any(_of_file(entry) for entry in entries.values()) else None
-    return {name: _unpacked(name, entry, store, path) for name, entry in entries.items()}
+    """Return the values that entries describe, tensors as views of the mapped file.
+
+    Raises LoadError for a file without them.
+    """
+    store: Store = open_store(path) if any(entry.in_file for entry in entries.values()) else ArrayStore({})
+    keys = frozenset(store.keys())
+    return {name: _unpacked(name, entry, store, keys, path) for name, entry in entries.items()}
 
 
-def _of_file(entry: TensorEntry) -> bool:
-    return entry.tensor is not None or any(map(_of_file, entry.items or ()))
-
-
-def _unpacked(name: str, entry: TensorEntry, store: Any, path: Path) -> Any:
+def _unpacked(name: str, entry: TensorEntry, store: Store, keys: frozenset[str], path: Path) -> Any:
     if entry.items is not None:
-        return [_unpacked(name, item, store, path) for item in entry.items]
+        return [_unpacked(name, item, store, keys, path) for item in entry.items]
     if entry.tensor is None and entry.strings is None:
         return None
     shape = tuple(entry.shape or ())
     dtype = NUMPY.get(entry.dtype or "")
     if dtype is None:
         raise LoadError(
-            f'%{name} in {path} has an unknown type "{entry.dtype}"', hint="write the bundle again"
+            f'%{name} in {path} has an unknown type "{entry.dtype}"', hint="write the folder again"
         )
     try:
         if entry.strings is not None:
             flat = np.empty(len(entry.strings), object)
             flat[:] = entry.strings
             return flat.reshape(shape)
-        array: Array = store.read(entry.tensor)
+        assert entry.tensor is not None
+        if entry.tensor not in keys:
+            raise ValueError(f'the file has no tensor "{entry.tensor}"')
+        array = store.read(entry.tensor)
         if entry.bytes:
             array = np.frombuffer(array.tobytes(), dtype)
+        elif array.shape != shape:
+            raise ValueError(f"the data has sizes {[*array.shape]}, not {[*shape]}")
         if array.dtype != dtype:
             raise ValueError(f"the data has type {name_of(array.dtype)}, not {entry.dtype}")
         return array.reshape(shape)
     except ValueError as error:
-        raise LoadError(f"%{name} in {path} is damaged: {error}") from None
+        raise LoadError(f"%{name} in {path} is damaged: {error}", hint="write the folder again") from None
 
 
 # -- documents --------------------------------------------------------------------------------------

@@ -1,0 +1,146 @@
+"""Recording of whole training steps, and the engine on torch kernels, against the same steps run eagerly.
+
+One thread; runs of both sides in turn, medians of processor time.  `ours` and `peer` are seconds; for the
+figure per operator, `ours` is in microseconds over eager and `ratio` is its share of 60.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import nncdbg
+from nncdbg import stats
+
+RUNS = 15
+
+WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...], float], ...] = (
+    ("plain", {"statistics": False}, (), 1.15),
+    ("NaN and Inf check", {"statistics": False}, ("nan", "inf"), 1.30),
+    ("statistics", {}, (), 1.45),
+)
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """Return the processor time of one call."""
+    before = process_time()
+    function()
+    return process_time() - before
+
+
+def in_turn(functions: list[Callable[[], Any]], runs: int) -> list[list[float]]:
+    """Return for each round the time of each function; the first two rounds are not counted."""
+    rounds = []
+    gc.collect()
+    for number in range(runs + 2):
+        times = [seconds(function) for function in functions]
+        if number > 1:
+            rounds.append(times)
+    return rounds
+
+
+def figure(name: str, rounds: list[list[float]], index: int, bar: float) -> dict[str, Any]:
+    """Return the figure of function `index` over the eager step, which is the first one."""
+    return {
+        "figure": name,
+        "ours": statistics.median(each[index] for each in rounds),
+        "peer": statistics.median(each[0] for each in rounds),
+        "ratio": round(statistics.median(each[index] / each[0] for each in rounds), 3),
+        "bar": bar,
+    }
+
+
+def recording(step: Any, runs: int) -> list[dict[str, Any]]:
+    """Return the time of the block of `record` over the step, and the time per operator over eager."""
+    from nncdbg.torch import record
+
+    training = step.build()
+
+    def recorded() -> Any:
+        with record(training.models, training.optimizers) as done:
+            training.run()
+        return done
+
+    rounds = in_turn([training.run, recorded], runs)
+    count = sum(len(graph.nodes) for graph in recorded().program.graphs.values())
+    whole = figure(f"record {step.name} / eager", rounds, 1, 3.0)
+    over = statistics.median(each[1] - each[0] for each in rounds) / count * 1e6
+    each = {
+        "figure": f"record {step.name}, microseconds per operator over eager ({count} operators) / 60",
+        "ours": round(over, 1),
+        "peer": 60.0,
+        "ratio": round(over / 60, 3),
+        "bar": 1.0,
+    }
+    return [whole, each]
+
+
+def engine(step: Any, runs: int) -> list[dict[str, Any]]:
+    """Return the time of a recorded step in the engine over the step, for each way to observe it."""
+    from nncdbg.torch import record
+
+    training = step.build()
+    with record(training.models, training.optimizers) as recorded:
+        training.run()
+    eager = step.build().run
+    functions = [eager]
+    for _, options, kinds, _ in WAYS:
+        debugger = nncdbg.Debugger(recorded.program, recorded.inputs, backend="torch", **options)
+        if kinds:
+            debugger.catch(*kinds)
+        functions.append(_whole_run(debugger))
+    rounds = in_turn(functions, runs)
+    return [
+        figure(f"engine on torch, {step.name}, {name} / eager", rounds, index, bar)
+        for index, (name, _, _, bar) in enumerate(WAYS, 1)
+    ]
+
+
+def _whole_run(debugger: Any) -> Callable[[], Any]:
+    def run() -> Any:
+        debugger.restart()
+        stop = debugger.run(heed=False)
+        assert stop.reason == "end", stop
+
+    return run
+
+
+def measure(runs: int = RUNS, names: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Return the figures of the steps of the corpus that take 5 ms or more; without torch a skipped row."""
+    if importlib.util.find_spec("torch") is None:
+        return [
+            {
+                "figure": "PyTorch",
+                "ours": None,
+                "peer": None,
+                "ratio": 0.0,
+                "bar": None,
+                "skipped": "torch is not installed",
+            }
+        ]
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    import torch
+
+    from tests.torch.steps import STEPS
+
+    torch.set_num_threads(1)
+    stats.prepare(wait=True)
+    rows = []
+    for step in STEPS:
+        if step.heavy and not step.skip_reason and (not names or step.name in names):
+            rows += [*recording(step, runs), *engine(step, runs)]
+    return rows
+
+
+if __name__ == "__main__":
+    for row in measure(names=tuple(sys.argv[1:])):
+        print(json.dumps(row), flush=True)
+    print(f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)

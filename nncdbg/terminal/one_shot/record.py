@@ -1,0 +1,83 @@
+"""`nncdbg record`: record a training step of a PyTorch script, and save it as a program folder."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.opening.command_line import ArgumentParser, script_arguments
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 if the step was saved.
+
+    Raises UsageError for a script without that step, LoadError for one that cannot be read, and RunError for
+    one that fails, after saving the part of the step that ran.
+    """
+    options = _options(arguments)
+    check_script(options.script)
+    folder = Path(options.output or f"step{options.step}")
+    from nncdbg.opening.folder_writing import check_folder
+
+    check_folder(folder)
+    from nncdbg.presentation.screen import Screen
+    from nncdbg.torch.script_recording import record_script
+
+    recorded = record_script(options.script, options.arguments, options.step)
+    program = recorded.step.program
+    recorded.step.save(folder, title=recorded.title, notes=recorded.notes)
+    screen = Screen()
+    for note in (*recorded.step.notes, *recorded.notes):
+        screen.note(note)
+    screen.note(f"{recorded.title}: {program.summary()}")
+    screen.note(f"saved in {folder}; open it with `nncdbg {folder}`")
+    if recorded.failure is not None:
+        raise recorded.failure
+    return 0
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(
+        "nncdbg record",
+        "Run a PyTorch script until the end of a training step, and save the step as a folder.\n"
+        "The script needs no change.  `nncdbg DIR` opens the folder.",
+        usage="nncdbg record [--step N] [-o DIR] SCRIPT [ARGUMENT ...]",
+        epilog=(
+            "A step ends when the method `step` of an optimizer ends; each optimizer counts.  Step 1 begins\n"
+            "with the first call of a module, a later step at the end of the step before.  The script ends\n"
+            "with the recorded step.\n\n"
+            "--step and -o may also follow SCRIPT.  All other arguments there, and all after --, are for\n"
+            "the script."
+        ),
+    )
+    add = parser.add_argument
+    add("script", metavar="SCRIPT", help="a Python file, run as `python SCRIPT ARGUMENT ...`")
+    add("--step", type=_step_number, default=1, metavar="N", help="the step to record, from 1 (default: 1)")
+    add("-o", "--output", metavar="DIR", help="the folder to write (default: stepN)")
+    own, of_script = script_arguments(parser, arguments)
+    options = parser.parse_args(own)
+    options.arguments = of_script
+    return options
+
+
+def _step_number(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise UsageError(f"--step {text}: not a step", hint="use a number from 1: --step 1 is the first step")
+    return number
+
+
+def check_script(script: str) -> None:
+    """Raise LoadError unless the path is a file."""
+    if os.path.isdir(script):
+        raise LoadError(f"{script} is a folder", hint="use a Python file")
+    if not os.path.exists(script):
+        raise LoadError(
+            f"there is no file {script}", hint=f"searched {os.path.dirname(os.path.abspath(script))}"
+        )

@@ -1,0 +1,252 @@
+"""Record one training step of a script that is run unchanged.
+
+Step N ends with the Nth call of `step` of an optimizer, and begins when the call before it has ended.  Step 1
+begins with the first call of a module with gradients enabled.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from nncdbg.engine.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
+from nncdbg.torch.script import run_script
+from nncdbg.torch.step import RecordedStep, record
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStep:
+    """A recorded step of a script."""
+
+    step: RecordedStep
+    title: str
+    notes: tuple[str, ...] = ()
+    failure: NncdbgError | None = None
+    """Why the script ended within the step; None if the step is complete."""
+
+
+class _StepRecorded(BaseException):
+    """Ends the script when the step has been recorded."""
+
+
+def record_script(script: str, arguments: Sequence[str] = (), number: int = 1) -> ScriptStep:
+    """Run a script until the end of its training step `number`, counted from 1, and return that step.
+
+    If the script fails in the step, the step ends there; the traceback of the script is printed.
+
+    Raises LoadError if the script cannot be compiled, RunError if it fails before the step, UsageError if it
+    ends before the step, and KeyboardInterrupt.
+    """
+    recorder = _ScriptRecorder(number)
+    failure: NncdbgError | None = None
+    try:
+        with recorder:
+            run_script(script, arguments)
+    except _StepRecorded:
+        pass
+    except (KeyboardInterrupt, NncdbgError):
+        raise
+    except SystemExit as exit_:
+        if os.getpid() != recorder.process:
+            raise
+        failure = _exit_failure(script, exit_, recorder)
+    except Exception as error:  # noqa: BLE001  whatever the script raises
+        if isinstance(error, SyntaxError) and error.filename == os.path.abspath(script):
+            raise _syntax_failure(script, error) from None
+        _print_traceback(error)
+        failure = RunError(
+            f"{script} failed {recorder.place}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        )
+    if os.getpid() != recorder.process:
+        # A process that the script forked: it ends as under Python.
+        raise SystemExit(1 if failure is not None else 0)
+    title = f"recorded step {number} of {os.path.basename(script)}"
+    step = recorder.step
+    if failure is None and not recorder.complete:
+        raise _missing(script, recorder)
+    if step is None:
+        raise failure or _missing(script, recorder)
+    if failure is not None:
+        return ScriptStep(step, title, (f"the step is not complete: {failure.message}",), failure)
+    return ScriptStep(step, title, recorder.notes)
+
+
+class _ScriptRecorder:
+    """Records a step between its first module call, or the end of the step before, and its end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ended = 0
+        """The number of optimizer steps that have ended."""
+        self.step: RecordedStep | None = None
+        self.complete = False
+        self.process = os.getpid()
+        self._outermost: torch.optim.Optimizer | None = None
+        """The optimizer whose step runs now; another may step inside it."""
+        self._recording = ExitStack()
+        self._late = False
+
+    def __enter__(self) -> None:
+        self._hooks = ExitStack()
+        self._hooks.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+        self._hooks.callback(register_optimizer_step_post_hook(self._after_step).remove)
+        if self.number == 1:
+            self._hooks.callback(_on_module_call(self._begin))
+
+    def __exit__(self, *_: object) -> None:
+        self._recording.close()
+        self._hooks.close()
+
+    @property
+    def place(self) -> str:
+        """Where the script is, for messages."""
+        if self.step is not None:
+            return f"in step {self.number}"
+        return f"before step {self.number}" + (f", after {_steps(self.ended)}" if self.ended else "")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user must know of the step."""
+        assert self.step is not None
+        if self._late and "backward" not in self.step.program.graphs:
+            return ("no module was called before step 1, which has only the optimizer; step 2 is whole",)
+        return ()
+
+    def _begin(self) -> None:
+        if self.step is None and os.getpid() == self.process:
+            optimizers = _live(torch.optim.Optimizer)
+            self.step = self._recording.enter_context(record(models_of(optimizers), optimizers))
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._outermost is None:
+            self._outermost = optimizer
+        if self.step is None and self.ended == self.number - 1:
+            self._late = True
+            self._begin()
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._outermost is not optimizer or os.getpid() != self.process:
+            return
+        self._outermost = None
+        self.ended += 1
+        if self.ended == self.number - 1:
+            self._begin()
+        elif self.ended >= self.number:
+            self._recording.close()
+            self.complete = True
+            raise _StepRecorded
+
+
+def _on_module_call(begin: Callable[[], None]) -> Callable[[], None]:
+    """Call `begin` before the first call of a module with gradients enabled; return how to give up."""
+    original = torch.nn.Module.__call__
+
+    def restore() -> None:
+        torch.nn.Module.__call__ = original
+
+    def call(module: torch.nn.Module, *positional: Any, **keywords: Any) -> Any:
+        if torch.is_grad_enabled():
+            restore()
+            begin()
+        return original(module, *positional, **keywords)
+
+    torch.nn.Module.__call__ = call
+    return restore
+
+
+# -- models ---------------------------------------------------------------------------------
+
+
+def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn.Module]:
+    """Return the outermost modules with parameters by name.
+
+    The only one with parameters of the optimizers has no name; others have that of their variable in the
+    script, or of their class.
+    """
+    modules = _live(torch.nn.Module)
+    inside = {id(child) for module in modules for child in module.children()}
+    outermost = [
+        each for each in modules if id(each) not in inside and next(each.parameters(), None) is not None
+    ]
+    trained = {id(each) for opt in optimizers for group in opt.param_groups for each in group["params"]}
+    holders = [each for each in outermost if not trained.isdisjoint(map(id, each.parameters()))]
+    main = holders if optimizers else outermost
+    variables = {id(value): name for name, value in vars(sys.modules["__main__"]).items()}
+    named: dict[str, torch.nn.Module] = {}
+    for module in outermost:
+        wanted = variables.get(id(module), type(module).__name__.lower())
+        name = "" if main == [module] else wanted
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{wanted}.{number}"
+        named[name] = module
+    return named
+
+
+def _live(kind: type[T]) -> list[T]:
+    """Return the objects of a class that the script has."""
+    gc.collect()
+    # Not `isinstance`: a proxy's `__class__` may run code.
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+
+
+# -- failures -------------------------------------------------------------------------------
+
+
+def _missing(script: str, recorder: _ScriptRecorder) -> NncdbgError:
+    """Return the error of a script that ended before the end of the step."""
+    if not recorder.ended:
+        return UsageError(
+            f"{script} ended without a step of an optimizer",
+            hint="nncdbg records steps of torch.optim optimizers in the process that it starts",
+        )
+    last = f" to {recorder.ended}" if recorder.ended > 1 else ""
+    return UsageError(
+        f"{script} ended after {_steps(recorder.ended)}: there is no step {recorder.number}",
+        hint=f"use --step 1{last}",
+    )
+
+
+def _exit_failure(script: str, exit_: SystemExit, recorder: _ScriptRecorder) -> NncdbgError | None:
+    if exit_.code is None or exit_.code == 0:
+        return None
+    if isinstance(exit_.code, int):
+        return RunError(f"{script} exited with code {exit_.code} {recorder.place}")
+    return RunError(f"{script} exited {recorder.place}: {exit_.code}")
+
+
+def _syntax_failure(script: str, error: SyntaxError) -> LoadError:
+    excerpt = None
+    if error.text is not None and error.lineno is not None:
+        text, column = error.text.rstrip("\n"), error.offset or 1
+        excerpt = Excerpt(text, error.lineno, column, 1, script)
+    return LoadError(f"{script} cannot be compiled: {error.msg}", excerpt=excerpt)
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Print the traceback of the script's error, from the script's first line on."""
+    found: TracebackType | None = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename != run_script.__code__.co_filename:
+        found = found.tb_next
+    own = found.tb_next if found is not None else None
+    traceback.print_exception(type(error), error, own or error.__traceback__)
+
+
+def _steps(number: int) -> str:
+    return f"{number} step{'s' if number != 1 else ''}"

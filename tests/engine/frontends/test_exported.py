@@ -1,0 +1,131 @@
+"""Programs that torch.export saved: the same results as in eager mode, modules as layers, clear refusals."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs torch")
+
+import torch  # noqa: E402
+
+import nncdbg  # noqa: E402
+from nncdbg.engine.errors import GraphError, LoadError  # noqa: E402
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.fc(x)))
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = Block()
+        self.second = Block()
+        self.shift = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    def forward(self, x, scale=None):
+        h = self.second(self.first(x)) + self.shift
+        values, _ = h.max(dim=1)
+        return {"h": h.log() if scale is None else h * scale, "values": values}
+
+
+def export(module, *arguments, **options):
+    torch.manual_seed(0)
+    return torch.export.export(module, arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@pytest.fixture(scope="module")
+def example():
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_saved_program_gives_the_results_of_eager_mode(net, example, tmp_path):
+    torch.export.save(export(net, example), tmp_path / "net.pt2")
+    program = nncdbg.load(tmp_path / "net.pt2")
+    assert nncdbg.Program.parse(program.text()) == program
+    debugger = nncdbg.Debugger(program)  # the backend and the example inputs come with the program
+    assert debugger.run().reason == "end"
+    assert debugger.outputs is not None
+    expected = net(example)
+    h, values = debugger.outputs.values()
+    assert np.array_equal(h, expected["h"].detach().numpy())
+    assert np.array_equal(values, expected["values"].detach().numpy())
+
+
+def test_modules_are_layers_with_their_class_and_the_users_lines(net, example):
+    program = nncdbg.load(export(net, example))
+    assert list(program.graphs) == ["main", "first", "second"]
+    assert program.graphs["first"].comment == "Block"
+    location = program.graphs["first"].nodes[0].location
+    assert location is not None
+    assert location.name == "first.fc"
+    assert str(location.file).endswith("test_exported.py")
+    assert list(nncdbg.load(export(net, example), flat=True).graphs) == ["main"]
+
+
+def test_other_inputs_can_be_given(net, example):
+    program = nncdbg.load(export(net, example, torch.tensor(2.0)))
+    assert [value.name for value in program.graph.inputs] == ["x", "scale"]
+    debugger = nncdbg.Debugger(program, {"scale": np.float32(3)})
+    debugger.run()
+    assert debugger.outputs is not None
+    expected = net(example, torch.tensor(3.0))["h"].detach().numpy()
+    assert np.array_equal(next(iter(debugger.outputs.values())), expected)
+
+
+def test_new_values_of_buffers_are_outputs_with_their_names(example):
+    norm = torch.nn.BatchNorm1d(4)
+    program = nncdbg.load(export(norm, example))
+    debugger = nncdbg.Debugger(program)
+    debugger.run()
+    assert debugger.outputs is not None
+    norm(example)
+    assert np.array_equal(debugger.outputs["running_mean.1"], norm.running_mean.numpy())
+    assert np.array_equal(debugger.outputs["running_var.1"], norm.running_var.numpy())
+
+
+def test_a_nan_in_an_exported_program_is_found(net, example):
+    report = nncdbg.watch(nncdbg.load(export(net, example)), {"x": np.full((3, 4), np.nan, np.float32)})
+    assert not report.ok
+
+
+class Branch(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+
+def test_control_flow_is_refused_with_the_node(example):
+    with pytest.raises(GraphError, match="cond = cond: a .pt2 file with this operation is not supported"):
+        nncdbg.load(export(Branch(), example))
+
+
+def test_symbolic_sizes_are_refused_with_the_value(example):
+    dynamic = {"x": {0: torch.export.Dim("n")}}
+    with pytest.raises(GraphError, match="%x has the symbolic shape"):
+        nncdbg.load(export(Block().eval(), example, dynamic_shapes=dynamic))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 broken"])
+def test_a_damaged_file_is_one_error(tmp_path, content, caplog):
+    path = tmp_path / "damaged.pt2"
+    path.write_bytes(content)
+    with pytest.raises(LoadError, match="torch cannot read") as caught:
+        nncdbg.load(path)
+    assert "\n" not in caught.value.message
+    assert not caplog.records
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(LoadError, match="does not exist"):
+        nncdbg.load(tmp_path / "missing.pt2")
