@@ -23,7 +23,7 @@ from nncdbg.torch.second_run import StepFunction, UpdateReached, owners_of, reco
 from nncdbg.torch.step import Models, Optimizers, RecordedStep, listed_optimizers, named_models
 from nncdbg.torch.step_calls import StepCalls, backward
 from nncdbg.torch.step_state import BufferState, RandomState
-from nncdbg.torch.tape import Call, tensors_in
+from nncdbg.torch.tape import StepCall, tensors_in
 
 PATIENCE = 20
 """Backward passes with NaN or Inf gradients and no update, after which a gradient scaler is not trusted."""
@@ -35,11 +35,11 @@ Result = TypeVar("Result")
 
 
 @dataclass
-class Trip:
+class GuardTrip:
     """A NaN or Inf that the guard found.
 
     `where` is "loss" or "gradients" for one that exists before the update, "update" for one that the
-    optimizer made.  `step` counts the updates from 0.
+    optimizer made.  `step` counts the updates from 1, as `nncdbg record --step` does.
     """
 
     where: str
@@ -65,7 +65,7 @@ class Guard:
     """
 
     def __init__(
-        self, model: Models | None, optimizer: Optimizers | None, on_trip: Callable[[Trip], bool | None]
+        self, model: Models | None, optimizer: Optimizers | None, on_trip: Callable[[GuardTrip], bool | None]
     ) -> None:
         self.steps = 0
         """The number of updates so far."""
@@ -135,7 +135,7 @@ class Guard:
         if not self._tape.paused:
             self._forget_finished()
 
-    def _after_backward(self, call: Call) -> None:
+    def _after_backward(self, call: StepCall) -> None:
         call.gradients = [(each, each.grad) for each in self._parameters() if each.grad is not None]
 
     def _forget_finished(self) -> None:
@@ -241,13 +241,13 @@ class Guard:
             if each.grad is not None and (counts := not_finite(each.grad))
         }
         if bad:
-            trip = Trip(where, self.steps, optimizer, bad, lines)
+            trip = GuardTrip(where, self.steps + 1, optimizer, bad, lines)
             trip.follows = any(name in self._spoiled and not_finite(each) for name, each in named)
             if not trip.follows:
                 self._record_again(trip, parameters, again)
             self._react(trip, parameters)
 
-    def _react(self, trip: Trip, parameters: Sequence[Any]) -> None:
+    def _react(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
         try:
             self._tripped = not self._on_trip(trip)
             if not self._tripped:
@@ -257,7 +257,7 @@ class Guard:
                 self._abandon_update()
             raise
 
-    def _record_again(self, trip: Trip, parameters: Sequence[Any], again: Any) -> None:
+    def _record_again(self, trip: GuardTrip, parameters: Sequence[Any], again: Any) -> None:
         if current_autograd_node() is not None:
             trip.notes.append("the update runs inside the backward pass, so the step cannot run again")
             return
@@ -303,7 +303,7 @@ class Guard:
         new = {name: counts for name, counts in bad.items() if name not in self._spoiled}
         self._spoiled |= new.keys()
         if new and not self._tripped:
-            self._on_trip(Trip(UPDATE, self.steps, optimizer, new, lines))
+            self._on_trip(GuardTrip(UPDATE, self.steps + 1, optimizer, new, lines))
 
     # -- tensors ---------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ import torch
 
 from nncdbg.torch.recording import user_lines
 from nncdbg.torch.step_state import BufferState, RandomState
-from nncdbg.torch.tape import Call, Tape, is_plain
+from nncdbg.torch.tape import StepCall, Tape, is_plain
 
 backward = torch.autograd.backward
-"""The function of a `Call` that is a backward pass."""
+"""The function of a `StepCall` that is a backward pass."""
 
 _CALLS = (
     (torch.autograd, "backward"),
@@ -42,7 +42,7 @@ def _kept(calls: StepCalls, original: Any) -> Any:
     return call
 
 
-_TRANSFORMED = Call(is_plain, (), {}, (), gradients_enabled=True)
+_TRANSFORMED = StepCall(is_plain, (), {}, (), gradients_enabled=True)
 """In place of a module inside of `torch.func`: the tape keeps its operators instead."""
 
 
@@ -53,13 +53,13 @@ class StepCalls:
     backward pass.
     """
 
-    def __init__(self, before_module: Callable[[], None], after_backward: Callable[[Call], None]) -> None:
+    def __init__(self, before_module: Callable[[], None], after_backward: Callable[[StepCall], None]) -> None:
         self.tape = Tape()
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """The outermost modules that were called so far."""
         self._before_module = before_module
         self._after_backward = after_backward
-        self._inside: list[Call | None] = []
+        self._inside: list[StepCall | None] = []
         """The outermost modules that run now."""
         self._thread = 0
         self._call_module: Any = None
@@ -124,7 +124,7 @@ class StepCalls:
             if id(called) not in tape.module_buffers and called.training:
                 tape.module_buffers[id(called)] = BufferState(called.buffers())
             lines = user_lines(sys._getframe(1))
-            call = Call(called, args, kwargs, lines, True, random=RandomState(), autocast=_autocast())
+            call = StepCall(called, args, kwargs, lines, True, random=RandomState(), autocast=_autocast())
             tape.add(call)
         self._inside.append(call)
 
@@ -145,7 +145,7 @@ class StepCalls:
             return original(*args, **kwargs)
         if getattr(original, "__name__", "") == "register_hook" and args[0].is_leaf:
             return original(*args, **kwargs)  # It has the hook in a second run as well.
-        call = Call(original, args, kwargs, user_lines(sys._getframe(2)), torch.is_grad_enabled())
+        call = StepCall(original, args, kwargs, user_lines(sys._getframe(2)), torch.is_grad_enabled())
         tape.starting()
         tape.add(call)
         tape.pause()

@@ -22,7 +22,7 @@ LONGEST = 20_000
 
 
 @dataclass(slots=True)
-class Call:
+class StepCall:
     """One call at the top level of a step, with the tensors themselves."""
 
     function: Callable[..., Any]
@@ -46,7 +46,7 @@ class Tape(DispatchMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self.calls: list[StepCall] = []
         self.start: RandomState | None = None
         """The state of the random generators before the first call."""
         self.module_buffers: dict[int, BufferState] = {}
@@ -102,7 +102,7 @@ class Tape(DispatchMode):  # type: ignore[misc]
         if not self._paused:
             self._enter()
 
-    def add(self, call: Call) -> None:
+    def add(self, call: StepCall) -> None:
         """Append a call."""
         if len(self.calls) >= LONGEST:
             self.calls, self.overflowed = [], True
@@ -120,7 +120,7 @@ class Tape(DispatchMode):  # type: ignore[misc]
         if self._paused or func.namespace in UNSEEN:
             return func(*args, **(kwargs or {}))
         self.starting()
-        call = Call(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
+        call = StepCall(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
         generator = call.kwargs.get("generator")
         if generator is not None:
             call.generator = generator, generator.get_state()

@@ -11,10 +11,10 @@ import torch
 from nncdbg.engine.ops.aten.internals import OpOverload, is_wrapped, without_dispatch
 from nncdbg.engine.ops.aten.signatures import signature_of
 from nncdbg.torch.recording import Key, call_again, key_of
-from nncdbg.torch.tape import Call, tensors_in
+from nncdbg.torch.tape import StepCall, tensors_in
 
 
-def rerun_calls(calls: Sequence[Call], notes: list[str]) -> None:
+def rerun_calls(calls: Sequence[StepCall], notes: list[str]) -> None:
     """Run calls again, and append to `notes` what could not be followed.  Raises what the calls raise."""
     rerun = _Rerun(notes)
     generators = {call.generator[0] for call in calls if call.generator is not None}
@@ -39,7 +39,7 @@ class _Rerun:
         self._memory: dict[tuple[Key, bool], Any] = {}
         """The same by memory, for a tensor that autograd gave a new object."""
 
-    def run(self, call: Call) -> None:
+    def run(self, call: StepCall) -> None:
         if isinstance(call.function, OpOverload) and not self._copy_written(call):
             return
         self._noting = any(each.requires_grad for each in tensors_in(call.result))
@@ -65,7 +65,7 @@ class _Rerun:
         if memory is not None:
             self._memory[memory] = now
 
-    def _copy_written(self, call: Call) -> bool:
+    def _copy_written(self, call: StepCall) -> bool:
         """Let an operator write to a copy of a tensor that this run did not make.
 
         Return False for a write to a parameter: it has the new content already.

@@ -46,7 +46,7 @@ def test_raise_names_the_op_and_line_of_the_origin(training):
     with pytest.raises(nncdbg.torch.NaNFound) as caught:
         run(*training)
     bad = caught.value.bad_step
-    assert (bad.step, bad.where) == (2, "gradients")
+    assert (bad.step, bad.where) == (3, "gradients")
     assert bad.origin.op == "aten.div.Tensor"
     assert bad.origin.site.node == "SqrtBackward0"
     line = RootOfError.forward.__code__.co_firstlineno + 1
@@ -63,7 +63,7 @@ def test_training_goes_on_after_nan_was_caught(training):
 
 def test_report_prints_the_origin_once_and_goes_on(training, capsys):
     report = run(*training, on_nan="report")
-    assert [bad.step for bad in report.bad_steps] == [2]
+    assert [bad.step for bad in report.bad_steps] == [3]
     assert (report.steps, report.repeated) == (4, 1)
     assert capsys.readouterr().err.count("aten.div.Tensor produced it") == 1
     assert "tripped: NaN or Inf in 1 step" in str(report)
@@ -92,7 +92,7 @@ def test_optimizer_is_blamed_for_a_parameter_that_it_makes_infinite():
         (model(torch.full((1, 2), 1e3)).sum()).backward()
         optimizer.step()
     assert report.bad_steps[0].where == "update"
-    assert str(report.bad_steps[0]).startswith("step 0: SGD (lr 1e+38) made NaN or Inf from finite gradients")
+    assert str(report.bad_steps[0]).startswith("step 1: SGD (lr 1e+38) made NaN or Inf from finite gradients")
     assert [*report.bad_steps[0].bad] == ["weight"]
 
 

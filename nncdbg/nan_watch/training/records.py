@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from nncdbg.torch.guard import Trip
+    from nncdbg.torch.guard import GuardTrip
     from nncdbg.torch.step import RecordedStep
 
 _MOST = 3
@@ -44,7 +44,7 @@ class BadStep:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, trip: Trip) -> BadStep:
+    def of(cls, trip: GuardTrip) -> BadStep:
         """Return the record of what the guard found."""
         optimizer = trip.optimizer
         named = ""

@@ -11,7 +11,7 @@ from importlib import import_module
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.nan_watch.call import watch as watch_program
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
-from nncdbg.torch.guard import Guard, Trip
+from nncdbg.torch.guard import Guard, GuardTrip
 from nncdbg.torch.step import Models, Optimizers
 
 TIERS = ("guard",)
@@ -47,7 +47,7 @@ def watch(
     report = TrainingReport()
     known: set[object] = set()
 
-    def react(trip: Trip) -> bool:
+    def react(trip: GuardTrip) -> bool:
         skips = on_nan == "skip" and trip.where != "update"
         report.skipped += skips
         if trip.follows:
@@ -86,7 +86,7 @@ def _check(name: str, given: str, known: tuple[str, ...]) -> None:
         )
 
 
-def _reported(trip: Trip) -> BadStep:
+def _reported(trip: GuardTrip) -> BadStep:
     """Return the record of a trip, with a report of its second run."""
     bad = BadStep.of(trip)
     if trip.recorded is None:
