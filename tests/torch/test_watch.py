@@ -58,7 +58,8 @@ def test_raise_names_the_op_and_line_of_the_origin(training):
 def test_training_goes_on_after_nan_was_caught(training):
     with pytest.raises(nncdbg.torch.NaNFound):
         run(*training)
-    assert run(*training, bad=None).ok
+    model, optimizer = training
+    assert run(model, optimizer, bad=None).ok
 
 
 def test_report_prints_the_origin_once_and_goes_on(training, capsys):
@@ -82,7 +83,9 @@ def test_recorded_step_opens_in_the_debugger(training):
     recorded = report.bad_steps[0].recorded
     debugger = nncdbg.Debugger(recorded.program, recorded.inputs, backend="torch")
     debugger.break_at(line=report.origin.line)
-    assert debugger.run().node.op == "aten.div.Tensor"
+    stop = debugger.run()
+    assert stop.node is not None
+    assert stop.node.op == "aten.div.Tensor"
 
 
 def test_optimizer_is_blamed_for_a_parameter_that_it_makes_infinite():
