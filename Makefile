@@ -15,13 +15,18 @@ EDITOR := $(EDITOR_TESTS)/node_modules/.installed
 VSIX := dist/nncdbg.vsix
 VSIX_SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard nncdbg $(EXTENSION) pyproject.toml 2>/dev/null))
 
-.PHONY: adapter code-server help demo setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
+.PHONY: adapter code-server help demo demo-torch setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo:  ## open an example in the debugger; the first run installs nncdbg into .venv
 	@./demo
+
+demo-torch: $(BIN)/python  ## record a training step with a NaN, and open it; the first run installs PyTorch
+	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[torch]'
+	$(BIN)/nncdbg record examples/torch_training.py --step 4 -o build/step4
+	$(BIN)/nncdbg build/step4
 
 setup: $(DEV_STAMP) $(SITE_STAMP)  ## install what checks, tests and site need into .venv
 

@@ -19,6 +19,7 @@ from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import EXACT, ends, exact, is_float, overflow_hint, overflows, shown
 from nncdbg.engine.ops.causes.places import Index, at, first, flat, has_infinity, spelled, spot, under
@@ -220,9 +221,12 @@ def kernel_at_fault(birth: Birth, statement: Statement, backend: str) -> Cause |
 
 
 def _by_definition(birth: Birth, statement: Statement) -> Any:
-    """Return the result of our kernel on the same operands; None without a kernel, or if it fails."""
+    """Return the result of our kernel on the same operands; None without a kernel, or if it fails.
+
+    The definition of an operator of PyTorch is PyTorch itself.
+    """
     call = call_of(statement.code, statement.pc, _no_generator)
-    if call.op.random or (call.op.foreign and not call.op.reference):
+    if call.op.random or is_torch(call.node.op) or (call.op.foreign and not call.op.reference):
         return None
     try:
         with np.errstate(all="ignore"):

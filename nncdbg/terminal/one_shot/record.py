@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,17 +24,24 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.opening.folder_writing import check_folder
 
     check_folder(folder)
+    from rich.filesize import decimal
+
     from nncdbg.presentation.screen import Screen
     from nncdbg.torch.script_recording import record_script
 
     recorded = record_script(options.script, options.arguments, options.step)
-    program = recorded.step.program
     recorded.step.save(folder, title=recorded.title, notes=recorded.notes)
     screen = Screen()
     for note in (*recorded.step.notes, *recorded.notes):
         screen.note(note)
-    screen.note(f"{recorded.title}: {program.summary()}")
-    screen.note(f"saved in {folder}; open it with `nncdbg {folder}`")
+    graphs = recorded.step.program.graphs
+    statements = sum(len(graph.nodes) for graph in graphs.values())
+    size = decimal(sum(array.nbytes for array in recorded.step.inputs.values()))
+    screen.note(
+        f"{recorded.title}: {statements} statements in {len(graphs)} graphs, "
+        f"{len(recorded.step.inputs)} inputs with {size}"
+    )
+    screen.note(f"saved in {folder}; open it with `nncdbg {shlex.quote(str(folder))}`")
     if recorded.failure is not None:
         raise recorded.failure
     return 0
