@@ -33,7 +33,10 @@ def watch_parser() -> ArgumentParser:
     parser = ArgumentParser(
         "nncdbg watch",
         "Run a graph and report the op where the first NaN originates, and why.",
-        epilog=f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}",
+        epilog=(
+            f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}\n\n"
+            "To watch the training of a PyTorch script: nncdbg watch SCRIPT.py --help"
+        ),
     )
     add_model(parser)
     add_machine(parser)

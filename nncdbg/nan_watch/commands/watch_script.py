@@ -7,6 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,8 +60,8 @@ def _parser() -> ArgumentParser:
             "       nncdbg watch [options] -m MODULE [ARGUMENT ...]"
         ),
         epilog=(
-            "Loss and gradients are checked before each update, and parameters after it.  A step with NaN or\n"
-            "Inf runs again under the recorder.\n\n"
+            "Loss and gradients are checked before each update, and parameters after it.  A step with NaN\n"
+            "or Inf runs again under the recorder.\n\n"
             "The options may also follow SCRIPT.  All other arguments there, and all after --, are for the\n"
             "script.\n\n"
             "exit code: 0 fine, 1 NaN or Inf, 2 wrong usage, 3 the script could not be read, 4 it failed"
@@ -116,7 +117,10 @@ def _watch(options: Namespace) -> int:
     report = TrainingReport()
     failure: NncdbgError | None = None
     try:
-        with watch(tier=options.tier, on_nan=on_nan, found=partial(_keep, options, screen)) as report:
+        # With --json, standard output carries the report alone.
+        output = redirect_stdout(sys.stderr) if options.json else nullcontext()
+        keep = partial(_keep, options, screen)
+        with output, watch(tier=options.tier, on_nan=on_nan, found=keep) as report:
             run()
     except NaNFound as found:
         if not options.json:
@@ -139,10 +143,6 @@ def _watch(options: Namespace) -> int:
 def _ended(
     options: Namespace, screen: Screen, target: str, report: TrainingReport, failure: NncdbgError | None
 ) -> int:
-    if options.json:
-        print(json.dumps(report.as_dict()))
-    else:
-        screen.put_wrapped(next(iter(report.lines())))
     if report.ok and failure is not None:
         raise failure
     if report.ok and not report.steps:
@@ -150,6 +150,10 @@ def _ended(
             f"{target} ended without a step of an optimizer: nothing was watched",
             hint="nncdbg watches torch.optim optimizers in the process that it starts",
         )
+    if options.json:
+        print(json.dumps(report.as_dict()))
+    else:
+        screen.put_wrapped(next(iter(report.lines())))
     return report.exit_code
 
 
