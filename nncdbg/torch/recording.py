@@ -22,6 +22,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
     current_autograd_node,
+    dispatch_modes,
     free_weak_storage,
     is_wrapped,
     next_sequence_number,
@@ -30,7 +31,7 @@ from nncdbg.engine.ops.aten.internals import (
     weak_storage,
     without_dispatch,
 )
-from nncdbg.engine.ops.aten.signatures import DTYPES, Kind, Signature, flat_results, signature_of
+from nncdbg.engine.ops.aten.signatures import DTYPES, Argument, Kind, Signature, flat_results, signature_of
 
 Key: TypeAlias = "tuple[int, int, torch.Size, tuple[int, ...], torch.dtype, int]"
 """The memory of a tensor: storage, offset, sizes, strides, dtype, and 1 for conjugated plus 2 for negated."""
@@ -100,14 +101,13 @@ class Input:
 
 def key_of(tensor: Any) -> Key:
     """Return the memory of a strided tensor."""
-    flags = tensor.is_conj() + 2 * tensor.is_neg()
     return (
         storage_address(tensor),
         tensor.storage_offset(),
         tensor.shape,
         tensor.stride(),
         tensor.dtype,
-        flags,
+        tensor.is_conj() + 2 * tensor.is_neg(),
     )
 
 
@@ -134,6 +134,7 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         self._modules_now: tuple[str, ...] = ()
         self.forked = False
         """Whether this is a copy in a forked process, such as a DataLoader worker, which records nothing."""
+        self._both = self._begun, self._ended
         _RECORDERS.add(self)
 
     def __torch_dispatch__(
@@ -143,12 +144,14 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         if self.forked or func.namespace in UNSEEN:
             return func(*args, **keywords)
         found = signature_of(func)
-        node = current_autograd_node()
-        with without_dispatch():
-            event = self._begun(found, args, keywords, node)
+        written = _written(found, args, keywords) if found.writes else ()
+        lines = user_lines(sys._getframe(1))
+        # Without subclasses and other modes, what the recorder itself calls is not dispatched anyway.
+        guarded = bool(types) or dispatch_modes() > 0
+        begun, ended = (_undispatched(self._begun), _undispatched(self._ended)) if guarded else self._both
+        event = begun(found, args, keywords, written, lines)
         result = func(*args, **keywords)
-        with without_dispatch():
-            self._ended(event, found, args, keywords, result)
+        ended(event, args, keywords, written, result)
         self.events.append(event)
         return result
 
@@ -162,9 +165,10 @@ class Recorder(DispatchMode):  # type: ignore[misc]
 
     def label(self, tensor: Any, name: str) -> None:
         """Name the memory of a tensor."""
-        if tensor.layout == torch.strided and not is_wrapped(tensor):
-            self._hold(storage_address(tensor), tensor)
-            self.labels.setdefault(key_of(tensor), name)
+        if tensor.layout is _STRIDED and not is_wrapped(tensor):
+            key = key_of(tensor)
+            self._hold(key[0], tensor)
+            self.labels.setdefault(key, name)
 
     def copy_inputs(self) -> None:
         """Copy the inputs that no operator wrote to, as far as operators read them."""
@@ -177,62 +181,86 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         while self._storages:
             free_weak_storage(self._storages.popitem()[1])
 
-    def _begun(self, found: Signature, args: Sequence[Any], keywords: Mapping[str, Any], node: Any) -> Event:
-        event = Event(
-            signature=found,
-            arguments=(),
-            results=[],
-            written=[],
-            numbers=[],
-            phase=BACKWARD if node is not None else OPTIMIZER if self.optimizing else FORWARD,
-            node="" if node is None else self._node_name(node),
-            sequence=next_sequence_number() - 1 if node is None else sequence_number(node),
-            lines=user_lines(sys._getframe(2)),
-            modules=self._modules_now,
-        )
+    def _begun(
+        self,
+        found: Signature,
+        args: Sequence[Any],
+        keywords: Mapping[str, Any],
+        written: Sequence[Any],
+        lines: Lines,
+    ) -> Event:
+        node = current_autograd_node()
+        if node is None:
+            phase, name = OPTIMIZER if self.optimizing else FORWARD, ""
+            sequence = next_sequence_number() - 1
+        else:
+            phase, name, sequence = BACKWARD, self._node_name(node), sequence_number(node)
+        event = Event(found, (), [], [], [], phase, name, sequence, lines, self._modules_now)
         if found.overload.namespace in _COMMUNICATION:
             event.opaque = "it exchanges data with other processes"
         elif found.foreign:
             event.opaque = f"its argument {found.foreign} is no tensor, number or text"
-        given: list[Any] = []
-        for index, argument in enumerate(found.arguments):
-            value = args[index] if index < len(args) else keywords.get(argument.name, ABSENT)
-            if argument.kind is Kind.TENSOR and isinstance(value, torch.Tensor):
-                value = self._read(value, event)
-            elif argument.kind is Kind.TENSORS and value is not ABSENT and value is not None:
-                value = [None if each is None else self._read(each, event) for each in flat_results(value)]
-            elif value is None and argument.kind is Kind.TENSOR and not argument.optional:
-                event.opaque = event.opaque or f"its operand {argument.name} is undefined"
-            elif isinstance(value, torch.Generator):
-                event.generator = value.device, value.get_state(), None
-                value = ABSENT
-            elif isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
-                event.opaque = event.opaque or "an argument is a storage"
-            given.append(value)
+        formal = found.arguments
+        read = self._read
+        given = [
+            value
+            if value.__class__ in _PLAIN
+            else read(value, event)
+            if value.__class__ in _TENSORS
+            else self._given(value, argument, event)
+            for value, argument in zip(args, formal, strict=False)
+        ]
+        for argument in formal[len(given) :]:
+            value = keywords.get(argument.name, ABSENT) if keywords else ABSENT
+            given.append(value if value is ABSENT else self._given(value, argument, event))
         event.arguments = tuple(given)
         if found.random and event.generator is None:
             event.generator = _CPU, generator_state(_CPU), None
-        for tensor in _written(found, args, keywords):
+        for tensor in written:
             self._keep_content(tensor)
         return event
 
+    def _given(self, value: Any, argument: Argument, event: Event) -> Any:
+        """Return a given argument as the event holds it."""
+        if isinstance(value, torch.Tensor):
+            return self._read(value, event)
+        if argument.kind is Kind.TENSORS:
+            if value is not None:
+                return [None if each is None else self._read(each, event) for each in flat_results(value)]
+        elif value is None:
+            if argument.kind is Kind.TENSOR and not argument.optional:
+                event.opaque = event.opaque or f"its operand {argument.name} is undefined"
+        elif isinstance(value, torch.Generator):
+            event.generator = value.device, value.get_state(), None
+            return ABSENT
+        elif isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
+            event.opaque = event.opaque or "an argument is a storage"
+        return value
+
     def _ended(
-        self, event: Event, found: Signature, args: Sequence[Any], keywords: Mapping[str, Any], result: Any
+        self,
+        event: Event,
+        args: Sequence[Any],
+        keywords: Mapping[str, Any],
+        written: Sequence[Any],
+        result: Any,
     ) -> None:
-        written = _written(found, args, keywords)
-        same = {id(tensor) for tensor in written}
-        for each in flat_results(result) if found.results else ():
-            if isinstance(each, torch.Tensor):
-                if id(each) not in same:
-                    event.results.append(self._made(each, event))
-            else:
-                if event.opaque and hasattr(each, "wait"):
-                    each.wait()
-                elif isinstance(each, (bool, int, float, complex)):
-                    event.numbers.append(each)
-                event.results.append(None)
+        if isinstance(result, torch.Tensor) and not written:
+            event.results.append(self._made(result, event))
+        elif event.signature.results:
+            same = {id(tensor) for tensor in written}
+            for each in flat_results(result):
+                if isinstance(each, torch.Tensor):
+                    if id(each) not in same:
+                        event.results.append(self._made(each, event))
+                else:
+                    if event.opaque and hasattr(each, "wait"):
+                        each.wait()
+                    elif isinstance(each, (bool, int, float, complex)):
+                        event.numbers.append(each)
+                    event.results.append(None)
         for tensor in written:
-            if tensor.layout == torch.strided and tensor.dtype in DTYPES:
+            if tensor.layout is _STRIDED and tensor.dtype in DTYPES:
                 event.written.append(key_of(tensor))
                 if event.opaque:
                     event.contents[event.written[-1]] = tensor.detach().clone()
@@ -256,29 +284,27 @@ class Recorder(DispatchMode):  # type: ignore[misc]
 
     def _read(self, tensor: Any, event: Event) -> Key | None:
         """Return the memory of an operand; an unknown one is an input."""
-        if tensor.layout != torch.strided or tensor.dtype not in DTYPES:
+        if tensor.layout is not _STRIDED or tensor.dtype not in DTYPES:
             event.opaque = event.opaque or _unsupported(tensor, event)
             return None
         try:
             key = key_of(tensor)
         except RuntimeError:  # It has sizes for each of its tensors.
             raise _nested(event) from None
-        if self._known(tensor):
-            kept = self.inputs.get(key[0])
+        number = key[0]
+        if number in self._seen:
+            kept = self.inputs.get(number)
         else:
-            kept = self.inputs[key[0]] = Input(tensor.detach())
+            self._see(number, tensor)
+            kept = self.inputs[number] = Input(tensor.detach())
         if kept is not None:
             kept.keys[key] = None
         return key
 
-    def _known(self, tensor: Any) -> bool:
-        """Return whether an operator read or made the storage before, and remember it."""
-        number = storage_address(tensor)
-        if number in self._seen:
-            return True
+    def _see(self, number: int, tensor: Any) -> None:
+        """Remember a storage that an operator read or made for the first time."""
         self._seen.add(number)
         self._hold(number, tensor)
-        return False
 
     def _hold(self, number: int, tensor: Any) -> None:
         """Keep the number of a storage from being used again."""
@@ -286,22 +312,25 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             self._storages[number] = weak_storage(tensor)
 
     def _made(self, tensor: Any, event: Event) -> Key | None:
-        if tensor.layout != torch.strided or tensor.dtype not in DTYPES:
+        if tensor.layout is not _STRIDED or tensor.dtype not in DTYPES:
             event.opaque = event.opaque or _unsupported(tensor, event)
             return None
         try:
             key = key_of(tensor)
         except RuntimeError:  # It has sizes for each of its tensors.
             raise _nested(event) from None
-        if self._known(tensor) and key[0] in self.inputs:
-            self.inputs[key[0]].keys[key] = None  # a view may show more of an input than its operand does
+        number = key[0]
+        if number not in self._seen:
+            self._see(number, tensor)
+        elif number in self.inputs:
+            self.inputs[number].keys[key] = None  # a view may show more of an input than its operand does
         if event.opaque:
             event.contents[key] = tensor.detach().clone()
         return key
 
     def _keep_content(self, tensor: Any) -> None:
         """Copy an input before it is written to for the first time."""
-        if tensor.layout != torch.strided:
+        if tensor.layout is not _STRIDED:
             return
         kept = self.inputs.get(storage_address(tensor))
         if kept is not None and kept.content is None:
@@ -319,12 +348,31 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 _CPU = torch.device("cpu")
+_STRIDED = torch.strided
+
+_PLAIN = frozenset({int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+"""Types of arguments that an event holds as they are."""
+
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _undispatched(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with all dispatch modes and tensor subclasses off."""
+
+    def run(*given: Any) -> Any:
+        with without_dispatch():
+            return call(*given)
+
+    return run
 
 
 def copy_content(kept: Input, *, whole: bool) -> None:
     """Copy the memory of an input, if not `whole` only the part that was used."""
     tensor = kept.tensor
     storage = tensor.untyped_storage()
+    if _is_all_of(tensor, storage):
+        kept.content, kept.tensor = tensor.reshape(-1).clone(), None
+        return
     flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
     kept.start, stop = 0, flat.numel()
     if not whole:
@@ -332,6 +380,16 @@ def copy_content(kept: Input, *, whole: bool) -> None:
         stop = -(-max(_stop_byte(key) for key in kept.keys) // tensor.element_size())
     kept.content = flat[kept.start : stop].detach().clone().cpu()
     kept.tensor = None
+
+
+def _is_all_of(tensor: Any, storage: Any) -> bool:
+    """Return whether the elements of a CPU tensor are the whole memory, in order."""
+    return bool(
+        tensor.is_cpu
+        and tensor.nbytes == storage.nbytes()
+        and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg())
+    )
 
 
 def _start_byte(key: Key) -> int:
@@ -348,8 +406,6 @@ def _stop_byte(key: Key) -> int:
 
 def _written(found: Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
     """Return the tensors that an operator writes to, in the order of the signature."""
-    if not found.writes:
-        return []
     tensors: list[Any] = []
     for index, argument in enumerate(found.arguments):
         if argument.written:
@@ -375,7 +431,8 @@ def _nested(event: Event) -> UsageError:
     )
 
 
-_IS_USER_CODE: dict[CodeType, bool] = {}
+_IS_USER_CODE: dict[int, tuple[CodeType, bool]] = {}
+"""By identity: the hash of a code is computed from its content each time."""
 
 
 def call_again(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], lines: Lines) -> Any:
@@ -389,12 +446,13 @@ _call_again_code = call_again.__code__
 def user_lines(frame: FrameType | None) -> Lines:
     """Return the innermost lines outside of torch, nncdbg and the standard library."""
     found: list[tuple[str, int]] = []
+    known = _IS_USER_CODE
     while frame is not None and len(found) < _DEEPEST:
         code = frame.f_code
-        own = _IS_USER_CODE.get(code)
+        own = known.get(id(code))
         if own is None:
-            own = _IS_USER_CODE[code] = _is_user_code(code.co_filename)
-        if own:
+            own = known[id(code)] = code, _is_user_code(code.co_filename)
+        if own[1]:
             found.append((code.co_filename, frame.f_lineno))
         elif code is _call_again_code:
             found.extend(frame.f_locals["lines"][: _DEEPEST - len(found)])

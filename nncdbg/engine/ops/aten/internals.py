@@ -18,6 +18,9 @@ OpOverload: Any = torch._ops.OpOverload
 without_dispatch: Any = torch._C._DisableTorchDispatch
 """Context manager: operators called inside skip all dispatch modes and tensor subclasses."""
 
+dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""Returns the number of dispatch modes that operators called now pass through."""
+
 below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 """Context manager: operators called inside record nothing for a backward pass, as those below autograd."""
 
