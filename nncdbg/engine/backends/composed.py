@@ -39,7 +39,8 @@ class FormulaKernel:
     def _plan(self, types: Sequence[TensorType | None]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         call = self._call
         program = formula_of(call.node, types, {split(call.node.op)[0]: call.version})
-        assert program is not None
+        if program is None:
+            raise UnsupportedOp(f"{call.node.op} is a primitive with these operands")
         graph = program.graphs[program.entry]
         compiler = Compiler(
             program, lambda constant: initial_data(constant, program), lambda path, pc, error: error

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.backends.micro import MicroKernels
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Array
@@ -230,7 +230,7 @@ def _by_definition(birth: Birth, statement: Statement) -> Any:
         return None
     try:
         with np.errstate(all="ignore"):
-            results = NumPy().bind(call).run(*birth.inputs)
+            results = MicroKernels().bind(call).run(*birth.inputs)
     except NncdbgError:
         return None
     result = results[birth.index] if call.several else results

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.backends.micro import MicroKernels
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import Finding, Report
@@ -90,7 +90,7 @@ def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
     call = call_of(binding.code, binding.pc, _no_generator)
     try:
         with np.errstate(all="ignore"):
-            results = NumPy().bind(call).run(*inputs)
+            results = MicroKernels().bind(call).run(*inputs)
     except NncdbgError:
         return None
     return np.asarray(results[0] if call.several or isinstance(results, tuple) else results)
