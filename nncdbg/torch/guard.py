@@ -291,8 +291,8 @@ class Guard:
     def _check_update(self, optimizer: torch.optim.Optimizer, lines: Lines) -> None:
         """Check the parameters after an update, and the moments where squares of gradients overflow."""
         parameters = [*_parameters_of(optimizer)]
-        moments = [each for state in optimizer.state.values() for each in tensors_in(state)]
-        if not suspicious([*parameters, *(moments if self._huge else ())]):
+        moments = tensors_in([*optimizer.state.values()]) if self._huge else ()
+        if not suspicious([*parameters, *moments]):
             return
         named = self._named(parameters)
         names = {id(each): name for name, each in named}
