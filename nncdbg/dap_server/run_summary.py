@@ -62,7 +62,7 @@ def summary_of_run(shown: Shown, name: str, findings: list[RunFinding]) -> RunSu
     """The summary of the program `name`, after its end."""
     debugger = shown.debugger
     glance = Glance(shown, hex=False, between=lambda: None)
-    slots = debugger.control.stack[0].slots[1 : 1 + len(debugger.inputs)]
+    slots = map(debugger.backend.to_host, debugger.control.stack[0].slots[1 : 1 + len(debugger.inputs)])
     inputs = [_value(glance, name, content) for name, content in zip(debugger.inputs, slots, strict=True)]
     outputs = [_value(glance, name, content) for name, content in (debugger.outputs or {}).items()]
     return RunSummaryBody(

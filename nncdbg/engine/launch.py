@@ -79,7 +79,7 @@ class CompiledProgram(Loaded):
         else:
             self.allocation.begin_again()
         placed = [*map(self.linker.backend.to_device, inputs.values())]
-        return Machine(self._entry, placed, self.call, self.running)
+        return Machine(self._entry, placed, self.call, self.running, self.linker.backend)
 
     def release(self) -> CompiledProgram:
         """Drop every value of the run and the references to its debugger; return the program."""

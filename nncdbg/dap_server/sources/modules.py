@@ -163,7 +163,7 @@ def _libraries(chosen: str) -> Iterator[ProgramModule]:
         yield ProgramModule(
             id=f"library:{name}",
             name=name,
-            version=None if library is None else library.__version__,
+            version=None if library is None else str(library.__version__),
             path=None if library is None else library.__file__,
             is_user_code=False,
             nncdbg_kind="backend" if name == chosen else "library",

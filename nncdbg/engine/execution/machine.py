@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import length_hint
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -41,8 +41,11 @@ from nncdbg.engine.execution.transfers import (
     ProgramEnded,
     Transfer,
 )
-from nncdbg.engine.graph import TensorType, tensor_only
+from nncdbg.engine.graph import Array, TensorType, tensor_only
 from nncdbg.engine.inputs.abstract_run import block_results
+
+if TYPE_CHECKING:
+    from nncdbg.engine.backends import Backend
 
 DEEPEST = 10_000
 """Maximum frames on the stack: more than any real program needs, and soon reached by endless recursion."""
@@ -67,9 +70,18 @@ class Machine:
     control; straight-line statements need none, as their outputs stay in the slots.
     """
 
-    def __init__(self, entry: Code, inputs: Sequence[Any], call_code: CallCode, running: Running) -> None:
+    def __init__(
+        self,
+        entry: Code,
+        inputs: Sequence[Any],
+        call_code: CallCode,
+        running: Running,
+        backend: Backend | None = None,
+    ) -> None:
         self.call_code = call_code
         self.running = running
+        self._converts = None if backend is None or backend.runs_op_kernels else backend
+        """The backend, if its kernels accept no NumPy arrays."""
         self.tick = 0
         self.bound: float = math.inf
         """The tick at which `run` returns an interruption; the end of the program is not counted."""
@@ -258,11 +270,12 @@ class Machine:
         times, *carried = self._operands(frame)
         limit = None if times is None else int(_scalar(times, "the number of iterations"))
         body = frame.code.bodies[frame.pc][0]
-        loop = self._frame(body, (np.array(0, np.int64), *carried), limit)
+        loop = self._frame(body, (self._placed(np.array(0, np.int64)), *carried), limit)
         loop.collected = [[] for _ in range(len(body.graph.outputs) - len(carried))]
         if limit is not None and limit <= 0:
             seen = {body.names[inner]: frame.slots[outer] for outer, inner in body.captures}
-            self._store(frame, [*carried, *_none_collected(body, len(carried), seen)])
+            collected = _none_collected(body, len(carried), seen)
+            self._store(frame, [*carried, *map(self._placed, collected)])
             self.emit(Skipped(loop))
             return
         self.push(loop)
@@ -274,7 +287,8 @@ class Machine:
         carried = frame.slots[2 : 1 + len(frame.code.graph.inputs)]
         if not frame.iteration:
             seen = {frame.code.names[inner]: frame.slots[inner] for _, inner in frame.code.captures}
-            self._pop(frame, [*carried, *_none_collected(frame.code, len(carried), seen)])
+            collected = _none_collected(frame.code, len(carried), seen)
+            self._pop(frame, [*carried, *map(self._placed, collected)])
             return
         self._pop(frame, self._loop_results(frame, carried))
 
@@ -302,7 +316,7 @@ class Machine:
             items.append(value)
         before = frame.slots
         fresh = frame.code.template.copy()
-        fresh[1] = np.array(frame.iteration + 1, np.int64)
+        fresh[1] = self._placed(np.array(frame.iteration + 1, np.int64))
         fresh[2 : 2 + count] = carried
         for slot in frame.code.kept:
             fresh[slot] = before[slot]
@@ -318,7 +332,16 @@ class Machine:
         series = loop.collected
         if latest is not None:
             series = [[*items, value] for items, value in zip(series, latest, strict=True)]
-        return [*carried, *map(_stacked, series)]
+        return [*carried, *map(self._stacked, series)]
+
+    def _stacked(self, items: list[Any]) -> Any:
+        if self._converts is None:
+            return _stacked(items)
+        return self._placed(_stacked([self._converts.to_host(item) for item in items]))
+
+    def _placed(self, array: Array) -> Any:
+        """Return an array that the machine makes, for the kernels of the backend."""
+        return array if self._converts is None else self._converts.to_device(array)
 
     def _pop(self, frame: Frame, values: list[Any]) -> None:
         self.frames.pop()
@@ -391,6 +414,7 @@ class Machine:
         """
         copy = Machine.__new__(Machine)
         copy.call_code, copy.running = self.call_code, self.running
+        copy._converts = self._converts
         copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
         copy.halt = math.inf
         copy._disarmed = []
@@ -408,9 +432,9 @@ def _problem(listener: Callable[[Event], None], event: Event, error: Exception) 
 
 def _scalar(value: Any, what: str) -> Any:
     # A device array has `item` too; it synchronizes, because control flow needs the value.
-    if getattr(value, "size", 0) != 1:
-        shape = list(getattr(value, "shape", ()))
-        raise RunError(f"{what} must be one element, got {'shape ' + str(shape) if shape else 'a sequence'}")
+    shape = getattr(value, "shape", None)
+    if shape is None or math.prod(shape) != 1:
+        raise RunError(f"{what} must be one element, got {f'shape {list(shape)}' if shape else 'a sequence'}")
     return value.item()
 
 
