@@ -70,7 +70,8 @@ def recording(step: Any, runs: int) -> list[dict[str, Any]]:
         return done
 
     rounds = in_turn([training.run, recorded], runs)
-    count = sum(len(graph.nodes) for graph in recorded().program.graphs.values())
+    graphs = recorded().program.graphs.values()
+    count = sum(not node.op.startswith("@") for graph in graphs for node in graph.nodes)
     whole = figure(f"record {step.name} / eager", rounds, 1, 3.0)
     over = statistics.median(each[1] - each[0] for each in rounds) / count * 1e6
     each = {
