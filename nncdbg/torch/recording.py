@@ -47,7 +47,7 @@ _DEEPEST = 4
 _COMMUNICATION = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
 """Libraries of operators that exchange data with other processes."""
 
-_UNSEEN = ("profiler", "debugprims")
+UNSEEN = ("profiler", "debugprims")
 """Libraries whose operators are not part of the program."""
 
 
@@ -141,11 +141,11 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if self.forked or func.namespace in _UNSEEN:
+        if self.forked or func.namespace in UNSEEN:
             return func(*args, **keywords)
         found = signature_of(func)
         written = _written(found, args, keywords) if found.writes else ()
-        lines = _user_lines(sys._getframe(1))
+        lines = user_lines(sys._getframe(1))
         # Without subclasses and other modes, what the recorder itself calls is not dispatched anyway.
         guarded = bool(types) or dispatch_modes() > 0
         begun, ended = (_undispatched(self._begun), _undispatched(self._ended)) if guarded else self._both
@@ -450,7 +450,15 @@ _IS_USER_CODE: dict[int, tuple[CodeType, bool]] = {}
 """By identity: the hash of a code is computed from its content each time."""
 
 
-def _user_lines(frame: FrameType | None) -> Lines:
+def call_again(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], lines: Lines) -> Any:
+    """Call a function that the user called at `lines`: what is recorded inside has them as outer lines."""
+    return call(*args, **kwargs)
+
+
+_call_again_code = call_again.__code__
+
+
+def user_lines(frame: FrameType | None) -> Lines:
     """Return the innermost lines outside of torch, nncdbg and the standard library."""
     found: list[tuple[str, int]] = []
     known = _IS_USER_CODE
@@ -461,6 +469,9 @@ def _user_lines(frame: FrameType | None) -> Lines:
             own = known[id(code)] = code, _is_user_code(code.co_filename)
         if own[1]:
             found.append((code.co_filename, frame.f_lineno))
+        elif code is _call_again_code:
+            found.extend(frame.f_locals["lines"][: _DEEPEST - len(found)])
+            break
         frame = frame.f_back
     return tuple(found)
 
