@@ -34,10 +34,13 @@ test: $(DEV_STAMP)  ## run the tests in parallel
 	$(BIN)/python -m pytest -n auto
 
 test-all: $(DEV_STAMP) $(CLIENT)/node_modules  ## run test, adapter, conformance and e2e as one run
-	$(BIN)/python -m pytest -n auto -m "not editor and not fuzz"
+	$(BIN)/python -m pytest -n auto -m "not editor and not fuzz and not conformance_torch"
 
 conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, and through text
 	$(BIN)/python -m pytest -n auto -m conformance
+
+conformance-torch: $(DEV_STAMP)  ## record and run torch's samples of operators, modules and optimizers
+	$(BIN)/python -m pytest -n auto -m conformance_torch tests/torch
 
 adapter: $(DEV_STAMP)  ## run all tests of the debug adapter, with real processes
 	$(BIN)/python -m pytest -n auto -m adapter tests/dap_server

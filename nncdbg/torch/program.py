@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -90,6 +90,8 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
         if event.phase != BACKWARD:
             forward.setdefault(event.sequence, event)
     folder = os.getcwd() + os.sep
+    calls = {each.event.lines for each in statements if each.event.phase == BACKWARD}
+    outer = {lines[:count] for lines in calls for count in range(1, len(lines) + 1)}
     for statement in statements:
         event = statement.event
         source = event
@@ -97,7 +99,15 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
             source = forward.get(event.sequence, event)
             if source is not event and not event.modules:
                 event.modules = source.modules
-        statement.location = _location(source.lines, _name(source, event), folder)
+        lines = event.lines if _runs_own_code(event, outer) else source.lines
+        statement.location = _location(lines, _name(source, event), folder)
+
+
+def _runs_own_code(event: Event, calls: Set[Lines]) -> bool:
+    """Return whether the backward pass ran the user's code, such as a hook; `calls` are its callers."""
+    return event.phase == BACKWARD and any(
+        event.lines[count:] in calls for count in range(1, len(event.lines))
+    )
 
 
 def _name(source: Event, event: Event) -> str | None:

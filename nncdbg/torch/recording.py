@@ -47,7 +47,7 @@ _DEEPEST = 4
 _COMMUNICATION = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
 """Libraries of operators that exchange data with other processes."""
 
-_UNSEEN = ("profiler", "debugprims")
+UNSEEN = ("profiler", "debugprims")
 """Libraries whose operators are not part of the program."""
 
 
@@ -141,11 +141,11 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if self.forked or func.namespace in _UNSEEN:
+        if self.forked or func.namespace in UNSEEN:
             return func(*args, **keywords)
         found = signature_of(func)
         written = _written(found, args, keywords) if found.writes else ()
-        lines = _user_lines(sys._getframe(1))
+        lines = user_lines(sys._getframe(1))
         # Without subclasses and other modes, what the recorder itself calls is not dispatched anyway.
         guarded = bool(types) or dispatch_modes() > 0
         begun, ended = (_undispatched(self._begun), _undispatched(self._ended)) if guarded else self._both
@@ -289,8 +289,9 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             return None
         try:
             key = key_of(tensor)
-        except RuntimeError:  # It has sizes for each of its tensors.
-            raise _nested(event) from None
+        except RuntimeError:  # A nested tensor, or a lazy module's parameter.
+            event.opaque = event.opaque or _unsupported(tensor, event)
+            return None
         number = key[0]
         if number in self._seen:
             kept = self.inputs.get(number)
@@ -317,8 +318,9 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             return None
         try:
             key = key_of(tensor)
-        except RuntimeError:  # It has sizes for each of its tensors.
-            raise _nested(event) from None
+        except RuntimeError:  # A nested tensor, or a lazy module's parameter.
+            event.opaque = event.opaque or _unsupported(tensor, event)
+            return None
         number = key[0]
         if number not in self._seen:
             self._see(number, tensor)
@@ -371,15 +373,26 @@ def copy_content(kept: Input, *, whole: bool) -> None:
     tensor = kept.tensor
     storage = tensor.untyped_storage()
     if _is_all_of(tensor, storage):
-        kept.content, kept.tensor = tensor.reshape(-1).clone(), None
+        kept.content, kept.tensor = _copied(tensor.reshape(-1)), None
         return
     flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
     kept.start, stop = 0, flat.numel()
     if not whole:
         kept.start = min(_start_byte(key) for key in kept.keys) // tensor.element_size()
         stop = -(-max(_stop_byte(key) for key in kept.keys) // tensor.element_size())
-    kept.content = flat[kept.start : stop].detach().clone().cpu()
+    kept.content = _copied(flat[kept.start : stop].detach())
     kept.tensor = None
+
+
+def _copied(part: Any) -> Any:
+    """Return a copy on the CPU.  Raises UsageError without memory for it."""
+    try:
+        return part.clone().cpu()
+    except (MemoryError, RuntimeError) as error:
+        raise UsageError(
+            f"an input of {part.nbytes} bytes cannot be copied: {error}",
+            hint="record with a smaller batch, or free memory before the step",
+        ) from None
 
 
 def _is_all_of(tensor: Any, storage: Any) -> bool:
@@ -418,6 +431,8 @@ def _unsupported(tensor: Any, event: Event) -> str:
     """Return why a program cannot hold a tensor.  Raises UsageError for a nested tensor."""
     if tensor.is_nested:
         raise _nested(event)
+    if torch.nn.parameter.is_lazy(tensor):
+        return "its size is not known yet"
     if tensor.layout != torch.strided:
         return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
@@ -435,7 +450,15 @@ _IS_USER_CODE: dict[int, tuple[CodeType, bool]] = {}
 """By identity: the hash of a code is computed from its content each time."""
 
 
-def _user_lines(frame: FrameType | None) -> Lines:
+def call_again(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], lines: Lines) -> Any:
+    """Call a function that the user called at `lines`: what is recorded inside has them as outer lines."""
+    return call(*args, **kwargs)
+
+
+_call_again_code = call_again.__code__
+
+
+def user_lines(frame: FrameType | None) -> Lines:
     """Return the innermost lines outside of torch, nncdbg and the standard library."""
     found: list[tuple[str, int]] = []
     known = _IS_USER_CODE
@@ -446,6 +469,9 @@ def _user_lines(frame: FrameType | None) -> Lines:
             own = known[id(code)] = code, _is_user_code(code.co_filename)
         if own[1]:
             found.append((code.co_filename, frame.f_lineno))
+        elif code is _call_again_code:
+            found.extend(frame.f_locals["lines"][: _DEEPEST - len(found)])
+            break
         frame = frame.f_back
     return tuple(found)
 

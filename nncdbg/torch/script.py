@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
+import runpy
 import sys
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+
+from nncdbg.engine.errors import UsageError
 
 
 def run_script(file: str | os.PathLike[str], arguments: Sequence[str] = ()) -> None:
@@ -27,6 +31,23 @@ def run_script(file: str | os.PathLike[str], arguments: Sequence[str] = ()) -> N
     module.__loader__ = SourceFileLoader("__main__", path)
     with _as_main(module, given, arguments):
         exec(code, module.__dict__)
+
+
+def run_module(name: str, arguments: Sequence[str] = ()) -> None:
+    """Run a module as `python -m NAME ARGUMENTS` does.
+
+    Raises UsageError if there is no such module, and what the module raises.
+    """
+    argv, path = sys.argv, sys.path[:]
+    sys.argv = [name, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+    try:
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(f"there is no module {name}", hint="name it as for `python -m`")
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    finally:
+        sys.argv, sys.path[:] = argv, path
 
 
 @contextmanager

@@ -67,8 +67,8 @@ def record_script(script: str, arguments: Sequence[str] = (), number: int = 1) -
         failure = _exit_failure(script, exit_, recorder)
     except Exception as error:  # noqa: BLE001  whatever the script raises
         if isinstance(error, SyntaxError) and error.filename == os.path.abspath(script):
-            raise _syntax_failure(script, error) from None
-        _print_traceback(error)
+            raise syntax_failure(script, error) from None
+        print_traceback(error)
         failure = RunError(
             f"{script} failed {recorder.place}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         )
@@ -231,7 +231,7 @@ def _exit_failure(script: str, exit_: SystemExit, recorder: _ScriptRecorder) -> 
     return RunError(f"{script} exited {recorder.place}: {exit_.code}")
 
 
-def _syntax_failure(script: str, error: SyntaxError) -> LoadError:
+def syntax_failure(script: str, error: SyntaxError) -> LoadError:
     excerpt = None
     if error.text is not None and error.lineno is not None:
         text, column = error.text.rstrip("\n"), error.offset or 1
@@ -239,7 +239,7 @@ def _syntax_failure(script: str, error: SyntaxError) -> LoadError:
     return LoadError(f"{script} cannot be compiled: {error.msg}", excerpt=excerpt)
 
 
-def _print_traceback(error: BaseException) -> None:
+def print_traceback(error: BaseException) -> None:
     """Print the traceback of the script's error, from the script's first line on."""
     found: TracebackType | None = error.__traceback__
     while found is not None and found.tb_frame.f_code.co_filename != run_script.__code__.co_filename:

@@ -311,14 +311,17 @@ def _local_name(event: Event) -> str:
 
 
 def _fills(key: Key, flat: Any) -> bool:
-    """Return whether a tensor is all of the elements of `flat`, in their order."""
+    """Return whether a tensor is all of the elements of `flat`, in their order.
+
+    The stride of an axis with one element counts too: kernels for matrices are chosen by it.
+    """
     _, _, size, stride, dtype, flags = key
     count = int(np.prod(size)) if size else 1
     step = 1
     for length, given in zip(reversed(size), reversed(stride), strict=True):
-        if length != 1 and given != step:
+        if given != step:
             return False
-        step *= length
+        step *= max(length, 1)
     return dtype == flat.dtype and count == flat.numel() and not flags
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -29,6 +30,10 @@ Optimizers: TypeAlias = "torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
 BACKEND = "torch"
 
 _NUMBERS = count(1)
+
+
+_recording = threading.local()
+"""`active` is True while this thread records."""
 
 
 class RecordedStep:
@@ -120,6 +125,11 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
 
     Raises UsageError for a nested recording and for arguments of other types.
     """
+    if getattr(_recording, "active", False):
+        raise UsageError(
+            "a recording cannot start inside another recording",
+            hint="record the whole step in one block of `nncdbg.torch.record`",
+        )
     modules, optimizers = named_models(model), listed_optimizers(optimizer)
     step = RecordedStep()
     recorder = Recorder()
@@ -133,6 +143,8 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
         _label(recorder, modules, optimizers)
         for hook in _hooks(recorder, modules, optimizers):
             hooks.callback(hook.remove)
+        _recording.active = True
+        hooks.callback(setattr, _recording, "active", False)
         hooks.enter_context(recorder)
         yield step
 
@@ -191,9 +203,11 @@ def _submodules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, to
 
 
 def _tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters and buffers by name, but for those of lazy modules that have no size yet."""
     for prefix, model in models.items():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            yield (f"{prefix}.{name}" if prefix else name), tensor
+            if not torch.nn.parameter.is_lazy(tensor):
+                yield (f"{prefix}.{name}" if prefix else name), tensor
 
 
 def _label(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import torch
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.aten.internals import below_autograd, fast_call
-from nncdbg.engine.ops.aten.names import OWN, READ, RECORDED, VIEW
+from nncdbg.engine.ops.aten.names import OWN, READ, RECORDED, VIEW, allocates_only
 from nncdbg.engine.ops.aten.signatures import (
     COUNT,
     RANDOM,
@@ -134,9 +135,11 @@ def _operator(call: Call) -> Execute:
         )
     plan = _plan(found, call.attributes, len(node.inputs))
     simple = _simple(found, plan)
-    if simple is not None and not found.random:
+    if simple is not None and not found.random and not allocates_only(node.op):
         return _without_gradients(simple, call.several, len(node.outputs))
     run = _general(found, plan)
+    if allocates_only(node.op):
+        run = _filled(run)
     if found.random:
         run = _with_generator(run, call, plan.operands)
     return _without_gradients(run, call.several, len(node.outputs))
@@ -245,6 +248,19 @@ def _simple(found: Signature, plan: _Plan) -> Execute | None:
     if not constants and not keywords:
         return function
     return run if constants else run_all
+
+
+def _filled(run: Execute) -> Execute:
+    """Return the allocation with NaN in each new float: an element that is read before a write shows."""
+
+    def filled(*operands: Any) -> Any:
+        results = run(*operands)
+        for each in results:
+            if each.is_floating_point() or each.is_complex():
+                each.fill_(math.nan)
+        return results
+
+    return filled
 
 
 def _on_copy(function: Execute) -> Execute:

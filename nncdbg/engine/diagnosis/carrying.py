@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.intentional import consumed, role_of
-from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, masks_of
+from nncdbg.engine.diagnosis.marks import MarkedTensors, Role, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings, StatementVisit
 from nncdbg.engine.diagnosis.step import Step, step_of
@@ -20,12 +20,20 @@ from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
+from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
 
 
 def inherits(op: Op) -> bool:
     """Whether an op without its own influence rule inherits that of its formula, if it has one."""
     return op.influence is EVERYTHING
+
+
+def screened(step: Step) -> Role:
+    """Return the role of results of tested gradients; an optimizer that uses these ends it."""
+    tested = any(known is not None and Role.SCREENED in known.role for known in step.known)
+    in_optimizer = step.binding.code.graph.name.startswith("optimizer")
+    return Role.SCREENED if step.binding.op.screens or (tested and not in_optimizer) else Role.NONE
 
 
 @dataclass(slots=True)
@@ -99,7 +107,7 @@ class Carrier:
         for number, stage in groups_of(step.known, "meant"):
             self._consume(step, number, stage)
         row, latest = step.binding.op.influence, NONE.union(*(each.latest for each in step.known if each))
-        role = role_of(step.binding.op.name, row, step.known)
+        role = role_of(step.binding.op.name, row, step.known) | screened(step)
         for result in step.results:
             self.marks.note(result, latest, role)
 
@@ -136,6 +144,8 @@ class Carrier:
             self.seen.report(number, used)
 
     def _consume(self, step: Step, number: int, stage: Stage) -> None:
+        if is_torch(step.binding.op.name):
+            self.seen.read(number, StatementVisit.of(step.binding, self.machine.frames))
         given = masks_of(step.known, "meant", (number, stage))
         row = step.binding.op.influence
         if row.masks is not None and any(m is not None for i, m in enumerate(given) if i not in row.masks):

@@ -14,6 +14,7 @@ from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause, Made
 from nncdbg.engine.ops.schema import complete, version_of
 
@@ -74,7 +75,8 @@ class Diagnosing:
         inner = diagnose_overflow(birth, finding, self.loaded)
         if inner is not None:
             return inner
-        if self.backend.name != "numpy":
+        # The definition of an operator of PyTorch is its own kernel.
+        if self.backend.name != "numpy" and not is_torch(birth.op):
             wrong = kernel_at_fault(birth, finding.binding, self.backend.name)
             if wrong is not None:
                 return wrong, None
@@ -95,6 +97,8 @@ class Diagnosing:
             np.asarray(self.backend.to_host(finding.result)),
             finding.output or 0,
             [made(code, slot) for slot in code.operands[pc]],
+            code.graph.name or str(code.path[0]),
+            (node.location.name or "") if node.location is not None else "",
         )
 
     def at(self, kind: str, statement: Statement, slots: list[Any], output: int = 0) -> Diagnosis | None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.diagnosis.effect import is_training_state, step_outputs
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
@@ -36,6 +37,20 @@ def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
     return Cause(
         "bad parameter", f"%{name} has {_bad_elements(array, kind)}", MASKS if kind == "inf" else hint
     )
+
+
+def cause_of_state(name: str, array: Array, kind: str) -> Cause:
+    """Return the cause for a parameter, buffer or moment that is bad before a training step."""
+    hint = "this step did not make it: load an earlier checkpoint, and watch the steps after it"
+    return Cause("bad parameter", f"%{name} has {_bad_elements(array, kind)} before the step", hint)
+
+
+def _is_state(name: str, code: Code) -> bool:
+    """Whether an input is a parameter, buffer or moment of a training step, which returns gradients."""
+    returned = step_outputs(code)
+    if not any(each.endswith(".grad") for each in returned):
+        return False
+    return is_training_state(name) or f"{name}.grad" in returned
 
 
 def cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
@@ -76,8 +91,9 @@ class Entrances:
         """Mark the inputs of the entry graph; return whether any is not finite."""
         found = False
         for name, value in inputs.items():
+            cause = cause_of_state if _is_state(name, code) else cause_of_input
             for item in value if isinstance(value, (list, tuple)) else (value,):
-                found |= self._enter(item, partial(cause_of_input, name), code, name)
+                found |= self._enter(item, partial(cause, name), code, name)
         return found
 
     def of_constants(self, code: Code) -> bool:

@@ -30,12 +30,14 @@ class Stage(Enum):
 
 
 class Role(Flag):
-    """The role of a tensor in a softmax that is written out."""
+    """The role of a tensor in a softmax that is written out, or of gradients."""
 
     NONE = 0
     MAXIMUM = auto()
     CENTRED = auto()
     TOTAL = auto()
+    SCREENED = auto()
+    """Computed from gradients that an op has tested for NaN and Inf (`Op.screens`)."""
 
 
 @dataclass(slots=True)

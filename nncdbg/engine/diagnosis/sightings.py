@@ -102,6 +102,7 @@ class Sightings:
     _every: list[Sighting] = field(default_factory=list)
     _known: dict[tuple[Any, ...], list[Sighting]] = field(default_factory=dict)
     _withheld: set[int] = field(default_factory=set)
+    _readers: dict[int, StatementVisit] = field(default_factory=dict)
 
     def __getitem__(self, number: int) -> Sighting:
         return self._every[number]
@@ -128,8 +129,13 @@ class Sightings:
         """Report a record that was held back; `used` is the statement that it influences."""
         if number in self._withheld:
             self._withheld.discard(number)
-            self._every[number].used = used
+            self._every[number].used = self._readers.get(number, used)
             self.reported.append(self._every[number])
+
+    def read(self, number: int, visit: StatementVisit) -> None:
+        """Record the first statement that reads a value held back, for its report."""
+        if number in self._withheld:
+            self._readers.setdefault(number, visit)
 
     def conclude(self, outputs: Origins, nearest: Origins, *, ended: bool) -> None:
         """Determine what reaches an output, then keep one record of each statement and role.

@@ -37,7 +37,15 @@ def step_of(
     """Return the step of a statement that has run; `to_host` converts its values to NumPy arrays."""
     operands = [array_of(to_host(value)) for value in inputs]
     hosts = [array_of(to_host(value)) for value in results]
-    application = Application(binding.op, binding.attributes, operands, hosts, [None] * len(operands))
+
+    def run(values: Sequence[Any]) -> Sequence[Any]:
+        found = binding.kernel(*values)
+        return [array_of(to_host(value)) for value in (found if binding.several else (found,))]
+
+    unmarked = [None] * len(operands)
+    application = Application(
+        binding.op, binding.attributes, operands, hosts, unmarked, values=inputs, kernel=run
+    )
     return Step(binding, inputs, results, application, known)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.carrying import Carrier
 from nncdbg.engine.diagnosis.decisions import Decisions
+from nncdbg.engine.diagnosis.effect import Effect, step_outputs
 from nncdbg.engine.diagnosis.entrances import Entrances
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
 from nncdbg.engine.diagnosis.noting import Notes, key_of
@@ -31,7 +32,7 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
-from nncdbg.engine.ops.causes import Cause
+from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.stats.finiteness import bad, is_finite
 
@@ -71,6 +72,8 @@ class Trail:
     """The origins of infinities that are legal by definition."""
     _explaining: set[int] = field(default_factory=set)
     """Records of misused memory, wrong integers and inner overflows, which explain dependent values."""
+    _trapped: Origins = NONE
+    """The origins of infinities that a mask dropped in forward, and that backward multiplied by 0."""
     _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
     """Statements that read uninitialized memory before tracking began."""
 
@@ -312,6 +315,8 @@ class Trail:
         legal = self.diagnosing.is_legal(apart, slots)
         cause, within = self.diagnosing.cause(apart)
         sighting = self._notes.birth(finding, parents, report=not legal, cause=cause, within=within)
+        if cause.name == WHERE_TRAP:
+            self._trapped |= parents
         if kind == "inf" and cause.is_overflow:
             self._carrier.rounded.add(sighting.number)
         if legal:
@@ -340,9 +345,11 @@ class Trail:
         """Determine what reaches an output; if the program did not end, everything may."""
         frame = self.machine.frames[0]
         outputs = frame.code.operands_of(-1, frame.slots) if ended else ()
-        known = [marks for marks in map(self._marks.of, outputs) if marks is not None]
-        reaching = NONE.union(*(marks.origins for marks in known))
-        nearest = NONE.union(*(marks.latest for marks in known))
-        infinite = frozenset(number for marks in known for number, _ in marks.meant)
-        self._carrier.report(reaching | infinite)
-        self._seen.conclude(reaching | infinite, nearest, ended=ended)
+        effect = Effect(self._marks, self._seen, self.to_host, self._legal)
+        reaching = effect.reaching(outputs, step_outputs(frame.code))
+        self._carrier.report(reaching)
+        self._seen.conclude(reaching, effect.nearest(outputs), ended=ended)
+        for sighting in self._seen.reported:
+            # The NaN of a where trap is reported; in forward, the infinity behind it was dropped.
+            if sighting.number in self._trapped - effect.of_scalars(outputs):
+                sighting.reaches_output = False

@@ -23,6 +23,7 @@ from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import overflow_hint, shown
 from nncdbg.engine.ops.causes.places import at, flat, spot
@@ -71,6 +72,8 @@ def diagnose(birth: Birth, code: Code, pc: int, loaded: Loaded) -> tuple[Cause, 
     suspect.
     """
     own = explained(birth)
+    if is_torch(birth.op):
+        return own or cause_of(birth), None  # Micro programs run on NumPy here.
     inside = Microscope(loaded).look(birth, code, pc)
     if isinstance(inside, Within):
         return own or _of_micro(birth, inside.birth), inside

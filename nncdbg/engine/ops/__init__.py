@@ -54,11 +54,13 @@ from nncdbg.engine.ops import (  # noqa: F401
 )
 from nncdbg.engine.ops.aten.names import DOMAINS as TORCH_DOMAINS
 from nncdbg.engine.ops.aten.names import installed
+from nncdbg.engine.ops.aten.operators import torch_operator
 from nncdbg.engine.ops.aten.schemas import TorchSchemas
 from nncdbg.engine.ops.declaration import Op, declared, names
 from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
 from nncdbg.engine.ops.schema import register_schemas, split
+from nncdbg.engine.ops.schema import schema as schema_of
 
 register_schemas(OnnxSchemas())
 register_schemas(OnnxSchemas(), DEFAULT_DOMAIN, "ai.onnx.ml")
@@ -77,10 +79,14 @@ def lookup(name: str, version: int) -> Op | None:
     if domain and not declared(name):
         extensions.find(extensions.OPS, domain)
     found = [entry for entry in declared(name) if entry.since <= version]
-    if domain in TORCH_DOMAINS and installed():
+    if domain in TORCH_DOMAINS:
+        known = schema_of(name, version) is not None
+        own = found[-1] if found else torch_operator(name) if known else None
+        if not installed():
+            return own
         from nncdbg.engine.ops.aten.decompositions import with_formula
 
-        return with_formula(name, found[-1] if found else None)
+        return with_formula(name, own)
     if found:
         return found[-1]
     from nncdbg.engine.ops.reference import reference_op

@@ -91,6 +91,8 @@ class Facts:
     """The op reduces over `axes`, an attribute or operand 1."""
     saturates: bool = False
     """Out-of-range values saturate to the nearest value in range."""
+    screens: bool = False
+    """The op tests gradients for NaN and Inf, so that the optimizer's step is skipped if there are any."""
     rectifies: bool = False
     """The op is an activation that is exactly 0 on one side, so that a unit can be dead."""
     bounds: tuple[float, float] | None = None

@@ -83,6 +83,10 @@ class Application:
 
     A rounded infinity, or one consumed as data, decides even where it loses.
     """
+    values: Sequence[Any] = ()
+    """The operands as the backend has them."""
+    kernel: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+    """Runs the backend's kernel on such operands; returns its results on the host."""
 
     def run(self, operands: Sequence[Any], **attributes: Any) -> Sequence[Any]:
         """Run the op's own kernel on other operands, on NumPy; always return a sequence of results."""

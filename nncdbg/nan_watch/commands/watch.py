@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.nan_watch.commands.watch_options import FILES, watch_options
+from nncdbg.nan_watch.commands.watch_options import FILES, watch_options, watch_parser
 from nncdbg.nan_watch.commands.watch_runs import run_watch
+from nncdbg.nan_watch.commands.watch_script import main as watch_script
+from nncdbg.nan_watch.commands.watch_script import script_in
 from nncdbg.opening.command_line import configuration_of, errors_in_json
 from nncdbg.presentation.run_progress import verify_observers
 
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if no gate tripped, 1 if one did, 3 for a file error, 4 if the graph failed.
+    """Return 0 if no gate tripped, 1 if one did, 3 for a file error, 4 if the graph or script failed.
 
     With several of these, the highest code is returned.
     """
     from nncdbg.presentation.screen import Screen
 
+    if script_in(arguments, watch_parser()):
+        return watch_script(arguments)
     options = watch_options(arguments)
     with errors_in_json(options):
         return _watch(options, Screen())

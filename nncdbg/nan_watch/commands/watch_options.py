@@ -18,6 +18,14 @@ _EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file co
 
 def watch_options(arguments: Sequence[str]) -> Namespace:
     """Return the options of a command line.  Raises UsageError."""
+    parser = watch_parser()
+    options = parser.parse_args(arguments)
+    _check(parser, options)
+    return options
+
+
+def watch_parser() -> ArgumentParser:
+    """Return the parser of the options."""
     from nncdbg.nan_watch.measuring.gates import USUAL, table
 
     width = max(len(gate) for gate, _ in table()) + 2
@@ -25,7 +33,10 @@ def watch_options(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser(
         "nncdbg watch",
         "Run a graph and report the op where the first NaN originates, and why.",
-        epilog=f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}",
+        epilog=(
+            f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}\n\n"
+            "To watch the training of a PyTorch script: nncdbg watch SCRIPT.py --help"
+        ),
     )
     add_model(parser)
     add_machine(parser)
@@ -68,9 +79,7 @@ def watch_options(arguments: Sequence[str]) -> Namespace:
     for form in FILES:
         add(f"--{form}", metavar="FILE", help=f"write a {form} report")
     add("--github", action="store_true", help="print annotations for GitHub Actions")
-    options = parser.parse_args(arguments)
-    _check(parser, options)
-    return options
+    return parser
 
 
 def _check(parser: ArgumentParser, options: Namespace) -> None:

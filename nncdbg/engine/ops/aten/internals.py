@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from nncdbg.engine.errors import UsageError
 
@@ -29,6 +29,15 @@ current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 
 next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr
 """Returns the number that the next autograd node of this thread gets."""
+
+innermost_mode: Callable[[], Any] = _get_current_dispatch_mode
+"""Returns the dispatch mode that was entered last on this thread, None without one."""
+
+norms_of: Callable[..., list[Any]] = torch._foreach_norm
+"""Returns the norm of each tensor of a list; a fused kernel on a GPU."""
+
+keeping_version: Any = torch.autograd._unsafe_preserve_version_counter
+"""Context manager: writes to a tensor inside do not count as changes of what autograd saved."""
 
 random_tag: Any = torch.Tag.nondeterministic_seeded
 

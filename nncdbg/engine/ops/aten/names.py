@@ -49,3 +49,13 @@ def allocates_only(op: str) -> bool:
 def installed() -> bool:
     """Return whether torch can be imported, without importing it."""
     return find_spec("torch") is not None
+
+
+def base_name(op: str) -> str:
+    """Return the name of an operator without domain, overload and its forms in place and for lists.
+
+    ``aten._foreach_addcdiv_.ScalarList`` is ``addcdiv``, ``torch.c10d.allreduce_.default`` ``allreduce``.
+    """
+    parts = op.split(".")
+    name = parts[1] if len(parts) <= 3 else parts[-2]
+    return name.removeprefix("_foreach_").removesuffix("_")

@@ -47,8 +47,8 @@ class Made:
 class Cause:
     """Why a value is not a finite number.
 
-    `name` is one of `NAMES`; `evidence` gives the observed numbers: which elements of which
-    operand; `hint` names the usual fix.
+    `name` is one of `NAMES` or `TRAINING_NAMES`; `evidence` gives the observed numbers: which elements of
+    which operand; `hint` names the usual fix.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Cause:
     @property
     def is_overflow(self) -> bool:
         """True for an Inf that is a finite number rounded in its type."""
-        return self.name in ("overflow", "overflow of the exponential", "cast out of range")
+        return self.name in _OVERFLOWS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +82,11 @@ class Birth:
     index: int = 0
     makers: Sequence[Made | None] = ()
     """The maker of each operand; None where it is not known."""
+    graph: str = ""
+    """The graph of the statement."""
+    node: str = ""
+    """The name of the statement's node in the model; in a backward pass of PyTorch it ends in the autograd
+    node."""
 
 
 NAMES = (
@@ -110,4 +115,35 @@ NAMES = (
     "kernel",
     "unknown",
 )
-"""All names of causes.  Scripts and baselines rely on them."""
+"""All names of causes in programs of ONNX's ops.  Scripts and baselines rely on them."""
+
+TRAINING_NAMES = (
+    "overflow of half precision",
+    "overflow of a product",
+    "gradient overflow",
+    "square root at zero in backward",
+    "norm at zero in backward",
+    "power at zero in backward",
+    "where trap in backward",
+    "variance of one element",
+    "bad batch",
+    "division in the optimizer",
+    "underflow in the optimizer",
+    "overflow in the optimizer",
+    "learning rate too large",
+)
+"""Further names of causes, in training steps of PyTorch."""
+
+WHERE_TRAP = "where trap in backward"
+
+_OVERFLOWS = frozenset(
+    {
+        "overflow",
+        "overflow of the exponential",
+        "cast out of range",
+        "overflow of half precision",
+        "overflow of a product",
+        "gradient overflow",
+        "overflow in the optimizer",
+    }
+)

@@ -1,0 +1,68 @@
+"""Declarations of PyTorch's operators: their influence, and their rules for causes.
+
+All overloads of an operator share one declaration; `base_name` maps ``aten._foreach_div_.List`` to ``div``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from nncdbg.engine.ops.aten.influence import BY_EXPERIMENT, COMPARED, IGNORING, MOVED_BY_EXPERIMENT
+from nncdbg.engine.ops.aten.names import EMPTY, base_name
+from nncdbg.engine.ops.declaration import Op
+from nncdbg.engine.ops.influence import NOTHING, Influence
+
+_INFLUENCES: dict[str, Influence] = {
+    **dict.fromkeys(
+        (
+            "nan_to_num",
+            "nansum",
+            "nanmean",
+            "nanmedian",
+            "isnan",
+            "isinf",
+            "isfinite",
+            "isposinf",
+            "isneginf",
+        ),
+        IGNORING,
+    ),
+    **dict.fromkeys(("eq", "ne"), COMPARED),
+    **dict.fromkeys(
+        ("ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros")
+        + ("new_ones", "new_full", "sym_size", "sym_numel", *EMPTY),
+        NOTHING,
+    ),
+}
+"""Rows of operators that the experiment does not describe."""
+
+_MOVES = frozenset(
+    ("view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "slice", "select", "squeeze")
+    + ("unsqueeze", "as_strided", "detach", "alias", "clone", "contiguous", "lift_fresh", "lift_fresh_copy")
+    + ("split", "split_with_sizes", "unbind", "chunk", "narrow", "diagonal", "unfold", "flip", "roll")
+    + ("index_select", "gather", "embedding", "cat", "stack", "repeat", "copy", "recorded", "write")
+    + ("triu", "tril", "masked_fill", "masked_select", "where", "index", "index_put", "index_fill", "scatter")
+    + (
+        "slice_scatter",
+        "select_scatter",
+        "diagonal_scatter",
+        "as_strided_scatter",
+        "constant_pad_nd",
+        "_to_copy",
+    )
+)
+"""Operators with results that are elements of their operands."""
+
+
+@cache
+def torch_operator(name: str) -> Op:
+    """Return the declaration of an operator, by its name in program text.  It runs on the backend torch."""
+    base = base_name(name)
+    usual = MOVED_BY_EXPERIMENT if base in _MOVES else BY_EXPERIMENT
+    return Op(
+        name=name,
+        influence=_INFLUENCES.get(base, usual),
+        screens=base == "_amp_foreach_non_finite_check_and_unscale",
+        cause="training.cause",
+        legal="training.is_legal",
+    )

@@ -1,0 +1,145 @@
+"""PyTorch's products, normalizations, attention and losses by the rules of the ops with the same formula."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from nncdbg.engine.ops.causes import Birth, Cause, matrices, normalization, softmax
+from nncdbg.engine.ops.causes.places import part
+from nncdbg.engine.ops.causes.torch_operands import as_op
+
+
+def mm(birth: Birth) -> Cause | None:
+    return matrices.matmul(as_op(birth, "MatMul", list(birth.inputs[:2])))
+
+
+def addmm(birth: Birth) -> Cause | None:
+    alpha, beta = (birth.attributes.get(key) for key in ("alpha", "beta"))
+    names = [*birth.names[1:3], *birth.names[:1]]
+    swapped = replace(birth, names=names)
+    return matrices.gemm(
+        as_op(
+            swapped,
+            "Gemm",
+            [birth.inputs[1], birth.inputs[2], birth.inputs[0]],
+            transA=0,
+            transB=0,
+            alpha=1.0 if alpha is None else float(alpha),
+            beta=1.0 if beta is None else float(beta),
+        )
+    )
+
+
+def convolution(birth: Birth) -> Cause | None:
+    given = birth.attributes
+    weight = birth.inputs[1]
+    rank = weight.ndim - 2
+    if given.get("transposed"):
+        return None
+    strides, padding, dilations = (
+        list(given[key]) if len(given[key]) == rank else list(given[key]) * rank
+        for key in ("stride", "padding", "dilation")
+    )
+    return matrices.conv(
+        as_op(
+            birth,
+            "Conv",
+            strides=strides,
+            pads=padding * 2,
+            dilations=dilations,
+            group=given["groups"],
+            auto_pad="NOTSET",
+            kernel_shape=list(weight.shape[2:]),
+        )
+    )
+
+
+def softmax_row(birth: Birth) -> Cause | None:
+    return softmax.softmax(as_op(birth, "Softmax", list(birth.inputs[:1]), axis=birth.attributes["dim"]))
+
+
+def attention(birth: Birth) -> Cause | None:
+    """Fused attention with a mask that excludes every key."""
+    mask = next((each for each in birth.inputs[3:5] if each is not None), None)
+    if birth.kind != "nan" or mask is None or mask.ndim < 2:
+        return None
+    closed = np.asarray((~mask if mask.dtype == np.bool_ else mask == -math.inf).all(axis=-1))
+    if not closed.any():
+        return None
+    rows = f"{int(closed.sum())} of {closed.size} rows of the mask exclude every key"
+    return Cause("fully masked row", rows, softmax.MASKED)
+
+
+def layer_norm(birth: Birth) -> Cause | None:
+    axis = birth.inputs[0].ndim - len(birth.attributes["normalized_shape"])
+    named = as_op(birth, "LayerNormalization", axis=axis, epsilon=birth.attributes["eps"])
+    return normalization.normalization(named)
+
+
+def group_norm(birth: Birth) -> Cause | None:
+    x = birth.inputs[0]
+    groups = birth.attributes["group"]
+    named = as_op(birth, "GroupNormalization", num_groups=groups, epsilon=birth.attributes["eps"])
+    if x.ndim < 3:
+        named = replace(named, inputs=[x[..., None], *birth.inputs[1:]], output=birth.output[..., None])
+    return normalization.groups(named)
+
+
+def batch_norm(birth: Birth) -> Cause | None:
+    training = birth.attributes.get("training", birth.op.startswith("aten._native_batch_norm_legit.no_stats"))
+    named = as_op(
+        birth, "BatchNormalization", training_mode=int(bool(training)), epsilon=birth.attributes["eps"]
+    )
+    return normalization.batch(replace(named, index=0)) if birth.index == 0 else None
+
+
+def likelihood(birth: Birth) -> Cause | None:
+    if birth.index:
+        return None
+    scores, targets = birth.inputs[:2]
+    single = scores.ndim == 1
+    given = [scores[None], targets[None]] if single else [scores, targets]
+    kinds = {0: "none", 1: "mean", 2: "sum"}
+    return softmax.negative_log_likelihood(
+        as_op(
+            birth,
+            "NegativeLogLikelihoodLoss",
+            [*given, *birth.inputs[2:3]],
+            reduction=kinds[birth.attributes["reduction"]],
+            ignore_index=birth.attributes["ignore_index"],
+        )
+    )
+
+
+def alignment(birth: Birth) -> Cause | None:
+    """CTC: a transcript that is longer than its audio has no alignment."""
+    if birth.index or len(birth.inputs) < 2:
+        return None
+    lengths = [birth.attributes.get(key) for key in ("input_lengths", "target_lengths")]
+    numbers = [
+        np.asarray(birth.inputs[2 + i] if given is None else given).reshape(-1)
+        for i, given in enumerate(lengths)
+    ]
+    longer = numbers[1] > numbers[0]
+    if not longer.any():
+        return None
+    first = int(longer.argmax())
+    evidence = (
+        f"element {first} of the batch has {int(numbers[1][first])} labels for {int(numbers[0][first])} "
+        f"time steps, as {int(longer.sum())} of {longer.size} elements do"
+    )
+    hint = "remove such elements from the batch, or use zero_infinity=True"
+    return Cause("bad batch", f"{evidence}: no alignment exists", hint)
+
+
+def triangular(birth: Birth) -> Cause | None:
+    matrix = birth.inputs[0]
+    diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
+    if birth.attributes.get("unitriangular") or not (diagonal == 0).any():
+        return None
+    place = [int(i) for i in np.argwhere(diagonal == 0)[0]]
+    name = part(birth, 0, [*place, place[-1]])
+    return Cause("division by zero", f"{name}, on the diagonal, is 0: the matrix is singular", "")

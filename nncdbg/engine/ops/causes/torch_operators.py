@@ -1,0 +1,256 @@
+"""PyTorch's operators by the rules of the other ops: each is described as the op with the same formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.aten.names import base_name
+from nncdbg.engine.ops.causes import (
+    Birth,
+    Cause,
+    arithmetic,
+    casts,
+    pointwise,
+    reductions,
+    torch_layers,
+)
+from nncdbg.engine.ops.causes.numbers import is_float, shown
+from nncdbg.engine.ops.causes.places import at, counted, element, spelled, spot
+from nncdbg.engine.ops.causes.torch_operands import as_op, operand
+from nncdbg.engine.ops.declaration import CauseRule
+
+
+def described(birth: Birth) -> Cause | None:
+    """Return the cause by the rule of the operator; None if it has none or the rule finds none."""
+    rule = _RULES.get(base_name(birth.op))
+    return None if rule is None else rule(birth)
+
+
+def _pair(birth: Birth, second: str = "other") -> list[Any]:
+    """Return the two operands of an arithmetic operator; either may be a number."""
+    first = birth.attributes.get("self")
+    if first is not None:
+        return [np.asarray(first, birth.output.dtype), birth.inputs[-1]]
+    found = operand(birth, 1, second)
+    if found is None:  # an operator on a list of tensors
+        for key in ("scalar", "exponent", "value"):
+            if birth.attributes.get(key) is not None:
+                return [birth.inputs[birth.index], np.asarray(birth.attributes[key], birth.output.dtype)]
+    return [birth.inputs[0], found]
+
+
+def _sum(birth: Birth, op: str) -> Cause | None:
+    a, b = _pair(birth)
+    alpha = birth.attributes.get("alpha")
+    factor = 1.0 if alpha is None else float(alpha)
+    if factor == 1.0:
+        return arithmetic.addition(as_op(birth, op, [a, b]))
+    exact = a.astype(np.float64) if birth.output.dtype.itemsize < 8 else a
+    with np.errstate(all="ignore"):
+        scaled = as_op(birth, op, [exact, b.astype(np.float64) * factor])
+    return arithmetic.addition(scaled)
+
+
+def _add(birth: Birth) -> Cause | None:
+    return _sum(birth, "Add")
+
+
+def _sub(birth: Birth) -> Cause | None:
+    return _sum(birth, "Sub")
+
+
+def _mul(birth: Birth) -> Cause | None:
+    return arithmetic.multiplication(as_op(birth, "Mul", _pair(birth)))
+
+
+def _div(birth: Birth) -> Cause | None:
+    pair = _pair(birth)
+    divisor = element(pair[1], spot(birth))
+    if is_float(pair[1]) and 0 < abs(divisor) < float(ml_dtypes.finfo(pair[1].dtype).smallest_normal):
+        evidence = f"{spelled(birth, 1)}{at(spot(birth))} is {shown(divisor)}, a subnormal number"
+        return Cause("division by zero", f"{evidence}: its reciprocal overflows", "")
+    return arithmetic.division(as_op(birth, "Div", pair))
+
+
+def _pow(birth: Birth) -> Cause | None:
+    return arithmetic.power(as_op(birth, "Pow", _pair(birth, "exponent")))
+
+
+def _rsqrt(birth: Birth) -> Cause | None:
+    x = birth.inputs[0]
+    number = element(x, spot(birth))
+    if number == 0:
+        return Cause("division by zero", f"1 / sqrt(0): {counted(birth, 0, x == 0, '0')}", "")
+    return pointwise.root(as_op(birth, "Sqrt")) if number < 0 else None
+
+
+def _same(op: str, rule: CauseRule) -> CauseRule:
+    def same(birth: Birth) -> Cause | None:
+        return rule(as_op(birth, op))
+
+    return same
+
+
+def _log1p(birth: Birth) -> Cause | None:
+    x = birth.inputs[0]
+    number = element(x, spot(birth))
+    if number == -1:
+        return Cause("log of zero", counted(birth, 0, x == -1, "-1"), "")
+    return (
+        Cause("log of a negative number", counted(birth, 0, x < -1, "below -1"), "") if number < -1 else None
+    )
+
+
+def _logit(birth: Birth) -> Cause | None:
+    x, eps = birth.inputs[0], birth.attributes.get("eps")
+    number = element(x, spot(birth))
+    if eps is None and number in (0, 1):
+        found = counted(birth, 0, (x == 0) | (x == 1), "0 or 1")
+        return Cause("log of zero", f"logit is log(p / (1 - p)), and {found}", "")
+    if number < 0 or number > 1:
+        found = counted(birth, 0, (x < 0) | (x > 1), "outside of [0, 1]")
+        return Cause("outside of the domain", found, "pass probabilities to logit")
+    return None
+
+
+def _axes(birth: Birth) -> dict[str, Any]:
+    given = birth.attributes.get("dim")
+    axes = [given] if isinstance(given, int) else list(given or ())
+    return {"axes": axes or None, "keepdims": int(bool(birth.attributes.get("keepdim")))}
+
+
+def _mean(birth: Birth) -> Cause | None:
+    return reductions.mean(as_op(birth, "ReduceMean", list(birth.inputs[:1]), **_axes(birth)))
+
+
+def _total(birth: Birth) -> Cause | None:
+    return reductions.total(as_op(birth, "ReduceSum", list(birth.inputs[:1]), **_axes(birth)))
+
+
+def _deviation(birth: Birth) -> Cause | None:
+    """The variance, or its root, of at most `correction` elements."""
+    x = birth.inputs[0]
+    axes = reductions.reduced_axes(as_op(birth, "ReduceMean", [x], **_axes(birth)))
+    number = math.prod(x.shape[axis] for axis in axes)
+    correction = birth.attributes.get("correction")
+    correction = 1 if correction is None else correction
+    if number > correction:
+        return None
+    evidence = (
+        f"{spelled(birth, 0)} has {number} element{'' if number == 1 else 's'} along axes {list(axes)}, "
+        f"and the variance divides by {number} - {shown_correction(correction)}"
+    )
+    return Cause("variance of one element" if number else "empty reduction", evidence, "")
+
+
+def shown_correction(correction: Any) -> str:
+    return f"{correction:g}"
+
+
+def _cumulative_product(birth: Birth) -> Cause | None:
+    axis = np.asarray(birth.attributes["dim"])
+    named = as_op(birth, "CumProd", [birth.inputs[0], axis], exclusive=0, reverse=0)
+    found = reductions.running_product(named)
+    if found is None or found.name != "overflow":
+        return found
+    return replace(found, name="overflow of a product")
+
+
+def _cumulative_sum(birth: Birth) -> Cause | None:
+    axis = np.asarray(birth.attributes["dim"])
+    return reductions.running_sum(as_op(birth, "CumSum", [birth.inputs[0], axis], exclusive=0, reverse=0))
+
+
+def _cast(birth: Birth) -> Cause | None:
+    return casts.cast(as_op(birth, "Cast", list(birth.inputs[:1])))
+
+
+def _quotient_added(birth: Birth) -> Cause | None:
+    """`addcdiv`: self + value * tensor1 / tensor2."""
+    number, parts = _of_list(birth, 3)
+    if number is None:
+        return None
+    index = spot(birth)
+    _, dividend, divisor = (element(each, index) for each in parts)
+    if divisor != 0:
+        return None
+    evidence = f"{dividend:g} / 0{at(index)}: the divisor {spelled(birth, number + 2)} is 0"
+    return Cause("zero divided by zero" if dividend == 0 else "division by zero", evidence, "")
+
+
+def _of_list(birth: Birth, parts: int) -> tuple[int | None, list[Array]]:
+    """Return the operands for one element of the lists, and the number of the first; None without them."""
+    counts = [value for key, value in birth.attributes.items() if key.startswith("n_") and value]
+    if not counts:
+        found = list(birth.inputs[:parts])
+        return (0, found) if len(found) == parts else (None, [])
+    each = counts[0]
+    places = [birth.index + each * step for step in range(parts)]
+    if max(places) >= len(birth.inputs):
+        return None, []
+    return 0, [birth.inputs[place] for place in places]
+
+
+_RULES: Mapping[str, Callable[[Birth], Cause | None]] = {
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "true_divide": _div,
+    "pow": _pow,
+    "rsqrt": _rsqrt,
+    "reciprocal": _same("Reciprocal", arithmetic.reciprocal),
+    "log": _same("Log", pointwise.logarithm),
+    "log2": _same("Log", pointwise.logarithm),
+    "log10": _same("Log", pointwise.logarithm),
+    "log1p": _log1p,
+    "logit": _logit,
+    "sqrt": _same("Sqrt", pointwise.root),
+    "exp": _same("Exp", pointwise.exponential),
+    "sinh": _same("Sinh", pointwise.exponential),
+    "cosh": _same("Cosh", pointwise.exponential),
+    "tan": _same("Tan", pointwise.tangent),
+    "sin": _same("Sin", pointwise.of_angle),
+    "cos": _same("Cos", pointwise.of_angle),
+    "acos": _same("Acos", pointwise.arcsine),
+    "asin": _same("Asin", pointwise.arcsine),
+    "atanh": _same("Atanh", pointwise.area_tangent),
+    "acosh": _same("Acosh", pointwise.area_cosine),
+    "mm": torch_layers.mm,
+    "bmm": torch_layers.mm,
+    "addmm": torch_layers.addmm,
+    "convolution": torch_layers.convolution,
+    "_softmax": torch_layers.softmax_row,
+    "_log_softmax": torch_layers.softmax_row,
+    "_safe_softmax": torch_layers.softmax_row,
+    "_scaled_dot_product_flash_attention_for_cpu": torch_layers.attention,
+    "_scaled_dot_product_efficient_attention": torch_layers.attention,
+    "_scaled_dot_product_attention_math": torch_layers.attention,
+    "native_layer_norm": torch_layers.layer_norm,
+    "native_group_norm": torch_layers.group_norm,
+    "native_batch_norm": torch_layers.batch_norm,
+    "_native_batch_norm_legit": torch_layers.batch_norm,
+    "cudnn_batch_norm": torch_layers.batch_norm,
+    "mean": _mean,
+    "sum": _total,
+    "std": _deviation,
+    "var": _deviation,
+    "std_mean": _deviation,
+    "var_mean": _deviation,
+    "cumprod": _cumulative_product,
+    "cumsum": _cumulative_sum,
+    "nll_loss_forward": torch_layers.likelihood,
+    "nll_loss2d_forward": torch_layers.likelihood,
+    "_ctc_loss": torch_layers.alignment,
+    "linalg_solve_triangular": torch_layers.triangular,
+    "_to_copy": _cast,
+    "addcdiv": _quotient_added,
+}
+"""The rule of an operator, by its name without overload."""

@@ -1,0 +1,201 @@
+"""`nncdbg watch SCRIPT.py`: report the op where the first NaN of a training in PyTorch originates."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import LoadError, NncdbgError, RunError, UsageError
+from nncdbg.opening.command_line import ArgumentParser, errors_in_json, script_arguments
+
+if TYPE_CHECKING:
+    from nncdbg.nan_watch.training.records import BadStep, TrainingReport
+    from nncdbg.presentation.screen import Screen
+
+_REACTIONS = ("stop", "raise", "report", "skip")
+
+
+def script_in(arguments: Sequence[str], parser: ArgumentParser) -> bool:
+    """Return whether a command line of `nncdbg watch` runs a script; `parser` is that of a model."""
+    own = _parser()
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "-m":
+            return True
+        if not word.startswith("-"):
+            return word.endswith(".py")
+        options = own._option_string_actions | parser._option_string_actions
+        option = options.get(word)
+        if option is not None and option.nargs != 0 and rest:
+            rest.pop(0)
+    return False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 if no step has NaN or Inf, 1 if one has.
+
+    Raises LoadError for a script that cannot be read, RunError for one that fails, and UsageError for one
+    that trains nothing.
+    """
+    options = _options(arguments)
+    with errors_in_json(options):
+        return _watch(options)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        "nncdbg watch",
+        "Run a PyTorch script, and report the op where the first NaN of its training originates.\n"
+        "The script needs no change.",
+        usage=(
+            "nncdbg watch [options] SCRIPT.py [ARGUMENT ...]\n"
+            "       nncdbg watch [options] -m MODULE [ARGUMENT ...]"
+        ),
+        epilog=(
+            "Loss and gradients are checked before each update, and parameters after it.  A step with NaN\n"
+            "or Inf runs again under the recorder.\n\n"
+            "The options may also follow SCRIPT.  All other arguments there, and all after --, are for the\n"
+            "script.\n\n"
+            "exit code: 0 fine, 1 NaN or Inf, 2 wrong usage, 3 the script could not be read, 4 it failed"
+        ),
+    )
+    add = parser.add_argument
+    add(
+        "script", metavar="SCRIPT.py", nargs="?", help="a Python file, run as `python SCRIPT.py ARGUMENT ...`"
+    )
+    add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`")
+    add(
+        "--on-nan",
+        choices=_REACTIONS,
+        metavar="REACTION",
+        help="stop at a prompt, raise, report and continue, or skip the update "
+        "(default: stop on a terminal, else raise)",
+    )
+    add("--tier", default="guard", metavar="TIER", help="how to watch: guard, the only one so far")
+    add("--bundle", metavar="DIR", help="save the first step with NaN; `nncdbg DIR` opens it")
+    add("--json", action="store_true", help="print one JSON document on standard output")
+    return parser
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = _parser()
+    own, of_script = script_arguments(parser, arguments)
+    if "-m" in own:
+        own, of_script = _split_at_module(arguments)
+    options = parser.parse_args(own)
+    options.arguments = of_script
+    return options
+
+
+def _split_at_module(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments up to the module, and those after it, which are the module's."""
+    end = list(arguments).index("-m") + 2
+    return list(arguments[:end]), list(arguments[end:])
+
+
+def _watch(options: Namespace) -> int:
+    run = _runner(options)
+    target = options.module or options.script
+    if options.bundle:
+        from nncdbg.opening.folder_writing import check_folder
+
+        check_folder(Path(options.bundle))
+    from nncdbg.nan_watch.training.records import NaNFound, TrainingReport
+    from nncdbg.nan_watch.training.watching import watch
+    from nncdbg.presentation.screen import Screen
+
+    screen, process = Screen(), os.getpid()
+    on_nan = options.on_nan or ("stop" if sys.stdin.isatty() and sys.stderr.isatty() else "raise")
+    report = TrainingReport()
+    failure: NncdbgError | None = None
+    try:
+        # With --json, standard output carries the report alone.
+        output = redirect_stdout(sys.stderr) if options.json else nullcontext()
+        keep = partial(_keep, options, screen)
+        with output, watch(tier=options.tier, on_nan=on_nan, found=keep) as report:
+            run()
+    except NaNFound as found:
+        if not options.json:
+            for line in found.bad_step.lines():
+                screen.put_wrapped(line)
+    except SystemExit as leaving:
+        if os.getpid() != process:
+            raise
+        failure = _exit_failure(target, leaving)
+    except (NncdbgError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001  whatever the script raises
+        failure = _failure(target, error)
+    if os.getpid() != process:
+        # A process that the script forked: it ends as under Python.
+        raise SystemExit(1 if failure is not None else 0)
+    return _ended(options, screen, target, report, failure)
+
+
+def _ended(
+    options: Namespace, screen: Screen, target: str, report: TrainingReport, failure: NncdbgError | None
+) -> int:
+    if report.ok and failure is not None:
+        raise failure
+    if report.ok and not report.steps:
+        raise UsageError(
+            f"{target} ended without a step of an optimizer: nothing was watched",
+            hint="nncdbg watches torch.optim optimizers in the process that it starts",
+        )
+    if options.json:
+        print(json.dumps(report.as_dict()))
+    else:
+        screen.put_wrapped(next(iter(report.lines())))
+    return report.exit_code
+
+
+def _runner(options: Namespace) -> Callable[[], None]:
+    """Return a function that runs the script.  Raises UsageError or LoadError for one that does not exist."""
+    if options.module:
+        from nncdbg.torch.script import run_module
+
+        return partial(run_module, options.module, options.arguments)
+    if not options.script:
+        raise UsageError("there is no script", hint="nncdbg watch train.py")
+    if not os.path.isfile(options.script):
+        raise LoadError(f"there is no file {options.script}", hint=f"searched {os.getcwd()}")
+    from nncdbg.torch.script import run_script
+
+    return partial(run_script, options.script, options.arguments)
+
+
+def _keep(options: Namespace, screen: Screen, bad: BadStep) -> None:
+    """Save the first step that was recorded."""
+    if not options.bundle or options.bundle == getattr(options, "saved", None):
+        return
+    if bad.recorded is None:
+        screen.note(f"step {bad.step} was not recorded, so it is not in {options.bundle}")
+        return
+    bad.recorded.save(options.bundle, title=str(bad), notes=bad.notes)
+    options.saved = options.bundle
+    screen.note(f"`nncdbg {options.bundle}` opens step {bad.step}")
+
+
+def _failure(target: str, error: Exception) -> NncdbgError:
+    """Print the traceback of a script's error, and return the error of the command."""
+    from nncdbg.torch.script_recording import print_traceback, syntax_failure
+
+    if isinstance(error, SyntaxError) and error.filename == os.path.abspath(target):
+        return syntax_failure(target, error)
+    print_traceback(error)
+    return RunError(f"{target} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+
+
+def _exit_failure(target: str, leaving: SystemExit) -> NncdbgError | None:
+    if leaving.code is None or leaving.code == 0:
+        return None
+    code = f"with code {leaving.code}" if isinstance(leaving.code, int) else f": {leaving.code}"
+    return RunError(f"{target} exited {code}")

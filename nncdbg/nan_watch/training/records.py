@@ -1,0 +1,197 @@
+"""What a watch over a training found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from os.path import relpath
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.errors import RunError
+from nncdbg.nan_watch.records import Report, WatchFinding
+from nncdbg.representation import PrintedRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.text import Text
+
+    from nncdbg.torch.guard import GuardTrip
+    from nncdbg.torch.step import RecordedStep
+
+_MOST = 3
+"""The most tensors that a sentence names."""
+
+
+@dataclass(slots=True)
+class BadStep:
+    """One step with NaN or Inf.
+
+    `where` is "loss", "gradients" or "update"; `bad` maps the names of tensors to counts such as
+    ``"2 NaN of 12"``.  `report` has the op where the value originates, from a second run of the step, which
+    is `recorded`; both are None if the step could not run again, and `notes` say why.
+    """
+
+    step: int
+    where: str
+    bad: dict[str, str]
+    location: tuple[str, int] | None
+    """File and line of the user's code that makes the update."""
+    optimizer: str = ""
+    """The class of the optimizer, and its learning rate."""
+    report: Report | None = None
+    recorded: RecordedStep | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, trip: GuardTrip) -> BadStep:
+        """Return the record of what the guard found."""
+        optimizer = trip.optimizer
+        named = ""
+        if optimizer is not None:
+            rates = sorted({float(group["lr"]) for group in optimizer.param_groups if "lr" in group})
+            named = type(optimizer).__name__ + (
+                f" (lr {', '.join(f'{r:g}' for r in rates)})" if rates else ""
+            )
+        location = trip.lines[0] if trip.lines else None
+        return cls(trip.step, trip.where, trip.bad, location, named, notes=list(trip.notes))
+
+    @property
+    def origin(self) -> WatchFinding | None:
+        """Return the finding at the op where the value originates."""
+        findings = self.report.findings if self.report is not None else ()
+        return next((finding for finding in findings if finding.first), None)
+
+    def __str__(self) -> str:
+        """Return one sentence about what is bad."""
+        names = [f"{name} ({counts})" for name, counts in self.bad.items()]
+        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+        listed = ", ".join(names[:_MOST]) + more
+        if self.where == "update":
+            return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {listed}"
+        return f"step {self.step}: NaN or Inf before the update: {listed}"
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what two steps with the same origin have in common."""
+        found = self.origin
+        if found is None:
+            return self.where, *sorted(self.bad)
+        return found.op, found.site.file, found.site.source_line, found.site.graph
+
+    def lines(self) -> Iterator[Text]:
+        """Return the lines that are printed, with their styles."""
+        from rich.text import Text
+
+        yield Text(str(self), "bold red")
+        if self.location is not None:
+            file, line = self.location
+            yield Text(f"  from {_short(file)}:{line}", "dim")
+        for note in self.notes:
+            yield Text(f"  note: {note}", "dim")
+        if self.report is not None:
+            yield from self.report.lines()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the step as a JSON object."""
+        location = None if self.location is None else {"file": self.location[0], "line": self.location[1]}
+        return {
+            "step": self.step,
+            "where": self.where,
+            "bad": dict(self.bad),
+            "location": location,
+            "optimizer": self.optimizer,
+            "notes": list(self.notes),
+            "report": None if self.report is None else self.report.as_dict(),
+        }
+
+
+@dataclass(slots=True)
+class TrainingReport(PrintedRecord):
+    """The result of a watch over a training: the steps with NaN or Inf, one for each origin.
+
+    `steps` counts the updates, `skipped` those that the reaction "skip" left out, and `repeated` the steps
+    with an origin that was reported before.
+    """
+
+    steps: int = 0
+    bad_steps: list[BadStep] = field(default_factory=list)
+    skipped: int = 0
+    skipped_by_scaler: int = 0
+    repeated: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Return whether no step had NaN or Inf."""
+        return not self.bad_steps
+
+    @property
+    def status(self) -> str:
+        """ "ok" or "tripped"."""
+        return "ok" if self.ok else "tripped"
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a step had NaN or Inf, otherwise 0."""
+        return int(not self.ok)
+
+    @property
+    def origin(self) -> WatchFinding | None:
+        """Return the first finding at an op where a value originates."""
+        return next((each.origin for each in self.bad_steps if each.origin is not None), None)
+
+    def __str__(self) -> str:
+        """Return the text that `nncdbg watch` prints."""
+        return "\n".join(line.plain for line in self.lines())
+
+    __repr__ = __str__
+
+    def lines(self) -> Iterable[Text]:
+        """Return the lines that `nncdbg watch` prints, with their styles."""
+        from rich.text import Text
+
+        verdict = "ok" if self.ok else f"tripped: NaN or Inf in {_counted(len(self.bad_steps), 'step')}"
+        yield Text(
+            f"training: {verdict}, {_counted(self.steps, 'update')}", "bold green" if self.ok else "bold red"
+        )
+        for each in self.bad_steps:
+            yield Text()
+            yield from each.lines()
+        for count, words in (
+            (self.repeated, "more with an origin or parameters that are reported above"),
+            (self.skipped, "without an update, because of the reaction skip"),
+            (self.skipped_by_scaler, "without an update, because the gradient scaler found an Inf"),
+        ):
+            if count:
+                yield Text(f"{_counted(count, 'step')} {words}", "dim")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        return {
+            "status": self.status,
+            "steps": self.steps,
+            "bad_steps": [each.as_dict() for each in self.bad_steps],
+            "skipped": self.skipped,
+            "skipped_by_scaler": self.skipped_by_scaler,
+            "repeated": self.repeated,
+        }
+
+
+class NaNFound(RunError):
+    """A watched training has NaN or Inf; `bad_step` says where, and `report` is that of the training."""
+
+    exit_code = 1
+
+    def __init__(self, bad_step: BadStep, report: TrainingReport) -> None:
+        text = "\n".join(line.plain for line in bad_step.lines())
+        super().__init__(text)
+        self.bad_step = bad_step
+        self.report = report
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _short(file: str) -> str:
+    short = relpath(file)
+    return file if short.startswith("..") else short

@@ -1,0 +1,134 @@
+"""`nncdbg.torch.watch`: check each step of a training, and report the op where a NaN originates."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.nan_watch.call import watch as watch_program
+from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
+from nncdbg.torch.guard import Guard, GuardTrip
+from nncdbg.torch.step import Models, Optimizers
+
+TIERS = ("guard",)
+REACTIONS = ("raise", "report", "skip", "stop")
+
+_LISTED = 3
+"""Findings of a step that a report lists: the origin, and what it reaches."""
+
+
+@contextmanager
+def watch(
+    model: Models | None = None,
+    optimizer: Optimizers | None = None,
+    *,
+    tier: str = "guard",
+    on_nan: str = "raise",
+    found: Callable[[BadStep], None] | None = None,
+) -> Iterator[TrainingReport]:
+    """Check loss and gradients before each update of the block, and the parameters after it.
+
+    If one is NaN or Inf, the step runs again under the recorder, and the report names the op where the value
+    originates, its line and its cause.  `model` and `optimizer` are as for `record`; without them, all that
+    train are watched.
+
+    `on_nan` is the reaction: "raise" raises NaNFound in the update; "report" prints each origin once, and
+    the training continues; "skip" also leaves out the update; "stop" opens the prompt at the origin.
+    `found` is called with each step that is reported, before the reaction.
+
+    Raises UsageError for an unknown tier or reaction, and inside of another watch.
+    """
+    _check("tier", tier, TIERS)
+    _check("on_nan", on_nan, REACTIONS)
+    report = TrainingReport()
+    known: set[object] = set()
+
+    def react(trip: GuardTrip) -> bool:
+        skips = on_nan == "skip" and trip.where != "update"
+        report.skipped += skips
+        if trip.follows:
+            report.repeated += 1
+            return skips
+        bad = _reported(trip)
+        if bad.key() in known:
+            report.repeated += 1
+            return skips
+        known.add(bad.key())
+        report.bad_steps.append(bad)
+        if found is not None:
+            found(bad)
+        if on_nan == "raise":
+            raise NaNFound(bad, report)
+        _show(bad)
+        if on_nan == "stop":
+            _open_prompt(bad)
+        return skips
+
+    guard = Guard(model, optimizer, react)
+    try:
+        with guard:
+            yield report
+    finally:
+        report.steps, report.skipped_by_scaler = guard.steps, guard.skipped_by_scaler
+
+
+def _check(name: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        near = get_close_matches(str(given), known, 1)
+        listed = ", ".join(known)
+        raise UsageError(
+            f"there is no {name} {given!r}: use {listed}",
+            hint=f"did you mean {near[0]!r}?" if near else None,
+        )
+
+
+def _reported(trip: GuardTrip) -> BadStep:
+    """Return the record of a trip, with a report of its second run."""
+    bad = BadStep.of(trip)
+    if trip.recorded is None:
+        return bad
+    try:
+        program, inputs = trip.recorded.program, trip.recorded.inputs
+        report = watch_program(
+            program, inputs, backend="torch", fail_on="nan,inf", strict=True, max_findings=_LISTED
+        )
+    except NncdbgError as error:
+        bad.notes.append(f"the recorded step does not run in the debugger: {error.message}")
+        return bad
+    bad.recorded = trip.recorded
+    report.model = f"step {trip.step}"
+    bad.report = report
+    bad.notes += trip.recorded.notes
+    if bad.origin is None:
+        bad.notes.append(
+            "the second run of the step has no NaN or Inf: the step depends on more than its batch, "
+            "parameters, buffers and random state"
+        )
+    return bad
+
+
+def _show(bad: BadStep) -> None:
+    from nncdbg.presentation.screen import Screen
+
+    screen = Screen()
+    for line in bad.lines():
+        screen.err.print(line, soft_wrap=True)
+
+
+def _open_prompt(bad: BadStep) -> None:
+    """Open the prompt at the origin, if there is a terminal; `continue` returns to the training."""
+    from nncdbg.engine.debugger import Debugger
+
+    origin = bad.origin
+    if bad.recorded is None or origin is None or origin.line is None or not sys.stdin.isatty():
+        return
+    debugger = Debugger(bad.recorded.program, bad.recorded.inputs, backend="torch")
+    debugger.break_at(line=origin.line)
+    debugger.run()
+    # The prompt is above this package.
+    import_module("nncdbg.terminal.script_prompt").break_here(str(bad))
+    debugger.step_over()

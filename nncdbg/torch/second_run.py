@@ -1,0 +1,87 @@
+"""Run a step of the user again under the recorder."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from nncdbg.torch.recording import Lines, call_again
+from nncdbg.torch.step import Optimizers, RecordedStep, record
+from nncdbg.torch.step_state import BufferState, RandomState, rerun_from
+from nncdbg.torch.tape import Tape
+from nncdbg.torch.tape_rerun import rerun_calls
+
+
+@dataclass
+class StepFunction:
+    """A call of a function that is a whole step, or of a closure: it can run again."""
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    random: RandomState
+    buffers: list[BufferState]
+    zeroed: Sequence[Any]
+    """The parameters that had a gradient before the call."""
+    updates: int
+    """The number of updates before the call."""
+
+
+class UpdateReached(BaseException):
+    """A second run of a `StepFunction` has reached the update.  No `except Exception` of a user stops it."""
+
+
+def record_again(
+    step: StepFunction | Tape,
+    parameters: Sequence[Any],
+    models: Mapping[str, torch.nn.Module],
+    optimizers: Optimizers,
+    lines: Lines,
+    notes: list[str],
+) -> RecordedStep | None:
+    """Record a second run of a step, up to its update; everything is as before afterwards.
+
+    `lines` are the user's lines around it.  What could not run again is appended to `notes`; None if nothing
+    ran.
+    """
+    again: Callable[[], Any]
+    state: AbstractContextManager[None]
+    if isinstance(step, StepFunction):
+        state = rerun_from(step.random, step.buffers, parameters, step.zeroed)
+        again = partial(call_again, step.function, step.args, step.kwargs, lines)
+    else:
+        if step.start is None or not step.calls:
+            notes.append(
+                "the step has too many operators outside of modules to run again"
+                if step.overflowed
+                else "the step cannot run again: no part of it was seen"
+            )
+            return None
+        buffers: list[BufferState] = [*step.module_buffers.values()]
+        state = rerun_from(step.start, buffers, parameters)
+        again = partial(rerun_calls, step.calls, notes)
+    recorded = None
+    try:
+        with state, record(models, optimizers) as recorded:
+            again()
+    except UpdateReached:
+        pass
+    except Exception as error:  # noqa: BLE001  code of the user, which may not be able to run twice
+        notes.append(f"the second run of the step ended early: {type(error).__name__}: {error}")
+    return recorded
+
+
+def owners_of(parameters: Iterable[Any]) -> dict[str, torch.nn.Module]:
+    """Return the outermost modules with any of these parameters, by name; a single one has no name."""
+    wanted = {id(each) for each in parameters}
+    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    modules = [each for each in modules if any(id(p) in wanted for p in each.parameters())]
+    inner = {id(child) for each in modules for child in each.modules() if child is not each}
+    outer = [each for each in modules if id(each) not in inner]
+    return {f"model{number}" if len(outer) > 1 else "": each for number, each in enumerate(outer)}

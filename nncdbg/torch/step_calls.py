@@ -1,0 +1,183 @@
+"""Keep the calls of a step on a tape: hooks of outermost modules, and functions of autograd."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from nncdbg.torch.recording import user_lines
+from nncdbg.torch.step_state import BufferState, RandomState
+from nncdbg.torch.tape import StepCall, Tape, is_plain
+
+backward = torch.autograd.backward
+"""The function of a `StepCall` that is a backward pass."""
+
+_CALLS = (
+    (torch.autograd, "backward"),
+    (torch.autograd, "grad"),
+    (torch.autograd.Function, "apply"),
+    (torch.Tensor, "register_hook"),
+)
+"""Functions whose effect on autograd operators do not show: the tape keeps the calls themselves."""
+
+
+def _kept(calls: StepCalls, original: Any) -> Any:
+    """Return a function in place of one of `_CALLS`."""
+    if isinstance(original, classmethod):
+
+        def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+            return calls.call(original.__get__(None, cls), args, kwargs)
+
+        return classmethod(apply)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return calls.call(original, args, kwargs)
+
+    return call
+
+
+_TRANSFORMED = StepCall(is_plain, (), {}, (), gradients_enabled=True)
+"""In place of a module inside of `torch.func`: the tape keeps its operators instead."""
+
+
+class StepCalls:
+    """Keeps the calls of this thread on `tape` while it is entered.
+
+    `before_module` is called before an outermost module that computes gradients, `after_backward` after each
+    backward pass.
+    """
+
+    def __init__(self, before_module: Callable[[], None], after_backward: Callable[[StepCall], None]) -> None:
+        self.tape = Tape()
+        self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """The outermost modules that were called so far."""
+        self._before_module = before_module
+        self._after_backward = after_backward
+        self._inside: list[StepCall | None] = []
+        """The outermost modules that run now."""
+        self._thread = 0
+        self._call_module: Any = None
+        self._entered = ExitStack()
+
+    def __enter__(self) -> StepCalls:
+        self._thread = threading.get_ident()
+        for owner, name in _CALLS:
+            original = vars(owner)[name]
+            setattr(owner, name, _kept(self, original))
+            self._entered.callback(setattr, owner, name, original)
+        self._call_module = torch.nn.Module.__call__
+        torch.nn.Module.__call__ = _learning(self, self._call_module)
+        self._entered.callback(self.stop_learning)
+        self.tape.begin()
+        self._entered.callback(self.tape.end)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.close()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the thread of the training."""
+        return threading.get_ident() == self._thread
+
+    def stop_learning(self) -> None:
+        """Call modules as usual; hooks on the outermost ones remain."""
+        if self._call_module is not None:
+            torch.nn.Module.__call__ = self._call_module
+            self._call_module = None
+
+    def learn(self, module: torch.nn.Module) -> None:
+        """Add hooks to a module that is called at the top level and has parameters."""
+        if (
+            self.tape.paused
+            or not self.here
+            or module in self.modules
+            or next(module.parameters(), None) is None
+        ):
+            return
+        self.modules.add(module)
+        pre = module.register_forward_pre_hook(self._enter_module, with_kwargs=True, prepend=True)
+        post = module.register_forward_hook(self._leave_module, with_kwargs=True, always_call=True)
+        self._entered.callback(pre.remove)
+        self._entered.callback(post.remove)
+
+    def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        if not self.here:
+            return
+        if not self._inside and torch.is_grad_enabled():
+            self._before_module()
+        tape, call = self.tape, None
+        if not tape.paused and not is_plain(args, kwargs):
+            self._inside.append(_TRANSFORMED)
+            return
+        keeps = not tape.paused and torch.is_grad_enabled()
+        tape.pause()
+        if keeps:
+            tape.starting()
+            called = _unwrapped(module)
+            if id(called) not in tape.module_buffers and called.training:
+                tape.module_buffers[id(called)] = BufferState(called.buffers())
+            lines = user_lines(sys._getframe(1))
+            call = StepCall(called, args, kwargs, lines, True, random=RandomState(), autocast=_autocast())
+            tape.add(call)
+        self._inside.append(call)
+
+    def _leave_module(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        if not self.here:
+            return
+        call = self._inside.pop()
+        if call is _TRANSFORMED:
+            return
+        self.tape.resume()
+        if call is not None:
+            call.result = result
+
+    def call(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call one of `_CALLS`, and keep it on the tape."""
+        tape = self.tape
+        if tape.paused or not self.here or not is_plain(args, kwargs):
+            return original(*args, **kwargs)
+        if getattr(original, "__name__", "") == "register_hook" and args[0].is_leaf:
+            return original(*args, **kwargs)  # It has the hook in a second run as well.
+        call = StepCall(original, args, kwargs, user_lines(sys._getframe(2)), torch.is_grad_enabled())
+        tape.starting()
+        tape.add(call)
+        tape.pause()
+        try:
+            call.result = original(*args, **kwargs)
+        finally:
+            tape.resume()
+        if original is backward:
+            self._after_backward(call)
+        return call.result
+
+
+def _learning(calls: StepCalls, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function in place of `Module.__call__` that adds hooks to outermost modules."""
+
+    def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        calls.learn(module)
+        return original(module, *args, **kwargs)
+
+    return __call__
+
+
+def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module inside of DistributedDataParallel: a second run must not communicate."""
+    inside = getattr(module, "module", None)
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel) and isinstance(inside, torch.nn.Module):
+        return inside
+    return module
+
+
+def _autocast() -> tuple[str, torch.dtype] | None:
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            return device, torch.get_autocast_dtype(device)
+    return None

@@ -1,0 +1,160 @@
+"""Keep what a training step calls at its top level, so that the step can run again.
+
+These calls are: each outermost module, `backward`, and the operators between them, such as the loss.  The
+mode that sees operators is off inside of modules, backward passes and optimizers, so it costs little there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nncdbg.engine.ops.aten.internals import DispatchMode, innermost_mode, is_wrapped
+from nncdbg.torch.recording import UNSEEN, Lines, user_lines
+from nncdbg.torch.step_state import BufferState, RandomState
+
+LONGEST = 20_000
+"""The most calls that a tape keeps.  A step with more cannot run again from its tape."""
+
+
+@dataclass(slots=True)
+class StepCall:
+    """One call at the top level of a step, with the tensors themselves."""
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    lines: Lines
+    gradients_enabled: bool
+    result: Any = None
+    random: RandomState | None = None
+    """The state of the random generators before a module."""
+    autocast: tuple[str, torch.dtype] | None = None
+    """Device and dtype of the autocast around a module."""
+    generator: tuple[Any, Any] | None = None
+    """The generator that the user passed to an operator, and its state before."""
+    gradients: list[tuple[Any, Any]] = field(default_factory=list)
+    """After `backward`: parameter and gradient."""
+
+
+class Tape(DispatchMode):  # type: ignore[misc]
+    """The calls of a step, kept while the tape is entered and not paused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[StepCall] = []
+        self.start: RandomState | None = None
+        """The state of the random generators before the first call."""
+        self.module_buffers: dict[int, BufferState] = {}
+        """The buffers of each outermost module before its first call."""
+        self.overflowed = False
+        self._updates: list[tuple[Any, int]] = []
+        """Each update of an optimizer, and the number of calls before it."""
+        self._paused = 0
+        self._entered = False
+
+    @property
+    def paused(self) -> bool:
+        return self._paused > 0
+
+    def begin(self) -> None:
+        """Forget all calls and start to keep calls on this thread."""
+        self.clear()
+        self._paused = 0
+        self._enter()
+
+    def end(self) -> None:
+        """Forget all calls and keep no more."""
+        self._leave()
+        self._paused = 1
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all calls: a step starts here."""
+        self.calls, self.start, self.overflowed = [], None, False
+        self.module_buffers = {}
+        self._updates = []
+
+    def updated(self, optimizer: Any, watched: Sequence[Any]) -> None:
+        """Forget the calls before the last update of an optimizer; all, if each one has made an update.
+
+        An optimizer may use what was computed before the update of another one.
+        """
+        before = [count for each, count in self._updates if each is optimizer]
+        dropped = before[-1] if before else 0
+        del self.calls[:dropped]
+        self._updates = [(each, count - dropped) for each, count in self._updates if count > dropped]
+        self._updates.append((optimizer, len(self.calls)))
+        if {id(each) for each, _ in self._updates} >= {id(each) for each in watched}:
+            self.clear()
+
+    def pause(self) -> None:
+        """Keep no operators until `resume`; both may be nested."""
+        self._paused += 1
+        self._leave()
+
+    def resume(self) -> None:
+        self._paused = max(self._paused - 1, 0)
+        if not self._paused:
+            self._enter()
+
+    def add(self, call: StepCall) -> None:
+        """Append a call."""
+        if len(self.calls) >= LONGEST:
+            self.calls, self.overflowed = [], True
+        elif not self.overflowed:
+            self.calls.append(call)
+
+    def starting(self) -> None:
+        """Keep the state of the random generators before the first call."""
+        if self.start is None:
+            self.start = RandomState()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if self._paused or func.namespace in UNSEEN:
+            return func(*args, **(kwargs or {}))
+        self.starting()
+        call = StepCall(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
+        generator = call.kwargs.get("generator")
+        if generator is not None:
+            call.generator = generator, generator.get_state()
+        call.result = func(*args, **call.kwargs)
+        self.add(call)
+        return call.result
+
+    def _enter(self) -> None:
+        if not self._entered:
+            self.__enter__()
+            self._entered = True
+
+    def _leave(self) -> None:
+        """Leave the mode; one that the user entered after it must end first, and then this one only idles."""
+        if self._entered and innermost_mode() is self:
+            self.__exit__(None, None, None)
+            self._entered = False
+
+
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yield the tensors in nested lists, tuples, dictionaries and objects with named fields."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from tensors_in(getattr(value, name, None))
+
+
+def is_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether no tensor belongs to a transformation of `torch.func`."""
+    return not any(is_wrapped(tensor) for tensor in tensors_in((args, kwargs)))

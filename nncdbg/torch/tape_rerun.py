@@ -1,0 +1,120 @@
+"""Run the calls of a tape again, on the tensors that the new run makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from nncdbg.engine.ops.aten.internals import OpOverload, is_wrapped, without_dispatch
+from nncdbg.engine.ops.aten.signatures import signature_of
+from nncdbg.torch.recording import Key, call_again, key_of
+from nncdbg.torch.tape import StepCall, tensors_in
+
+
+def rerun_calls(calls: Sequence[StepCall], notes: list[str]) -> None:
+    """Run calls again, and append to `notes` what could not be followed.  Raises what the calls raise."""
+    rerun = _Rerun(notes)
+    generators = {call.generator[0] for call in calls if call.generator is not None}
+    states = [(each, each.get_state()) for each in generators]
+    try:
+        for call in calls:
+            rerun.run(call)
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
+class _Rerun:
+    """The tensors of a second run."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self._notes = notes
+        self._noting = False
+        """Whether the result of the call needs a gradient."""
+        self._known: dict[int, Any] = {}
+        """The identity of a tensor of the first run to its tensor in this one."""
+        self._memory: dict[tuple[Key, bool], Any] = {}
+        """The same by memory, for a tensor that autograd gave a new object."""
+
+    def run(self, call: StepCall) -> None:
+        if isinstance(call.function, OpOverload) and not self._copy_written(call):
+            return
+        self._noting = any(each.requires_grad for each in tensors_in(call.result))
+        args, kwargs = self._mapped(call.args), self._mapped(call.kwargs)
+        if call.random is not None:
+            call.random.restore()
+        if call.generator is not None:
+            call.generator[0].set_state(call.generator[1])
+        autocast: Any = nullcontext()
+        if call.autocast is not None:
+            autocast = torch.autocast(call.autocast[0], call.autocast[1])
+        with torch.set_grad_enabled(call.gradients_enabled), autocast:
+            result = call_again(call.function, args, kwargs, call.lines)
+        for before, now in zip(tensors_in(call.result), tensors_in(result), strict=False):
+            self._bind(before, now)
+        for parameter, gradient in call.gradients:
+            if gradient is not None and parameter.grad is not None:
+                self._bind(gradient, parameter.grad)
+
+    def _bind(self, before: Any, now: Any) -> None:
+        self._known[id(before)] = now
+        memory = _memory(before)
+        if memory is not None:
+            self._memory[memory] = now
+
+    def _copy_written(self, call: StepCall) -> bool:
+        """Let an operator write to a copy of a tensor that this run did not make.
+
+        Return False for a write to a parameter: it has the new content already.
+        """
+        for index, argument in enumerate(signature_of(call.function).arguments):
+            if argument.written:
+                given = call.args[index] if index < len(call.args) else call.kwargs.get(argument.name)
+                for tensor in tensors_in(given):
+                    if isinstance(tensor, torch.nn.Parameter):
+                        return False
+                    if self._found(tensor) is None:
+                        with without_dispatch():
+                            self._bind(tensor, tensor.detach().clone())
+        return True
+
+    def _found(self, tensor: Any) -> Any:
+        known = self._known.get(id(tensor))
+        if known is not None:
+            return known
+        memory = _memory(tensor)
+        return None if memory is None else self._memory.get(memory)
+
+    def _new(self, tensor: Any) -> Any:
+        """Return the tensor of this run for one of the first run; one from outside stays."""
+        found = self._found(tensor)
+        if found is not None:
+            if tensor.is_leaf and tensor.requires_grad and found.is_leaf:
+                found.requires_grad_()
+            return found
+        if tensor.grad_fn is not None:
+            note = f"a tensor of shape {tuple(tensor.shape)} is from before the step: its gradient ends there"
+            if self._noting and note not in self._notes:
+                self._notes.append(note)
+            return tensor.detach()
+        return tensor
+
+    def _mapped(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._new(value)
+        if type(value) in (list, tuple):
+            return type(value)(self._mapped(item) for item in value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self._mapped(item) for item in value))
+        if type(value) is dict:
+            return {name: self._mapped(item) for name, item in value.items()}
+        return value
+
+
+def _memory(tensor: Any) -> tuple[Key, bool] | None:
+    if tensor.layout != torch.strided or is_wrapped(tensor) or isinstance(tensor, torch.nn.Parameter):
+        return None
+    return key_of(tensor), tensor.requires_grad

@@ -1,0 +1,101 @@
+"""`nncdbg watch train.py`: a script runs unchanged under the watch."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nncdbg.terminal.main import main
+
+pytest.importorskip("torch", reason="needs torch")
+
+TRAINING = """
+import sys
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for number in range(1, 5):
+    output = net(torch.randn(8, 3))
+    target = output.detach() if number == 3 and "--bad" in sys.argv else torch.randn(8, 2)
+    loss = (output - target).abs().sqrt().mean()  # origin
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("step", number)
+"""
+ORIGIN = 1 + TRAINING.split("\n").index(next(line for line in TRAINING.split("\n") if "# origin" in line))
+STEPS = [f"step {number}" for number in range(1, 5)]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def script(text: str = TRAINING, name: str = "train.py") -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def test_training_without_nan_runs_to_its_end(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", script()]) == 0
+    assert capfd.readouterr().out.splitlines() == [*STEPS, "training: ok, 4 updates"]
+
+
+def test_origin_is_reported_and_the_script_ends(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", script(), "--bad", "--on-nan", "raise"]) == 1
+    output = capfd.readouterr().out
+    assert output.splitlines()[:2] == STEPS[:2]
+    assert "step 3: NaN or Inf before the update: weight.grad (6 NaN of 6)" in output
+    assert f'from train.py:{ORIGIN}, node "SqrtBackward0"' in output
+    assert "step 3\n" not in output
+
+
+def test_skip_leaves_out_the_update_and_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--on-nan", "skip", script(), "--bad"]) == 1
+    output = capfd.readouterr().out
+    assert [line for line in output.splitlines() if line in STEPS] == STEPS
+
+
+def test_bundle_holds_the_step_and_json_its_report(capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--bundle", "step", "--json", "--on-nan", "raise"]
+    assert main(["watch", script(), "--bad", *options]) == 1
+    document = json.loads(capfd.readouterr().out)
+    assert document["bad_steps"][0]["report"]["findings"][0]["location"]["line"] == ORIGIN
+    assert main(["watch", "step"]) == 1
+    assert f"train.py:{ORIGIN}" in capfd.readouterr().out
+
+
+def test_module_is_watched_as_a_script(capfd: pytest.CaptureFixture[str]) -> None:
+    script(name="training_module.py")
+    assert main(["watch", "--on-nan", "raise", "-m", "training_module", "--bad"]) == 1
+    assert "SqrtBackward0" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code", "message"),
+    [
+        ("1 / 0", [], 4, "train.py failed: ZeroDivisionError: division by zero"),
+        ("def (", [], 3, "train.py cannot be compiled: invalid syntax"),
+        ("raise SystemExit(3)", [], 4, "train.py exited with code 3"),
+        ("pass", [], 2, "train.py ended without a step of an optimizer"),
+        ("pass", ["--tier", "native"], 2, "there is no tier 'native': use guard"),
+        ("pass", ["--on-nan", "rise"], 2, "rise"),
+    ],
+)
+def test_failures_are_explained(
+    capfd: pytest.CaptureFixture[str], text: str, options: list[str], code: int, message: str
+) -> None:
+    assert main(["watch", script(text), *options]) == code
+    assert message in capfd.readouterr().err
+
+
+def test_missing_script_and_module_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "missing.py"]) == 3
+    assert main(["watch", "-m", "missing_module"]) == 2
+    errors = capfd.readouterr().err
+    assert "there is no file missing.py" in errors
+    assert "there is no module missing_module" in errors

@@ -1,0 +1,343 @@
+"""The program of a recorded step: names, phases, graphs of modules, hooks, and what cannot be recorded."""
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import nncdbg.torch  # noqa: E402
+from nncdbg.engine.errors import UsageError  # noqa: E402
+from tests.torch.steps import STEPS  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def two_layers():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+
+
+def train(model, optimizer, batch=None):
+    optimizer.zero_grad()
+    model(torch.ones(2, 3) if batch is None else batch).square().mean().backward()
+    optimizer.step()
+
+
+def ops(step, graph):
+    """Return the ops of a graph, without calls of the graphs of modules."""
+    return [node.op for node in step.program.graphs[graph].nodes if not node.op.startswith("@")]
+
+
+def all_nodes(step):
+    return [node for graph in step.program.graphs.values() for node in graph.nodes]
+
+
+def test_small_step_as_text():
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, foreach=False)
+    x = torch.ones(1, 2)
+    with nncdbg.torch.record(model, optimizer) as step:
+        model(x).sum().backward()
+        optimizer.step()
+    assert [line.split(" loc(")[0] for line in step.program.text().splitlines()][2:8] == [
+        "graph @main(%weight: f32[1,2], %input: f32[1,2])"
+        " -> (%weight.1: f32[1,2], %weight.grad: f32[1,2], %loss: f32[]) {",
+        "  %loss: f32[], %ones_like: f32[] = @forward(%weight, %input)",
+        "  %weight.grad: f32[1,2] = @backward(%ones_like, %input)",
+        "  %weight.1: f32[1,2] = @optimizer(%weight, %weight.grad)",
+        "  return %weight.1, %weight.grad, %loss",
+        "}",
+    ]
+
+
+def test_labels_of_the_first_step_with_moments():
+    model = two_layers()
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    with nncdbg.torch.record(model, optimizer) as step:
+        train(model, optimizer)
+    names = {"0.weight", "0.bias", "1.weight", "1.bias"}
+    kinds = ("", ".grad", ".exp_avg", ".exp_avg_sq", ".step")
+    assert {name + kind for name in names for kind in kinds} | {"loss"} <= step.changed.keys()
+    assert names <= step.inputs.keys()
+    assert not any("exp_avg" in name for name in step.inputs), "the first step makes them"
+    with nncdbg.torch.record(model, optimizer) as step:
+        train(model, optimizer)
+    assert {f"{name}.exp_avg" for name in names} <= step.inputs.keys()
+
+
+def test_changed_values_are_those_of_the_model():
+    model = two_layers()
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    with nncdbg.torch.record(model, optimizer) as step:
+        train(model, optimizer)
+    debugger = nncdbg.Debugger(step.program, step.inputs, backend="torch")
+    assert debugger.run().reason == "end"
+    assert debugger.outputs is not None
+    for name, parameter in model.named_parameters():
+        assert np.array_equal(debugger.outputs[step.changed[name]], parameter.detach().numpy()), name
+
+
+def test_tied_weights_are_one_value():
+    model = torch.nn.ModuleDict({"one": torch.nn.Linear(3, 3), "two": torch.nn.Linear(3, 3)})
+    model["two"].weight = model["one"].weight
+    with nncdbg.torch.record(model) as step:
+        model["two"](model["one"](torch.ones(1, 3))).sum().backward()
+    assert "one.weight" in step.inputs
+    assert not any(name.startswith("two.weight") for name in (*step.inputs, *step.changed))
+    assert "one.weight.grad" in step.changed
+
+
+def test_models_by_name_prefix_their_tensors():
+    one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    with nncdbg.torch.record({"maker": one, "judge": two}) as step:
+        two(one(torch.ones(1, 3))).sum().backward()
+    assert {"maker.weight", "judge.weight", "maker.bias", "judge.bias"} <= step.inputs.keys()
+    assert {"maker.weight.grad", "judge.bias.grad"} <= step.changed.keys()
+
+
+def test_lazy_module_gets_its_names_with_its_sizes():
+    model = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.Linear(3, 2))
+    with nncdbg.torch.record(model) as step:
+        model(torch.ones(2, 4)).sum().backward()
+    assert {"0.weight", "0.weight.grad", "1.weight.grad"} <= step.changed.keys()
+
+
+def test_phases_of_accumulation():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.record(model, optimizer) as step:
+        for _ in range(2):
+            model(torch.ones(2, 3)).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        model(torch.ones(1, 3))
+    calls = [node.op for node in step.program.graphs["main"].nodes]
+    assert calls == [
+        "@forward",
+        "@backward",
+        "@forward.2",
+        "@backward.2",
+        "@gradients",
+        "@optimizer",
+        "@after",
+    ]
+
+
+def test_modules_are_graphs():
+    model = two_layers()
+    with nncdbg.torch.record(model) as step:
+        model(torch.ones(2, 3)).sum().backward()
+    called = [node.op for graph in ("forward", "backward") for node in step.program.graphs[graph].nodes]
+    assert [op for op in called if op.startswith("@")] == ["@0", "@1", "@1.backward", "@0.backward"]
+    assert ops(step, "0") == ["aten.t.default", "aten.addmm.default"]
+
+
+def test_hooks_are_removed_afterwards():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.record(model, optimizer):
+        train(model, optimizer)
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+    for parameter in model.parameters():
+        assert not parameter._post_accumulate_grad_hooks
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+    assert gc.isenabled()
+
+
+def test_exception_in_the_block_ends_the_program_there():
+    model = two_layers()
+
+    def fail():
+        with nncdbg.torch.record(model) as step:
+            recorded.append(step)
+            model(torch.ones(1, 3))
+            _ = 1 / 0
+
+    recorded: list[Any] = []
+    pytest.raises(ZeroDivisionError, fail)
+    (step,) = recorded
+    assert [node.op for node in step.program.graphs["main"].nodes] == ["@forward"]
+    assert not model._forward_hooks
+
+
+def test_program_is_not_there_before_the_end():
+    with (
+        nncdbg.torch.record() as step,
+        pytest.raises(UsageError, match="the step is not complete yet"),
+    ):
+        _ = step.program
+
+
+def test_nested_recording_is_refused():
+    with (
+        nncdbg.torch.record(),
+        pytest.raises(UsageError, match="inside another recording"),
+        nncdbg.torch.record(),
+    ):
+        pass
+
+
+def test_wrong_arguments_are_refused():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters())
+    with (
+        pytest.raises(UsageError, match=r"a model must be a torch\.nn\.Module, not SGD"),
+        nncdbg.torch.record(optimizer, model),
+    ):
+        pass
+    with (
+        pytest.raises(UsageError, match=r"an optimizer must be a torch\.optim\.Optimizer, not Linear"),
+        nncdbg.torch.record(model, model[0]),
+    ):
+        pass
+
+
+# -- source lines --------------------------------------------------------------------------------------
+
+
+def backward_lines(steps):
+    """Return how many backward statements there are, and how many have a line or the name of a parameter."""
+    count = located = 0
+    for step in steps:
+        training = step.build()
+        with nncdbg.torch.record(training.models, training.optimizers) as recorded:
+            training.run()
+        for name, graph in recorded.program.graphs.items():
+            if not name.startswith("backward") and ".backward" not in name:
+                continue
+            for node in graph.nodes:
+                if node.op.startswith("@"):
+                    continue
+                count += 1
+                found = node.location
+                located += found is not None and (
+                    bool(found.file) or (found.name or "").endswith("AccumulateGrad")
+                )
+    return count, located
+
+
+def test_backward_statements_of_ordinary_steps_have_lines():
+    chosen = [step for step in STEPS if not step.skip_reason and not step.heavy][::8]
+    count, located = backward_lines(chosen)
+    assert count > 300
+    assert located >= 0.95 * count
+
+
+def test_backward_statements_with_writes_to_views_have_lines():
+    from tests.torch.steps import writes
+
+    count, located = backward_lines([step for step in writes.STEPS if not step.skip_reason])
+    assert count > 50
+    assert located >= 0.60 * count
+
+
+# -- tensors without a value in a program --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.filterwarnings("ignore")
+def test_nested_tensor_is_refused_with_operator_and_line(layout):
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+    with pytest.raises(UsageError) as caught, nncdbg.torch.record():
+        nested * 2
+    assert "aten.mul.Tensor uses a nested tensor, which cannot be recorded" in caught.value.message
+    assert f"{__file__}:" in caught.value.message
+    assert "padded tensors" in str(caught.value.hint)
+
+
+def runs(step):
+    debugger = nncdbg.Debugger(nncdbg.Program.parse(step.program.text()), step.inputs, backend="torch")
+    stop = debugger.run()
+    return stop.reason == "end"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sparse_tensor_is_a_recorded_result():
+    sparse = torch.eye(3).to_sparse()
+    dense = torch.ones(3, 3, requires_grad=True)
+    with nncdbg.torch.record() as step:
+        torch.sparse.mm(sparse, dense).sum().backward()
+    recorded = [node for node in all_nodes(step) if node.op == "torch.recorded"]
+    assert {node.attributes["reason"] for node in recorded} == {"its layout is sparse_coo"}
+    assert runs(step)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_and_complex32_are_recorded_results():
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    half = torch.ones(3, dtype=torch.complex32)
+    with nncdbg.torch.record() as step:
+        quantized.dequantize() * 2
+        product = half * 2
+        product.mul_(2)
+        torch.view_as_real(product) * 2
+    reasons = {node.attributes["reason"] for node in all_nodes(step) if node.op == "torch.recorded"}
+    assert reasons == {"its dtype is qint8", "its dtype is complex32"}
+    assert any("aten.mul_.Tensor has results that cannot be shown" in note for note in step.notes)
+    assert runs(step)
+
+
+def test_conjugated_view_of_written_memory_is_derived_again():
+    with nncdbg.torch.record() as step:
+        z = torch.ones(3, dtype=torch.complex64) * 1j
+        conjugate = z.conj()
+        z.mul_(2)
+        result = conjugate * 1j
+    debugger = nncdbg.Debugger(step.program, step.inputs, backend="torch")
+    assert debugger.run().reason == "end"
+    assert "aten._conj.default" in [node.op for node in all_nodes(step)]
+    assert result.tolist() == [2, 2, 2]
+
+
+def test_own_dispatch_mode_inside_sees_the_same_operators():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counting(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.seen += 1
+            return func(*args, **(kwargs or {}))
+
+    with nncdbg.torch.record() as step, Counting() as counting:
+        (torch.ones(2) + 1).sum()
+    assert counting.seen == 3
+    assert ops(step, "forward") == ["aten.ones.default", "aten.add.Tensor", "aten.sum.default"]
+
+
+def test_anomaly_mode_can_be_on():
+    x = torch.ones(2, requires_grad=True)
+    with torch.autograd.detect_anomaly(check_nan=False), nncdbg.torch.record() as step:
+        (x * 2).sum().backward()
+    assert runs(step)
+
+
+def test_no_memory_for_a_copy_of_inputs_is_a_clear_error(monkeypatch):
+    x = torch.ones(1 << 10)
+
+    def fail(self):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(torch.Tensor, "clone", fail)
+    with pytest.raises(UsageError, match="an input of 4096 bytes cannot be copied: "), nncdbg.torch.record():
+        x.add_(1)
+
+
+def test_other_version_of_torch_is_refused_at_import(monkeypatch):
+    from nncdbg.torch.installation import check_torch
+
+    monkeypatch.setattr(torch, "__version__", "2.9.1")
+    with pytest.raises(UsageError, match=r"torch 2\.9\.1 is not supported: nncdbg works with torch 2\.10"):
+        check_torch()

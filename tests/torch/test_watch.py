@@ -1,0 +1,215 @@
+"""`nncdbg.torch.watch` reports the origin, and reacts as requested."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from torch import nn  # noqa: E402
+
+import nncdbg  # noqa: E402
+import nncdbg.torch  # noqa: E402
+from nncdbg.engine.errors import UsageError  # noqa: E402
+
+
+class RootOfError(nn.Module):
+    """A loss whose gradient is Inf where an error is 0."""
+
+    def forward(self, output, target):
+        return (output - target).abs().sqrt().mean()
+
+
+def run(model, optimizer, steps=4, bad=2, **options):
+    """Train with a perfect prediction, and so a NaN gradient, in the step `bad`; return the report."""
+    loss_of = RootOfError()
+    torch.manual_seed(0)
+    with nncdbg.torch.watch(model, optimizer, **options) as report:
+        for step in range(steps):
+            output = model(torch.randn(8, 3))
+            target = torch.randn(8, 1)
+            if step == bad:
+                target[5] = output[5].detach()
+            optimizer.zero_grad()
+            loss_of(output, target).backward()
+            optimizer.step()
+    return report
+
+
+@pytest.fixture
+def training():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def test_raise_names_the_op_and_line_of_the_origin(training):
+    with pytest.raises(nncdbg.torch.NaNFound) as caught:
+        run(*training)
+    bad = caught.value.bad_step
+    assert (bad.step, bad.where) == (3, "gradients")
+    assert bad.origin.op == "aten.div.Tensor"
+    assert bad.origin.site.node == "SqrtBackward0"
+    line = RootOfError.forward.__code__.co_firstlineno + 1
+    assert (bad.origin.site.file, bad.origin.site.source_line) == ("tests/torch/test_watch.py", line)
+    assert "aten.div.Tensor" in str(caught.value)
+    assert caught.value.report.bad_steps == [bad]
+
+
+def test_training_goes_on_after_nan_was_caught(training):
+    with pytest.raises(nncdbg.torch.NaNFound):
+        run(*training)
+    model, optimizer = training
+    assert run(model, optimizer, bad=None).ok
+
+
+def test_report_prints_the_origin_once_and_goes_on(training, capsys):
+    report = run(*training, on_nan="report")
+    assert [bad.step for bad in report.bad_steps] == [3]
+    assert (report.steps, report.repeated) == (4, 1)
+    assert capsys.readouterr().err.count("aten.div.Tensor produced it") == 1
+    assert "tripped: NaN or Inf in 1 step" in str(report)
+
+
+def test_skip_leaves_parameters_and_moments_as_they_were(training):
+    model, optimizer = training
+    report = run(model, optimizer, on_nan="skip")
+    assert (report.skipped, report.repeated) == (1, 0)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+    assert {int(state["step"]) for state in optimizer.state.values()} == {3}
+
+
+def test_recorded_step_opens_in_the_debugger(training):
+    report = run(*training, on_nan="report")
+    recorded = report.bad_steps[0].recorded
+    debugger = nncdbg.Debugger(recorded.program, recorded.inputs, backend="torch")
+    debugger.break_at(line=report.origin.line)
+    stop = debugger.run()
+    assert stop.node is not None
+    assert stop.node.op == "aten.div.Tensor"
+
+
+def test_optimizer_is_blamed_for_a_parameter_that_it_makes_infinite():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e38)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        (model(torch.full((1, 2), 1e3)).sum()).backward()
+        optimizer.step()
+    assert report.bad_steps[0].where == "update"
+    assert str(report.bad_steps[0]).startswith("step 1: SGD (lr 1e+38) made NaN or Inf from finite gradients")
+    assert [*report.bad_steps[0].bad] == ["weight"]
+
+
+def test_without_arguments_all_that_trains_is_watched(training):
+    model, optimizer = training
+    loss_of = RootOfError()
+    with nncdbg.torch.watch(on_nan="report") as report:
+        output = model(torch.randn(8, 3))
+        loss_of(output, output.detach()).backward()
+        optimizer.step()
+    assert report.origin.site.node == "SqrtBackward0"
+    assert "0.weight.grad" in report.bad_steps[0].bad
+
+
+def test_closure_of_lbfgs_is_checked_and_runs_again():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.LBFGS(model.parameters())
+    x = torch.randn(4, 2)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = torch.log(model(x) - model(x)).sum()
+        loss.backward()
+        return loss
+
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        optimizer.step(closure)
+    assert report.bad_steps[0].where == "loss"
+    assert report.origin.op == "aten.log.default"
+
+
+def scaled(model, optimizer, scaler, batches):
+    for x in batches:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_overflow_that_a_scaler_handles_is_no_alarm(fused):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1)
+    with nncdbg.torch.watch(model, optimizer, on_nan="raise") as report:
+        scaled(model, optimizer, scaler, [torch.full((2, 2), 100.0)] * 12)
+    assert report.ok
+    assert report.skipped_by_scaler >= fused
+
+
+def test_loss_of_nan_is_an_alarm_although_the_scaler_skips_the_update():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    bad = torch.tensor([[float("nan"), 1.0]])
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        scaled(model, optimizer, scaler, [torch.ones(1, 2), bad])
+    assert [step.where for step in report.bad_steps] == ["loss"]
+
+
+def test_accumulated_gradient_names_the_part_that_is_bad(training):
+    model, optimizer = training
+    loss_of = RootOfError()
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        for part in range(4):
+            output = model(torch.randn(8, 3))
+            target = output.detach() if part == 2 else torch.randn(8, 1)
+            loss_of(output, target).backward()
+        optimizer.step()
+    assert report.origin.site.node == "SqrtBackward0"
+    text = report.bad_steps[0].recorded.program.text()
+    assert "@backward.2" in text
+    assert "@backward.3" not in text
+
+
+def test_step_that_raises_is_forgotten(training):
+    model, optimizer = training
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        with pytest.raises(RuntimeError):
+            model(torch.randn(8, 5))
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step(lambda: 1 / 0)
+        output = model(torch.randn(8, 3))
+        RootOfError()(output, output.detach()).backward()
+        optimizer.step()
+    assert report.origin.site.node == "SqrtBackward0"
+
+
+def test_watch_ends_without_a_trace(training):
+    model, optimizer = training
+    before = torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.Function.__dict__["apply"]
+    run(model, optimizer, bad=None)
+    after = torch.nn.Module.__call__, torch.autograd.backward, torch.autograd.Function.__dict__["apply"]
+    assert before == after
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tier": "hooks"}, "there is no tier 'hooks': use guard"),
+        ({"on_nan": "rise"}, "there is no on_nan 'rise': use raise, report, skip, stop"),
+    ],
+)
+def test_unknown_option_names_what_exists(training, options, message):
+    with pytest.raises(UsageError, match=message):
+        run(*training, **options)
+
+
+def test_watch_inside_of_a_watch_is_refused(training):
+    with nncdbg.torch.watch(*training), pytest.raises(UsageError, match="a watch is active already"):
+        run(*training)
+
+
+def test_step_function_without_a_watch_is_the_function():
+    assert nncdbg.torch.step(lambda x: x + 1)(2) == 3
