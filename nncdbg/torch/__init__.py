@@ -20,7 +20,7 @@ from nncdbg.torch.installation import check_torch
 check_torch()
 
 from nncdbg.torch.guard import step  # noqa: E402
-from nncdbg.torch.step import RecordedStep, record  # noqa: E402
+from nncdbg.torch.recorded_step import RecordedStep, record  # noqa: E402
 
 _IN_WATCH = {
     "watch": "nncdbg.nan_watch.training.watching",

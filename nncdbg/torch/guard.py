@@ -18,9 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node
 from nncdbg.torch.finiteness import not_finite, suspicious
+from nncdbg.torch.recorded_step import Models, Optimizers, RecordedStep, listed_optimizers, named_models
 from nncdbg.torch.recording import Lines, user_lines
 from nncdbg.torch.second_run import StepFunction, UpdateReached, owners_of, record_again
-from nncdbg.torch.step import Models, Optimizers, RecordedStep, listed_optimizers, named_models
 from nncdbg.torch.step_calls import StepCalls, backward
 from nncdbg.torch.step_state import BufferState, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in

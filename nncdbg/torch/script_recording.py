@@ -23,8 +23,8 @@ from torch.optim.optimizer import (
 )
 
 from nncdbg.engine.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
+from nncdbg.torch.recorded_step import RecordedStep, record
 from nncdbg.torch.script import run_script
-from nncdbg.torch.step import RecordedStep, record
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from torch.testing._internal.common_optimizers import (  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.torch.program import program_of  # noqa: E402
+from nncdbg.torch.recorded_step import named_tensors  # noqa: E402
 from nncdbg.torch.recording import Recorder  # noqa: E402
-from nncdbg.torch.step import named_tensors  # noqa: E402
 
 pytestmark = pytest.mark.conformance_torch
 

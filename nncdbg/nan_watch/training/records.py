@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nncdbg.torch.guard import GuardTrip
-    from nncdbg.torch.step import RecordedStep
+    from nncdbg.torch.recorded_step import RecordedStep
 
 _MOST = 3
 """The most tensors that a sentence names."""

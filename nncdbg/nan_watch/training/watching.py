@@ -12,7 +12,7 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.nan_watch.call import watch as watch_program
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
 from nncdbg.torch.guard import Guard, GuardTrip
-from nncdbg.torch.step import Models, Optimizers
+from nncdbg.torch.recorded_step import Models, Optimizers
 
 TIERS = ("guard",)
 REACTIONS = ("raise", "report", "skip", "stop")
