@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.sightings import Sighting
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import StoppedRun
 from nncdbg.engine.execution.findings import NUMERIC
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
+from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.training import judge_loop
 from nncdbg.nan_watch.records import FindingSite, FindingUse, Operand, Report, WatchFinding
@@ -94,7 +95,7 @@ def _tell(
     max_findings: int,
 ) -> None:
     """Fill in the findings: those that trip, then those with effect on an output, then the others."""
-    ordered = sorted(sightings, key=lambda each: (each.tick, each.number))
+    ordered = sorted(_with_content(sightings), key=lambda each: (each.tick, each.number))
     findings = [_finding(each, gates, debugger) for each in ordered] + measured
     findings.sort(key=lambda each: (not each.trips, not each.reaches_output))
     first = next((index for index, each in enumerate(findings) if each.trips), None)
@@ -106,6 +107,18 @@ def _tell(
         report.counts[finding.role] += 1
     report.findings = findings
     report.limit(max_findings)
+
+
+def _with_content(sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Return the sightings without those of memory that was only allocated and had no effect."""
+    allocated = {each.number for each in sightings if each.born and _allocates(each.statement)}
+    return [
+        each for each in sightings if each.reaches_output or not (each.roots or {each.number}) <= allocated
+    ]
+
+
+def _allocates(statement: Statement) -> bool:
+    return statement.pc != ENTRANCE and allocates_only(statement.code.nodes[statement.pc].op)
 
 
 def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFinding:

@@ -71,6 +71,7 @@ ONE_SHOT = {
         ["{model}", "--strict", "--runs", "2"],
     ],
     "diff": [["{model}", "{model}"], ["{model}", "{model}", "--json"], ["{model}", "{text}"]],
+    "record": [["{model}"], [hostile("train.py")], ["{model}", "--step", hostile("1")]],
     "reduce": [["{model}", "-o", "reduced"], ["{model}", "--json", "-o", "again"]],
     "bisect": [["{model}"], ["{model}", "--json"]],
     "print": [["{model}"], ["{model}", "--flat"]],
