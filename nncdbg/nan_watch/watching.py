@@ -110,7 +110,7 @@ def _tell(
 
 
 def _with_content(sightings: Sequence[Sighting]) -> list[Sighting]:
-    """Return the sightings without those of memory that was only allocated and had no effect."""
+    """Return the findings without those of memory that was only allocated and had no effect."""
     allocated = {each.number for each in sightings if each.born and _allocates(each.statement)}
     return [
         each for each in sightings if each.reaches_output or not (each.roots or {each.number}) <= allocated
