@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.errors import StoppedRun
 from nncdbg.engine.execution.findings import NUMERIC
 from nncdbg.engine.execution.linking import Allocation
@@ -118,7 +118,9 @@ def _with_content(sightings: Sequence[Sighting]) -> list[Sighting]:
 
 
 def _allocates(statement: Statement) -> bool:
-    return statement.pc != ENTRANCE and allocates_only(statement.code.nodes[statement.pc].op)
+    """Return whether it is an allocation, rather than another statement or an end of the block."""
+    nodes = statement.code.nodes
+    return 0 <= statement.pc < len(nodes) and allocates_only(nodes[statement.pc].op)
 
 
 def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFinding:
