@@ -121,7 +121,7 @@ class Guard:
             self._running = None
 
     def leave_process(self) -> None:
-        """Watch no more: this process is a fork, such as a worker of a DataLoader."""
+        """Stop watching: this process is a fork, such as a worker of a DataLoader."""
         self._tape.end()
 
     # -- before the update -----------------------------------------------------------------

@@ -284,13 +284,8 @@ class Recorder(DispatchMode):  # type: ignore[misc]
 
     def _read(self, tensor: Any, event: Event) -> Key | None:
         """Return the memory of an operand; an unknown one is an input."""
-        if tensor.layout is not _STRIDED or tensor.dtype not in DTYPES:
-            event.opaque = event.opaque or _unsupported(tensor, event)
-            return None
-        try:
-            key = key_of(tensor)
-        except RuntimeError:  # A nested tensor, or a lazy module's parameter.
-            event.opaque = event.opaque or _unsupported(tensor, event)
+        key = _supported_key(tensor, event)
+        if key is None:
             return None
         number = key[0]
         if number in self._seen:
@@ -313,13 +308,8 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             self._storages[number] = weak_storage(tensor)
 
     def _made(self, tensor: Any, event: Event) -> Key | None:
-        if tensor.layout is not _STRIDED or tensor.dtype not in DTYPES:
-            event.opaque = event.opaque or _unsupported(tensor, event)
-            return None
-        try:
-            key = key_of(tensor)
-        except RuntimeError:  # A nested tensor, or a lazy module's parameter.
-            event.opaque = event.opaque or _unsupported(tensor, event)
+        key = _supported_key(tensor, event)
+        if key is None:
             return None
         number = key[0]
         if number not in self._seen:
@@ -425,6 +415,17 @@ def _written(found: Signature, args: Sequence[Any], keywords: Mapping[str, Any])
             value = args[index] if index < len(args) else keywords.get(argument.name)
             tensors.extend(each for each in flat_results(value) if each is not None)
     return tensors
+
+
+def _supported_key(tensor: Any, event: Event) -> Key | None:
+    """Return the memory of a tensor; None, with the event made opaque, if a program cannot hold it."""
+    if tensor.layout is _STRIDED and tensor.dtype in DTYPES:
+        try:
+            return key_of(tensor)
+        except RuntimeError:
+            pass  # A nested tensor, or a lazy module's parameter, has no memory of its own.
+    event.opaque = event.opaque or _unsupported(tensor, event)
+    return None
 
 
 def _unsupported(tensor: Any, event: Event) -> str:

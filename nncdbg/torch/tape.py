@@ -68,7 +68,7 @@ class Tape(DispatchMode):  # type: ignore[misc]
         self._enter()
 
     def end(self) -> None:
-        """Forget all calls and keep no more."""
+        """Forget all calls and stop keeping them."""
         self._leave()
         self._paused = 1
         self.clear()

@@ -25,7 +25,7 @@ def row(op: str, *inputs: Any, **attributes: Any) -> Row:
 
 BLOCK = block_of(16)
 PADDED = -(-20 // BLOCK) * BLOCK
-"""20 channels, padded to whole blocks: onnxruntime accepts no more."""
+"""20 channels, padded to whole blocks: onnxruntime refuses further padding."""
 SMALL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
 ROWS = [
     row("ReorderInput", f(2, BLOCK, 5, 6)),
