@@ -302,16 +302,16 @@ def _scan(signed: Any, unsigned: Any, values: Any, kind: Any, limits: Any, scale
 
 
 @_jit(nogil=True)
-def all_finite(infinite: Any, address: Any, count: Any) -> Any:
-    """Return 1 if all floats at `address` have a `_magnitude` below `infinite`, else 0."""
-    unsigned = carray(_pointer(infinite, address), (count,))
+def all_below(limit: Any, address: Any, count: Any) -> Any:
+    """Return 1 if all floats at `address` have a `_magnitude` below `limit`, else 0."""
+    unsigned = carray(_pointer(limit, address), (count,))
     for start in range(0, count, _LONG_BLOCK):
         block = unsigned[start : start + _LONG_BLOCK]
-        most = _like(infinite, 0)
+        most = _like(limit, 0)
         for i in range(block.size):
             magnitude = _magnitude(block[i])
             most = magnitude if magnitude > most else most
-        if most >= infinite:
+        if most >= limit:
             return 0
     return 1
 
@@ -543,18 +543,21 @@ def build(name: str) -> Kernel:
     function.compile(signature)
     # The entry point bypasses the dispatcher, which inspects argument types.
     entry = function.overloads[signature].entry_point
-    finite = _finite_kernel(name) if function is floats else None
-    return Kernel(entry, leading, exact=function is integers, all_finite=finite)
+    finite, squares = _limit_kernels(name) if function is floats else (None, None)
+    return Kernel(entry, leading, exact=function is integers, all_finite=finite, squares_finite=squares)
 
 
-def _finite_kernel(name: str) -> Callable[[int, int], bool]:
-    """Return `all_finite` of one dtype, as a function of address and count."""
+def _limit_kernels(name: str) -> tuple[Callable[[int, int], bool], Callable[[int, int], bool]]:
+    """Return `all_finite` and `squares_finite` of one dtype, as functions of address and count."""
     limits = ml_dtypes.finfo(dtypes.NUMPY[name])
     word = getattr(types, f"uint{limits.bits}")
     signature = (word, types.intp, types.intp)
-    all_finite.compile(signature)
-    exponent = ((1 << (limits.bits - 1 - limits.nmant)) - 1) << limits.nmant
-    return partial(all_finite.overloads[signature].entry_point, exponent << 1)
+    all_below.compile(signature)
+    below = all_below.overloads[signature].entry_point
+    infinite = (1 << (limits.bits - 1 - limits.nmant)) - 1
+    # The exponent of the square root of the first power of two that is not finite.
+    root = infinite // 2 + (infinite + 1) // 4
+    return partial(below, infinite << limits.nmant + 1), partial(below, root << limits.nmant + 1)
 
 
 @_jit()

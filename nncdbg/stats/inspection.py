@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
+from nncdbg.stats.kernel import Kernel
 from nncdbg.stats.plain import summarize_plain
 from nncdbg.stats.preparation import kernel_of, looked_at
 from nncdbg.stats.summary import Summary
@@ -73,6 +74,33 @@ class Inspectors(dict[np.dtype[Any], "Inspector | None"]):
         if compiled is not None:
             self[dtype] = compiled
         return compiled
+
+
+class FiniteTests(dict[Any, "Callable[[int, int], bool] | None"]):
+    """By dtype, a function from address and count to whether no element is NaN or infinite.
+
+    None until it is compiled.
+    """
+
+    def __missing__(self, dtype: Any) -> Callable[[int, int], bool] | None:
+        name = dtypes.name_of(dtype)
+        kernel = kernel_of(name)
+        if kernel is None:
+            return None
+        test = kernel.all_finite
+        if test is None:
+            # One-byte floats have no faster test than the inspection.
+            test = partial(_shows_finite, kernel) if name in dtypes.FLOATS else _always_finite
+        self[dtype] = test
+        return test
+
+
+def _always_finite(address: int, count: int) -> bool:
+    return True
+
+
+def _shows_finite(kernel: Kernel, address: int, count: int) -> bool:
+    return not kernel.entry(*kernel.leading, address, count, 0, 0) & int(Flag.NAN | Flag.INF)
 
 
 def inspect_plain(

@@ -19,3 +19,5 @@ class Kernel:
     exact: bool
     all_finite: Callable[[int, int], bool] | None = None
     """``all_finite(address, count)``: whether there is no NaN or Inf; for floats of 16 bits and more."""
+    squares_finite: Callable[[int, int], bool] | None = None
+    """As `all_finite`, for the square of each element."""

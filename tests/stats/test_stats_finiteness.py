@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from nncdbg.engine import dtypes
 from nncdbg.stats import prepare
 from nncdbg.stats.finiteness import is_finite
+from nncdbg.stats.preparation import kernel_of
 
 FLOATS = sorted(dtypes.FLOATS | dtypes.COMPLEX)
 
@@ -38,6 +40,30 @@ def test_the_largest_numbers_are_finite(size: int) -> None:
     for dtype in (np.float16, np.float32, np.float64):
         assert is_finite(np.full(size, np.finfo(dtype).max, dtype))
         assert is_finite(np.full(size, np.finfo(dtype).smallest_subnormal, dtype))
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("name", ["f16", "bf16", "f32", "f64"])
+def test_squares_that_overflow_are_found(name: str) -> None:
+    dtype = dtypes.NUMPY[name]
+    kernel = kernel_of(name)
+    assert kernel is not None
+    assert kernel.squares_finite is not None
+    root = float(2 ** ((ml_dtypes.finfo(dtype).maxexp) // 2))
+    for number, finite in (
+        (0.0, True),
+        (root / 2, True),
+        (-root / 2, True),
+        (root, False),
+        (-root, False),
+        (np.inf, False),
+        (np.nan, False),
+    ):
+        array = np.ones(5000, dtype)
+        array[4999] = number
+        with np.errstate(over="ignore"):
+            assert bool(np.isfinite(array[4999] * array[4999])) == finite
+        assert bool(kernel.squares_finite(array.ctypes.data, array.size)) == finite
 
 
 @settings(max_examples=60, deadline=None)

@@ -48,6 +48,8 @@ class Kernels:
 
     run: Execute
     into: Execute | None = None
+    views: bool = False
+    """True if all results hold only elements of an operand, unchanged, so no NaN originates in them."""
 
 
 class Backend(Protocol):
@@ -58,6 +60,8 @@ class Backend(Protocol):
     """True if values are NumPy arrays; else allocators of host memory cannot hold them."""
     runs_op_kernels: bool
     """True if statements run the kernels of the ops' declarations, which are Python functions."""
+    unchecked: str
+    """What is true instead where memory cannot be checked; "" if there is nothing to say."""
 
     def bind(self, call: Call) -> Kernels:
         """Return the kernel of a statement.  Never raises: if there is no kernel, `run` raises."""
@@ -68,12 +72,11 @@ class Backend(Protocol):
     def to_host(self, value: Any) -> Any:
         """Convert a value to a NumPy array, waiting if necessary; non-tensors are returned unchanged."""
 
-    def memory(self, value: Any) -> tuple[int, int, int] | None:
-        """Return address, number of elements and owner of a value; None if it is not in host memory.
+    def memory(self, value: Any) -> tuple[int, int] | None:
+        """Return address and number of elements of a tensor of the backend in host memory, otherwise None.
 
-        The address is 0 if the elements do not fill one block of memory.  While a value lives, the
-        others of its owner, a number, are views of the same memory.  Only called for backends that are not
-        `on_host`.
+        The address is 0 if the elements do not fill one block of memory.  Only called for backends that are
+        not `on_host`.
         """
 
     def summarize(self, value: Any, row: Any) -> None:
@@ -87,6 +90,7 @@ class HostBackend:
     """The conversions of a backend with NumPy arrays as values."""
 
     on_host = True
+    unchecked = ""
 
     def to_device(self, array: Any) -> Any:
         return array
@@ -94,7 +98,7 @@ class HostBackend:
     def to_host(self, value: Any) -> Any:
         return value
 
-    def memory(self, value: Any) -> tuple[int, int, int] | None:
+    def memory(self, value: Any) -> tuple[int, int] | None:
         raise AssertionError("memory() is only for backends with device memory")
 
     def summarize(self, value: Any, row: Any) -> None:

@@ -38,6 +38,7 @@ class CuPy:
     name = "cupy"
     on_host = False
     runs_op_kernels = True
+    unchecked = ""
 
     def __init__(self) -> None:
         self.xp: Any = _library()
@@ -56,7 +57,7 @@ class CuPy:
             return [self.to_host(item) for item in value]
         return value.get() if isinstance(value, self.xp.ndarray) else value
 
-    def memory(self, value: Any) -> tuple[int, int, int] | None:
+    def memory(self, value: Any) -> tuple[int, int] | None:
         return None
 
     def summarize(self, value: Any, row: Any) -> None:

@@ -1,5 +1,7 @@
 """PyTorch's operators on its tensors: statements of the domains ``aten``, ``prims`` and ``torch``.
 
+Statements of ONNX that one function of torch computes run too (`torch_onnx.py`).
+
 Values are `torch.Tensor`s.  A CPU tensor and its NumPy array share memory; tensors on a device stay there.
 No operator writes to an operand: it gets a copy, with the same strides, of what it writes to.
 """
@@ -24,6 +26,9 @@ class Torch:
     name = "torch"
     on_host = False
     runs_op_kernels = False
+    unchecked = (
+        "memory is not checked, but `empty` gives NaN: a float that is read before a write shows as NaN"
+    )
 
     def __init__(self) -> None:
         _check_installed()
@@ -36,12 +41,17 @@ class Torch:
         if call.node.op.startswith("nncdbg."):
             return self._on_host(call)
         if not is_torch(call.node.op):
+            from nncdbg.engine.backends.torch_onnx import onnx_call
+
+            run = onnx_call(call, self.to_device)
+            if run is not None:
+                return Kernels(run)
             fact = f"{call.node.op} has no kernel on torch: it is not an operator of PyTorch"
             return refusal(fact, lambda: way_past(call.node, "use --fallback to run it on NumPy"))
         try:
-            from nncdbg.engine.backends.torch_calls import operator_call
+            from nncdbg.engine.backends.torch_calls import gives_views, operator_call
 
-            return Kernels(operator_call(call, self.to_device))
+            return Kernels(operator_call(call, self.to_device), views=gives_views(call))
         except NncdbgError as error:
             return refusal(error.message, error.hint)
 

@@ -37,12 +37,13 @@ class Tolerance:
     Fields that are None follow from the dtypes; such an `atol` is scaled by the largest element of the
     tensor and by the length of the op's sums (see `excess`).  With `ulp` alone, `rtol` and `atol` are 0.
     Integers, bools and strings agree if they are equal.  NaN agrees with NaN, and an infinity with
-    itself.
+    itself.  `coarse` is a dtype in which a side computes, although its values may have another.
     """
 
     rtol: float | None = None
     atol: float | None = None
     ulp: int | None = None
+    coarse: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("rtol", "atol", "ulp"):
@@ -62,7 +63,8 @@ class Tolerance:
             return 0.0, 0.0
         if self.ulp is not None and self.rtol is None and self.atol is None:
             return 0.0, 0.0
-        known = [DEFAULTS.get(name, _COARSE) for name in names]
+        computed = names if self.coarse is None else [*names, self.coarse]
+        known = [DEFAULTS.get(name, _COARSE) for name in computed]
         rtol, atol = max(pair[0] for pair in known), max(pair[1] for pair in known)
         return rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding; `kind` is one of `KINDS`, `detail` describes it.
+    """A finding; `kind` is `HOST_READ` or one of `KINDS`, `detail` describes it.
 
     `output` is the index of the affected output, None for an input.  `binding` is the statement that has
     just run, or that is about to make an invalid read; `other` is the statement to blame if it is another
@@ -38,6 +38,9 @@ class Finding:
 Report: TypeAlias = Callable[[Finding], None]
 
 KINDS = ("nan", "inf", "overflow", "uninitialized", "integer", "guard", "micro")
+
+HOST_READ = "host read"
+"""The kind of a host read of another number than the recorded one.  It is reported, and never stops."""
 
 NUMERIC = frozenset({"nan", "inf", "integer"})
 """The numeric kinds: such a finding matters if it has an effect on an output."""

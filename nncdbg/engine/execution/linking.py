@@ -45,6 +45,8 @@ class Binding(Statement):
     outputs: int
     several: bool
     """True if the statement's target is a slice of slots, so the kernel must return a sequence."""
+    views: bool
+    """True if all results hold only elements of an operand, unchanged."""
 
 
 class Allocation:
@@ -105,6 +107,7 @@ class Instrument(IntEnum):
 
     FINDINGS = auto()
     """Logs the statistics of results, and reports findings in them, if the allocator does not."""
+    HOST_READS = auto()
     INTEGER_CHECKS = auto()
     OVERFLOW_CHECKS = auto()
     MICRO_CHECK = auto()
@@ -196,4 +199,5 @@ class Linker:
             kernels.into,
             len(node.outputs),
             call.several,
+            kernels.views,
         )

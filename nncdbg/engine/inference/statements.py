@@ -80,7 +80,8 @@ def _tensor_errors(node: Node, found: Schema, types: Types) -> Iterator[GraphErr
 def _count_errors(node: Node, found: Schema) -> Iterator[GraphError]:
     """Yield errors for counts of operands and outputs that do not match the schema."""
     needed = sum(1 for parameter in found.inputs if not parameter.optional and not parameter.variadic)
-    most, variadic = len(found.inputs), bool(found.inputs) and found.inputs[-1].variadic
+    most = len(found.inputs) + found.marked(node.attributes)
+    variadic = bool(found.inputs) and found.inputs[-1].variadic
     if len(node.inputs) < needed or (len(node.inputs) > most and not variadic):
         formal = ", ".join(parameter.name for parameter in found.inputs) or "none"
         yield GraphError(

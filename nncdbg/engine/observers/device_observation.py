@@ -7,7 +7,8 @@ stop the program at the statement that made it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -17,12 +18,9 @@ from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.statistics_log import CAPACITY, COLUMNS, MASK, ROW_BYTES, StatisticsLog
 from nncdbg.engine.observers.observation import Observer
-from nncdbg.stats.inspection import Flag
+from nncdbg.stats.inspection import FiniteTests, Flag
 
 NAN_COLUMN, INF_COLUMNS = 4, slice(5, 7)
-
-_FEW = 256
-"""Elements up to which an inspection costs less than a search for an earlier one."""
 
 
 class DeviceStatisticsLog(StatisticsLog):
@@ -54,19 +52,12 @@ class DeviceStatisticsLog(StatisticsLog):
             self.written.clear()
 
 
-class _Inspected(NamedTuple):
-    """An inspected result; while it lives, its memory is unchanged, because kernels write to no operand."""
-
-    result: ref[Any]
-    address: int
-    elements: int
-    dtype: Any
-    position: int
-    flags: int
-
-
 class DeviceObserver(Observer):
-    """An observer that reads results in host memory, and keeps other statistics on the device."""
+    """An observer that reads results in host memory, and keeps other statistics on the device.
+
+    Results that hold only elements of an operand are not inspected: no NaN originates in them, and their
+    statistics are computed when they are read.
+    """
 
     def __init__(self, backend: Backend, report: Report, log: DeviceStatisticsLog | None) -> None:
         super().__init__(report, log)
@@ -74,8 +65,11 @@ class DeviceObserver(Observer):
         self._device_log = log
         self._row: Any = None
         """Destination of the statistics of a result without a log, on the device."""
-        self._latest: dict[int, _Inspected] = {}
-        """The latest inspected result of each owner of memory."""
+        self._finite_tests = FiniteTests()
+        self._flags_of = self._checked if log is None else self._logging(log)
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        return execute if binding.views else super().wrap(binding, execute)
 
     def _observing(self, binding: Binding, execute: Execute) -> Execute:
         inspect = self._inspect
@@ -88,51 +82,45 @@ class DeviceObserver(Observer):
         return observed
 
     def _inspect(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
-        if isinstance(result, (np.ndarray, np.generic)) or not hasattr(result, "dtype"):
+        place = self._backend.memory(result)
+        if place is not None:
+            flags = self._flags_of(result, *place)
+            if flags & self.watched:
+                self._report(binding, inputs, index, result, flags)
+        elif isinstance(result, (np.ndarray, np.generic)) or not hasattr(result, "dtype"):
             if self._device_log is not None:
                 self._device_log.written.discard(self._device_log.positions.written & MASK)
             super()._inspect(binding, inputs, index, result)
-            return
-        memory = self._backend.memory(result)
-        if memory is None:
+        else:
             self._inspect_on_device(binding, inputs, index, result)
-            return
-        flags = self._inspect_in_place(result, *memory)
-        if flags & self.watched:
-            self._report(binding, inputs, index, result, flags)
 
-    def _inspect_in_place(self, result: Any, address: int, count: int, owner: int) -> int:
-        """Log the statistics of a result in host memory, and return its flags."""
-        log, position, row = self._device_log, -1, 0
-        if log is not None:
-            position = log.positions.take()
-            number = position & MASK
-            log.results[number] = ref(result)
-            log.written.discard(number)
-            row = log.address + number * ROW_BYTES
+    def _checked(self, result: Any, address: int, count: int) -> int:
+        """Return the flags of a result in host memory."""
+        is_finite = self._finite_tests[result.dtype]
+        if is_finite is None or not address:
+            return self._inspect_plainly(self._backend.to_host(result), -1)
+        if is_finite(address, count):
+            return 0
         compiled = self._inspectors[result.dtype]
-        if compiled is None or not address:
-            return self._inspect_plainly(self._backend.to_host(result), position & MASK)
-        if count <= _FEW:
-            return compiled(address, count, 0, row)
-        latest = self._latest.get(owner)
-        if latest is not None and latest[1:4] == (address, count, result.dtype) and self._holds(latest):
-            if log is not None:
-                log.rows[position & MASK] = log.rows[latest.position & MASK]
-            return latest.flags
-        flags = compiled(address, count, 0, row)
-        if len(self._latest) > CAPACITY:
-            self._latest.clear()
-        self._latest[owner] = _Inspected(ref(result), address, count, result.dtype, position, flags)
-        return flags
+        assert compiled is not None, "a finite test is compiled with its inspector"
+        return compiled(address, count, 0, 0)
 
-    def _holds(self, latest: _Inspected) -> bool:
-        """Return whether an inspected result still lives, and its row is still in the log."""
-        log = self._device_log
-        # The newest position, already taken, is that of the result which is inspected now.
-        return latest.result() is not None and (
-            log is None or log.positions.written - latest.position <= CAPACITY
-        )
+    def _logging(self, log: DeviceStatisticsLog) -> Callable[[Any, int, int], int]:
+        """Return a function that logs the statistics of a result in host memory, and returns its flags."""
+        take, results, rows, written = log.positions.take, log.results, log.address, log.written
+        inspectors = self._inspectors
+
+        def logged(result: Any, address: int, count: int) -> int:
+            number = take() & MASK
+            results[number] = ref(result)
+            if written:
+                written.discard(number)
+            compiled = inspectors[result.dtype]
+            if compiled is None or not address:
+                return self._inspect_plainly(self._backend.to_host(result), number)
+            return compiled(address, count, 0, rows + number * ROW_BYTES)
+
+        return logged
 
     def _inspect_on_device(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
         log = self._device_log

@@ -91,6 +91,10 @@ class Facts:
     """The op reduces over `axes`, an attribute or operand 1."""
     saturates: bool = False
     """Out-of-range values saturate to the nearest value in range."""
+    keeps_finite: bool = False
+    """Finite operands give finite results."""
+    host_read: bool = False
+    """A program on the host read the operand, one number; the attribute `value` is the recorded number."""
     screens: bool = False
     """The op tests gradients for NaN and Inf, so that the optimizer's step is skipped if there are any."""
     rectifies: bool = False

@@ -60,6 +60,13 @@ class Schema:
     deprecated: bool = False
     function: bool = False
     """True if ONNX defines the op by a function body."""
+    operand_mark: str = ""
+    """The text of an attribute or its item that is an operand after the others; "" if there is none."""
+
+    def marked(self, given: Mapping[str, Any]) -> int:
+        """Return the number of operands that these attributes ask for."""
+        items = (value if isinstance(value, tuple) else (value,) for value in given.values())
+        return sum(each.count(self.operand_mark) for each in items) if self.operand_mark else 0
 
 
 REQUIRED = object()
@@ -247,6 +254,8 @@ def attribute_errors(found: Schema, version: int, given: Mapping[str, Any]) -> I
             message = f"{found.name} has no attribute {key!r} in opset {version}"
             hint = f"use these attributes: {known}"
             yield GraphError(message, hint=hint, attribute=key, code="attribute")
+        elif isinstance(value, str) and value == found.operand_mark != "":
+            continue
         elif (wrong := _wrong_kind(value, found.kinds.get(key, ""))) is not None:
             message = f"{found.name}: the attribute {key!r} is {_said(value)}, not {wrong}"
             yield GraphError(message, attribute=key, code="attribute")

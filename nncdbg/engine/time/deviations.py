@@ -27,7 +27,7 @@ class Edit:
     at: Statement
     """The statement that was next."""
     late: tuple[Statement, ...] = ()
-    """Decisions (`if`, `while`, `break`) that already used one of the changed values, outermost first."""
+    """Decisions (`if`, `while`, `break`, host reads) that already used a changed value, outermost first."""
     kept: tuple[str, ...] = ()
     """Values that depend on the edited one but keep the content set by an earlier edit."""
 

@@ -26,6 +26,7 @@ from nncdbg.engine.memory.shared_pages import note_change, writable_copy
 from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch
+from nncdbg.engine.values.host_reads import changed_read, is_host_read
 from nncdbg.engine.values.values import Values
 
 Recall: TypeAlias = "Callable[[int, int], Any]"
@@ -201,8 +202,10 @@ def _decided(machine: Machine, level: int, dirty: set[int]) -> Iterator[Statemen
     """Yield the decisions of one frame that were taken with a value that is `dirty` now."""
     frame = machine.frames[level]
     for pc in range(min(frame.pc, len(frame.code.nodes))):
-        if frame.code.nodes[pc].op == "break" and frame.code.operands[pc][0] in dirty:
-            yield Statement(frame.code, pc)
+        statement, operands = Statement(frame.code, pc), frame.code.operands[pc]
+        decides = frame.code.nodes[pc].op == "break" or is_host_read(statement)
+        if decides and operands[0] in dirty:
+            yield statement
     # The first operand of `if` is its condition, that of `while` the number of iterations.
     inside = level + 1 < len(machine.frames) and frame.pc < len(frame.code.nodes)
     if (
@@ -221,10 +224,23 @@ def late_decisions(scope: Values) -> list[str]:
     edit, found = edits[-1], []
     for statement in edit.late:
         op, line = statement.code.nodes[statement.pc].op, scope.line(statement.code, statement.pc)
+        if is_host_read(statement):
+            sentence = _read_again(scope, statement)
+            found += [f"line {line}: {sentence}"] if sentence is not None else []
+            continue
         used = f"line {line}: `{op}` has already used %{edit.name}, and keeps its decision"
         found.append(f"{used} (to change it, step back to line {line} first)")
     found += [f"%{name} depends on %{edit.name}, and keeps the value that was set" for name in edit.kept]
     return found
+
+
+def _read_again(scope: Values, statement: Statement) -> str | None:
+    """Return the sentence about a host read before the present statement, if its number changed."""
+    code, pc = statement.code, statement.pc
+    frame = next(each for each in reversed(scope.machine.frames) if each.code is code)
+    content = frame.code.results_of(pc, frame.slots)[0]
+    known = content is not UNSET and content is not EVICTED
+    return changed_read(statement, scope.to_host(content)) if known else None
 
 
 def _entering(machine: Machine, level: int, dirty: set[int], store: Store, keeps: Keeps) -> set[int]:

@@ -15,6 +15,8 @@ from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp, UsageError
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
+from nncdbg.engine.ops.aten.internals import out_form  # noqa: E402
+from nncdbg.engine.ops.aten.signatures import signature  # noqa: E402
 
 FLOATS = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16"]
 PLAIN = ["float16", "float32", "float64", "int8", "int16", "int32", "int64"]
@@ -246,6 +248,47 @@ def test_written_copy_has_the_strides_of_the_operand():
     assert result.tolist() == [1, 2, 3, 4], "the memory is in the order of %x"
 
 
+REPLACED: dict[str, dict[str, float]] = {
+    "aten.add_.Tensor": {"alpha": 3},
+    "aten.mul_.Tensor": {},
+    "aten.addcdiv_.default": {"value": -0.375},
+    "aten.addcmul_.default": {"value": 0.625},
+    "aten.lerp_.Scalar": {"weight": 0.125},
+    "aten.sqrt_.default": {},
+    "aten.sub_.Tensor": {"alpha": 1},
+}
+STRIDED = (lambda each: each, lambda each: each.t(), lambda each: each[:, ::2], lambda each: each[:1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("op", REPLACED)
+def test_writes_give_the_bits_of_the_operator_in_place(op, dtype):
+    found, attributes = signature(op), "".join(f", {key}={value}" for key, value in REPLACED[op].items())
+    assert found is not None
+    assert out_form(found.overload) is not None
+    torch.manual_seed(0)
+    for view in STRIDED:
+        written = view(torch.rand(33, 20).to(dtype))
+        row, other = torch.randn(written.shape[-1]), view(torch.rand(33, 20) + 0.5)
+        other = other.to(dtype) if "lerp" in op else other
+        others = [other, row.expand(written.shape)][: len(found.tensor_arguments) - 1]
+        names = [f"o{index}" for index in range(len(others))]
+        (result,) = statement(
+            f"%y = {op}({', '.join(['%w', *(f'%{name}' for name in names)])}{attributes})",
+            "%y",
+            w=host_array(written),
+            **dict(zip(names, map(host_array, others), strict=True)),
+        )
+        expected = torch.empty_strided(written.shape, written.stride(), dtype=dtype).copy_(written)
+        found.overload(expected, *others, **REPLACED[op])
+        assert result.tobytes() == host_array(expected).tobytes()
+
+
+def test_write_that_broadcasts_to_another_shape_is_refused():
+    with pytest.raises(RunError, match=r"doesn't match the broadcast shape"):
+        statement("%y = aten.add_.Tensor(%x, %z)", "%y", x=X, z=np.zeros((3, 2, 2), np.float32))
+
+
 def test_part_is_written_to_a_copy():
     line = "%y = torch.write(%x, %z, size=[2], stride=[2], offset=1)"
     result, given = statement(line, "%y, %x", x=X, z=np.array([8, 9], np.float32))
@@ -270,7 +313,11 @@ def test_host_read_gives_the_number_of_the_tensor():
             "nncdbg ops aten",
         ),
         ("%y = aten.add.Nothing(%x)", "aten.add.Nothing is not an operator of torch", "nncdbg ops aten"),
-        ("%y = Relu(%x)", "Relu has no kernel on torch: it is not an operator of PyTorch", "--fallback"),
+        (
+            "%y = Hardmax(%x)",
+            "Hardmax has no kernel on torch: it is not an operator of PyTorch",
+            "--fallback",
+        ),
         ('%y = aten._to_copy.default(%x, dtype="f33")', 'dtype="f33" is not a ScalarType', ""),
         ('%y = aten._to_copy.default(%x, device="no such")', 'device="no such" is not a Device', ""),
     ],
@@ -331,16 +378,16 @@ def test_step_back_set_and_branch():
     assert debugger.outputs["y"].tolist() == [2, 4]
 
 
-def test_onnx_program_needs_the_fallback():
-    text = (
-        "#nncdbg 1\ngraph @main(%x) -> (%y) {\n  %h = Relu(%x)\n  %y = aten.exp.default(%h)\n  return %y\n}\n"
-    )
+def test_onnx_operator_without_a_counterpart_needs_the_fallback():
+    lines = ["  %h = Hardmax(%x)", "  %y = aten.exp.default(%h)", "  return %y"]
+    text = "\n".join(["graph @main(%x) -> (%y) {", *lines, "}"])
     refused = opened(text).run()
     assert isinstance(refused.error, UnsupportedOp)
     debugger = opened(text, fallback=True)
     assert debugger.run().reason == "end"
-    assert debugger.outputs["y"].tolist() == torch.exp(torch.from_numpy(X)).tolist()
-    assert [op for _, op in debugger.loaded.fallbacks] == ["Relu"]
+    largest = torch.nn.functional.one_hot(torch.from_numpy(X).argmax(-1), X.shape[-1])
+    assert debugger.outputs["y"].tolist() == torch.exp(largest.float()).tolist()
+    assert [op for _, op in debugger.loaded.fallbacks] == ["Hardmax"]
 
 
 def test_own_operators_of_the_debugger_run():

@@ -275,8 +275,9 @@ def test_number_of_elements_beyond_a_tolerance(
 
 def test_a_negative_tolerance_is_a_usage_error() -> None:
     for field in ("rtol", "atol", "ulp"):
+        negative: dict[str, Any] = {field: -1}
         with pytest.raises(UsageError, match=field):
-            Tolerance(**{field: -1})
+            Tolerance(**negative)
 
 
 # -- element types -------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import torch
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.graph import Attribute, Graph, Node, Program, TensorType, Type, Value, tensor_only
 from nncdbg.engine.ops.aten.internals import DispatchMode, decompositions, without_dispatch
+from nncdbg.engine.ops.aten.names import OPERAND
 from nncdbg.engine.ops.aten.rules import RULES
 from nncdbg.engine.ops.aten.signatures import (
     COUNT,
@@ -83,6 +84,10 @@ def _formula_text(
     Raises GraphError if the types do not fit the operator, UnsupportedOp if the function computes with
     what has no statement.
     """
+    if OPERAND in attributes.values() or any(
+        OPERAND in each for each in attributes.values() if isinstance(each, tuple)
+    ):
+        raise UnsupportedOp("a micro program needs the numbers among the arguments")
     operands = [None if known is None else _tensor_without_data(known) for known in types]
     positional, keywords = _arguments(found, attributes, operands)
     tracer = _Tracer(found.name, operands, _operand_names(found, attributes))
@@ -144,7 +149,7 @@ _NO_STATEMENTS = ("prim",)
 """Libraries whose operators ask a tensor for its device or sizes."""
 
 
-class _Tracer(DispatchMode):  # type: ignore[misc]
+class _Tracer(DispatchMode):
     """Collects the operators that run on tensors without data as statements."""
 
     def __init__(self, name: str, operands: Sequence[Any], names: Sequence[str]) -> None:

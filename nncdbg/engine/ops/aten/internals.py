@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 import torch
@@ -13,7 +17,18 @@ from nncdbg.engine.errors import UsageError
 OLDEST, NEWEST = (2, 10), (2, 14)
 """Versions of torch from `OLDEST` on, before `NEWEST`, have all names of this file."""
 
-DispatchMode: Any = TorchDispatchMode
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
+    """A dispatch mode without the wrapper that keeps the compiler out, which costs 6 us per operator.
+
+    The compiler does not compile frames while a dispatch mode is entered anyway.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
 OpOverload: Any = torch._ops.OpOverload
 without_dispatch: Any = torch._C._DisableTorchDispatch
 """Context manager: operators called inside skip all dispatch modes and tensor subclasses."""
@@ -36,10 +51,19 @@ innermost_mode: Callable[[], Any] = _get_current_dispatch_mode
 norms_of: Callable[..., list[Any]] = torch._foreach_norm
 """Returns the norm of each tensor of a list; a fused kernel on a GPU."""
 
+copy_each: Callable[..., None] = torch._foreach_copy_
+"""Writes each tensor of a second list to the tensor in a first one."""
+
 keeping_version: Any = torch.autograd._unsafe_preserve_version_counter
 """Context manager: writes to a tensor inside do not count as changes of what autograd saved."""
 
+module_call: Any = torch.nn.Module._call_impl.__code__
+"""The code that runs while a module is called; its local variable `self` is the module."""
+
 random_tag: Any = torch.Tag.nondeterministic_seeded
+
+reshaping_tag: Any = torch.Tag.inplace_view
+"""Operators that change the sizes, strides or memory of the tensor that they are given."""
 
 
 def check_version() -> None:
@@ -53,6 +77,9 @@ def check_version() -> None:
             hint="pip install 'torch>=2.10,<2.14'",
         )
 
+
+transformation: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+"""Returns the innermost transformation of `torch.func` that runs now, None outside of all."""
 
 is_wrapped: Callable[[Any], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 """Returns whether a tensor stands for a batch or a level of `torch.func`, and so has no memory of its own."""
@@ -77,6 +104,36 @@ def fast_call(overload: Any) -> Callable[..., Any]:
     return called
 
 
+@cache
+def out_form(overload: Any) -> Any:
+    """Return the form of an operator in place that writes to an argument `out` instead; None without one.
+
+    Both forms have a kernel of their own on the CPU: so torch generates them from one kernel, and they
+    give the same bits.  Other forms with `out` are made of the functional form.
+    """
+    name = overload._schema.name.removesuffix("_")
+    if name == overload._schema.name or not _has_kernel(overload):
+        return None
+    packet = getattr(getattr(torch.ops, overload.namespace), name.partition("::")[2], None)
+    wanted = [(each.name, str(each.real_type)) for each in overload._schema.arguments]
+    for other in packet.overloads() if packet is not None else ():
+        form = getattr(packet, other)
+        *arguments, last = form._schema.arguments
+        if (
+            last.name == "out"
+            and last.kwarg_only
+            and [(each.name, str(each.real_type)) for each in arguments] == wanted
+            and _has_kernel(form)
+        ):
+            return form
+    return None
+
+
+def _has_kernel(overload: Any) -> bool:
+    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CPU")
+    return found
+
+
 def all_operator_names() -> Iterable[str]:
     """Return the names of all registered operators, as ``aten::add.Tensor``."""
     names: Iterable[str] = torch._C._dispatch_get_all_op_names()
@@ -89,10 +146,44 @@ def sequence_number(node: Any) -> int:
     return number
 
 
+def joint_graph(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Return the `torch.fx.GraphModule` of a module's forward and backward pass.
+
+    Nodes have `desc` in their `meta`: for a placeholder what it is, for the output that of each result.
+    Raises what torch raises for a module that it cannot trace.
+    """
+    from torch._dynamo.functional_export import dynamo_graph_capture_for_export
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+    from torch._guards import TracingContext, tracing
+
+    traced: Any = dynamo_graph_capture_for_export(module)(*arguments, **keywords)
+    with ExitStack() as stack:
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        mode = traced.meta.get("fake_mode")
+        if mode is not None:
+            stack.enter_context(tracing(TracingContext(mode)))
+        return aot_export_joint_with_descriptors(stack, traced, arguments, keywords).graph_module
+
+
 def storage_address(tensor: Any) -> int:
     """Return a number that identifies a tensor's storage while that, or a weak reference to it, lives."""
     number: int = tensor.untyped_storage()._cdata
     return number
+
+
+def key_of(tensor: Any) -> tuple[int, int, torch.Size, tuple[int, ...], torch.dtype, int]:
+    """Return the memory of a strided tensor: storage, offset, sizes, strides, dtype, conjugated and negated.
+
+    The first number is `storage_address`; the last one is 1 for conjugated plus 2 for negated.
+    """
+    return (
+        tensor.untyped_storage()._cdata,
+        tensor.storage_offset(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.is_conj() + 2 * tensor.is_neg(),
+    )
 
 
 def weak_storage(tensor: Any) -> int:
@@ -107,3 +198,50 @@ def weak_storage(tensor: Any) -> int:
 def free_weak_storage(reference: int) -> None:
     """End a weak reference."""
     torch.UntypedStorage._free_weak_ref(reference)
+
+
+def is_compiled_call(code: Any) -> bool:
+    """Return whether a code object calls the function or module that `torch.compile` wraps."""
+    name, file = code.co_name, str(code.co_filename)
+    return bool(name == "compile_wrapper" and file.endswith("/_dynamo/eval_frame.py"))
+
+
+_COMPILER = "torch._dynamo"
+
+
+@contextmanager
+def compiling_nothing() -> Iterator[None]:
+    """Run functions of `torch.compile` eagerly in the block.
+
+    The compiler takes seconds to import, so it is imported only if the block does that itself.
+    """
+    with ExitStack() as stack:
+        if _COMPILER in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        else:
+            finder = _CompilerFinder(stack)
+            sys.meta_path.insert(0, finder)
+            stack.callback(sys.meta_path.remove, finder)
+        yield
+
+
+class _CompilerFinder:
+    """Makes the compiler run functions eagerly, until `stack` ends, as soon as it is imported."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def find_spec(self, name: str, path: Sequence[str] | None, _: object = None) -> ModuleSpec | None:
+        if name != _COMPILER:
+            return None
+        found = PathFinder.find_spec(name, path)
+        if found is not None and found.loader is not None:
+            loader: Any = found.loader
+            execute = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                self._stack.enter_context(torch.compiler.set_stance("force_eager"))
+
+            loader.exec_module = exec_module
+        return found

@@ -20,6 +20,12 @@ RECORDED = "torch.recorded"
 READ = "torch.read"
 """`torch.read(tensor, value=)`: Python read this tensor's one number; `value` is the recorded one."""
 
+NUMBER = "torch.number"
+"""`torch.number(a, b, function=)`: a function of Python's numbers, such as sizes: ``floordiv`` or ``ge``."""
+
+OPERAND = "?"
+"""The text of an argument that is a number of a statement, such as a size: an operand after the tensors."""
+
 EMPTY = (
     "empty",
     "empty_like",
@@ -31,7 +37,13 @@ EMPTY = (
 )
 """Operators that allocate memory without writing it."""
 
-OWN = {VIEW, WRITE, RECORDED, READ}
+_OVERWRITING = frozenset(
+    ("zero_", "fill_", "copy_", "bernoulli_", "uniform_", "normal_", "log_normal_", "exponential_")
+    + ("geometric_", "cauchy_", "random_")
+)
+"""Operators that write all of their first operand and read nothing of it."""
+
+OWN = {VIEW, WRITE, RECORDED, READ, NUMBER}
 
 
 def is_torch(op: str) -> bool:
@@ -43,6 +55,12 @@ def allocates_only(op: str) -> bool:
     """Return whether the results of a statement's op are memory with any content."""
     domain, _, rest = op.partition(".")
     return domain == "aten" and rest.partition(".")[0] in EMPTY
+
+
+def overwrites(op: str) -> bool:
+    """Return whether a statement's op writes all of its first operand and reads nothing of it."""
+    domain, _, rest = op.partition(".")
+    return domain == "aten" and rest.partition(".")[0] in _OVERWRITING
 
 
 @cache

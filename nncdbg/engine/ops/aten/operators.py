@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 from nncdbg.engine.ops.aten.influence import BY_EXPERIMENT, COMPARED, IGNORING, MOVED_BY_EXPERIMENT
-from nncdbg.engine.ops.aten.names import EMPTY, base_name
+from nncdbg.engine.ops.aten.names import EMPTY, READ, base_name
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import NOTHING, Influence
 
@@ -53,6 +53,13 @@ _MOVES = frozenset(
 )
 """Operators with results that are elements of their operands."""
 
+_KEEPS_FINITE = (_MOVES - {"_to_copy", "copy", "recorded", "index_put", "scatter"}) | {
+    *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "zero", "arange", "bernoulli"),
+    *("relu", "threshold_backward", "neg", "abs", "sign", "max_pool2d_with_indices", "nonzero"),
+    *("slice_backward", "select_backward", "eq", "ne", "lt", "le", "gt", "ge", "logical_not", "bitwise_not"),
+}
+"""Operators that give finite results for finite operands.  Not those that convert, add up or overwrite."""
+
 
 @cache
 def torch_operator(name: str) -> Op:
@@ -62,6 +69,8 @@ def torch_operator(name: str) -> Op:
     return Op(
         name=name,
         influence=_INFLUENCES.get(base, usual),
+        keeps_finite=base in _KEEPS_FINITE,
+        host_read=name == READ,
         screens=base == "_amp_foreach_non_finite_check_and_unscale",
         cause="training.cause",
         legal="training.is_legal",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.ops.aten.names import OWN, READ, RECORDED, VIEW, WRITE, installed
+from nncdbg.engine.ops.aten.names import NUMBER, OPERAND, OWN, READ, RECORDED, VIEW, WRITE, installed
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def _schema(found: Signature) -> Schema:
         attributes=attributes,
         kinds=kinds,
         doc=_documentation(found),
+        operand_mark=OPERAND,
     )
 
 
@@ -144,6 +145,14 @@ _OWN_SCHEMAS = {
         {"value": REQUIRED},
         doc="The number that Python read from a tensor of one element, as `item()` does.  `value` is the "
         "recorded number; with another one Python might have taken another path.",
+    ),
+    NUMBER: Schema(
+        NUMBER,
+        (Parameter("numbers", "Tensor", variadic=True),),
+        (Parameter("result", "Tensor"),),
+        {"function": REQUIRED},
+        doc="A function of numbers, as Python computes it: of the module `operator`, such as `floordiv` and "
+        "`ge`, of `math`, or `sym_max` and others of torch.  The result is an i64, f64 or bool.",
     ),
     RECORDED: Schema(
         RECORDED,

@@ -9,6 +9,11 @@ a number that is given for a tensor:
     %y = aten.cat.default(%a, %b, %c, n_tensors=3, dim=1)
     %e = aten.empty.memory_format(size=[2,3], dtype="f32", device="cpu")
 
+A number that a statement computes is an operand after the tensors, and "?" in the attribute:
+
+    %n = aten.sym_size.int(%x, dim=0)
+    %y = aten.reshape.default(%x, %n, size=["?",2,-1])
+
 An operator that draws random numbers takes the state of its generator as the last operand and gives the
 next state as its last result, if it has the attribute ``random``, the generator's device:
 
@@ -18,7 +23,7 @@ next state as its last result, if it has the attribute ``random``, the generator
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
@@ -30,8 +35,8 @@ import torch
 
 from nncdbg.engine.dtypes import register_dtypes
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.ops.aten.internals import OpOverload, random_tag, schema_of
-from nncdbg.engine.ops.aten.names import OWN
+from nncdbg.engine.ops.aten.internals import OpOverload, random_tag, reshaping_tag, schema_of
+from nncdbg.engine.ops.aten.names import OWN, allocates_only
 
 RANDOM = "random"
 """The attribute of a random statement: the device of the generator with the state in the last operand."""
@@ -124,10 +129,22 @@ class Signature:
     """The types of the results in TorchScript."""
     writes: tuple[str, ...]
     """The arguments that the operator writes to."""
+    in_place: bool
+    """True if the only result is the only argument that it writes to."""
+    moves_only: bool
+    """True if all results hold only elements of one argument, unchanged, most often in the same memory."""
+    written: tuple[int, ...]
+    """The positions of these arguments."""
+    plain_write: bool
+    """True if the operator writes to its first argument only, and keeps its sizes and strides."""
     random: bool
     """True if the operator draws numbers from a generator."""
-    foreign: str = ""
-    """An argument that program text cannot hold, such as a process group; empty if there is none."""
+    views: bool
+    """True if a result is a view of an argument."""
+    allocates: bool
+    """True if the operator allocates memory without writing it."""
+    unrepeatable: str = ""
+    """Why a program cannot run the operator again, such as a process group among the arguments."""
 
     @property
     def tensor_arguments(self) -> tuple[Argument, ...]:
@@ -163,16 +180,53 @@ def signature_of(overload: Any) -> Signature:
     """Return the signature of an overload."""
     schema, name = schema_of(overload), name_of(overload)
     arguments = tuple(_argument(formal, name) for formal in schema.arguments)
+    aliases = [result.alias_info for result in schema.returns]
+    written = tuple(position for position, each in enumerate(arguments) if each.written)
     return Signature(
         name,
         overload,
         arguments,
         tuple(str(result.real_type) for result in schema.returns),
         tuple(each.name for each in arguments if each.written),
+        len(written) == 1 and [each is not None and each.is_write for each in aliases] == [True],
+        _moves_only(overload, arguments),
+        written,
+        written == (0,) and arguments[0].kind is Kind.TENSOR and reshaping_tag not in overload.tags,
         random_tag in overload.tags,
-        next((each.name for each in arguments if _FOREIGN.match(each.type)), ""),
+        any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns),
+        allocates_only(name),
+        _unrepeatable(overload, arguments),
     )
 
+
+def _moves_only(overload: Any, arguments: Sequence[Argument]) -> bool:
+    schema = schema_of(overload)
+    if schema.name in _VIEWS_NOT_DECLARED:
+        return True
+    aliases = [result.alias_info for result in schema.returns]
+    return (
+        bool(aliases)
+        and all(each is not None and not each.is_write for each in aliases)
+        and schema.name not in _COMPUTING
+        and not any("ScalarType" in argument.type for argument in arguments)
+    )
+
+
+_VIEWS_NOT_DECLARED = {"aten::_unsafe_view"}
+
+_COMPUTING = {"aten::to", "aten::coalesce"}
+"""Operators that return their argument if there is nothing to compute, else new elements."""
+
+
+def _unrepeatable(overload: Any, arguments: Sequence[Argument]) -> str:
+    if overload.namespace in _COMMUNICATION:
+        return "it exchanges data with other processes"
+    foreign = next((each.name for each in arguments if _FOREIGN.match(each.type)), "")
+    return f"its argument {foreign} is no tensor, number or text" if foreign else ""
+
+
+_COMMUNICATION = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
+"""Libraries of operators that exchange data with other processes."""
 
 _FOREIGN = re.compile(r"(List\[|Optional\[)*(__torch__|Any|Storage|Stream)")
 """Types of arguments that are neither tensors nor numbers, text or properties of tensors."""
@@ -283,6 +337,16 @@ def flat_results(results: Any) -> list[Any]:
     if not isinstance(results, (list, tuple)):
         return [results]
     return [each for result in results for each in flat_results(result)]
+
+
+def written_tensors(found: Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """Return the tensors that a call writes to, in the order of the signature."""
+    written: list[Any] = []
+    for position in found.written:
+        name = found.arguments[position].name
+        value = args[position] if position < len(args) else keywords.get(name)
+        written += [each for each in flat_results(value) if each is not None]
+    return written
 
 
 def flat_tensors(values: Sequence[Any], arguments: Sequence[Argument]) -> list[Any]:

@@ -34,6 +34,7 @@ def test_domain_as_json(capsys):
     assert main(["ops", "torch", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed] == [
+        "torch.number",
         "torch.read",
         "torch.recorded",
         "torch.view",

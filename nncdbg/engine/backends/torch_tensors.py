@@ -1,0 +1,98 @@
+"""Tensors that the engine makes: copies, new memory, views and numbers of nncdbg's own operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nncdbg.engine.ops.aten.names import NUMBER, READ, RECORDED, VIEW
+from nncdbg.engine.ops.aten.numbers import number_function
+from nncdbg.engine.ops.aten.signatures import Argument, Kind, decode
+
+if TYPE_CHECKING:
+    from nncdbg.engine.backends import Call, Execute
+
+
+def fresh_like(tensor: Any) -> Any:
+    """Return new memory with the same sizes, strides and dtype; its content is undefined."""
+    if tensor.is_contiguous():
+        return torch.empty_like(tensor)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def strided_copy(tensor: Any) -> Any:
+    """Return a copy with the same strides, also of elements that share memory."""
+    if tensor.is_contiguous():
+        # `clone` keeps the strides of other layouts too, but only if the elements have no gaps.
+        return tensor.clone()
+    span = _span(tensor)
+    if 0 in tensor.stride() or span < tensor.numel():
+        return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+    return fresh_like(tensor).copy_(tensor)
+
+
+def _span(tensor: Any) -> int:
+    """Return the number of elements of memory from the first element of a tensor to its last one."""
+    if not tensor.numel():
+        return 0
+    last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(last) + 1
+
+
+def tensor_of_number(value: Any) -> Any:
+    """Return a number that Python reads as a tensor of no axes; other values are unchanged."""
+    if isinstance(value, bool):
+        return torch.tensor(value)
+    if isinstance(value, (int, float, complex)):
+        wide = {int: torch.int64, float: torch.float64, complex: torch.complex128}
+        return torch.tensor(value, dtype=wide[type(value)])
+    return value
+
+
+def own_operator(call: Call) -> Execute:
+    """Return the function of one of nncdbg's own operators on tensors."""
+    several = call.several
+    if call.node.op == NUMBER:
+        function = number_function(call.attributes["function"])
+        return lambda *operands: tensor_of_number(function(*[each.item() for each in operands]))
+    if call.node.op in (RECORDED, READ):
+        return (lambda result: [result]) if several else (lambda result: result)
+    layout = _layout(call.attributes)
+    run = layout.view if call.node.op == VIEW else layout.written
+    return (lambda *operands: [run(*operands)]) if several else run
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: Any
+
+    def view(self, base: Any) -> Any:
+        if self.dtype is not None and base.dtype != self.dtype:
+            base = base.as_strided((_span(base),), (1,)).view(self.dtype)
+        return base.as_strided(self.size, self.stride, base.storage_offset() + self.offset)
+
+    def written(self, base: Any, part: Any) -> Any:
+        whole = strided_copy(base)
+        target = self.view(whole)
+        for axis, step in enumerate(self.stride):
+            if step == 0 and target.shape[axis]:  # these elements share memory
+                target, part = target.narrow(axis, 0, 1), part.narrow(axis, 0, 1)
+        target.copy_(part)
+        return whole
+
+
+def _layout(attributes: Mapping[str, Any]) -> _Layout:
+    dtype = attributes.get("dtype")
+    argument = Argument("dtype", "ScalarType", Kind.OTHER, False, None, True, False)
+    return _Layout(
+        tuple(attributes["size"]),
+        tuple(attributes["stride"]),
+        int(attributes["offset"]),
+        None if dtype is None else decode(dtype, argument),
+    )

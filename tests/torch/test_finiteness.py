@@ -1,0 +1,63 @@
+"""The check of many tensors finds NaN, Inf and overflowing squares, in any layout and on both passes."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from nncdbg import stats  # noqa: E402
+from nncdbg.stats import preparation  # noqa: E402
+from nncdbg.torch import finiteness  # noqa: E402
+from nncdbg.torch.finiteness import not_finite, suspicious  # noqa: E402
+
+
+@pytest.fixture(params=["compiled", "norms"], autouse=True)
+def either_pass(request, monkeypatch):
+    """Run a test with the compiled check, and with norms, as on a device."""
+    monkeypatch.setattr(finiteness, "_checks", {})
+    if request.param == "compiled":
+        stats.prepare(wait=True)
+        assert stats.failure() is None
+    else:
+        monkeypatch.setattr(preparation, "kernels", {})
+
+
+LAYOUTS = {
+    "contiguous": lambda: torch.ones(4, 6),
+    "transposed": lambda: torch.ones(4, 6).T,
+    "channels last": lambda: torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "with gaps": lambda: torch.ones(4, 6)[:, ::2],
+    "expanded": lambda: torch.ones(4, 1).expand(4, 6),
+    "offset": lambda: torch.ones(4, 6)[2],
+    "parameter": lambda: torch.nn.Parameter(torch.ones(4)),
+    "scalar": lambda: torch.tensor(1.0),
+    "sparse": lambda: torch.ones(4, 6).to_sparse(),
+}
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_bad_element_among_tensors_is_found(layout, bad):
+    tensor = LAYOUTS[layout]()
+    others = [torch.ones(3), torch.arange(3), torch.ones(0), torch.tensor([True])]
+    assert not suspicious([*others, tensor])
+    values = tensor.detach()
+    values = values._values() if values.is_sparse else values
+    values[(-1,) * values.dim()] = bad
+    assert suspicious([*others, tensor])
+    assert not_finite(tensor)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_element_outside_of_a_view_is_left_out(dtype):
+    base = torch.ones(4, 6, dtype=dtype)
+    base[0, 1] = float("nan")
+    assert not suspicious([base[:, ::2], base[1:]])
+    assert suspicious([base])
+
+
+def test_square_that_overflows_is_suspicious_and_finite():
+    tensor = torch.ones(5)
+    tensor[3] = -1e25
+    assert suspicious([tensor])
+    assert not_finite(tensor) == ""
