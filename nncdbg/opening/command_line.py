@@ -128,13 +128,19 @@ def add_verification(parser: ArgumentParser) -> None:
 
 def add_prompt(parser: ArgumentParser) -> None:
     """Add the options for the source and destination of the prompt's commands."""
+    add_commands(parser)
     add = parser.add_argument
-    add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")
-    add("-ex", "--command", action=_Script, dest="source", metavar="COMMAND", help="run COMMAND first")
     add("--record", metavar="FILE", help="record the setup and the typed commands in FILE")
     add("--force", action="store_true", help="overwrite an existing recording")
     add("--replay", metavar="FILE", help="replay a recorded session with its inputs, then exit")
     add("--allow-python", action="store_true", help="allow recordings to run Python (`py`)")
+
+
+def add_commands(parser: ArgumentParser) -> None:
+    """Add the options for commands that the prompt runs first."""
+    add = parser.add_argument
+    add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")
+    add("-ex", "--command", action=_Script, dest="source", metavar="COMMAND", help="run COMMAND first")
 
 
 class _Script(argparse.Action):

@@ -59,9 +59,12 @@ class RunConfiguration:
 
     program: str = _setting(
         "",
-        "a graph: FILE.onnx, FILE.nnc (graph text), or a folder that nncdbg wrote",
+        "a graph: FILE.onnx, FILE.nnc (graph text), FILE.pt2, a folder that nncdbg wrote, or MODULE:FUNCTION",
         metavar="MODEL",
-        description="Path of the model: an .onnx file, graph text (.nnc), or a folder that nncdbg wrote.",
+        description=(
+            "Path of the model: an .onnx file, graph text (.nnc), a .pt2 file or a folder that nncdbg wrote, "
+            "or `module:function`, a Python function that returns a program."
+        ),
     )
     inputs: dict[str, Any] = _setting(
         dict,

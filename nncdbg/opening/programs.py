@@ -16,6 +16,7 @@ from nncdbg.engine.frontends.folder_files import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.opening.configuration import RunConfiguration, settings
+from nncdbg.opening.python_programs import is_python_name, load_python_name
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
@@ -59,8 +60,9 @@ def open_program(
 
     Raises LoadError, GraphError, ParseError or UsageError.
     """
-    path = configuration.program
-    if not os.path.exists(path):
+    path, place = configuration.program, Path(configuration.folder or "")
+    named = is_python_name(path, place)
+    if not named and not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
     folder = open_program_folder(Path(path)) if is_program_folder(path) else None
     if folder is not None:
@@ -72,5 +74,8 @@ def open_program(
         between()
     if folder is not None:
         return OpenedProgram(folder.program, configuration, folder)
-    program = load(path, flat=configuration.flat, stores=configuration.stores)
+    if named:
+        program = load_python_name(path, place, flat=configuration.flat)
+    else:
+        program = load(path, flat=configuration.flat, stores=configuration.stores)
     return OpenedProgram(program, configuration.completed({"backend": program.saved.backend}))

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
@@ -42,8 +42,9 @@ class ProgramOwner(Protocol):
     def program(self) -> Program: ...
 
 
-ProgramSource: TypeAlias = "Program | ProgramOwner | str | os.PathLike[str] | ModelProto"
-"""A program, or a source that `load` accepts: a path, a recorded step, or an `onnx.ModelProto`."""
+ProgramSource: TypeAlias = "Program | ProgramOwner | str | os.PathLike[str] | ModelProto | tuple[Any, Any]"
+"""A program, or a source that `load` accepts: a path, a recorded step, an `onnx.ModelProto`, or a PyTorch
+module with its arguments."""
 
 
 def load(
@@ -51,7 +52,8 @@ def load(
 ) -> Program:
     """Load a program from a file (`.onnx`, `.nnc`, `.pt2`), a program folder or an object.
 
-    Objects are an `onnx.ModelProto` and a `torch.export.ExportedProgram`.
+    Objects are an `onnx.ModelProto`, a `torch.export.ExportedProgram`, a Builder, and a pair of a PyTorch
+    module and the tuple of its arguments, which `torch.export.export` exports.
 
     A Program is returned unchanged; for a record with a program, such as a recorded step, its program.  With
     `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
@@ -83,11 +85,19 @@ def load(
         from nncdbg.engine.frontends.exported import from_exported
 
         return from_exported(source, flat=flat)
+    if torch is not None and _is_module_with_arguments(source, torch.nn.Module):
+        from nncdbg.engine.frontends.exported import from_module
+
+        return from_module(*source, flat=flat)
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(source, onnx.ModelProto):
         from nncdbg.engine.frontends.onnx import from_model
 
         return from_model(source, flat=flat)
+    building = sys.modules.get("nncdbg.engine.building.builder")
+    if building is not None and isinstance(source, building.Builder):
+        built: Program = source.program()
+        return built
     owned = getattr(source, "program", None)
     if isinstance(owned, Program):
         return owned
@@ -95,6 +105,12 @@ def load(
         f"cannot load a program from an object of type {_type_name(source)}",
         hint=_hint_for(source),
     )
+
+
+def _is_module_with_arguments(source: object, module: type) -> TypeGuard[tuple[Any, tuple[Any, ...]]]:
+    if not isinstance(source, tuple) or len(source) != 2:
+        return False
+    return isinstance(source[0], module) and isinstance(source[1], (tuple, list))
 
 
 def _noted(program: Program, path: Path) -> Program:
@@ -121,8 +137,8 @@ def _type_name(source: object) -> str:
 
 def _hint_for(source: object) -> str:
     if any(each.__module__.startswith("torch.nn.") for each in type(source).__mro__):
-        return _EXPORT
-    return f"pass a path to a file ({', '.join(_suffixes())}) or an onnx.ModelProto"
+        return "pass the module with its arguments: (module, (x,))"
+    return f"pass a path to a file ({', '.join(_suffixes())}), an onnx.ModelProto or a nncdbg.Program"
 
 
 def open_stores(names: Sequence[str], folder: Path, allowed: Sequence[Path] = ()) -> tuple[Store, ...]:

@@ -19,7 +19,8 @@ from nncdbg.opening.command_line import (
     configuration_of,
     errors_in_json,
 )
-from nncdbg.presentation.run_progress import print_notes, under_way
+from nncdbg.opening.configuration import settings
+from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.comparison.report import DiffReport
@@ -50,7 +51,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         epilog="exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value differs)",
     )
     add = parser.add_argument
-    add("model", metavar="A", help="a graph: FILE.onnx, FILE.nnc (graph text), or a folder that nncdbg wrote")
+    add("model", metavar="A", help=settings()["program"][1].help)
     add("other", metavar="B", nargs="?", help="second graph (default: A with the options that end in -b)")
     add("--golden", metavar="FILE.npz", help="compare with recorded values instead of side B")
     add("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`")
@@ -59,6 +60,14 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
     add("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (default: side A's)")
     add("--dtype-b", metavar="DTYPE", help="cast side B's float weights and inputs to f16, bf16, f32 or f64")
+    add(
+        "--compile-b",
+        nargs="?",
+        const="inductor",
+        metavar="BACKEND",
+        help="side B: the PyTorch module of MODULE:FUNCTION under torch.compile (default: inductor)",
+    )
+    add("--autocast-b", metavar="DTYPE", help="side B: the PyTorch module under autocast to f16 or bf16")
     add("--rtol", type=float, help="relative tolerance (default: f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9, ...)")
     add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
@@ -68,6 +77,12 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_prompt(parser)
     options = parser.parse_args(arguments)
     another = options.other or options.backend_b or options.allocator_b or options.dtype_b
+    variants = [options.compile_b, options.autocast_b]
+    if any(variants) and (another or options.golden or all(variants)):
+        parser.error("--compile-b and --autocast-b are the whole side B: use one of them alone")
+    if options.compile_b and options.stop:
+        parser.error("--stop needs a side B with statements: it cannot be used with --compile-b")
+    another = another or any(variants)
     if options.golden is not None and another:
         parser.error("--golden and side B cannot be combined: use one of them")
     if options.names is not None and options.golden is None:
@@ -75,7 +90,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
     if options.golden is not None and options.stop:
         parser.error("--stop needs a side B: it cannot be used with --golden")
     if options.golden is None and not another:
-        parser.error("both sides are the same: add a second model, --backend-b, --allocator-b or --dtype-b")
+        parser.error(
+            "both sides are the same: add a second model, --backend-b, --allocator-b, --dtype-b, "
+            "--compile-b or --autocast-b"
+        )
     if options.stop and options.json:
         parser.error("--stop opens a prompt, --json prints one document: choose one of them")
     if not options.stop and (options.source or options.record or options.replay):
@@ -89,19 +107,25 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import compared
     from nncdbg.opening.programs import open_program
+    from nncdbg.terminal.one_shot.diff_module import module_sides, variant_comparison
 
-    tolerance = Tolerance(options.rtol, options.atol, options.ulp)
-    opened = open_program(configuration_of(options))
+    tolerance = Tolerance(options.rtol, options.atol, options.ulp, options.autocast_b)
+    sides = module_sides(options) if options.compile_b or options.autocast_b else None
+    opened = sides.a if sides is not None else open_program(configuration_of(options))
     start = time.perf_counter()
     comparison: Lockstep | PairedRuns | GoldenRun
     other = opened.configuration
-    if options.golden is not None:
+    if sides is not None:
+        a, comparison, notes = variant_comparison(sides, tolerance, configuration_of(options).inputs)
+    elif options.golden is not None:
         a, comparison, notes = _golden(options, opened, tolerance)
     else:
         with inputs_of_side("A"):
             a = opened.debugger(statistics=False)
         b, other, notes = _side_b(options, opened, a)
+        note_messages(b, screen, "side B: ")
         comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
+    note_messages(a, screen, "side A: ")
     print_notes(a, screen)
     for note in notes:
         screen.note(note)
@@ -204,6 +228,8 @@ def _document(
             "dtype": options.dtype_b,
         },
     }
+    if options.compile_b or options.autocast_b:
+        sides["b"] |= {"compile": options.compile_b, "autocast": options.autocast_b}
     if options.golden is not None:
         sides["b"] = {"golden": options.golden, "names": options.names}
     tolerance = {name: getattr(options, name) for name in ("rtol", "atol", "ulp")}
@@ -214,5 +240,5 @@ def _print(screen: Screen, options: Namespace, report: DiffReport, arguments: Se
     from nncdbg.presentation.divergence import print_report
 
     print_report(screen, report)
-    if not report.equal and not options.stop and options.golden is None:
+    if not report.equal and not (options.stop or options.golden or options.compile_b):
         screen.note(f"to stop there and compare values: nncdbg diff {shlex.join(arguments)} --stop")

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 
 import torch  # noqa: E402
+import torch.nn.attention.flex_attention  # noqa: E402
 
 import nncdbg  # noqa: E402
 from nncdbg.engine.errors import GraphError, LoadError  # noqa: E402
@@ -100,20 +101,17 @@ def test_a_nan_in_an_exported_program_is_found(net, example):
     assert not report.ok
 
 
-class Branch(torch.nn.Module):
+class Flexible(torch.nn.Module):
     def forward(self, x):
-        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+        return torch.nn.attention.flex_attention.flex_attention(x, x, x)
 
 
-def test_control_flow_is_refused_with_the_node(example):
-    with pytest.raises(GraphError, match="cond = cond: a .pt2 file with this operation is not supported"):
-        nncdbg.load(export(Branch(), example))
-
-
-def test_symbolic_sizes_are_refused_with_the_value(example):
-    dynamic = {"x": {0: torch.export.Dim("n")}}
-    with pytest.raises(GraphError, match="%x has the symbolic shape"):
-        nncdbg.load(export(Block().eval(), example, dynamic_shapes=dynamic))
+def test_an_operation_without_a_statement_is_refused_with_its_line():
+    exported = export(Flexible(), torch.randn(1, 2, 16, 8))
+    with pytest.raises(GraphError, match="flex_attention = flex_attention: this operation") as caught:
+        nncdbg.load(exported)
+    assert "test_exported.py:" in str(caught.value.source)
+    assert caught.value.hint == "record a run instead: nncdbg.torch.record"
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 broken"])

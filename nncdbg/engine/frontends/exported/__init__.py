@@ -1,0 +1,101 @@
+"""Exported PyTorch programs (`.pt2`, `torch.export.ExportedProgram`), with the modules as layers.
+
+Nodes of the exported graph become statements; parameters, buffers and constants are read from a store in
+memory.  The example inputs with which a program was exported are its saved inputs.  Symbolic sizes keep their
+names; `torch.cond` is an `if`, `while_loop`, `map` and `scan` are loops.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.graph import Program
+from nncdbg.engine.ops.aten.names import installed
+
+
+def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
+    """Return the program in a `.pt2` file; with `flat`, as one graph.  `stores` are not used.
+
+    Raises LoadError if torch is not installed or cannot read the file, GraphError for an operation that a
+    program cannot hold.
+    """
+    if not installed():
+        raise LoadError(
+            f"{path} needs the package torch, which is not installed", hint="pip install nncdbg[torch]"
+        )
+    if not path.is_file():
+        raise LoadError(f"{path} does not exist", hint="save one with torch.export.save(program, path)")
+    import torch
+
+    from nncdbg.engine.ops.aten.internals import check_version
+
+    try:
+        check_version()
+    except UsageError as error:
+        raise LoadError(error.message, hint=error.hint) from None
+    with _quiet():
+        try:
+            exported = torch.export.load(os.fspath(path))
+        except Exception as error:
+            raise LoadError(
+                f"torch cannot read {path}: {type(error).__name__}: {_first_line(str(error))}",
+                hint="save the program again with torch.export.save, with this version of torch",
+            ) from error
+    return replace(from_exported(exported, flat=flat), source=str(path))
+
+
+def from_exported(exported: Any, *, flat: bool = False) -> Program:
+    """Return the program of a `torch.export.ExportedProgram`.
+
+    Raises GraphError for an operation that a program cannot hold.
+    """
+    from nncdbg.engine.frontends.exported.conversion import ExportedConversion, needs_decomposition
+
+    if needs_decomposition(exported.graph_module):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch calls its own deprecated names
+            exported = exported.run_decompositions({})
+    return ExportedConversion(exported).program(flat=flat)
+
+
+def from_module(module: Any, arguments: Sequence[Any], *, flat: bool = False) -> Program:
+    """Return the program of a PyTorch module called with these arguments, as `torch.export` traces it.
+
+    Raises LoadError if it cannot be exported, and GraphError as `from_exported`.
+    """
+    import torch
+
+    with _quiet():
+        try:
+            exported = torch.export.export(module, tuple(arguments))
+        except Exception as error:
+            raise LoadError(
+                f"torch.export cannot export {type(module).__name__}: "
+                f"{type(error).__name__}: {_first_line(str(error))}",
+                hint="record a run instead, with nncdbg.torch.record",
+            ) from error
+    return from_exported(exported, flat=flat)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Do not log the tracebacks of errors that are raised."""
+    logger = logging.getLogger("torch.export")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,42 @@
+"""Types of the values of an exported graph, and errors that name a node."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.frontends.exported.places import place_of
+from nncdbg.engine.graph import TensorType
+
+
+def type_of(value: Any) -> TensorType | None:
+    """Return the type of a tensor without data, or of a symbolic number; None for other values."""
+    import torch
+
+    from nncdbg.engine.ops.aten.signatures import DTYPES
+
+    if isinstance(value, torch.Tensor):
+        return TensorType(DTYPES[value.dtype], tuple(map(_size, value.shape)))
+    for kinds, dtype in (
+        ((bool, torch.SymBool), "bool"),
+        ((int, torch.SymInt), "i64"),
+        ((float, torch.SymFloat), "f64"),
+    ):
+        if isinstance(value, kinds):
+            return TensorType(dtype, ())
+    return None
+
+
+def _size(size: Any) -> int | str:
+    text = str(size)
+    return int(text) if text.isdigit() else text
+
+
+def refuse(node: Any, reason: str = "this operation is not supported in an exported program") -> NoReturn:
+    """Raise GraphError for a node, with its source line."""
+    location, _ = place_of(node)
+    raise GraphError(
+        f"{node.name} = {node.target}: {reason}",
+        source=str(location) if location is not None else None,
+        hint="record a run instead: nncdbg.torch.record",
+    )

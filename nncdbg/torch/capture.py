@@ -1,0 +1,267 @@
+"""Capture a module's forward and backward pass without running it: `nncdbg.torch.capture(module, args)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames
+from nncdbg.engine.frontends.exported.values import type_of
+from nncdbg.engine.frontends.layers import group_layers
+from nncdbg.engine.frontends.stores import ArrayStore
+from nncdbg.engine.graph import Array, Constant, Graph, Node, Program, SavedRun, TensorType, Value
+from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.engine.ops.aten.internals import joint_graph
+from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.torch.naming import FreeNames
+from nncdbg.torch.program import phase_graph
+from nncdbg.torch.recording import BACKWARD, FORWARD
+
+OUTPUT = "output"
+
+
+_AUTOCAST = {"f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def capture(
+    module: torch.nn.Module,
+    arguments: Sequence[Any] = (),
+    keywords: Mapping[str, Any] | None = None,
+    *,
+    autocast: str | None = None,
+) -> Program:
+    """Return the program of a module's forward and backward pass, as TorchDynamo and AOTAutograd trace it.
+
+    The module is called with these arguments on tensors without data; it is not run and not changed.  The
+    program has the graphs `@forward` and `@backward`, and in them one for each module.  Its inputs are the
+    parameters and buffers by name, the tensors among the arguments by the names of the parameters of
+    `forward`, and the gradients of the outputs (``output.grad``): of a first output without axes it is 1
+    and those of the others are 0, else all are 1.  Its outputs are ``output`` (``output.1`` ... for several),
+    gradients (``fc.weight.grad``) and new values of buffers (``norm.running_mean.1``).  With `autocast`,
+    ``f16`` or ``bf16``, it has the casts of `torch.autocast`.
+
+    Raises UsageError if `module` is not a module or for another `autocast`, LoadError if torch cannot trace
+    it, and GraphError for an operation that a program cannot hold.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(
+            f"cannot capture an object of type {type(module).__name__}", hint="pass a torch.nn.Module"
+        )
+    if autocast is not None and autocast not in _AUTOCAST:
+        raise UsageError(f'autocast cannot use "{autocast}"', hint=f"use one of {', '.join(_AUTOCAST)}")
+    positional, named = tuple(arguments), dict(keywords or {})
+    try:
+        with _casting(module, autocast):
+            traced = joint_graph(module, positional, named)
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise LoadError(
+            f"torch cannot trace {type(module).__name__}: {type(error).__name__}: {first}",
+            hint="record a run instead, with nncdbg.torch.record",
+        ) from error
+    return _Capture(module, traced, _leaves(module, positional, named)).program()
+
+
+def _casting(module: torch.nn.Module, autocast: str | None) -> AbstractContextManager[Any]:
+    """Return the context of `torch.autocast` to a dtype, for the device of the module."""
+    parameter = next(module.parameters(), None)
+    device = "cpu" if parameter is None else parameter.device.type
+    casting: AbstractContextManager[Any] = torch.autocast(
+        device, _AUTOCAST.get(autocast or ""), enabled=autocast is not None
+    )
+    return casting
+
+
+def _leaves(
+    module: torch.nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """Return the name of each leaf of the arguments, in torch's order, and the leaf."""
+    bound = inspect.signature(module.forward).bind(*positional, **named)
+    names = list(bound.arguments)[: len(positional)]
+    names += [f"arguments.{index}" for index in range(len(names), len(positional))]
+    found: list[tuple[str, Any]] = []
+    for name, value in (*zip(names, positional, strict=True), *named.items()):
+        parts, _ = pytree.tree_flatten_with_path(value)
+        found += [(".".join((name, *map(_key, path))), leaf) for path, leaf in parts]
+    return found
+
+
+def _key(part: Any) -> str:
+    """Return a step of a path into nested arguments as a word: an index, a key or an attribute."""
+    return str(next(getattr(part, field) for field in ("idx", "key", "name") if hasattr(part, field)))
+
+
+class _Capture:
+    """Converts one joint graph."""
+
+    def __init__(self, module: torch.nn.Module, traced: Any, leaves: Sequence[tuple[str, Any]]) -> None:
+        named = (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        )
+        self._tensors = dict(named)
+        self._first_names = {id(tensor): name for name, tensor in reversed(named)}
+        self._leaves = leaves
+        self._taken: set[str] = set()
+        self._arrays: dict[str, Array] = {}
+        nodes = list(traced.graph.nodes)
+        self._inputs = [node for node in nodes if node.op == "placeholder"]
+        (output,) = (node for node in nodes if node.op == "output")
+        self._described = [
+            (node, described)
+            for node, described in zip(pytree.tree_leaves(output.args[0]), output.meta["desc"], strict=True)
+            if isinstance(node, torch.fx.Node)
+        ]
+        self._plain = [each for _, each in self._described if _kind(each) == "PlainAOTOutput"]
+        given = {node: claimed_name(self._input_name(node), self._taken) for node in self._inputs}
+        renamed = self._result_names(nodes)
+        self._block = ExportedBlock(traced, ExportedNames(self._taken, renamed), self._arrays)
+        for node, name in given.items():
+            self._block.bind(node, name)
+        self._calls = [node for node in nodes if node.op in ("call_function", "get_attr")]
+
+    def program(self) -> Program:
+        """Return the program.  Raises GraphError for what it cannot hold."""
+        block = self._block
+        first = next((i for i, node in enumerate(self._calls) if _is_backward(node)), len(self._calls))
+        block.convert(self._calls[:first])
+        cut = len(block.nodes)
+        block.convert(self._calls[first:])
+        return Program(
+            self._graphs(cut),
+            "main",
+            stores=("constants",) if self._arrays else (),
+            readers=(ArrayStore(self._arrays),) if self._arrays else (),
+            saved=SavedRun(backend="torch", inputs=dict(self._examples())),
+        )
+
+    # -- names ---------------------------------------------------------------------------------
+
+    def _input_name(self, node: Any) -> str:
+        described = node.meta["desc"]
+        kind = _kind(described)
+        if kind in ("ParamAOTInput", "BufferAOTInput"):
+            # A shared parameter has its first name, as in `named_parameters`.
+            return str(self._first_names[id(self._tensors[described.target])])
+        if kind == "PlainAOTInput":
+            return str(self._leaves[described.idx][0])
+        if kind == "TangentAOTInput" and _kind(described.output) == "PlainAOTOutput":
+            return f"{self._output_name(described.output)}.grad"
+        return str(node.name)
+
+    def _output_name(self, described: Any) -> str:
+        return OUTPUT if len(self._plain) == 1 or described.idx == 0 else f"{OUTPUT}.{described.idx}"
+
+    def _result_name(self, described: Any) -> str | None:
+        kind = _kind(described)
+        if kind == "PlainAOTOutput":
+            return self._output_name(described)
+        source = getattr(described, "grad_of", None) or getattr(described, "mutated_input", None)
+        if source is None:
+            return None
+        name = next(self._input_name(node) for node in self._inputs if node.meta["desc"] == source)
+        return f"{name}.grad" if kind == "GradAOTOutput" else f"{name}.1"
+
+    def _result_names(self, nodes: Sequence[Any]) -> dict[str, str]:
+        """Return the name of each statement's result by node."""
+        wanted = {node.name: self._result_name(described) for node, described in reversed(self._described)}
+        calls = [node for node in nodes if node.op in ("call_function", "get_attr")]
+        calls.sort(key=lambda node: wanted.get(node.name) is None)  # The names of results come first.
+        return {node.name: claimed_name(wanted.get(node.name) or node.name, self._taken) for node in calls}
+
+    # -- graphs --------------------------------------------------------------------------------
+
+    def _graphs(self, cut: int) -> dict[str, Graph]:
+        """Return the entry, and the graphs of both phases; statements from number `cut` on are backward."""
+        block = self._block
+        results = list(dict.fromkeys(name for node, _ in self._described if (name := block.known(node))))
+        types = self._types()
+        names = FreeNames()
+        names.fresh("main")
+        needed, calls = set(results), list[Node]()
+        made: list[list[Graph]] = []
+        for phase, part in ((BACKWARD, slice(cut, None)), (FORWARD, slice(0, cut))):
+            if not block.nodes[part]:
+                continue
+            whole = phase_graph(
+                names.fresh(phase), block.nodes[part], lambda name: Value(name, types.get(name)), needed
+            )
+            graph = _with_constants(whole, block.constants)
+            needed.update(value.name for value in graph.inputs)
+            calls.append(Node(f"@{graph.name}", tuple(v.name for v in graph.inputs), graph.outputs))
+            suffix = f".{BACKWARD}" if phase == BACKWARD else ""
+
+            def claim(module: str, suffix: str = suffix) -> str:
+                return names.fresh(f"{module}{suffix}")
+
+            made.append(group_layers(graph, block.scopes[part], claim, block.classes))
+        inputs = tuple(Value(name, types[name]) for node in self._inputs if (name := self._given(node)))
+        outputs = tuple(Value(name, types.get(name)) for name in results)
+        graphs = {"main": Graph("main", inputs, outputs, tuple(reversed(calls)))}
+        for listed in reversed(made):
+            graphs.update({graph.name: graph for graph in listed})
+        return graphs
+
+    def _given(self, node: Any) -> str | None:
+        """Return the name of an input with a value; None for an argument such as None or a text."""
+        return self._block.known(node) if type_of(node.meta.get("val")) is not None else None
+
+    def _types(self) -> dict[str, TensorType | None]:
+        types = {name: type_of(node.meta.get("val")) for node in self._inputs if (name := self._given(node))}
+        for node in self._block.nodes:
+            types.update({value.name: _tensor_type(value) for value in node.outputs})
+        return types
+
+    # -- inputs --------------------------------------------------------------------------------
+
+    def _examples(self) -> Iterator[tuple[str, Any]]:
+        first = next((node for node, each in self._described if each in self._plain), None)
+        loss = first is not None and not getattr(first.meta.get("val"), "shape", (1,))
+        for node in self._inputs:
+            name, described = self._given(node), node.meta["desc"]
+            if name is None:
+                continue
+            kind = _kind(described)
+            if kind in ("ParamAOTInput", "BufferAOTInput"):
+                yield name, host_array(self._tensors[described.target].detach())
+            elif kind == "PlainAOTInput":
+                leaf = self._leaves[described.idx][1]
+                yield name, host_array(leaf.detach()) if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+            elif kind == "TangentAOTInput":
+                number = 0 if loss and getattr(described.output, "idx", None) != 0 else 1
+                yield name, host_array(torch.full(_sizes(node), number, dtype=node.meta["val"].dtype))
+
+
+def _with_constants(graph: Graph, constants: Sequence[Constant]) -> Graph:
+    """Return the graph with the constants among its inputs in it."""
+    read = {value.name for value in graph.inputs}
+    own = tuple(each for each in constants if each.value.name in read)
+    names = {each.value.name for each in own}
+    inputs = tuple(value for value in graph.inputs if value.name not in names)
+    return Graph(graph.name, inputs, graph.outputs, graph.nodes, own)
+
+
+def _sizes(node: Any) -> list[int]:
+    """Return the sizes of a tensor without data: those of the arguments with which it was traced."""
+    return [
+        int(size.node.hint) if isinstance(size, torch.SymInt) else size for size in node.meta["val"].shape
+    ]
+
+
+def _tensor_type(value: Value) -> TensorType | None:
+    return value.type if isinstance(value.type, TensorType) else None
+
+
+def _is_backward(node: Any) -> bool:
+    return str(node.meta.get("partitioner_tag", "")).endswith(BACKWARD)
+
+
+def _kind(described: Any) -> str:
+    return type(described).__name__

@@ -1,0 +1,111 @@
+"""What a compiled module computes, as golden values for its captured program."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.graph import Array, Graph, Node, Program, TensorType, Type, Value
+from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.torch.capture import OUTPUT
+from nncdbg.torch.recording import FORWARD
+
+
+def compiled_values(
+    module: torch.nn.Module,
+    arguments: Sequence[Any] = (),
+    keywords: Mapping[str, Any] | None = None,
+    *,
+    backend: str = "inductor",
+) -> dict[str, Array]:
+    """Run a copy of a module under `torch.compile`, forward and backward, and return the results by name.
+
+    The names are those of the outputs of `nncdbg.torch.capture`; outputs of modules inside have the path of
+    the module.  Only modules of `torch.nn` without modules inside have one.
+
+    Raises UsageError for an unknown backend, LoadError if torch cannot compile or run the module.
+    """
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend not in known:
+        raise UsageError(f'torch.compile has no backend "{backend}"', hint=f"use one of {', '.join(known)}")
+    copied, given = copy.deepcopy((module, (tuple(arguments), dict(keywords or {}))))
+    inside: dict[str, Any] = {}
+    for name, part in copied.named_modules():
+        if name and _is_plain(part):
+            part.register_forward_hook(_keeping(inside, name))
+    positional, named = given
+    try:
+        outputs = torch.compile(copied, backend=backend)(*positional, **named)
+        tensors = [each for each in pytree.tree_leaves(outputs) if isinstance(each, torch.Tensor)]
+        _run_backward(tensors)
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise LoadError(
+            f"torch.compile cannot run {type(module).__name__} with {backend}: "
+            f"{type(error).__name__}: {first}",
+            hint="inductor needs a C++ compiler (CXX); aot_eager needs none",
+        ) from error
+    found = {f"{OUTPUT}.{index}" if index else OUTPUT: each for index, each in enumerate(tensors)}
+    found |= {f"{name}.grad": each.grad for name, each in copied.named_parameters() if each.grad is not None}
+    found |= {f"{name}.1": each for name, each in copied.named_buffers()}
+    found |= {name: each for name, each in inside.items() if isinstance(each, torch.Tensor)}
+    return {name: host_array(each.detach()) for name, each in found.items()}
+
+
+def _run_backward(outputs: Sequence[torch.Tensor]) -> None:
+    """Run the backward pass of a loss, or of all outputs with gradients of 1."""
+    if outputs and not outputs[0].dim():
+        outputs = outputs[:1]
+    wanted = [each for each in outputs if each.requires_grad]
+    torch.autograd.backward(wanted, [torch.ones_like(each) for each in wanted])
+
+
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Return whether a module's output is the first result of its last statement."""
+    return type(module).__module__.startswith("torch.nn.modules.") and not list(module.children())
+
+
+def _keeping(found: dict[str, Any], name: str) -> Callable[..., None]:
+    def keep(_: Any, __: Any, output: Any) -> None:
+        found[name] = output
+
+    return keep
+
+
+def value_names(program: Program, values: Mapping[str, Array]) -> dict[str, str]:
+    """Return the value of a captured program for each golden value of the same size; others are left out."""
+    made: dict[str, list[Value]] = {}
+    graph = program.graphs.get(FORWARD)
+    for node in _executed(program, graph) if graph is not None else ():
+        # A result that the backward pass reads is detached after the statement that computes it.
+        if node.op != "aten.detach.default" and node.location and node.location.name and node.outputs:
+            made.setdefault(node.location.name, []).append(node.outputs[0])
+    outputs = {value.name for value in program.graph.outputs}
+    names = {name: name for name in values if name in outputs}
+    for name in made.keys() & values.keys():
+        fitting = [value.name for value in made[name] if value.name and _fits(value.type, values[name].shape)]
+        if fitting and fitting[-1] not in names:
+            names[name] = fitting[-1]
+    return names
+
+
+def _fits(known: Type | None, sizes: Sequence[int]) -> bool:
+    if not isinstance(known, TensorType) or known.shape is None or len(known.shape) != len(sizes):
+        return False
+    return all(
+        not isinstance(one, int) or one == other for one, other in zip(known.shape, sizes, strict=True)
+    )
+
+
+def _executed(program: Program, graph: Graph) -> Iterator[Node]:
+    """Yield the statements of a graph and of the graphs that it calls, in order."""
+    for node in graph.nodes:
+        if node.op.startswith("@"):
+            yield from _executed(program, program.graphs[node.op[1:]])
+        else:
+            yield node
