@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -14,6 +13,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable_line
 from nncdbg.presentation.breakpoint_syntax import split_source
 from nncdbg.presentation.listing_window import around, window
+from nncdbg.presentation.source_files import source_file, source_lines
 from nncdbg.presentation.stops import marks_of, names_on, statement_lines
 
 if TYPE_CHECKING:
@@ -155,11 +155,11 @@ def list_source(session: CommandSession, file: str, line: int) -> None:
 
 def _show_file(session: CommandSession, path: str, line: int, defining: set[int]) -> None:
     """Print the lines around `line`; `*` marks lines that produce statements."""
-    found = _find(session, path)
+    found = source_file(session.debugger.program, path)
     if found is None:
         session.screen.note(f"{path} was not found; these statements come from line {line}")
         return
-    lines = found.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = source_lines(found)
     shown = [number for number in around(line, _LINES, len(lines)) if number <= len(lines)]
     width = len(str(shown[-1])) if shown else 1
     for number in shown:
@@ -167,13 +167,6 @@ def _show_file(session: CommandSession, path: str, line: int, defining: set[int]
         head = Text().append(mark, "bold red").append(f"{number:>{width}} ", "dim")
         style = "bold" if number == line else ""
         session.screen.put_line(head.append(printable_line(lines[number - 1].replace("\t", "    ")), style))
-
-
-def _find(session: CommandSession, path: str) -> Path | None:
-    """Return the path as given in the model, or beside the model file."""
-    source = session.debugger.program.source
-    beside = Path(source).parent if source else Path()
-    return next((each for each in (Path(path), beside / path) if each.is_file()), None)
 
 
 def _show_statement(session: CommandSession, block: tuple[str | int, ...], pc: int) -> None:

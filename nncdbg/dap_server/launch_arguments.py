@@ -10,6 +10,7 @@ import msgspec
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.configuration import RunConfiguration, settings
+from nncdbg.opening.python_programs import is_python_name
 
 if TYPE_CHECKING:
     ConfigurationKeys = msgspec.Struct
@@ -46,7 +47,8 @@ class LaunchArguments(ConfigurationKeys, frozen=True, kw_only=True, rename="came
         """Return the run configuration, with absolute paths.  Raises UsageError for a wrong path."""
         given = {name: value for name in settings() if (value := getattr(self, name)) is not None}
         folder = _folder(given.get("folder"))
-        given["program"] = str(path_in(given["program"], folder))
+        if not is_python_name(given["program"], folder):
+            given["program"] = str(path_in(given["program"], folder))
         for name in ("op_libraries", "stores"):
             given[name] = [str(path_in(each, folder)) for each in given.get(name, ())]
         given["inputs"] = {name: _input(value) for name, value in given.get("inputs", {}).items()}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoints
@@ -258,6 +259,12 @@ class Session:
             raise NncdbgError(f"{request.command}: {self.state.value}")
         if handler.values:
             self.check_settled()
+        if (
+            handler.when is CONFIGURABLE
+            and self.attachment is not None
+            and self.attachment.script is not None
+        ):
+            self.defer(partial(self.attachment.script.configured, self))
         if handler.anytime or self.debuggee is None:
             self.unbound |= handler.when is CONFIGURABLE
             return handler.handle(self, arguments)

@@ -16,7 +16,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.findings import HOST_READ, Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
 from nncdbg.engine.execution.linking import Allocation
@@ -180,6 +180,8 @@ class Debugger(RichOutput):
         self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
         placement = Placement(self.program, loaded.listing, loaded.listing_of)
         self.breakpoints = Breakpoints(placement, traps, self._innermost)
+        self._reads_said: set[tuple[int, Code, int]] = set()
+        """Branch, block and number of each host read that was reported."""
         loaded.arrived, loaded.found = self._code_arrived, self._found
         self.selected = -1
         self.stop = self.control.here("entry")
@@ -436,7 +438,18 @@ class Debugger(RichOutput):
         self.control.blocks_arrived()
 
     def _found(self, finding: Finding) -> None:
+        if finding.kind == HOST_READ:
+            self._say_once(finding)
+            return
         if self.observers.trail is not None:
             self.observers.trail.found(finding)
         if self.control.judge.concerns(finding):
             self.control.found(finding)
+
+    def _say_once(self, finding: Finding) -> None:
+        """Send the message about a changed host read, the first time on each branch."""
+        at, timeline = finding.binding, self.timeline
+        key = (timeline.branch, at.code, at.pc)
+        if not timeline.replaying and key not in self._reads_said:
+            self._reads_said.add(key)
+            self.control.say(f"line {self.loaded.line(at.code, at.pc)}: {finding.detail}", at)

@@ -50,6 +50,11 @@ def print_messages(debugger: Debugger, screen: Screen) -> None:
         screen.put(message)
 
 
+def note_messages(debugger: Debugger, screen: Screen, side: str = "") -> None:
+    """Print messages as notes on standard error, for a command with a result on standard output."""
+    debugger.control.said = lambda message: screen.note(f"{side}{message.text}")
+
+
 def print_notes(debugger: Debugger, screen: Screen) -> None:
     """Print the notes on the inputs on standard error."""
     for note in debugger.notes:
@@ -65,6 +70,7 @@ def verify_observers(opened: OpenedProgram, screen: Screen) -> Verification:
         return opened.debugger(allocator=allocator, statistics=statistics, check=check)
 
     def move(debugger: Debugger) -> Stop:
+        note_messages(debugger, screen)
         with under_way(debugger, screen):
             return debugger.run(heed=False)
 

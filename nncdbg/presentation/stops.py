@@ -128,7 +128,7 @@ def value_or_reason(debugger: Debugger, name: str, layout: Layout) -> Text:
 
 def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
     """Return the values to show: all of a finding's statement, or those written by data stops and steps."""
-    if stop.node is not None and (stop.finding is not None or stop.error is not None):
+    if stop.node is not None and (stop.finding is not None or stop.error is not None or stop.shows_values):
         done = stop.node.outputs if stop.error is None else ()
         return unique([*operand_names(stop.node), *(value.name for value in done)])
     frame = debugger.control.stack[-1]

@@ -32,7 +32,7 @@ def break_here(place: str) -> None:
 
     Raises UsageError if standard input cannot be read.
     """
-    _check_input()
+    check_input()
     global _prompt
     if _prompt is None:
         _prompt = ScriptPrompt()
@@ -44,16 +44,15 @@ def break_here(place: str) -> None:
 _prompt: ScriptPrompt | None = None
 
 
-def _check_input() -> None:
+def check_input(what: str = "nncdbg.breakpoint()") -> None:
+    """Raise UsageError if the prompt of the function `what` cannot read standard input."""
     stream = sys.stdin
     if stream is None or stream.closed:
         raise UsageError(
-            "nncdbg.breakpoint() needs standard input, but it is closed", hint="run the script in a terminal"
+            f"{what} needs standard input, but it is closed", hint="run the script in a terminal"
         )
     if type(stream).__module__ == "_pytest.capture":
-        raise UsageError(
-            "nncdbg.breakpoint() needs standard input, but pytest captures it", hint="run pytest with -s"
-        )
+        raise UsageError(f"{what} needs standard input, but pytest captures it", hint="run pytest with -s")
 
 
 class ScriptSession(CommandSession):

@@ -130,7 +130,11 @@ def test_a_line_of_the_source_can_be_a_breakpoint_and_is_shown_in_the_stack(sess
     output_of(session, "break net.py:3", "restart", "continue")
     assert session.debugger.stop.line == 6
     assert 'loc("net.py":3)\n' in output_of(session, "where")
-    assert "     from net.py:3\n" in output_of(session, "set width 60", "where")
+    assert "     from net.py:3  return relu(x)\n" in output_of(session, "set width 60", "where")
+    Path("net.py").write_text("# shorter now\n")
+    assert "     from net.py:3\n" in output_of(session, "where")
+    Path("net.py").unlink()
+    assert "     from net.py:3\n" in output_of(session, "where")
 
 
 def test_images_state_that_cells_are_means() -> None:

@@ -51,6 +51,26 @@ def test_a_recorded_step_is_stepped_into_its_modules_and_back(client: Client, sa
     client.expect_event("terminated")
 
 
+def test_the_console_reports_a_number_that_python_would_not_have_read(client: Client, tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch", reason="needs torch")
+    import nncdbg.torch
+
+    values = torch.ones(2)
+    with nncdbg.torch.record() as step:
+        if values.sum().item() > 0:
+            values * 2
+    step.save(tmp_path / "step")
+    client.request("initialize", {"adapterID": "nncdbg"})
+    client.request("launch", {"program": str(tmp_path / "step"), "inputs": {"input": [5.0, 2.0]}})
+    client.expect_event("initialized")
+    client.request("configurationDone")
+    output = client.wait_for(lambda message: "would read" in str(message.get("body", {}).get("output")))
+    assert "Python read 2.0 from %sum" in output["body"]["output"]
+    assert "would read 7.0 now" in output["body"]["output"]
+    assert output["body"]["source"]["path"].endswith("step/program.nnc")
+    client.expect_event("terminated")
+
+
 def graphs(client: Client) -> list[str]:
     """Return the graphs on the stack, innermost first; other frames are the user's source lines."""
     frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]

@@ -62,14 +62,14 @@ def listen(address: Address, token: str | None = None) -> Address:
     from nncdbg.dap_server.transport.serving import Listener
     from nncdbg.engine.stopping.supervision import PROCESS
 
-    attachment = Attachment()
+    made = Attachment()
 
     def make_session(connection: Connection) -> Session:
-        return Session(connection, Runner(), attachment)
+        return Session(connection, Runner(patient=False), made)
 
     _listener = Listener(address, make_session, token)
-    _attachment = attachment
-    PROCESS.supervisor = attachment.supervise
+    _attachment = made
+    PROCESS.supervisor = made.supervise
     if _listener.access.file is not None:
         print(f"nncdbg: clients must show the token in {_listener.access.file}", file=sys.stderr)
     try:
@@ -96,10 +96,18 @@ def is_client_connected() -> bool:
     return _attachment is not None and _attachment.session is not None
 
 
-def stop_here() -> bool:
-    """Stop this thread in the attached editor, if there is one; return whether this process listens."""
+def attachment() -> Attachment | None:
+    """Return the clients of this process; None before `listen`."""
+    return _attachment
+
+
+def stop_here(words: str) -> bool:
+    """Stop this thread in the attached editor, if there is one; return whether this process listens.
+
+    `words` say why.
+    """
     if _attachment is not None:
-        _attachment.stop_here()
+        _attachment.stop_here(words)
     return _attachment is not None
 
 

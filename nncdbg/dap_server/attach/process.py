@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nncdbg.dap_server.attach.attached import Attached
 from nncdbg.dap_server.events import report_continued, report_end, report_process, report_start
@@ -24,10 +24,25 @@ from nncdbg.dap_server.registry import State
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
+    from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoint
     from nncdbg.dap_server.debuggee import Verb
+    from nncdbg.dap_server.protocol.types import Breakpoint
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.stops import Stop
+
+
+class RunningScript(Protocol):
+    """A script that runs under the live debugger: it has breakpoints, although no debugger moves."""
+
+    def record(self, session: Session, kept: ClientBreakpoint) -> Breakpoint:
+        """Return the record of a breakpoint of the client in the script."""
+
+    def configured(self, session: Session | None) -> None:
+        """Use the breakpoints and filters of a client; None for no client."""
+
+    def pause(self, why: str) -> None:
+        """Stop the script soon."""
 
 
 class Attachment:
@@ -40,6 +55,8 @@ class Attachment:
     def __init__(self) -> None:
         self.session: Session | None = None
         self.suspended = False
+        self.script: RunningScript | None = None
+        """The script that runs under the live debugger, if there is one."""
         self._attached = 0
         """Number of clients attached so far."""
         self._turn = threading.Condition()
@@ -50,6 +67,8 @@ class Attachment:
         """The thread that moves the debugger shown to the client."""
         self._debuggee: Attached | None = None
         """The program that the client sees, or saw last."""
+        self._held: Debugger | None = None
+        """A debugger with a stop of the script for the client."""
         self._to_stop: set[int | None] = set()
         """Threads to stop when they next move a debugger; None is any thread."""
 
@@ -134,8 +153,11 @@ class Attachment:
         return None if stop is None else debugger.move(lambda: stop)
 
     def _is_for_client(self, stop: Stop) -> bool:
-        if self._seen != threading.get_ident() or stop.reason == "end":
+        thread = threading.get_ident()
+        if self._seen != thread or stop.reason == "end":
             return False
+        if self._moving[thread] is self._held:
+            return True
         return self.suspended or (self._debuggee is not None and self._debuggee.is_for_client(stop))
 
     def _serve_stop(self, debugger: Debugger, stop: Stop) -> bool:
@@ -186,8 +208,23 @@ class Attachment:
             # Ctrl-C, which the client did not request.
             report_continued(session)
 
-    def stop_here(self) -> None:
+    def hold(self, debugger: Debugger) -> None:
+        """Show the stop of a debugger to the client, and return when the client continues the script."""
+        with self._turn:
+            if not self._wanted:
+                return
+            self._held = debugger
+        try:
+            debugger.move(lambda: debugger.stop)
+        finally:
+            self._held = None
+
+    def stop_here(self, words: str) -> None:
         """Stop this thread before its next statement, if a client is attached."""
+        if self.script is not None:
+            if self.session is not None:
+                self.script.pause(words)
+            return
         thread = threading.get_ident()
         with self._turn:
             if self.session is None:
@@ -216,6 +253,8 @@ class Attachment:
             report_process(session, Path(sys.argv[0]).name or "python", "attach")
             report_start(session)
             self.session = session
+            if self.script is not None:
+                self.script.configured(session)
             self._attached += 1
             if self._seen is None:
                 self._seen = next(iter(self._moving), None)
@@ -227,7 +266,10 @@ class Attachment:
             self.detach(session)
 
     def pause_next(self) -> None:
-        """Stop the next thread that moves a debugger."""
+        """Stop the next thread that moves a debugger, or the script."""
+        if self.script is not None:
+            self.script.pause("")
+            return
         with self._turn:
             self._to_stop.add(None)
 
@@ -238,6 +280,8 @@ class Attachment:
                 return
             self.session = None
             self._to_stop.clear()
+            if self.script is not None:
+                self.script.configured(None)
             debuggee = self._debuggee
             if self._seen is None:
                 self._debuggee = None

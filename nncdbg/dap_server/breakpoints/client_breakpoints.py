@@ -108,6 +108,10 @@ class ClientBreakpoints:
 
     def _set(self, session: Session, kept: ClientBreakpoint) -> None:
         before, kept.found = kept.found, None
+        script = session.attachment.script if session.attachment is not None else None
+        if script is not None:
+            kept.record = script.record(session, kept)
+            return
         if session.debuggee is None:
             where = kept.requested.requested_location(session)
             kept.record = Breakpoint(id=kept.id, verified=False, message=PENDING, reason="pending", **where)
@@ -128,7 +132,7 @@ class ClientBreakpoints:
         """Set all of them on a new program, and report the changes."""
         self._by_number.clear()
         with _together(session):
-            for kept in [each for group in self._groups.values() for each in group]:
+            for kept in self.all():
                 earlier = kept.record
                 self._set(session, kept)
                 if kept.record != earlier:
@@ -161,6 +165,10 @@ class ClientBreakpoints:
                 if kept in group:
                     group.remove(kept)
         return gone
+
+    def all(self) -> list[ClientBreakpoint]:
+        """Return the client's breakpoints, in the order of their groups."""
+        return [kept for group in self._groups.values() for kept in group]
 
     def kept(self, numbers: Iterable[int]) -> list[ClientBreakpoint]:
         """The client's breakpoints with these engine `numbers`; the numbers of others are skipped."""

@@ -115,9 +115,12 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     from nncdbg.engine.frontends.folder_files import FILES, PROGRAM, is_program_folder
     from nncdbg.engine.frontends.listings import workspace_of
     from nncdbg.opening.programs import open_program
+    from nncdbg.opening.python_programs import is_python_name, listing_stem
 
     configuration = arguments.configuration()
     path, folder = Path(configuration.program), Path(configuration.folder or "")
+    if is_python_name(configuration.program, folder):
+        path = folder / listing_stem(configuration.program)
     if path.is_dir() and not is_program_folder(path):
         raise LoadError(
             f"{path} is a folder", hint="set `program` to a file, such as model.onnx or graph.nnc"

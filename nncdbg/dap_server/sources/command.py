@@ -17,6 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.engine.frontends.folder_files import PROGRAM
     from nncdbg.engine.frontends.listings import FOLDER
     from nncdbg.opening.programs import open_program
+    from nncdbg.opening.python_programs import is_python_name, listing_stem
 
     parser = ArgumentParser(
         "nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path."
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     model, workspace = Path(options.model), Path(options.workspace)
     opened = open_program(configuration_of(options))
     program = opened.program
+    if is_python_name(options.model):
+        model = Path(listing_stem(options.model))
     file, note = (model / PROGRAM if opened.folder is not None else model).resolve(), None
     if program.listing is None:
         try:

@@ -14,6 +14,7 @@ from nncdbg.engine.execution.statistics_log import StatisticsLog
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observers.catching import Catches
+from nncdbg.engine.observers.host_reads import HostReads
 from nncdbg.engine.observers.integer_checks import IntegerChecks
 from nncdbg.engine.observers.observation import Observer
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
@@ -47,6 +48,7 @@ class Instrumentation:
         self._overflows = OverflowChecks(report, linker.backend.to_host)
         self.micro: MicroCheck | None = None
         linker.allocation.connect(report, self.log)
+        linker.instrument({Instrument.HOST_READS: HostReads(report, linker.backend.to_host).wrap})
         self._link()
 
     def __repr__(self) -> str:
@@ -149,7 +151,7 @@ class Instrumentation:
             found["micro"] = "micro programs are not compared with the kernels", "use --check micro"
         backend, inspecting = self.linker.backend, self.linker.allocation
         if not inspecting.inspects:
-            why = f"the allocator {inspecting.name} does not check memory"
+            why = backend.unchecked or f"the allocator {inspecting.name} does not check memory"
             hint = "use the allocator debug, arena or poison"
             if not backend.on_host:
                 hint += f", with another backend than {backend.name}"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
-from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.events import Ended, Event, Failed, Interrupted, Outcome
 from nncdbg.engine.execution.findings import Finding
@@ -182,10 +182,11 @@ class Control:
         holding = self.judge.holding()
         return self.judge.stop_of((each for each in holding if each.breakpoint.number in numbers), self._log)
 
-    def say(self, text: str) -> None:
-        """Send a message to the user about the current place of the program."""
+    def say(self, text: str, at: Statement | None = None) -> None:
+        """Send a message to the user about a statement of the innermost frame, by default the next one."""
         frame = self.machine.frames[-1]
-        self.said(LogMessage(text, frame, self.judge.scope.line(frame.code, frame.pc)))
+        pc = frame.pc if at is None else at.pc
+        self.said(LogMessage(text, frame, self.judge.scope.line(frame.code, pc)))
 
     def _say_passed(self, edits: Sequence[Edit], again: bool) -> None:
         """Report edits of the branch that take effect again (`again`), or that are ahead again."""

@@ -27,6 +27,8 @@ class Stop(RichOutput):
     breakpoints: tuple[int, ...] = ()
     finding: Finding | None = None
     error: BaseException | None = None
+    shows_values: bool = False
+    """Whether `node` has run, and the stop shows its operands and results."""
 
     def __repr__(self) -> str:
         op = self.node.op if self.node is not None else None

@@ -54,9 +54,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "The script needs no change.  `nncdbg DIR` opens the folder.",
         usage="nncdbg record [--step N] [-o DIR] SCRIPT [ARGUMENT ...]",
         epilog=(
-            "A step ends when the method `step` of an optimizer ends; each optimizer counts.  Step 1 begins\n"
-            "with the first call of a module, a later step at the end of the step before.  The script ends\n"
-            "with the recorded step.\n\n"
+            "A step ends when the method `step` of an optimizer ends; each optimizer counts, and so\n"
+            "does a step that GradScaler skips.  Step 1 begins with the first call of a module, a later\n"
+            "step at the end of the step before.  The script ends with the recorded step.\n\n"
             "--step and -o may also follow SCRIPT.  All other arguments there, and all after --, are for\n"
             "the script."
         ),

@@ -21,7 +21,7 @@ from nncdbg.opening.command_line import (
     configuration_of,
     error_document,
 )
-from nncdbg.presentation.run_progress import print_notes, under_way, verify_observers
+from nncdbg.presentation.run_progress import note_messages, print_notes, under_way, verify_observers
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -54,6 +54,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     verified = verify_observers(opened, screen) if options.verify_observers else None
     debugger = opened.debugger(statistics=False)
     print_notes(debugger, screen)
+    note_messages(debugger, screen)
     start = time.perf_counter()
     with under_way(debugger, screen):
         stop = debugger.run()

@@ -43,7 +43,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     configuration: vscode.DebugConfiguration,
   ): Promise<vscode.DebugConfiguration | undefined> {
     if (configuration.debugpy && !hasDebugpy()) {
-      void offerDebugpy(configuration.debugpy.program);
+      void offerDebugpy(configuration.debugpy.program ?? configuration.debugpy.module);
       return undefined;
     }
     if (configuration.request !== "launch") {

@@ -36,7 +36,7 @@ export async function startPython(session: vscode.DebugSession): Promise<AbortSi
   const configuration = { type: TYPE, request: "launch", name: `${name}: Python`, console: "integratedTerminal", ...debugpy };
   if (!(await vscode.debug.startDebugging(session.workspaceFolder, configuration, { parentSession: session }))) {
     ended.abort();
-    throw new Error(`debugpy did not start ${debugpy.program}: read the error message of the Python Debugger extension`);
+    throw new Error(`debugpy did not start ${debugpy.program ?? debugpy.module}: read the error message of the Python Debugger extension`);
   }
   return ended.signal;
 }

@@ -1,0 +1,38 @@
+"""Source files of the user's model, and the text of their lines."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Location, Program
+
+
+def source_file(program: Program, path: str) -> Path | None:
+    """Return the file as given in the model, or beside the model file; None if there is none."""
+    beside = Path(program.source).parent if program.source else Path()
+    return next((each for each in (Path(path), beside / path) if each.is_file()), None)
+
+
+def source_lines(file: Path) -> list[str]:
+    """Return the lines of a file.  Raises OSError if it cannot be read."""
+    status = file.stat()
+    return _lines(file, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=8)
+def _lines(file: Path, changed: int, size: int) -> list[str]:
+    """Return the lines of a file, which is read again after a change of its time or size."""
+    return file.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def source_text(program: Program, location: Location) -> str:
+    """Return the text of a source line; "" without a file that can be read."""
+    file = source_file(program, location.file) if location.file else None
+    if file is None or location.line is None or not os.access(file, os.R_OK):
+        return ""
+    lines = source_lines(file)
+    return lines[location.line - 1].strip() if 0 < location.line <= len(lines) else ""

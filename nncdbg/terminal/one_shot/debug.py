@@ -1,0 +1,130 @@
+"""`nncdbg debug SCRIPT`: run a PyTorch script under the live debugger."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.opening.command_line import ArgumentParser, add_commands, script_arguments
+
+if TYPE_CHECKING:
+    from nncdbg.terminal.live_prompt import LivePrompt
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 if the script succeeded or the user quit.
+
+    Raises LoadError for a script that cannot be read, RunError for one that fails, UsageError for a place
+    that cannot be a breakpoint.
+    """
+    options = _options(arguments)
+    if not options.script and not options.module:
+        raise UsageError("there is no script", hint="nncdbg debug train.py")
+    from nncdbg.torch.script import exit_failure, script_failure, script_runner
+
+    run = script_runner(options.script, options.module, options.arguments)
+    from nncdbg.terminal.live_prompt import ScriptLeft
+
+    target, process = options.module or options.script, os.getpid()
+    failure: NncdbgError | None = None
+    try:
+        with ExitStack() as entered:
+            if options.listen:
+                _enter_listening(entered, options)
+            else:
+                _enter_prompt(entered, options, target)
+            run()
+    except ScriptLeft:
+        return 0
+    except SystemExit as leaving:
+        if os.getpid() != process:
+            raise
+        failure = exit_failure(target, leaving)
+    except (NncdbgError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001  whatever the script raises
+        failure = script_failure(target, error)
+    if os.getpid() != process:
+        # A process that the script forked: it ends as under Python.
+        raise SystemExit(1 if failure is not None else 0)
+    if failure is not None:
+        raise failure
+    return 0
+
+
+def _enter_prompt(entered: ExitStack, options: Namespace, target: str) -> None:
+    """Stop at a prompt.  Raises ScriptLeft if the user quits before the script starts."""
+    from nncdbg.presentation.screen import Screen
+    from nncdbg.terminal.live_prompt import LivePrompt, pausing_on_interrupt
+
+    prompt = LivePrompt(target, Screen(), history=options.history)
+    _set_up(prompt, options)
+    entered.callback(prompt.note_unreached)
+    if sys.stdin.isatty():
+        entered.enter_context(pausing_on_interrupt(prompt.training))
+    entered.enter_context(prompt.training)
+
+
+def _enter_listening(entered: ExitStack, options: Namespace) -> None:
+    """Stop in an editor, which is attached before the script starts.  Raises UsageError."""
+    if options.breaks or options.catch or options.source:
+        raise UsageError(
+            "--listen takes no --break, --catch, -x and -ex",
+            hint="set breakpoints in the editor that attaches",
+        )
+    # The two user interfaces do not import each other.
+    live = import_module("nncdbg.dap_server.attach.live")
+    entered.enter_context(live.listening_training(options.listen, history=options.history))
+
+
+def _set_up(prompt: LivePrompt, options: Namespace) -> None:
+    """Set the stops of the command line, run its commands, and read more unless there are any."""
+    for spec in options.breaks:
+        prompt.add(spec)
+    if options.catch:
+        prompt.training.catch(dict.fromkeys(options.catch.replace(",", " ").split()))
+    for is_file, text in options.source:
+        if is_file:
+            prompt.play(text, echo=False)
+        else:
+            prompt.execute(text)
+    if not (options.breaks or options.catch or prompt.over):
+        prompt.begin()
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(
+        "nncdbg debug",
+        "Run a PyTorch script, and stop at operators, modules, parameters, lines, NaN and Inf.\n"
+        "The script needs no change.",
+        usage=(
+            "nncdbg debug [options] SCRIPT [ARGUMENT ...]\n"
+            "       nncdbg debug [options] -m MODULE [ARGUMENT ...]"
+        ),
+        epilog=(
+            "PLACE is an operator (aten.addmm), a module (@encoder.out, @out.backward), a phase (@backward,\n"
+            "@optimizer), a parameter or gradient (%fc.weight, %fc.weight.grad) or FILE:LINE.  Without\n"
+            "--break and --catch, a prompt opens first.  Ctrl-C stops at the next operator.\n\n"
+            "The options may also follow SCRIPT.  All other arguments there, and all after --, are for the\n"
+            "script."
+        ),
+    )
+    add = parser.add_argument
+    add("script", metavar="SCRIPT", nargs="?", help="a Python file, run as `python SCRIPT ARGUMENT ...`")
+    add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`")
+    place = "PLACE [if EXPR] [hits N]"
+    add("--break", action="append", default=[], dest="breaks", metavar="SPEC", help=f"{place} (repeatable)")
+    add("--catch", metavar="KINDS", help="stop where a NaN or Inf originates: nan, inf or nan,inf")
+    add("--history", action="store_true", help="record each step as it runs, to step back in all of it")
+    add("--listen", metavar="HOST:PORT", help="stop in an editor that attaches there")
+    add_commands(parser)
+    own, of_script = script_arguments(parser, arguments)
+    options = parser.parse_args(own)
+    options.arguments = of_script
+    return options

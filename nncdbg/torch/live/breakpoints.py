@@ -1,0 +1,246 @@
+"""Breakpoints and catches of a running script: where it stops, before any program of it exists."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from os.path import realpath
+from typing import Any
+
+import torch
+
+from nncdbg.engine.compilation.search import same_file
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.expression import Expression, check_condition, condition, evaluate, parse
+from nncdbg.engine.ops.aten.internals import all_operator_names, next_sequence_number
+from nncdbg.engine.stopping.breakpoints import hit_rule
+from nncdbg.engine.stopping.placement import braced
+from nncdbg.presentation.breakpoint_syntax import parse_stop, split_source
+from nncdbg.torch.live.operators import Operator, OperatorScope
+from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
+
+PHASES = (FORWARD, BACKWARD, OPTIMIZER)
+KINDS = ("nan", "inf")
+"""The findings that a running script can be stopped at."""
+
+
+@dataclass(eq=False)
+class LiveBreakpoint:
+    """A place in the running script.
+
+    `kind` is op, phase, module, module backward, parameter or source.  `target` is the name of an operator,
+    a phase, the path of a module, the name of a parameter or gradient, or ``file:line``.
+    """
+
+    number: int
+    kind: str
+    target: str
+    condition: Expression | None = None
+    hits: str | None = None
+    log: str | None = None
+    temporary: bool = False
+    enabled: bool = True
+    count: int = 0
+    """The number of times that the place was reached with the condition true."""
+    inside: bool = False
+    """Whether the last operator was at this place: it is reached again after another one."""
+    sequences: set[int] = field(default_factory=set)
+    """For a module's backward: the numbers of the operators of its latest forward."""
+
+    def __str__(self) -> str:
+        sigil = {"op": "", "source": "", "parameter": "%"}.get(self.kind, "@")
+        suffix = ".backward" if self.kind == "module backward" else ""
+        parts = [f"{self.kind.partition(' ')[0]} {sigil}{self.target}{suffix}"]
+        parts += [f"if {self.condition.text}"] if self.condition is not None else []
+        parts += [f"hits {self.hits}"] if self.hits is not None else []
+        return " ".join(parts)
+
+    def matches(self, overload: Any) -> bool:
+        """Return whether the operators of an overload can be at this place."""
+        return self.kind != "op" or self.target in _names_of(overload)
+
+    def reached(self, operator: Operator, names: Mapping[int, str]) -> bool:
+        """Return whether an operator is the first one at this place; `names` maps identities to names."""
+        there = _AT[self.kind](self, operator, names)
+        first = there and (self.kind in ("op", "parameter") or not self.inside)
+        self.inside = there
+        return first
+
+
+def parse_breakpoint(
+    number: int, text: str, *, temporary: bool = False, log: str | None = None
+) -> LiveBreakpoint:
+    """Return the breakpoint for ``PLACE [if EXPR] [hits N]``; raises as `live_breakpoint` does."""
+    spec = parse_stop(text)
+    found = live_breakpoint(number, spec.kind, spec.name, spec.when, spec.hits, log)
+    found.temporary = temporary
+    return found
+
+
+def live_breakpoint(
+    number: int, kind: str, target: str, when: str | None, hits: str | None, log: str | None
+) -> LiveBreakpoint:
+    """Return the breakpoint for a place of `StopSpec`.
+
+    Raises UsageError for a place that cannot be reached in a running script, for an unknown operator and for
+    an invalid hit count; ExpressionError for an invalid condition.
+    """
+    if kind == "line":
+        raise UsageError(
+            f"line {target} of which file? A running script has no program text yet",
+            hint=f"break train.py:{target}",
+        )
+    if kind == "op":
+        target = _known_operator(target)
+    elif kind == "graph":
+        kind = "phase" if target in PHASES else "module"
+        if target.endswith(".backward"):
+            kind, target = "module backward", target.removesuffix(".backward")
+    elif kind == "value":
+        kind = "parameter"
+    if hits is not None:
+        hit_rule(hits)
+    if log is not None:
+        braced(log)
+    condition = parse_condition(when) if when is not None else None
+    return LiveBreakpoint(number, kind, target, condition, hits, log)
+
+
+def parse_condition(text: str) -> Expression:
+    """Parse a condition on an operator.  Raises ExpressionError."""
+    return check_condition(parse(text, _may_be_a_name))
+
+
+def holds(found: LiveBreakpoint, operator: Operator, named: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether the condition is true, and why it failed: a condition that fails counts as true."""
+    if found.condition is None:
+        return True, ""
+    try:
+        return condition(found.condition, OperatorScope(operator, named)), ""
+    except NncdbgError as error:
+        return True, f"its condition failed: {error.message}"
+
+
+def message_of(found: LiveBreakpoint, operator: Operator, named: Mapping[str, Any]) -> str:
+    """Return the message of a logpoint, with each expression in braces replaced by its value."""
+    scope = OperatorScope(operator, named)
+    rest, text = found.log or "", ""
+    for part in braced(rest):
+        try:
+            shown = str(evaluate(parse(part, scope.has, scope.names), scope))
+        except NncdbgError as error:
+            shown = f"<{error.message}>"
+        before, _, rest = rest.partition("{" + part + "}")
+        text += before + shown
+    return text + rest
+
+
+# -- places --------------------------------------------------------------------------------
+
+
+def _at_operator(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
+    return True  # Only operators that match come here.
+
+
+def _at_phase(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
+    return operator.phase == found.target
+
+
+def _in_module(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
+    return operator.node is None and any(names.get(id(each)) == found.target for each in operator.modules)
+
+
+def _in_backward_of_module(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
+    if operator.node is not None:
+        return operator.sequence in found.sequences
+    if _in_module(found, operator, names):
+        found.sequences.add(next_sequence_number() - 1)
+    elif operator.phase == OPTIMIZER:
+        found.sequences.clear()
+    return False
+
+
+def _at_parameter(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
+    """Return whether an operator writes a parameter or adds to its gradient."""
+    if operator.node is not None and operator.node.name().endswith("AccumulateGrad"):
+        return f"{names.get(id(operator.node.variable))}.grad" == found.target
+    return any(names.get(id(each)) == found.target for each in operator.written)
+
+
+def _at_line(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
+    place = split_source(found.target)
+    assert place is not None
+    file, line = place
+    return any(at == line and _is_file(known, file) for known, at in operator.lines)
+
+
+_AT = {
+    "op": _at_operator,
+    "phase": _at_phase,
+    "module": _in_module,
+    "module backward": _in_backward_of_module,
+    "parameter": _at_parameter,
+    "source": _at_line,
+}
+
+
+@cache
+def _is_file(known: str, asked: str) -> bool:
+    return same_file(realpath(known), asked)
+
+
+# -- names ---------------------------------------------------------------------------------
+
+
+@cache
+def _names_of(overload: Any) -> frozenset[str]:
+    """Return the names of an overload: with and without its last part and leading underscores."""
+    full = str(overload)
+    packet = full.rpartition(".")[0]
+    namespace, _, name = packet.partition(".")
+    return frozenset((full, packet, f"{namespace}.{name.lstrip('_')}"))
+
+
+def _known_operator(name: str) -> str:
+    """Return the name of an operator of torch.  Raises UsageError for an unknown one."""
+    if name not in _all_names():
+        near = difflib.get_close_matches(name, _all_names(), 1)
+        hint = f"did you mean {near[0]}?" if near else "name it as in a recorded step: aten.addmm"
+        raise UsageError(f"torch has no operator {name}", hint=hint)
+    return name
+
+
+@cache
+def _all_names() -> frozenset[str]:
+    names: set[str] = set()
+    for registered in all_operator_names():
+        namespace, _, rest = registered.partition("::")
+        name, _, overload = rest.partition(".")
+        names |= {f"{namespace}.{name}", f"{namespace}.{name.lstrip('_')}"}
+        names.add(f"{namespace}.{name}.{overload or 'default'}")
+    return frozenset(names)
+
+
+def _may_be_a_name(name: str) -> bool:
+    """Return whether a name may be that of a parameter, which are unknown before the script has made them."""
+    return "." in name
+
+
+def names_of_modules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[int, str]]:
+    """Yield the identity and the name of each module, parameter and buffer."""
+    for prefix, model in models.items():
+        for objects in (model.named_modules(), model.named_parameters(), model.named_buffers()):
+            for name, each in objects:
+                yield id(each), ".".join(part for part in (prefix, name) if part)
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raise UsageError for a finding that a running script cannot be stopped at."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(
+                f"a running script cannot catch {kind!r}: it can catch {' and '.join(KINDS)}",
+                hint="`nncdbg record` records a step, in which all kinds can be caught",
+            )

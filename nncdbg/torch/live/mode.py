@@ -1,0 +1,249 @@
+"""The dispatch mode of a running script: runs each operator, and stops at the places that are set.
+
+An operator without a breakpoint costs one lookup.  With `catch`, its results are read once more.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.expression import Expression, condition
+from nncdbg.engine.ops.aten.internals import DispatchMode, without_dispatch
+from nncdbg.engine.ops.aten.operators import torch_operator
+from nncdbg.engine.ops.aten.signatures import Signature, flat_results, signature_of, written_tensors
+from nncdbg.engine.stopping.breakpoints import hit_rule
+from nncdbg.torch.finiteness import is_finite
+from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of
+from nncdbg.torch.live.operators import Operator, OperatorScope
+from nncdbg.torch.recording import UNSEEN, Recorder
+
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+"""Tensors with numbers: a compiler traces with tensors of other classes."""
+
+Goal = Callable[[Operator], bool]
+"""Whether a step ends at an operator."""
+
+_NO_NUMBERS = ("empty", "new_empty", "_empty", "resize", "set_", "lift")
+"""Beginnings of the names of operators that allocate memory, or that take over numbers of the user."""
+
+
+@dataclass(slots=True)
+class LiveStop:
+    """Why the script stops at an operator."""
+
+    operator: Operator
+    reason: str
+    """breakpoint, exception, step or pause."""
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What an overload can stop at."""
+
+    signature: Signature
+    breakpoints: tuple[LiveBreakpoint, ...]
+    checked: bool
+    """Whether its results are searched for NaN and Inf."""
+
+
+class LiveMode(DispatchMode):
+    """Runs the operators of a script; `stopped` is called at each stop, on the thread that runs them.
+
+    `named` returns parameters and gradients by name, and `names` maps the identities of modules, parameters
+    and buffers to names.
+    """
+
+    def __init__(
+        self,
+        stopped: Callable[[LiveStop], None],
+        said: Callable[[str], None],
+        named: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        super().__init__()
+        self.breakpoints: list[LiveBreakpoint] = []
+        self.catches: dict[str, Expression | None] = {}
+        self.names: Mapping[int, str] = {}
+        self.goal: Goal | None = None
+        """Where the step that the user requested ends."""
+        self.pausing = ""
+        """Why the next operator stops the script; empty if it does not."""
+        self.recorder: Recorder | None = None
+        """Records each operator as well."""
+        self.step = 1
+        """The number of the training step that runs now."""
+        self.optimizing = 0
+        self.asleep = False
+        """Whether operators only run."""
+        self._stopped = stopped
+        self._said = said
+        self._named = named
+        self._plans: dict[Any, _Plan | None] = {}
+        """None for an overload that only runs."""
+        self._everywhere: tuple[LiveBreakpoint, ...] = ()
+        self._seen_bad = False
+        """Whether a result had NaN or Inf: until then, what an operator writes to has none before it."""
+
+    def changed(self) -> None:
+        """Use breakpoints and catches that were changed."""
+        self._plans.clear()
+        active = [each for each in self.breakpoints if each.enabled]
+        self._everywhere = tuple(each for each in active if each.kind != "op")
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        try:
+            plan = self._plans[func]
+        except KeyError:
+            plan = self._plan(func)
+        if (plan is None and self.goal is None and not self.pausing) or self.asleep:
+            if self.recorder is not None:
+                return self.recorder.__torch_dispatch__(func, types, args, kwargs)
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return self._watched(plan, func, types, args, kwargs or {})
+
+    def _watched(
+        self, plan: _Plan | None, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run an operator that may stop the script."""
+        checked = plan is not None and plan.checked
+        spoiled = False
+        if self._seen_bad and checked and plan is not None and plan.signature.written:
+            spoiled = not _all_finite(written_tensors(plan.signature, args, kwargs))
+        if self.recorder is not None:
+            result = self.recorder.__torch_dispatch__(func, types, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
+        points = plan.breakpoints if plan is not None else ()
+        suspected = checked and plan is not None and not spoiled and self._is_bad(plan, args, kwargs, result)
+        self._seen_bad |= suspected
+        if points or suspected or self.goal is not None or self.pausing:
+            operator = Operator(
+                plan.signature if plan is not None else signature_of(func),
+                args,
+                kwargs,
+                result,
+                sys._getframe(2),
+                self.step,
+                self.optimizing > 0,
+            )
+            with without_dispatch():
+                self._judge(operator, points, suspected)
+        return result
+
+    def _plan(self, func: Any) -> _Plan | None:
+        plan = None
+        if func.namespace not in UNSEEN:
+            own = tuple(
+                each for each in self.breakpoints if each.enabled and each.kind == "op" and each.matches(func)
+            )
+            signature = signature_of(func)
+            checked = bool(self.catches) and _computes(signature)
+            if own or self._everywhere or checked:
+                plan = _Plan(signature, (*own, *self._everywhere), checked)
+        self._plans[func] = plan
+        return plan
+
+    @staticmethod
+    def _is_bad(plan: _Plan, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
+        """Return whether a result, or what the operator wrote, has NaN or Inf."""
+        if result.__class__ is torch.Tensor:
+            return not is_finite(result)
+        results = (
+            flat_results(result) if plan.signature.results else written_tensors(plan.signature, args, kwargs)
+        )
+        return not _all_finite(results)
+
+    # -- stops -----------------------------------------------------------------------------
+
+    def _judge(self, operator: Operator, points: Sequence[LiveBreakpoint], suspected: bool) -> None:
+        """Stop if a breakpoint, a catch, a step or a pause is due."""
+        due = [(each, why) for each in points if (why := self._due(each, operator)) is not None]
+        caught = self._caught(operator) if suspected else ""
+        stop = None
+        if caught:
+            stop = LiveStop(operator, "exception", caught)
+        elif due:
+            words = "; ".join(f"breakpoint {each.number}, {each}{why}" for each, why in due)
+            stop = LiveStop(operator, "breakpoint", words)
+        elif self.pausing:
+            stop = LiveStop(operator, "pause", self.pausing)
+        elif self.goal is not None and self.goal(operator):
+            stop = LiveStop(operator, "step")
+        if stop is None:
+            return
+        if any(each.temporary for each, _ in due):
+            gone = {each.number for each, _ in due if each.temporary}
+            self.breakpoints = [each for each in self.breakpoints if each.number not in gone]
+            self.changed()
+        self.goal, self.pausing = None, ""
+        self._stopped(stop)
+
+    def _due(self, found: LiveBreakpoint, operator: Operator) -> str | None:
+        """Return None if a breakpoint does not stop here, otherwise what to add to its description."""
+        if not found.reached(operator, self.names):
+            return None
+        true, failure = holds(found, operator, self._named())
+        if not true:
+            return None
+        found.count += 1
+        if not failure and found.hits is not None and not hit_rule(found.hits)(found.count):
+            return None
+        if found.log is not None and not failure:
+            self._said(message_of(found, operator, self._named()))
+            return None
+        return f"; {failure}" if failure else ""
+
+    def _caught(self, operator: Operator) -> str:
+        """Return what is caught at an operator: a NaN or Inf that no operand has; empty if nothing is."""
+        tests: dict[str, Callable[[Any], Any]] = {"nan": torch.isnan, "inf": torch.isinf}
+        for kind, when in self.catches.items():
+            test = tests[kind]
+            if not _some(operator.results, test) or _some(_others(operator), test) or _is_given(operator):
+                continue
+            detail = ""
+            if when is not None:
+                try:
+                    if not condition(when, OperatorScope(operator, self._named())):
+                        continue
+                except NncdbgError as error:
+                    detail = f"; its condition failed: {error.message}"
+            name = {"nan": "NaN", "inf": "Inf"}[kind]
+            words = f"{operator.signature.name} produced {name} from operands without {name}"
+            return f"catch {kind}: {words}{detail}"
+        return ""
+
+
+def _computes(signature: Signature) -> bool:
+    """Return whether an operator computes numbers: not one that allocates, copies or makes a view."""
+    name = str(signature.overload).split(".")[1]
+    known = torch_operator(signature.name).keeps_finite
+    return not (known or signature.views or name.startswith(_NO_NUMBERS))
+
+
+def _others(operator: Operator) -> Iterable[Any]:
+    """Return the operands that the operator does not write to: the others are checked before it runs."""
+    written = {id(each) for each in operator.written}
+    return [each for each in operator.operands if each is not None and id(each) not in written]
+
+
+def _is_given(operator: Operator) -> bool:
+    """Return whether the user gave an NaN or Inf as a number, as in a mask."""
+    numbers = [*operator.args, *operator.kwargs.values()]
+    return any(isinstance(each, (float, complex)) and not math.isfinite(abs(each)) for each in numbers)
+
+
+def _all_finite(tensors: Iterable[Any]) -> bool:
+    return all(each.__class__ not in _TENSORS or is_finite(each) for each in tensors)
+
+
+def _some(tensors: Iterable[Any], test: Callable[[Any], Any]) -> bool:
+    return any(bool(test(each.detach()).any()) for each in tensors if isinstance(each, torch.Tensor))

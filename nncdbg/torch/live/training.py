@@ -1,0 +1,229 @@
+"""A training that runs under the debugger: its steps, its stops, and the program of the present step."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.engine.ops.aten.internals import without_dispatch
+from nncdbg.stats import prepare
+from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
+from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
+from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
+from nncdbg.torch.live.operators import Operator
+from nncdbg.torch.recorded_step import RecordedStep, named_tensors, recording_with, step_so_far
+from nncdbg.torch.recording import BACKWARD, Recorder
+from nncdbg.torch.script_recording import live_objects, models_of, on_module_call
+from nncdbg.torch.skipped_steps import on_skipped_step
+from nncdbg.torch.step_state import RandomState
+
+Hold = Callable[[LiveDebugger], None]
+"""Shows a stop to the user, and returns when the script continues."""
+
+
+class LiveTraining:
+    """Stops the training that runs on this thread while it is entered.
+
+    `hold` is called at each stop, and `said` with each message of a logpoint.  With `history`, the operators
+    of the present step are recorded as they run, so that a stop can step back to the start of the step;
+    without it, a stop has the operator at which the script is.
+    """
+
+    def __init__(self, hold: Hold, said: Callable[[str], None], *, history: bool = False) -> None:
+        self.history = history
+        self.last_number = 0
+        """The number of the latest breakpoint."""
+        self.stops = 0
+        """How often the script has stopped."""
+        self._hold = hold
+        self._said = said
+        self.mode = LiveMode(self._stopped, said, self._named)
+        self._models: dict[str, torch.nn.Module] = {}
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._outermost: torch.optim.Optimizer | None = None
+        """The optimizer whose step runs now; another may step inside it."""
+        self._process = os.getpid()
+        self._entered = ExitStack()
+        self._recording = ExitStack()
+        self._records_step = False
+        """Whether a whole step was requested, at the end of which the script stops."""
+
+    def __enter__(self) -> LiveTraining:
+        if _ACTIVE:
+            raise UsageError("the live debugger is active already", hint="call nncdbg.torch.debug once")
+        entered = self._entered
+        _ACTIVE.append(self)
+        entered.callback(_ACTIVE.remove, self)
+        prepare()
+        entered.callback(register_optimizer_step_pre_hook(self._before_update).remove)
+        entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
+        entered.callback(on_skipped_step(self._end_step))
+        entered.callback(on_module_call(self._begin))
+        entered.callback(self._recording.close)
+        entered.enter_context(self.mode)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.close()
+        # torch may keep the mode.
+        self._models, self._optimizers, self.mode.names = {}, [], {}
+
+    # -- what stops ------------------------------------------------------------------------
+
+    def add(self, found: LiveBreakpoint) -> None:
+        """Add a breakpoint.  Raises UsageError for a module or parameter that the models do not have."""
+        self.check_name(found)
+        self.last_number = max(self.last_number, found.number)
+        self.mode.breakpoints.append(found)
+        self.mode.changed()
+
+    def catch(self, kinds: Mapping[str, Any]) -> None:
+        """Stop where a NaN or Inf originates; `kinds` maps ``nan`` and ``inf`` to a condition or None.
+
+        Raises UsageError for other kinds.
+        """
+        check_kinds(kinds)
+        self.mode.catches.update(kinds)
+        self.mode.changed()
+
+    def pause(self, why: str) -> None:
+        """Stop at the next operator."""
+        self.mode.pausing = why
+
+    def check_name(self, found: LiveBreakpoint) -> None:
+        """Raise UsageError for a module or parameter that the models do not have."""
+        known = set(self.mode.names.values())
+        name = found.target.removesuffix(".grad")
+        if found.kind in ("module", "module backward", "parameter") and known and name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, 1)
+            raise UsageError(
+                f"no module or parameter of the models is named {name}",
+                hint=f"did you mean {near[0]}?"
+                if near
+                else "use a name of named_modules() or named_parameters()",
+            )
+
+    def record_step(self) -> None:
+        """Stop at the end of the present step, or without `history` of the next one, with all of it."""
+        self._records_step = self.mode.asleep = True
+
+    # -- steps -----------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Find models and optimizers, and begin the history of a step."""
+        if os.getpid() != self._process:
+            self.mode.asleep = True
+            return
+        if not self._models or not self._optimizers:
+            self._optimizers = live_objects(torch.optim.Optimizer)
+            self._models = models_of(self._optimizers)
+            self.mode.names = dict(names_of_modules(self._models))
+        self._recording.close()
+        self.mode.recorder = None
+        if self.history or self._records_step:
+            recorder = Recorder()
+            self._recording.enter_context(recording_with(recorder, self._models, self._optimizers))
+            self.mode.recorder = recorder
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._outermost is None:
+            self._outermost = optimizer
+            self.mode.optimizing = 1
+        if all(each is not optimizer for each in self._optimizers):
+            self._optimizers.append(optimizer)
+
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._outermost is optimizer:
+            self._outermost = None
+            self.mode.optimizing = 0
+            self._end_step()
+
+    def _end_step(self, *_: Any) -> None:
+        if self._records_step and self.mode.recorder is not None:
+            self._stop_at_end(self.mode.recorder)
+        self.mode.step += 1
+        self._begin()
+
+    def _stop_at_end(self, recorder: Recorder) -> None:
+        """Stop after the last operator of a step that was requested whole."""
+        self._records_step = False
+        if recorder.failure is not None:
+            self._said(recorder.failure.message)
+            return
+        last = recorder.events[-1].signature
+        frame = sys._getframe(2)
+        operator = Operator(last, (), {}, None, frame, self.mode.step, True)
+        with without_dispatch():
+            self._stopped(LiveStop(operator, "pause", f"the end of step {self.mode.step}"))
+
+    def _named(self) -> dict[str, Any]:
+        """Return parameters, buffers, gradients and moments by name."""
+        return dict(named_tensors(self._models, self._optimizers))
+
+    # -- stops -----------------------------------------------------------------------------
+
+    def _stopped(self, stop: LiveStop) -> None:
+        """Open the step so far, and continue as the user requests."""
+        self.stops += 1
+        self.mode.asleep = True
+        random = RandomState()
+        try:
+            try:
+                debugger = LiveDebugger(self._so_far(stop.operator), stop)
+            except RunError as error:
+                self._said(f"no stop at {stop.operator.signature.name}: {error.message}")
+                return
+            self._hold(debugger)
+            self.mode.goal = _goal(debugger.wanted, stop.operator)
+        finally:
+            random.restore()
+            self.mode.asleep = self._records_step
+
+    def _so_far(self, operator: Operator) -> RecordedStep:
+        recorder = self.mode.recorder
+        if recorder is None or recorder.failure is not None:
+            recorder = Recorder()
+            recorder.optimizing = int(operator.optimizing)
+            for name in map(self.mode.names.get, map(id, reversed(operator.modules))):
+                recorder.enter_module(name or "")
+            for name, tensor in self._named().items():
+                recorder.label(tensor, name)
+            recorder.add_finished(
+                operator.signature.overload, operator.args, operator.kwargs, operator.result, operator.lines
+            )
+        return step_so_far(recorder, self._models, self._optimizers)
+
+
+def _goal(wanted: str, start: Operator) -> Goal | None:
+    """Return where a step from the operator `start` ends; None to continue."""
+    depth, module = len(start.modules), start.modules[0] if start.modules else None
+    if wanted == STEP:
+        return lambda operator: True
+    if wanted == NEXT:
+        return lambda operator: operator.phase != start.phase or len(operator.modules) <= depth
+    if wanted != FINISH:
+        return None
+    if start.phase == BACKWARD:
+        return lambda operator: operator.sequence != start.sequence
+    if module is None:
+        return lambda operator: operator.phase != start.phase
+    return lambda operator: (
+        operator.phase != start.phase or all(each is not module for each in operator.modules)
+    )
+
+
+_ACTIVE: list[LiveTraining] = []
+
+
+def active() -> LiveTraining | None:
+    """Return the training that runs under the debugger in this process; None if none does."""
+    return _ACTIVE[-1] if _ACTIVE else None

@@ -1,0 +1,94 @@
+"""Source lines of the user's code that runs now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any, TypeAlias
+
+import torch
+
+from nncdbg.engine.ops.aten.internals import is_compiled_call
+
+Lines: TypeAlias = "tuple[tuple[str, int], ...]"
+"""Source lines of the user, innermost first."""
+
+_DEEPEST = 4
+"""The most lines of the user that an event keeps."""
+
+_LIBRARY, _USER, _RERUN, _COMPILED = range(4)
+"""Kinds of code: of a library, of the user, `call_again`, and the call of what torch.compile returned."""
+
+_KINDS: dict[int, tuple[CodeType, int]] = {}
+"""Code and kind by identity: the hash of a code is computed from its content each time."""
+
+_HANDLERS = ("__torch_dispatch__", "__torch_function__")
+"""The user's functions that call an operator on behalf of the line that needs it."""
+
+_compiled_calls = 0
+"""How often `user_lines` found a call of a function of torch.compile on the stack."""
+
+
+def call_again(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], lines: Lines) -> Any:
+    """Call a function that the user called at `lines`: what is recorded inside has them as outer lines."""
+    return call(*args, **kwargs)
+
+
+def compiled_calls() -> int:
+    """Return a number that grows when operators run inside functions that torch.compile returned."""
+    return _compiled_calls
+
+
+def user_lines(frame: FrameType | None, most: int = _DEEPEST) -> Lines:
+    """Return the innermost lines outside of torch, nncdbg and the standard library, at most `most`."""
+    global _compiled_calls
+    found: list[tuple[str, int]] = []
+    known = _KINDS
+    while frame is not None and len(found) < most:
+        code = frame.f_code
+        entry = known.get(id(code))
+        if entry is None:
+            entry = known[id(code)] = code, _kind_of(code)
+        kind = entry[1]
+        if kind == _USER:
+            found.append((code.co_filename, frame.f_lineno))
+        elif kind == _RERUN:
+            found.extend(frame.f_locals["lines"][: most - len(found)])
+            break
+        elif kind == _COMPILED:
+            _compiled_calls += 1
+        frame = frame.f_back
+    return tuple(found)
+
+
+@cache
+def names_allocation(code: CodeType) -> bool:
+    """Return whether Python code itself allocates memory without writing it, as with `torch.empty`."""
+    return any("empty" in name for name in code.co_names)
+
+
+def _kind_of(code: CodeType) -> int:
+    file = code.co_filename
+    if code is call_again.__code__:
+        return _RERUN
+    if is_compiled_call(code):
+        return _COMPILED
+    library = file.startswith(_LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
+    return _LIBRARY if library or code.co_name in _HANDLERS else _USER
+
+
+def _libraries() -> tuple[str, ...]:
+    import sysconfig
+    from os.path import dirname
+
+    return (
+        "<frozen",
+        f"{sysconfig.get_path('stdlib')}/",
+        f"{sysconfig.get_path('scripts')}/",
+        f"{dirname(dirname(__file__))}/",
+        f"{dirname(torch.__file__)}/",
+    )
+
+
+_LIBRARIES = _libraries()

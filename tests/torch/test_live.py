@@ -1,0 +1,243 @@
+"""A training under the live debugger stops at the places that are set, and computes the same."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from torch import nn  # noqa: E402
+
+from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.torch import storages  # noqa: E402
+from nncdbg.torch.live.breakpoints import parse_breakpoint  # noqa: E402
+from nncdbg.torch.live.training import LiveTraining  # noqa: E402
+from nncdbg.torch.storages import NotCopied  # noqa: E402
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(4, 8)
+        self.drop = nn.Dropout(0.5)
+        self.out = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.out(self.drop(torch.tanh(self.hidden(x))))
+
+
+LINE = Net.forward.__code__.co_firstlineno + 1
+
+
+def train(steps=2, bad=None):
+    """Train, and return the parameters.  The gradient of the root is Inf in the step `bad`."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(1, steps + 1):
+        x = torch.randn(16, 4)
+        scale = 0.0 if step == bad else 1.0
+        loss = (model(x).square().sum(-1) * scale).sqrt().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+class Stops:
+    """Keeps what is seen at each stop, and continues with the given commands; with `continue` after them."""
+
+    def __init__(self, *commands):
+        self.commands = [*commands]
+        self.seen = []
+        self.said = []
+        self.nodes = []
+
+    def hold(self, debugger):
+        operator = debugger.live.operator
+        self.seen.append((operator.step, operator.phase, operator.signature.name, debugger.stop.detail))
+        self.nodes.append(operator.sequence)
+        command = self.commands.pop(0) if self.commands else "run"
+        if callable(command):
+            command(debugger)
+            command = "run"
+        assert getattr(debugger, command)().reason == "end"
+
+    def run(self, *breakpoints, catch=(), history=False, **training):
+        live = LiveTraining(self.hold, self.said.append, history=history)
+        for number, each in enumerate(breakpoints, 1):
+            live.add(parse_breakpoint(number, each) if isinstance(each, str) else each)
+        live.catch(dict.fromkeys(catch))
+        with live:
+            return train(**training)
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_stops_do_not_change_the_training(history):
+    stops = Stops(*["step_into"] * 12)
+    found = stops.run("aten.tanh", "aten.bernoulli_", "@backward", "%out.weight", history=history)
+    assert all(map(torch.equal, found, train()))
+    assert len(stops.seen) > 15
+
+
+def test_operator_with_condition_on_its_result():
+    stops = Stops()
+    stops.run("aten.addmm if max($out) > 1e4", "aten.addmm if $out.shape[1] == 2 and $step == 2")
+    assert [(step, name) for step, _, name, _ in stops.seen] == [(2, "aten.addmm.default")]
+    assert "breakpoint 2, op aten.addmm if $out.shape[1] == 2" in stops.seen[0][3]
+
+
+@pytest.mark.parametrize(
+    ("place", "phase", "name"),
+    [
+        ("@out", "forward", "aten.t.default"),
+        ("@out.backward", "backward", "aten.t.default"),
+        ("@optimizer", "optimizer", "aten.lift_fresh.default"),
+        ("%hidden.bias", "optimizer", "aten.mul_.Tensor"),
+        ("%hidden.bias.grad", "backward", "aten.detach.default"),
+        (f"test_live.py:{LINE}", "forward", "aten.t.default"),
+    ],
+)
+def test_places(place, phase, name):
+    stops = Stops()
+    stops.run(place, steps=1)
+    assert stops.seen[0][1:3] == (phase, name)
+
+
+def test_line_stops_once_for_all_its_operators():
+    stops = Stops()
+    stops.run(f"test_live.py:{LINE}", steps=3)
+    assert [step for step, *_ in stops.seen] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_catch_stops_where_inf_and_nan_originate(history):
+    def look(debugger):
+        assert debugger.stop.node.op == debugger.live.operator.signature.name
+
+    stops = Stops(look, look)
+    stops.run(catch=("nan", "inf"), bad=2, history=history)
+    assert [seen[:3] for seen in stops.seen[:2]] == [
+        (2, "backward", "aten.div.Tensor"),
+        (2, "backward", "aten.mul.Tensor"),
+    ]
+
+
+def test_mask_of_infinity_is_not_caught():
+    stops = Stops()
+    live = LiveTraining(stops.hold, stops.said.append)
+    live.catch({"nan": None, "inf": None})
+    with live:
+        scores = torch.zeros(3, 3).masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf)
+        torch.softmax(scores, -1)
+        torch.empty(4).fill_(float("nan"))
+        torch.tensor(float("inf")) + 1
+    assert stops.seen == []
+
+
+def test_back_to_the_start_of_the_step_and_forward_to_the_script():
+    def travel(debugger):
+        present = debugger.timeline.tick
+        loss = debugger.value("loss").copy()
+        assert debugger.go_to(0).reason == "entry"
+        assert debugger.run().detail == "the script is here"
+        assert debugger.timeline.tick == present
+        assert debugger.value("loss") == loss
+        assert debugger.step_back().reason == "step"
+
+        # From the past, a step ends at the place of the script, and only the next one leaves it.
+        assert debugger.step_over().reason == "step"
+        assert debugger.wanted == ""
+
+    stops = Stops(travel)
+    stops.run("aten.tanh_backward hits 2", history=True)
+    assert [seen[:2] for seen in stops.seen] == [(2, "backward")]
+
+
+def test_steps_follow_operators_modules_and_nodes():
+    stops = Stops("step_into", "step_out", "step_over", "step_over")
+    stops.run("@hidden hits 1", steps=1)
+    assert [name.split(".")[1] for _, _, name, _ in stops.seen] == [
+        "t",
+        "addmm",
+        "tanh",
+        "detach",
+        "pow",
+    ]
+    stops = Stops("step_out", "step_out")
+    stops.run("@backward", steps=1)
+    assert len(stops.nodes) == len(set(stops.nodes)) == 3
+
+
+def test_logpoint_prints_values_and_does_not_stop():
+    stops = Stops()
+    stops.run(parse_breakpoint(1, "aten.mean", log="step {$step}: {$out > 0} {$nothing}"), steps=2)
+    assert stops.seen == []
+    assert stops.said[0].startswith("step 1: True <")
+    assert len(stops.said) == 2
+
+
+def test_failing_condition_stops_and_says_why():
+    stops = Stops()
+    stops.run("aten.tanh if max(%no.such) > 1 hits 1", steps=1)
+    assert "its condition failed: nothing is named %no.such" in stops.seen[0][3]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("aten.softmaxx", "torch has no operator aten.softmaxx"),
+        ("12", "line 12 of which file"),
+        ("aten.mm if", "no condition"),
+        ("aten.mm hits many", "is not a number"),
+    ],
+)
+def test_wrong_places(place, words):
+    with pytest.raises(UsageError, match=words):
+        parse_breakpoint(1, place)
+
+
+def test_unknown_module_is_refused_once_the_models_are_known():
+    def add(debugger):
+        with pytest.raises(UsageError, match="named outt") as caught:
+            live.add(parse_breakpoint(2, "@outt"))
+        assert caught.value.hint == "did you mean out?"
+
+    stops = Stops(add)
+    live = LiveTraining(stops.hold, stops.said.append)
+    live.add(parse_breakpoint(1, "aten.tanh hits 1"))
+    with live:
+        train(steps=1)
+    assert len(stops.seen) == 1
+    with pytest.raises(UsageError, match="cannot catch 'race'"):
+        live.catch({"race": None})
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_training_without_memory_for_a_stop_continues(history, monkeypatch):
+    def fail(part, kept):
+        raise NotCopied(kept.keys, part.nbytes, "out of memory")
+
+    monkeypatch.setattr(storages, "_copied", fail)
+    stops = Stops()
+    found = stops.run("aten.tanh", history=history)
+    assert stops.seen == []
+    assert len(stops.said) == 2
+    assert stops.said[0].startswith("no stop at aten.tanh.default: ")
+    assert "bytes cannot be copied: out of memory" in stops.said[0]
+    assert all(map(torch.equal, found, train()))
+
+
+def test_step_number_counts_the_steps_that_a_scaler_skips():
+    stops = Stops()
+    live = LiveTraining(stops.hold, stops.said.append)
+    live.add(parse_breakpoint(1, "aten.tanh"))
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with live:
+        for factor in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 4)).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert [step for step, *_ in stops.seen] == [1, 2, 3]

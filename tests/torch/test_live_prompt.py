@@ -1,0 +1,226 @@
+"""`nncdbg debug SCRIPT` at a prompt that reads a pipe."""
+
+import io
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch")
+
+from nncdbg.terminal.main import main  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_training.py"
+
+
+@pytest.fixture
+def debug(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLE, tmp_path / "train.py")
+    (tmp_path / "fails.py").write_text("import torch\ntorch.ones(2) @ torch.ones(3)\n")
+    (tmp_path / "exits.py").write_text("import sys\nsys.exit(int(sys.argv[1]))\n")
+
+    def run(*arguments, commands=()):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(commands)))
+        code = main(["debug", *arguments])
+        found = capfd.readouterr()
+        return code, found.out, found.err
+
+    return run
+
+
+def test_catch_where_back_and_continue_to_the_next_step(debug):
+    code, out, err = debug(
+        "--history",
+        "train.py",
+        commands=[
+            "back",
+            "catch nan inf",
+            "continue",
+            "where",
+            "back 2",
+            "continue",
+            "next",
+            "uncatch",
+            "continue",
+        ],
+    )
+    assert code == 0, err
+    assert "the script has not started" in err
+    assert (
+        out.index("step 3 loss")
+        < out.index("catch inf: the first Inf is in %div.1")
+        < out.index("step 4 loss")
+    )
+    assert "step 4, backward, node SqrtBackward0" in out
+    assert "gradient of train.py:27  return (a - b).square().sum(dim=-1).sqrt()" in out
+    assert "train.py:40  loss.backward()" in out
+    assert "The script is here" in out
+    assert ">> 71   %unsqueeze" in out
+    assert "step 6 loss nan" in out
+
+
+def test_options_set_stops_and_quit_ends_the_script(debug):
+    code, out, err = debug(
+        "--break", "aten.tanh if $step == 2", "train.py", commands=["p $out.shape", "info b", "quit"]
+    )
+    assert (code, err) == (0, "")
+    assert "Breakpoint 1, op aten.tanh if $step == 2" in out
+    assert "(16, 8)" in out
+    assert "hit 1x" in out
+    assert "step 1 loss" in out
+    assert "step 2 loss" not in out
+
+
+def test_breakpoints_are_listed_changed_and_deleted(debug):
+    code, out, err = debug(
+        "train.py",
+        commands=[
+            "break @out",
+            "tbreak train.py:27",
+            "log aten.mean loss {$out}",
+            "disable 1",
+            "info b",
+            "enable",
+            "delete 1",
+            "delete 9",
+            "break",
+            "frobnicate",
+            "continue",
+            "continue",
+        ],
+    )
+    assert code == 0
+    assert "1: module @out, off" in out
+    assert "2: source train.py:27, temporary" in out
+    assert "3: op aten.mean, logpoint: loss {$out}" in out
+    assert out.count("Breakpoint 2, source train.py:27") == 1
+    assert out.count("\nloss 0.") == 4
+    for words in ("there is no breakpoint 9", "there is no current line", 'no command "frobnicate"'):
+        assert words in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("fails.py",), 4, "fails.py failed: RuntimeError"),
+        (("exits.py", "3"), 4, "exited with code 3"),
+        (("exits.py", "0"), 0, ""),
+        (("none.py",), 3, "there is no file none.py"),
+        ((), 2, "there is no script"),
+        (("--break", "aten.nothing", "train.py"), 2, "torch has no operator aten.nothing"),
+        (("--catch", "race", "train.py"), 2, "cannot catch 'race'"),
+        (
+            ("--break", "@nothing.there", "exits.py", "0"),
+            0,
+            "breakpoint 1, module @nothing.there, was not reached",
+        ),
+    ],
+)
+def test_bad_input(debug, arguments, code, words):
+    found, _, err = debug(*arguments, commands=["continue"])
+    assert found == code
+    assert words in err
+    assert "Traceback" not in err or arguments == ("fails.py",)
+
+
+@pytest.mark.parametrize(("options", "step"), [(("--history",), 2), ((), 3)])
+def test_record_step_stops_at_the_end_of_a_whole_step(debug, options, step):
+    code, out, err = debug(
+        *options,
+        "--break",
+        "aten.tanh if $step == 2",
+        "train.py",
+        commands=[
+            "record step",
+            "restart",
+            "break @backward",
+            "continue",
+            "back",
+            "p $op",
+            "delete all",
+            "continue",
+            "continue",
+        ],
+    )
+    assert (code, err) == (0, "")
+    assert out.count("Breakpoint 1, ") == 1
+    assert f"Paused: the end of step {step}" in out
+    assert "@optimizer(" in out
+    assert "step 6 loss" in out
+
+
+def test_end_of_input_ends_the_script(debug):
+    code, out, err = debug("train.py")
+    assert (code, err) == (0, "")
+    assert "step 1" not in out
+
+
+SCRIPT = """
+import torch
+from torch import nn
+
+import nncdbg
+import nncdbg.torch
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        h = x + 1
+        nncdbg.breakpoint()
+        return torch.relu(h) * 2
+
+
+print("first", Net()(torch.ones(3)).sum().item())
+try:
+    nncdbg.torch.debug()
+except nncdbg.UsageError as error:
+    print(error)
+"""
+
+BLOCK = """
+import torch
+
+import nncdbg.torch
+
+with nncdbg.torch.debug("aten.mul if min($out) < 0", catch="nan"):
+    y = torch.ones(3) * -2
+    z = y.log() + 1
+y * -3
+nncdbg.torch.debug()
+y + 1
+"""
+
+
+def run_python(folder, script, commands):
+    (folder / "script.py").write_text(script)
+    found = subprocess.run(
+        [sys.executable, "script.py"],
+        input="\n".join(commands),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=100,
+    )
+    return found.returncode, found.stdout, found.stderr
+
+
+def test_breakpoint_in_a_forward_opens_the_prompt_at_the_next_operator(tmp_path):
+    code, out, err = run_python(tmp_path, SCRIPT, ["p $out[0]", "step", "step", "continue"])
+    assert code == 0, err
+    assert "Paused: nncdbg.breakpoint() at script.py:12" in out
+    assert "script.py:13  return torch.relu(h) * 2" in out
+    assert out.index("aten.relu.default") < out.index("aten.mul.Tensor") < out.index("first 12.0")
+    assert "cannot start inside a dispatch mode" in out
+
+
+def test_debug_stops_in_its_block_and_at_the_next_operator(tmp_path):
+    code, out, err = run_python(tmp_path, BLOCK, ["continue", "continue", "quit"])
+    assert code == 0, err
+    assert "Breakpoint 1, op aten.mul if min($out) < 0" in out
+    assert "catch nan: the first NaN is in %log" in out
+    assert out.count("aten.mul.Tensor(") == 1
+    assert "Paused: nncdbg.torch.debug()" in out
+    assert "aten.add.Tensor(" in out
