@@ -39,6 +39,9 @@ class Representations(Protocol):
     def html(self, record: object) -> str:
         """Return a record as HTML.  Raises TypeError if there is none."""
 
+    def plot(self, program: Any, inputs: Any, axes: Any) -> Any:
+        """Run a Program, and plot its results; return matplotlib's axes."""
+
 
 _registered: list[Representations] = []
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from nncdbg.engine.text.short_names import ProgramNames
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
 from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
+from nncdbg.notebook.phases import phase_rows
 from nncdbg.notebook.pictures import caption, picture
 from nncdbg.presentation.divergence import print_report
 from nncdbg.presentation.elements import SMALL, elements, is_text
@@ -24,6 +26,11 @@ from nncdbg.presentation.stops import operand_names, show_stop, unique
 from nncdbg.representation import PrintedRecord
 from nncdbg.stats import Summary
 
+if TYPE_CHECKING:
+    from nncdbg.torch.recorded_step import RecordedStep
+
+_INPUTS = 12
+"""Most inputs of a recorded step."""
 _LINES = 60
 """Most lines of a program."""
 _ROW = 32
@@ -36,10 +43,32 @@ _COUNTS = (("nan", "nan"), ("+inf", "posinf"), ("-inf", "neginf"), ("zero", "zer
 
 def render(shown: object) -> str:
     """Return the HTML of an object: one element with its style sheet.  Raises TypeError for other types."""
-    for kind, function in _RENDERINGS.items():
+    for kind, function in _renderings():
         if isinstance(shown, kind):
             return document(*function(shown))
     raise TypeError(f"cannot render {type(shown).__name__} as HTML")
+
+
+def _renderings() -> Iterator[tuple[type, Callable[[Any], Iterable[str]]]]:
+    yield from _RENDERINGS.items()
+    # Imports torch, so only for a user who imported it before.
+    recorded = sys.modules.get("nncdbg.torch.recorded_step")
+    if recorded is not None:
+        yield recorded.RecordedStep, _recorded_step
+
+
+def _recorded_step(step: RecordedStep) -> Iterable[str]:
+    if not step.complete:
+        yield note(repr(step))
+        return
+    program = step.program
+    yield heading(f"{program.saved.origin}: {program.summary()}")
+    for text in step.notes:
+        yield note(text)
+    yield table(["phase", "operators", "layers", "source"], phase_rows(program))
+    yield _values([*step.inputs.items()][:_INPUTS])
+    if len(step.inputs) > _INPUTS:
+        yield note(f"{len(step.inputs) - _INPUTS:,} more inputs: see step.inputs")
 
 
 def _program(program: Program) -> Iterable[str]:

@@ -1,0 +1,48 @@
+"""The cell magic `%%nncdbg`: record the training step that a cell runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nncdbg.engine.errors import NncdbgError, UsageError
+
+
+def register_magic(shell: Any) -> None:
+    """Register `%%nncdbg` in an IPython shell; `%load_ext nncdbg` calls this."""
+
+    def nncdbg(line: str, cell: str) -> None:
+        """Record the cell as a training step, and show it.
+
+          %%nncdbg [NAME]
+
+        The step is the variable NAME, by default `step`.
+        """
+        from IPython.core.error import UsageError as ShellError
+
+        try:
+            _record_cell(shell, line.strip() or "step", cell)
+        except NncdbgError as error:
+            # IPython prints this error without a traceback.
+            raise ShellError(str(error)) from None
+
+    shell.register_magic_function(nncdbg, "cell")
+
+
+def _record_cell(shell: Any, name: str, cell: str) -> None:
+    if not name.isidentifier():
+        raise UsageError(
+            f"{name!r} is not the name of a variable",
+            hint="%%nncdbg NAME keeps the step in the variable NAME",
+        )
+    import torch
+    from IPython.display import display
+
+    from nncdbg.torch.recorded_step import record
+    from nncdbg.torch.script_recording import live_objects, models_of
+
+    optimizers = live_objects(torch.optim.Optimizer)
+    with record(models_of(optimizers), optimizers) as step:
+        # The shell prints the traceback of a cell that fails; the step ends there.
+        shell.run_cell(cell)
+    shell.user_ns[name] = step
+    display(step)  # type: ignore[no-untyped-call]

@@ -1,0 +1,136 @@
+"""The plot of a run: norms and extremes of its statements, with all phases on one axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import cycle, groupby
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.graph import Program
+from nncdbg.engine.ops.aten.names import allocates_only
+from nncdbg.stats import summarize
+
+_COLORS = ("#3a78d0", "#a67814", "#2e8b46", "#a055b4", "#14878f")
+"""Colors of the phases, in their order."""
+
+_NOT_FINITE = "#d03a3a"
+
+
+@dataclass(frozen=True, slots=True)
+class StatementStatistics:
+    """The first float result of a statement that ran; `norm` and `largest` are over its finite elements."""
+
+    number: int
+    """The statements with float results count from 1, in the order in which they run."""
+    phase: str
+    """The graph that the entry graph called, such as ``backward``; the entry graph for its own statements."""
+    line: int | None
+    name: str
+    norm: float
+    """The square root of the sum of the squares."""
+    largest: float
+    """The largest absolute value."""
+    finite: bool
+    """Whether no element is NaN or Inf."""
+
+
+def statement_statistics(program: Program, inputs: Mapping[str, Any]) -> list[StatementStatistics]:
+    """Run a program to its end, and return the statistics of its float results in their order.
+
+    Raises RunError if the program fails; what ran before it is lost.
+    """
+    debugger = Debugger(program, inputs, statistics=False)
+    found: list[StatementStatistics] = []
+
+    def measured(binding: Binding, execute: Execute) -> Execute:
+        def run(*operands: Any) -> Any:
+            results = execute(*operands)
+            first = results[0] if binding.several else results
+            entry = _entry(debugger, binding, len(found) + 1, debugger.backend.to_host(first))
+            if entry is not None:
+                found.append(entry)
+            return results
+
+        return run
+
+    debugger.observers.measure(measured)
+    stop = debugger.run(heed=False)
+    if stop.reason != "end":
+        raise RunError(f"the program does not run to its end: {stop.detail}")
+    return found
+
+
+def _entry(debugger: Debugger, binding: Binding, number: int, result: Any) -> StatementStatistics | None:
+    """Return the statistics of a result; None without a float, and for memory not yet written."""
+    if (
+        not isinstance(result, (np.ndarray, np.generic))
+        or not result.size
+        or name_of(result.dtype) not in FLOATS
+        or allocates_only(binding.node.op)
+    ):
+        return None
+    summary = summarize(np.asarray(result))
+    frames = debugger.control.stack
+    phase = frames[min(1, len(frames) - 1)].code.graph.name
+    mean, deviation = summary.mean or 0.0, summary.std or 0.0
+    return StatementStatistics(
+        number,
+        phase,
+        debugger.loaded.line(binding.code, binding.pc),
+        binding.node.outputs[0].name,
+        math.sqrt(summary.finite) * math.hypot(mean, deviation),
+        max(abs(summary.min or 0.0), abs(summary.max or 0.0)),
+        summary.finite == summary.count,
+    )
+
+
+def plot(program: Program, inputs: Mapping[str, Any], axes: Any = None) -> Any:
+    """Run a program, and plot norm and largest absolute value of each float result over its statements.
+
+    Each phase has a color, and a red line marks a statement with NaN or Inf.  Return matplotlib's axes,
+    which are new if none are given.  Raises UsageError without matplotlib, RunError if the program fails.
+    """
+    pyplot = _pyplot()
+    found = statement_statistics(program, inputs)
+    if axes is None:
+        axes = pyplot.subplots(figsize=(10, 4), layout="constrained")[1]
+    colors = cycle(_COLORS)
+    for phase, run in groupby(found, lambda each: each.phase):
+        _plot_phase(axes, phase, [*run], next(colors))
+    for position, number in enumerate(each.number for each in found if not each.finite):
+        axes.axvline(number, color=_NOT_FINITE, linewidth=0.8, label="_" if position else "NaN or Inf")
+    axes.set_yscale("log")
+    axes.set_xlabel("statement")
+    axes.set_ylabel("norm (line), largest absolute value (dots)")
+    axes.legend()
+    return axes
+
+
+def _plot_phase(axes: Any, phase: str, entries: Sequence[StatementStatistics], color: str) -> None:
+    numbers = [each.number for each in entries]
+    # A logarithmic axis has no zero: such a statement is a gap.
+    norms, extremes = ([value or math.nan for value in values] for values in _columns(entries))
+    axes.plot(numbers, norms, color=color, linewidth=1.2, label=f"@{phase}")
+    axes.plot(numbers, extremes, color=color, linestyle="none", marker=".", markersize=3)
+
+
+def _columns(entries: Sequence[StatementStatistics]) -> tuple[list[float], list[float]]:
+    return [each.norm for each in entries], [each.largest for each in entries]
+
+
+def _pyplot() -> Any:
+    try:
+        return import_module("matplotlib.pyplot")
+    except ModuleNotFoundError:
+        raise UsageError(
+            "a plot needs the package matplotlib, which is not installed", hint="pip install nncdbg[plots]"
+        ) from None
