@@ -82,7 +82,7 @@ def test_module_is_watched_as_a_script(capfd: pytest.CaptureFixture[str]) -> Non
         ("def (", [], 3, "train.py cannot be compiled: invalid syntax"),
         ("raise SystemExit(3)", [], 4, "train.py exited with code 3"),
         ("pass", [], 2, "train.py ended without a step of an optimizer"),
-        ("pass", ["--tier", "native"], 2, "there is no tier 'native': use guard"),
+        ("pass", ["--tier", "native"], 2, "there is no tier 'native': use guard, hooks"),
         ("pass", ["--on-nan", "rise"], 2, "rise"),
     ],
 )
@@ -91,6 +91,15 @@ def test_failures_are_explained(
 ) -> None:
     assert main(["watch", script(text), *options]) == code
     assert message in capfd.readouterr().err
+
+
+def test_anomaly_mode_that_ends_the_backward_pass_has_a_hint(capfd: pytest.CaptureFixture[str]) -> None:
+    backward = "    loss.backward()"
+    anomaly = TRAINING.replace(backward, "    with torch.autograd.detect_anomaly(): loss.backward()")
+    assert main(["watch", script(anomaly), "--bad"]) == 4
+    error = capfd.readouterr().err
+    assert "RuntimeError: Function 'AbsBackward0' returned nan values" in error
+    assert "hint: run without torch.autograd.detect_anomaly" in error
 
 
 def test_missing_script_and_module_are_refused(capfd: pytest.CaptureFixture[str]) -> None:

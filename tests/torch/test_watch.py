@@ -127,6 +127,30 @@ def test_closure_of_lbfgs_is_checked_and_runs_again():
     assert report.origin.op == "aten.log.default"
 
 
+def test_closure_that_runs_again_leaves_buffers_as_they_were():
+    def trained(on_nan):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.randn(4, 2)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = torch.log(model(x) - model(x)).sum()
+            loss.backward()
+            return loss
+
+        if on_nan is None:
+            optimizer.step(closure)
+            return model[1].running_mean
+        with nncdbg.torch.watch(optimizer=optimizer, on_nan=on_nan) as report:
+            optimizer.step(closure)
+        assert report.origin.op == "aten.log.default"
+        return model[1].running_mean
+
+    assert torch.equal(trained(None), trained("report"))
+
+
 def scaled(model, optimizer, scaler, batches):
     for x in batches:
         optimizer.zero_grad()
@@ -155,6 +179,29 @@ def test_loss_of_nan_is_an_alarm_although_the_scaler_skips_the_update():
     with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
         scaled(model, optimizer, scaler, [torch.ones(1, 2), bad])
     assert [step.where for step in report.bad_steps] == ["loss"]
+
+
+def test_step_number_counts_the_steps_that_a_scaler_skips():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-120)
+    bad = torch.tensor([[float("nan"), 1.0]])
+    good = torch.ones(1, 2)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        scaled(model, optimizer, scaler, [good * 100, good, bad, good, bad])
+    assert (report.steps, report.skipped_by_scaler) == (2, 3)
+    assert report.repeated == 1
+    assert [step.step for step in report.bad_steps] == [3]
+
+
+@pytest.mark.filterwarnings("error")
+def test_nan_that_is_found_in_the_next_forward_leaves_no_warning():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    bad = torch.tensor([[float("nan"), 1.0]])
+    with pytest.raises(nncdbg.torch.NaNFound), nncdbg.torch.watch(model, optimizer, on_nan="raise"):
+        scaled(model, optimizer, scaler, [torch.ones(1, 2), bad, torch.ones(1, 2)])
 
 
 def test_accumulated_gradient_names_the_part_that_is_bad(training):
@@ -197,7 +244,7 @@ def test_watch_ends_without_a_trace(training):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tier": "hooks"}, "there is no tier 'hooks': use guard"),
+        ({"tier": "native"}, "there is no tier 'native': use guard, hooks"),
         ({"on_nan": "rise"}, "there is no on_nan 'rise': use raise, report, skip, stop"),
     ],
 )

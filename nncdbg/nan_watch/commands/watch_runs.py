@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import StoppedRun, UsageError
-from nncdbg.presentation.run_progress import hearing, under_way
+from nncdbg.presentation.run_progress import hearing, note_messages, under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -56,6 +56,7 @@ def _once(
     def make(seed: int, statistics: bool) -> Debugger:
         allocator = usual_allocation(configuration.allocator, configuration.backend, gates, statistics)
         debugger = opened.debugger(allocator=allocator, seed=seed, statistics=statistics)
+        note_messages(debugger, screen)
         made.append(debugger)
         return debugger
 

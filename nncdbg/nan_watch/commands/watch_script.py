@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import LoadError, NncdbgError, RunError, UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json, script_arguments
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def _parser() -> ArgumentParser:
         help="stop at a prompt, raise, report and continue, or skip the update "
         "(default: stop on a terminal, else raise)",
     )
-    add("--tier", default="guard", metavar="TIER", help="how to watch: guard, the only one so far")
+    add("--tier", default="guard", metavar="TIER", help="guard, or hooks to check each module too")
+    add("--keep-update", action="store_true", help="copy the state before each update, to run it again")
     add("--bundle", metavar="DIR", help="save the first step with NaN; `nncdbg DIR` opens it")
     add("--json", action="store_true", help="print one JSON document on standard output")
     return parser
@@ -111,6 +112,7 @@ def _watch(options: Namespace) -> int:
     from nncdbg.nan_watch.training.records import NaNFound, TrainingReport
     from nncdbg.nan_watch.training.watching import watch
     from nncdbg.presentation.screen import Screen
+    from nncdbg.torch.script import exit_failure, script_failure
 
     screen, process = Screen(), os.getpid()
     on_nan = options.on_nan or ("stop" if sys.stdin.isatty() and sys.stderr.isatty() else "raise")
@@ -120,7 +122,10 @@ def _watch(options: Namespace) -> int:
         # With --json, standard output carries the report alone.
         output = redirect_stdout(sys.stderr) if options.json else nullcontext()
         keep = partial(_keep, options, screen)
-        with output, watch(tier=options.tier, on_nan=on_nan, found=keep) as report:
+        with (
+            output,
+            watch(tier=options.tier, on_nan=on_nan, keep_update=options.keep_update, found=keep) as report,
+        ):
             run()
     except NaNFound as found:
         if not options.json:
@@ -129,11 +134,11 @@ def _watch(options: Namespace) -> int:
     except SystemExit as leaving:
         if os.getpid() != process:
             raise
-        failure = _exit_failure(target, leaving)
+        failure = exit_failure(target, leaving)
     except (NncdbgError, KeyboardInterrupt):
         raise
     except Exception as error:  # noqa: BLE001  whatever the script raises
-        failure = _failure(target, error)
+        failure = script_failure(target, error)
     if os.getpid() != process:
         # A process that the script forked: it ends as under Python.
         raise SystemExit(1 if failure is not None else 0)
@@ -159,17 +164,11 @@ def _ended(
 
 def _runner(options: Namespace) -> Callable[[], None]:
     """Return a function that runs the script.  Raises UsageError or LoadError for one that does not exist."""
-    if options.module:
-        from nncdbg.torch.script import run_module
+    from nncdbg.torch.script import script_runner
 
-        return partial(run_module, options.module, options.arguments)
-    if not options.script:
+    if not options.module and not options.script:
         raise UsageError("there is no script", hint="nncdbg watch train.py")
-    if not os.path.isfile(options.script):
-        raise LoadError(f"there is no file {options.script}", hint=f"searched {os.getcwd()}")
-    from nncdbg.torch.script import run_script
-
-    return partial(run_script, options.script, options.arguments)
+    return script_runner(options.script, options.module, options.arguments)
 
 
 def _keep(options: Namespace, screen: Screen, bad: BadStep) -> None:
@@ -182,20 +181,3 @@ def _keep(options: Namespace, screen: Screen, bad: BadStep) -> None:
     bad.recorded.save(options.bundle, title=str(bad), notes=bad.notes)
     options.saved = options.bundle
     screen.note(f"`nncdbg {options.bundle}` opens step {bad.step}")
-
-
-def _failure(target: str, error: Exception) -> NncdbgError:
-    """Print the traceback of a script's error, and return the error of the command."""
-    from nncdbg.torch.script_recording import print_traceback, syntax_failure
-
-    if isinstance(error, SyntaxError) and error.filename == os.path.abspath(target):
-        return syntax_failure(target, error)
-    print_traceback(error)
-    return RunError(f"{target} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
-
-
-def _exit_failure(target: str, leaving: SystemExit) -> NncdbgError | None:
-    if leaving.code is None or leaving.code == 0:
-        return None
-    code = f"with code {leaving.code}" if isinstance(leaving.code, int) else f": {leaving.code}"
-    return RunError(f"{target} exited {code}")

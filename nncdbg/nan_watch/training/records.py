@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from nncdbg.torch.guard import GuardTrip
+    from nncdbg.torch.module_watch import BadModule
     from nncdbg.torch.recorded_step import RecordedStep
+    from nncdbg.torch.trips import GuardTrip
 
 _MOST = 3
 """The most tensors that a sentence names."""
@@ -29,7 +30,8 @@ class BadStep:
 
     `where` is "loss", "gradients" or "update"; `bad` maps the names of tensors to counts such as
     ``"2 NaN of 12"``.  `report` has the op where the value originates, from a second run of the step, which
-    is `recorded`; both are None if the step could not run again, and `notes` say why.
+    is `recorded`; both are None if the step could not run again, and `notes` say why.  `modules` are the
+    first modules with NaN or Inf, with the tier "hooks".
     """
 
     step: int
@@ -42,6 +44,7 @@ class BadStep:
     report: Report | None = None
     recorded: RecordedStep | None = None
     notes: list[str] = field(default_factory=list)
+    modules: list[BadModule] = field(default_factory=list)
 
     @classmethod
     def of(cls, trip: GuardTrip) -> BadStep:
@@ -54,7 +57,9 @@ class BadStep:
                 f" (lr {', '.join(f'{r:g}' for r in rates)})" if rates else ""
             )
         location = trip.lines[0] if trip.lines else None
-        return cls(trip.step, trip.where, trip.bad, location, named, notes=list(trip.notes))
+        return cls(
+            trip.step, trip.where, trip.bad, location, named, notes=list(trip.notes), modules=trip.modules
+        )
 
     @property
     def origin(self) -> WatchFinding | None:
@@ -86,6 +91,10 @@ class BadStep:
         if self.location is not None:
             file, line = self.location
             yield Text(f"  from {_short(file)}:{line}", "dim")
+        for module in self.modules:
+            yield Text(f"  {module}")
+            if module.location is not None:
+                yield Text(f"    called at {_short(module.location[0])}:{module.location[1]}", "dim")
         for note in self.notes:
             yield Text(f"  note: {note}", "dim")
         if self.report is not None:
@@ -101,6 +110,7 @@ class BadStep:
             "location": location,
             "optimizer": self.optimizer,
             "notes": list(self.notes),
+            "modules": [module.as_dict() for module in self.modules],
             "report": None if self.report is None else self.report.as_dict(),
         }
 
@@ -159,7 +169,7 @@ class TrainingReport(PrintedRecord):
         for count, words in (
             (self.repeated, "more with an origin or parameters that are reported above"),
             (self.skipped, "without an update, because of the reaction skip"),
-            (self.skipped_by_scaler, "without an update, because the gradient scaler found an Inf"),
+            (self.skipped_by_scaler, "without an update, because the gradient scaler found NaN or Inf"),
         ):
             if count:
                 yield Text(f"{_counted(count, 'step')} {words}", "dim")

@@ -11,10 +11,11 @@ from importlib import import_module
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.nan_watch.call import watch as watch_program
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
-from nncdbg.torch.guard import Guard, GuardTrip
+from nncdbg.torch.guard import Guard
 from nncdbg.torch.recorded_step import Models, Optimizers
+from nncdbg.torch.trips import GuardTrip
 
-TIERS = ("guard",)
+TIERS = ("guard", "hooks")
 REACTIONS = ("raise", "report", "skip", "stop")
 
 _LISTED = 3
@@ -28,6 +29,7 @@ def watch(
     *,
     tier: str = "guard",
     on_nan: str = "raise",
+    keep_update: bool = False,
     found: Callable[[BadStep], None] | None = None,
 ) -> Iterator[TrainingReport]:
     """Check loss and gradients before each update of the block, and the parameters after it.
@@ -38,6 +40,10 @@ def watch(
 
     `on_nan` is the reaction: "raise" raises NaNFound in the update; "report" prints each origin once, and
     the training continues; "skip" also leaves out the update; "stop" opens the prompt at the origin.
+    With the tier "hooks", the outputs of modules and their gradients are checked as well, and the report
+    names the first module with NaN or Inf, even if the step cannot run again.
+    With `keep_update`, parameters and moments are copied before each update.  If the optimizer makes a NaN or
+    Inf from finite gradients, the update runs again under the recorder, and "skip" undoes it.
     `found` is called with each step that is reported, before the reaction.
 
     Raises UsageError for an unknown tier or reaction, and inside of another watch.
@@ -48,7 +54,7 @@ def watch(
     known: set[object] = set()
 
     def react(trip: GuardTrip) -> bool:
-        skips = on_nan == "skip" and trip.where != "update"
+        skips = on_nan == "skip" and (trip.where != "update" or keep_update)
         report.skipped += skips
         if trip.follows:
             report.repeated += 1
@@ -68,7 +74,7 @@ def watch(
             _open_prompt(bad)
         return skips
 
-    guard = Guard(model, optimizer, react)
+    guard = Guard(model, optimizer, react, keep_update=keep_update, check_modules=tier == "hooks")
     try:
         with guard:
             yield report

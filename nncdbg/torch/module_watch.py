@@ -1,0 +1,245 @@
+"""Check the outputs of modules and their gradients, to name the first module with NaN or Inf."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import is_grad_enabled
+from torch.compiler import is_compiling
+from torch.jit import is_tracing
+from torch.nn.modules.module import register_module_forward_hook
+
+from nncdbg.engine.ops.aten.internals import current_autograd_node, transformation, without_dispatch
+from nncdbg.torch.finiteness import is_finite, not_finite
+from nncdbg.torch.source_lines import Lines, user_lines
+from nncdbg.torch.step_calls import StepCalls
+from nncdbg.torch.tape import tensors_in
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Classes of tensors that are checked; others may have no memory of their own."""
+
+_COMPILE_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks on modules"
+"""The start of a warning of torch about hooks on all modules, which `_check_outputs` allows for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadModule:
+    """A module with NaN or Inf in its outputs or their gradients, the first of its kind in a step.
+
+    `phase` is "forward" or "backward", `value` "NaN" or "Inf", and `path` is the path of the module, empty
+    for the model itself and for a module outside of the models.  `counts` are ``"2 NaN of 12"``.
+    """
+
+    phase: str
+    value: str
+    path: str
+    type: str
+    """The class of the module."""
+    counts: str
+    """NaN and Inf in the output, or in its gradient."""
+    lines: Lines
+    """The user's lines that call the module, innermost first."""
+    operands: Mapping[str, str] = field(default_factory=dict)
+    """Forward: inputs, parameters and buffers of the module with NaN or Inf, and their counts."""
+    finite: str = ""
+    """Backward: the module with the last finite gradient before this one; empty without any."""
+
+    def __str__(self) -> str:
+        """Return one sentence about the module."""
+        tensor = "output" if self.phase == "forward" else "gradient of the output"
+        return (
+            f"the first {self.value} of the {self.phase} pass is in the {tensor} of "
+            f"{_listed(self.path, self.type)}: {self.counts}; {self._before()}"
+        )
+
+    @property
+    def location(self) -> tuple[str, int] | None:
+        """Return file and line of the user's code that calls the module."""
+        return self.lines[0] if self.lines else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the module as a JSON object."""
+        location = None if self.location is None else {"file": self.location[0], "line": self.location[1]}
+        return {
+            "phase": self.phase,
+            "path": self.path,
+            "type": self.type,
+            "counts": self.counts,
+            "location": location,
+            "operands": dict(self.operands),
+            "finite_before": self.finite or None,
+        }
+
+    def _before(self) -> str:
+        if self.phase == "forward":
+            listed = ", ".join(f"{name} has {counts}" for name, counts in self.operands.items())
+            return f"its {listed}" if listed else "its inputs and parameters are finite"
+        if self.finite:
+            return f"the gradient before it, of the output of {self.finite}, is finite"
+        return "it originates in code after this module, such as the loss"
+
+
+class ModuleWatch:
+    """Checks each module of the thread of `calls` while it is entered and `active`.
+
+    The first ones with NaN and with Inf are kept with the step, on the tape of `calls`.
+    """
+
+    def __init__(self, calls: StepCalls) -> None:
+        self.active = False
+        self._calls = calls
+        self._checked: Any = _nothing
+        """A weak reference to the output that was checked last: outer modules return it again."""
+        self._version = 0
+        """The version of that output, which a write in place increases."""
+        self._last_finite: torch.nn.Module | None = None
+        """The module with the last finite gradient of this backward pass."""
+        self._entered = ExitStack()
+
+    def __enter__(self) -> ModuleWatch:
+        warnings.filterwarnings("ignore", message=_COMPILE_WARNING)
+        self._entered.callback(_drop_filter, warnings.filters[0])
+        self._entered.callback(register_module_forward_hook(self._check_outputs, with_kwargs=True).remove)
+        self.active = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.active = False
+        self._entered.close()
+
+    def found(self, paths: Mapping[int, str]) -> list[BadModule]:
+        """Return the bad modules of this step in their order, up to the first one with NaN.
+
+        `paths` has the identity and the path of each module.
+        """
+        bad = []
+        for each in self._calls.tape.bad_modules:
+            finite = (
+                "" if each.finite is None else _listed(paths.get(id(each.finite), ""), _type(each.finite))
+            )
+            bad.append(replace(each.bad, path=paths.get(id(each.module), ""), finite=finite))
+        return bad
+
+    def _check_outputs(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        if is_compiling() or not self.active or not self._calls.here or not is_grad_enabled():
+            return
+        if transformation() is not None or is_tracing():
+            return
+        if isinstance(module, torch.fx.GraphModule):
+            return  # Code that torch.compile generated; the module around it is checked.
+        if current_autograd_node() is None:  # Otherwise checkpointing runs the module again.
+            self._last_finite = None
+        lines = None
+        outputs = (result,) if result.__class__ is torch.Tensor else tensors_in(result)
+        for output in outputs:
+            if not _can_be_bad(output):
+                continue
+            version = 0 if output.is_inference() else output._version
+            if self._checked() is output and self._version == version:
+                continue
+            self._checked, self._version = weakref.ref(output), version
+            lines = lines or user_lines(sys._getframe(1), most=1)
+            if not _finite(output):
+                self._add("forward", module, output, lines, _operands(module, args, kwargs))
+            if output.requires_grad and not output.is_leaf:
+                # Cheaper than a hook on the tensor, and a `StepCalls` does not keep it.
+                check = partial(self._check_gradient, module, lines, output.output_nr)
+                output.grad_fn.register_prehook(check)
+
+    def _check_gradient(
+        self, module: torch.nn.Module, lines: Lines, index: int, gradients: Sequence[Any]
+    ) -> None:
+        gradient = gradients[index]
+        if not self.active or not _can_be_bad(gradient):
+            return
+        if _finite(gradient):
+            self._last_finite = module
+        else:
+            self._add("backward", module, gradient, lines, ())
+
+    def _add(
+        self,
+        phase: str,
+        module: torch.nn.Module,
+        tensor: Any,
+        lines: Lines,
+        operands: Sequence[tuple[str, Any]],
+    ) -> None:
+        """Keep a module with a bad tensor, unless an earlier one of the step explains it."""
+        known = self._calls.tape.bad_modules
+        if any(each.bad.value == "NaN" for each in known):
+            return
+        with without_dispatch():
+            counts = not_finite(tensor)
+            spoiled = {name: found for name, each in operands if (found := not_finite(each))}
+        value = "NaN" if "NaN" in counts else "Inf"
+        if value == "Inf" and any(each.bad.phase == phase for each in known):
+            return
+        bad = BadModule(phase, value, "", _type(module), counts, lines, spoiled)
+        known.append(SeenModule(module, self._last_finite, bad))
+
+
+@dataclass(frozen=True, slots=True)
+class SeenModule:
+    """A bad module whose path is not searched yet."""
+
+    module: torch.nn.Module
+    finite: torch.nn.Module | None
+    """Backward: the module with the last finite gradient."""
+    bad: BadModule
+
+
+def _can_be_bad(tensor: Any) -> bool:
+    """Return whether a tensor is one of torch's own that can be checked now."""
+    return (
+        tensor.__class__ in _PLAIN
+        and (tensor.is_floating_point() or tensor.is_complex())
+        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _finite(tensor: Any) -> bool:
+    """Return whether no element is NaN or Inf; no dispatch mode of the user sees the check."""
+    if tensor.is_cpu and tensor.is_contiguous():
+        return is_finite(tensor)  # Runs no operator once its check is compiled.
+    with without_dispatch():
+        return is_finite(tensor)
+
+
+def _operands(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """Return the tensors of a call of a module by name: inputs, its own parameters and buffers."""
+    named: list[tuple[str, Any]] = []
+    given = {f"input {n}" if len(args) > 1 else "input": each for n, each in enumerate(args, 1)}
+    for name, value in (given | {f"input {key}": each for key, each in kwargs.items()}).items():
+        named += [(name, each) for each in tensors_in(value)]
+    named += module.named_parameters(recurse=False)
+    named += module.named_buffers(recurse=False)
+    return [(name, each) for name, each in named if _can_be_bad(each)]
+
+
+def _nothing() -> None:
+    """Return None, as a reference to an output that no longer exists does."""
+
+
+def _type(module: torch.nn.Module) -> str:
+    return type(module).__name__
+
+
+def _listed(path: str, type_name: str) -> str:
+    return f"{path} ({type_name})" if path else type_name
+
+
+def _drop_filter(filter_: Any) -> None:
+    """Remove a filter of warnings, if the user has not reset them since."""
+    if filter_ in warnings.filters:
+        warnings.filters.remove(filter_)  # type: ignore[attr-defined]

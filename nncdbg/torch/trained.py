@@ -1,0 +1,107 @@
+"""The parameters that a training changes, and their names."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nncdbg.torch.recorded_step import Models, Optimizers, listed_optimizers, named_models
+from nncdbg.torch.second_run import owners_of
+
+
+class Trained:
+    """Models and optimizers: those that the user named, or else those that were called so far.
+
+    `called` holds the outermost modules that were called so far.
+    """
+
+    def __init__(
+        self,
+        model: Models | None,
+        optimizer: Optimizers | None,
+        called: weakref.WeakSet[torch.nn.Module],
+    ) -> None:
+        self.models: Mapping[str, torch.nn.Module] = named_models(model)
+        """The models that the user named, by name."""
+        self._optimizers = listed_optimizers(optimizer)
+        self._called = called
+        self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        """Optimizers that made an update."""
+        self._owners: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.WeakSet[torch.nn.Module]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @property
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        return self._optimizers or [*self._seen]
+
+    @property
+    def modules(self) -> Sequence[torch.nn.Module]:
+        """The models, or else the outermost modules."""
+        return [*(self.models.values() or self._called)]
+
+    def watches(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether an optimizer is one of these; all are if the user named none."""
+        return not self._optimizers or any(optimizer is each for each in self._optimizers)
+
+    def add_updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """Enter an optimizer that makes an update."""
+        self._seen.add(optimizer)
+
+    def parameters(self) -> list[Any]:
+        """Return the parameters of the optimizers, or of the modules while no optimizer is known."""
+        if known := self.optimizers:
+            return [each for optimizer in known for each in parameters_of(optimizer)]
+        return [each for module in self.modules for each in module.parameters()]
+
+    def all_parameters(self) -> list[Any]:
+        """Return all parameters to which a backward pass may have added a gradient."""
+        found = {id(each): each for each in self.parameters()}
+        for module in (*self.models.values(), *self._called):
+            found |= {id(each): each for each in module.parameters()}
+        return [*found.values()]
+
+    def models_of(self, parameters: Sequence[Any]) -> Mapping[str, torch.nn.Module]:
+        """Return the models by name; if the user named none, those with these parameters."""
+        return self.models or owners_of(parameters)
+
+    def modules_of(self, optimizer: torch.optim.Optimizer) -> Sequence[torch.nn.Module]:
+        """Return the models; if the user named none, those with parameters of an optimizer."""
+        if self.models:
+            return self.modules
+        if optimizer not in self._owners:
+            owners = owners_of(parameters_of(optimizer))
+            self._owners[optimizer] = weakref.WeakSet(owners.values())
+        return [*self._owners[optimizer]]
+
+    def module_paths(self, parameters: Sequence[Any]) -> dict[int, str]:
+        """Return the identity and the path of each module of the models of `models_of`."""
+        return {
+            id(module): ".".join(filter(None, (prefix, name)))
+            for prefix, model in self.models_of(parameters).items()
+            for name, module in model.named_modules()
+        }
+
+    def named(self, parameters: Sequence[Any]) -> list[tuple[str, Any]]:
+        """Return parameters with their names."""
+        names = {
+            id(parameter): f"{prefix}.{name}" if prefix else name
+            for prefix, model in self.models_of(parameters).items()
+            for name, parameter in model.named_parameters()
+        }
+        return [(names.get(id(each), f"parameter{n}"), each) for n, each in enumerate(parameters)]
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
+    """Yield the parameters of an optimizer."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def drop_gradients(parameters: Sequence[Any] | Iterator[Any]) -> None:
+    """Make the update change nothing: optimizers leave out parameters without a gradient."""
+    for parameter in parameters:
+        parameter.grad = None

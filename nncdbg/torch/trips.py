@@ -1,0 +1,45 @@
+"""What the guard finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from nncdbg.torch.module_watch import BadModule
+from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.source_lines import Lines
+
+GRADIENTS, LOSS, UPDATE = "gradients", "loss", "update"
+
+
+@dataclass
+class GuardTrip:
+    """A NaN or Inf that the guard found.
+
+    `where` is "loss" or "gradients" for one that exists before the update, "update" for one that the
+    optimizer made.  `step` counts the updates from 1, with those that a gradient scaler skipped, as
+    `nncdbg record --step` does.
+    """
+
+    where: str
+    step: int
+    optimizer: torch.optim.Optimizer | None
+    """The optimizer of the update; None if a gradient scaler leaves out the updates."""
+    bad: dict[str, str]
+    """Name of a gradient, a parameter, a moment or the loss to ``"2 NaN of 12"``."""
+    lines: Lines
+    """The user's lines of the update, innermost first."""
+    follows: bool = False
+    """Whether it comes from parameters that an earlier finding has spoiled."""
+    recorded: RecordedStep | None = None
+    """The step, recorded in a second run; None if it could not run again."""
+    modules: list[BadModule] = field(default_factory=list)
+    """The first modules with NaN or Inf, if modules are checked."""
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            rank, world = distributed.get_rank(), distributed.get_world_size()
+            self.notes.append(f"found on rank {rank} of {world}; gradients are averages over all ranks")

@@ -1,0 +1,104 @@
+"""Find NaN and Inf that an optimizer makes from finite gradients."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from nncdbg.torch.finiteness import not_finite, suspicious
+from nncdbg.torch.source_lines import Lines
+from nncdbg.torch.tape import tensors_in
+from nncdbg.torch.trained import Trained, parameters_of
+from nncdbg.torch.trips import UPDATE, GuardTrip
+from nncdbg.torch.update_formulas import described_update
+from nncdbg.torch.update_state import UpdateState, record_update
+
+
+class UpdateCheck:
+    """Checks parameters and moments after updates; with `keeps`, an update can run again and be undone."""
+
+    def __init__(self, trained: Trained, *, keeps: bool) -> None:
+        self.spoiled: set[str] = set()
+        """Parameters and moments that are NaN or Inf since a finding."""
+        self.repeating = False
+        """Whether an update runs again now."""
+        self._trained = trained
+        self._keeps = keeps
+        self._evaluations: list[Any] = []
+        """The results of the closure in this update."""
+        self._before: weakref.WeakKeyDictionary[torch.optim.Optimizer, UpdateState] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def begin(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep the state before an update."""
+        self._evaluations = []
+        if not self._keeps:
+            return
+        if optimizer in self._before:
+            self._before[optimizer].update()
+        else:
+            self._before[optimizer] = UpdateState(optimizer)
+
+    def evaluated(self, result: Any) -> None:
+        """Keep the result of a closure of the update."""
+        self._evaluations.append(result)
+
+    def newly_bad(self, optimizer: torch.optim.Optimizer, *, moments: bool) -> dict[str, str]:
+        """Return the names and counts of the parameters and moments that became NaN or Inf.
+
+        With `moments`, moments alone are enough; otherwise a parameter must have changed.
+        """
+        changed = tensors_in([*optimizer.state.values()]) if moments else ()
+        if not suspicious([*parameters_of(optimizer), *changed]):
+            return {}
+        bad = {name: counts for name, _, each in self._named(optimizer) if (counts := not_finite(each))}
+        new = {name: counts for name, counts in bad.items() if name not in self.spoiled}
+        self.spoiled |= new.keys()
+        return new
+
+    def trip(
+        self, optimizer: torch.optim.Optimizer, step: int, new: dict[str, str], lines: Lines
+    ) -> GuardTrip:
+        """Return what is reported about an update that made `new`."""
+        trip = GuardTrip(UPDATE, step, optimizer, new, lines)
+        named = self._named(optimizer)
+        parameter, bad = next((owner, each) for name, owner, each in named if name in new)
+        name = next(name for name, _, each in named if each is parameter)
+        trip.notes += described_update(optimizer, name, parameter, bad)
+        if self._keeps:
+            self._record(trip, optimizer)
+        else:
+            trip.notes.append("to run such an update again, use --keep-update or keep_update=True")
+        return trip
+
+    def undo(self, optimizer: torch.optim.Optimizer, new: dict[str, str]) -> None:
+        """Leave out an update that made `new`, if its state was kept."""
+        if self._keeps:
+            self._before[optimizer].restore()
+            self.spoiled -= new.keys()
+
+    def _record(self, trip: GuardTrip, optimizer: torch.optim.Optimizer) -> None:
+        if len(self._evaluations) > 1:
+            trip.notes.append("the update evaluates its closure several times, so it does not run again")
+            return
+        self.repeating = True
+        try:
+            models = self._trained.models_of([*parameters_of(optimizer)])
+            trip.recorded = record_update(self._before[optimizer], optimizer, models, self._evaluations)
+        except Exception as error:  # noqa: BLE001  an optimizer of the user, which may not run twice
+            trip.notes.append(f"the second run of the update failed: {type(error).__name__}: {error}")
+        finally:
+            self.repeating = False
+
+    def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Any, Any]]:
+        """Return name, parameter and tensor of each parameter and moment, parameters first."""
+        named = [(name, each, each) for name, each in self._trained.named([*parameters_of(optimizer)])]
+        names = {id(each): name for name, each, _ in named}
+        for parameter, state in optimizer.state.items():
+            name = names.get(id(parameter), "parameter")
+            for key, value in state.items():
+                named += [(f"{name}.{key}", parameter, each) for each in tensors_in(value)]
+        return named

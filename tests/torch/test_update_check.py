@@ -1,0 +1,128 @@
+"""NaN and Inf of an optimizer are named with its formula; with `keep_update`, the update runs again."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from torch import nn  # noqa: E402
+from torch.optim import Optimizer  # noqa: E402
+
+import nncdbg.torch  # noqa: E402
+from nncdbg.torch.update_formulas import FORMULAS  # noqa: E402
+from tests.torch.planted import PLANTED  # noqa: E402
+
+OF_OPTIMIZERS = [
+    pytest.param(case, id=case.name)
+    for case in PLANTED
+    if case.phase == "optimizer" and "closure" not in case.name
+]
+
+
+def watched(training, steps, **options):
+    with nncdbg.torch.watch(training.model, training.optimizers, on_nan="report", **options) as report:
+        for _ in range(steps):
+            training.step()
+    return report
+
+
+@pytest.mark.parametrize("case", OF_OPTIMIZERS)
+def test_update_runs_again_and_names_the_operator(case):
+    report = watched(case.build(), case.first_bad_step + 1, keep_update=True)
+    bad = report.bad_steps[0]
+    assert (bad.step, bad.where) == (case.first_bad_step + 1, "update")
+    assert case.parameter in " ".join(bad.bad)
+    assert bad.origin is not None, bad.notes
+    assert (bad.origin.op, bad.origin.site.source_line) == (case.op, case.line)
+
+
+@pytest.mark.parametrize("case", OF_OPTIMIZERS)
+def test_second_run_of_an_update_leaves_no_trace(case):
+    plain, training = case.build(), case.build()
+    for _ in range(case.first_bad_step + 2):
+        plain.step()
+    watched(training, case.first_bad_step + 2, keep_update=True)
+    for one, other in zip(plain.optimizers, training.optimizers, strict=True):
+        before, after = one.state_dict(), other.state_dict()
+        assert before["param_groups"] == after["param_groups"]
+        torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0, equal_nan=True)
+    for before, after in zip(plain.model.parameters(), training.model.parameters(), strict=True):
+        torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
+
+
+def dead_model():
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3, eps=0)
+
+
+def train(model, optimizer, batches, **options):
+    with nncdbg.torch.watch(model, optimizer, **options) as report:
+        for x in batches:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+    return report
+
+
+def test_report_names_formula_options_and_numbers_of_an_element():
+    model, optimizer = dead_model()
+    report = train(model, optimizer, [torch.tensor([[0.0, 1.0]])], on_nan="report")
+    text = str(report)
+    assert "Adam (lr 0.001) made NaN or Inf from finite gradients: weight (1 NaN of 2)" in text
+    assert "Adam computes p - lr * m / (sqrt(v) + eps)" in text
+    assert "lr 0.001, eps 0" in text
+    assert "weight[0, 0] is nan after the update: gradient 0, exp_avg 0, exp_avg_sq 0" in text
+    assert "--keep-update" in text
+
+
+def test_skip_undoes_an_update_that_was_kept():
+    model, optimizer = dead_model()
+    before = [each.detach().clone() for each in model.parameters()]
+    batches = [torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 1.0]])]
+    report = train(model, optimizer, batches[:1], on_nan="skip", keep_update=True)
+    assert report.skipped == 1
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert not optimizer.state
+    assert train(model, optimizer, batches[1:], keep_update=True).ok
+
+
+class Descent(Optimizer):
+    """Evaluates its closure a number of times before each update."""
+
+    def __init__(self, parameters, evaluations):
+        super().__init__(parameters, {"lr": 1e38})
+        self.evaluations = evaluations
+
+    def step(self, closure=None):
+        for _ in range(self.evaluations):
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.sub_(parameter.grad * group["lr"])
+        return loss
+
+
+@pytest.mark.parametrize("evaluations", [1, 2])
+def test_update_runs_again_if_it_evaluates_its_closure_once(evaluations):
+    model = nn.Linear(2, 1)
+    optimizer = Descent(model.parameters(), evaluations)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.full((1, 2), 1e3)).sum()
+        loss.backward()
+        return loss
+
+    with nncdbg.torch.watch(model, optimizer, on_nan="report", keep_update=True) as report:
+        optimizer.step(closure)
+    bad = report.bad_steps[0]
+    assert bad.where == "update"
+    # A second run evaluates no closure: it takes the result of the only evaluation.
+    assert (bad.recorded is not None) == (evaluations == 1)
+    assert any("several times" in note for note in bad.notes) == (evaluations > 1)
+
+
+def test_formulas_are_of_optimizers_that_exist():
+    assert all(issubclass(getattr(torch.optim, name), torch.optim.Optimizer) for name in FORMULAS)
