@@ -19,20 +19,31 @@ from nncdbg.torch.installation import check_torch
 
 check_torch()
 
-from nncdbg.torch.guard import step  # noqa: E402
+from nncdbg.torch.capture import capture  # noqa: E402
+from nncdbg.torch.compiled import compiled_values  # noqa: E402
 from nncdbg.torch.recorded_step import RecordedStep, record  # noqa: E402
+from nncdbg.torch.step_function import step  # noqa: E402
 
-_IN_WATCH = {
+_ABOVE = {
+    "debug": "nncdbg.script_breakpoint",
     "watch": "nncdbg.nan_watch.training.watching",
     **dict.fromkeys(("NaNFound", "TrainingReport"), "nncdbg.nan_watch.training.records"),
 }
-"""Names of the watch, which is above this package: imported on first use."""
+"""Names of packages above this one: imported on first use."""
+
+
+_CALLBACKS = {
+    "LightningCallback": "nncdbg.nan_watch.training.lightning_callback",
+    "TrainerCallback": "nncdbg.nan_watch.training.trainer_callback",
+}
+"""Names that need other libraries, so `from nncdbg.torch import *` leaves them out."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _IN_WATCH:
+    module = _ABOVE.get(name) or _CALLBACKS.get(name)
+    if module is None:
         raise AttributeError(f"module 'nncdbg.torch' has no attribute {name!r}")
-    return getattr(import_module(_IN_WATCH[name]), name)
+    return getattr(import_module(module), name)
 
 
-__all__ = [*_IN_WATCH, "RecordedStep", "record", "step"]
+__all__ = [*_ABOVE, "RecordedStep", "capture", "compiled_values", "record", "step"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
+from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Graph, Location, Node, Program, Value
 from nncdbg.torch.naming import FreeNames
-from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event, Input, Key, Lines
+from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
+from nncdbg.torch.source_lines import Lines
 from nncdbg.torch.statements import RecordedStatement, RecordedStatements
+from nncdbg.torch.storages import Input, Key
 
 GRADIENTS, AFTER = "gradients", "after"
 """Between backward pass and optimizer, as clipping; and after the last optimizer."""
@@ -162,7 +165,8 @@ def _phase_graphs(
     made: list[list[Graph]] = []
     calls: list[Node] = []
     for phase, statements in reversed(phases):
-        graph = _phase_graph(names.fresh(phase), statements, built, needed)
+        nodes = [statement.node() for statement in statements]
+        graph = phase_graph(names.fresh(phase), nodes, built.value, needed)
         needed.update(value.name for value in graph.inputs)
         calls.append(Node(f"@{graph.name}", tuple(v.name for v in graph.inputs), graph.outputs))
         suffix = ".backward" if phase.startswith(BACKWARD) else ""
@@ -188,12 +192,10 @@ def _scope(statement: RecordedStatement) -> ModulePath:
     return tuple(module for module in statement.event.modules if module)
 
 
-def _phase_graph(
-    name: str, statements: Sequence[RecordedStatement], built: RecordedStatements, needed: set[str]
-) -> Graph:
-    nodes = tuple(statement.node() for statement in statements)
+def phase_graph(name: str, nodes: Sequence[Node], typed: Callable[[str], Value], needed: Set[str]) -> Graph:
+    """Return statements as a graph: its inputs are what they read, its outputs are those of `needed`."""
     defined = {value.name for node in nodes for value in node.outputs if value.name}
-    read = dict.fromkeys(operand for node in nodes for operand in node.inputs if isinstance(operand, str))
+    used = dict.fromkeys(name for node in nodes for name in reads(node))
     outputs = tuple(value for node in nodes for value in node.outputs if value.name and value.name in needed)
-    inputs: tuple[Value, ...] = tuple(built.value(each) for each in read if each not in defined)
-    return Graph(name, inputs, outputs, nodes)
+    inputs = tuple(typed(each) for each in used if each not in defined)
+    return Graph(name, inputs, outputs, tuple(nodes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,13 +15,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.engine.ops.aten.internals import compiling_nothing
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.opening.folder_writing import write_folder
+from nncdbg.representation import RichOutput, representations
 from nncdbg.torch.program import RecordedProgram, program_of
 from nncdbg.torch.recording import Recorder
+from nncdbg.torch.source_lines import compiled_calls
+from nncdbg.torch.storages import copy_content
 
 Models: TypeAlias = "torch.nn.Module | Iterable[torch.nn.Module] | Mapping[str, torch.nn.Module]"
 Optimizers: TypeAlias = "torch.optim.Optimizer | Iterable[torch.optim.Optimizer]"
@@ -31,13 +35,18 @@ BACKEND = "torch"
 
 _NUMBERS = count(1)
 
+_EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
+
 
 _recording = threading.local()
 """`active` is True while this thread records."""
 
 
-class RecordedStep:
+class RecordedStep(RichOutput):
     """A recorded step.  It is complete when the block of `record` has ended.
+
+    A step that does not fit in memory is not recorded, and its block runs on: `notes` says so, and all that
+    needs the program raises RunError.
 
     Functions that take a program take a recorded step as well: `nncdbg.Debugger(step)`.
     """
@@ -45,8 +54,16 @@ class RecordedStep:
     def __init__(self) -> None:
         self._recorded: RecordedProgram | None = None
         self._build: Callable[[], RecordedProgram] | None = None
+        self._failure: RunError | None = None
+        """Why nothing was recorded."""
         self._program: Program | None = None
+        self._notes: tuple[str, ...] = ()
         self._number = next(_NUMBERS)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the block of `record` has ended, and the step was recorded."""
+        return self._build is not None
 
     @property
     def program(self) -> Program:
@@ -57,7 +74,7 @@ class RecordedStep:
         if self._program is None:
             recorded = self._complete()
             saved = SavedRun(origin=f"recorded step {self._number}", inputs=self.inputs, backend=BACKEND)
-            self._program = replace(recorded.program, notes=recorded.notes, saved=saved)
+            self._program = replace(recorded.program, notes=self.notes, saved=saved)
         return self._program
 
     @property
@@ -73,7 +90,17 @@ class RecordedStep:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the program cannot show, a sentence each."""
-        return self._complete().notes
+        if self._failure is not None:
+            return (*self._notes, self._failure.message)
+        return (*self._notes, *self._complete().notes)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Run the step, and plot norm and largest absolute value of each float result over its statements.
+
+        Forward pass, backward pass and optimizer are on one axis; red lines mark NaN and Inf.  Return
+        matplotlib's axes, new ones if none are given.  Raises UsageError without matplotlib.
+        """
+        return representations().plot(self.program, self.inputs, axes)
 
     def save(
         self, directory: str | os.PathLike[str], *, title: str | None = None, notes: Iterable[str] = ()
@@ -100,11 +127,16 @@ class RecordedStep:
         return ""
 
     def __repr__(self) -> str:
+        if self._failure is not None:
+            return f"<RecordedStep, {self._failure.message}>"
         if self._build is None:
             return "<RecordedStep, not complete>"
         return f"<RecordedStep {self.program.summary()}>"
 
     def _complete(self) -> RecordedProgram:
+        if self._failure is not None:
+            # Each time without the frames of the last time, which hold tensors.
+            raise self._failure.with_traceback(None)
         if self._build is None:
             raise UsageError(
                 "the step is not complete yet",
@@ -121,7 +153,8 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
 
     `model` (one, several, or by name) names parameters, buffers and layers; `optimizer` (one or several)
     names moments and separates its phase.  Operators run as without recording.  If the block raises, the
-    program ends there, and the exception is raised as usual.
+    program ends there, and the exception is raised as usual.  Without memory for the inputs of the step,
+    the block runs on and nothing is recorded.
 
     Raises UsageError for a nested recording and for arguments of other types.
     """
@@ -131,22 +164,57 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
             hint="record the whole step in one block of `nncdbg.torch.record`",
         )
     modules, optimizers = named_models(model), listed_optimizers(optimizer)
-    step = RecordedStep()
     recorder = Recorder()
+    with recording_with(recorder, modules, optimizers) as step, recorder:
+        yield step
+
+
+@contextmanager
+def recording_with(
+    recorder: Recorder,
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> Iterator[RecordedStep]:
+    """Name what `recorder` records; the caller passes the operators to it."""
+    step = RecordedStep()
+    compiled_before = compiled_calls()
     with ExitStack() as hooks:
         hooks.callback(recorder.release)
         # Each event has some objects that stay: the collector would scan all modules for them.
         hooks.enter_context(collector_paused())
-        hooks.callback(lambda: _finish(step, recorder, modules, optimizers))
+        hooks.callback(lambda: _finish(step, recorder, modules, optimizers, compiled_before))
         for name, tensor in _tensors(modules):
             recorder.parameters[id(tensor)] = name
         _label(recorder, modules, optimizers)
         for hook in _hooks(recorder, modules, optimizers):
             hooks.callback(hook.remove)
+        # The compiler would trace the recorder as part of the functions that it compiles.
+        hooks.enter_context(compiling_nothing())
         _recording.active = True
         hooks.callback(setattr, _recording, "active", False)
-        hooks.enter_context(recorder)
         yield step
+
+
+def step_so_far(
+    recorder: Recorder,
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> RecordedStep:
+    """Return what was recorded until now; the recording continues.
+
+    Raises RunError without memory for the inputs.
+    """
+    if recorder.failure is not None:
+        raise recorder.failure.with_traceback(None)
+    _label(recorder, modules, optimizers)
+    inputs = {number: replace(kept, keys=dict(kept.keys)) for number, kept in recorder.inputs.items()}
+    for kept in inputs.values():
+        if kept.content is None:
+            copy_content(kept, whole=False)
+    step = RecordedStep()
+    labels = dict(recorder.labels)
+    step._build = partial(program_of, recorder.events[:], inputs, labels, _classes(modules))
+    return step
 
 
 def _finish(
@@ -154,13 +222,22 @@ def _finish(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Iterable[torch.optim.Optimizer],
+    compiled_before: int,
 ) -> None:
     """Complete a step: its program is built on first use, from what was recorded."""
+    if compiled_calls() > compiled_before:
+        step._notes = (_EAGER,)
     # Moments that the first step makes, and gradients that a user sets, exist only now.
     _label(recorder, modules, optimizers)
     recorder.copy_inputs()
-    classes = {name: type(module).__name__ for name, module in _submodules(modules) if name}
-    step._build = partial(program_of, recorder.events, recorder.inputs, recorder.labels, classes)
+    step._failure = recorder.failure
+    if step._failure is not None:
+        return
+    step._build = partial(program_of, recorder.events, recorder.inputs, recorder.labels, _classes(modules))
+
+
+def _classes(modules: Mapping[str, torch.nn.Module]) -> dict[str, str]:
+    return {name: type(module).__name__ for name, module in _submodules(modules) if name}
 
 
 def named_models(model: Models | None) -> dict[str, torch.nn.Module]:
@@ -187,6 +264,7 @@ def listed_optimizers(optimizer: Optimizers | None) -> list[torch.optim.Optimize
     if optimizer is None:
         return []
     listed = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    listed = [_innermost(each) for each in listed]
     for each in listed:
         if not isinstance(each, torch.optim.Optimizer):
             raise UsageError(
@@ -194,6 +272,12 @@ def listed_optimizers(optimizer: Optimizers | None) -> list[torch.optim.Optimize
                 hint="pass the model first, then the optimizer",
             )
     return listed
+
+
+def _innermost(optimizer: Any) -> Any:
+    """Return the optimizer inside of a wrapper of Accelerate or Lightning, which has the hooks."""
+    inside = getattr(optimizer, "optimizer", None)
+    return _innermost(inside) if isinstance(inside, torch.optim.Optimizer) else optimizer
 
 
 def _submodules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -225,7 +309,8 @@ def named_tensors(
     for name, tensor in _tensors(models):
         owners[id(tensor)] = name
         yield name, tensor
-        if tensor.grad is not None:
+        # torch warns when the gradient of any other tensor is read.
+        if (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None:
             yield f"{name}.grad", tensor.grad
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
@@ -243,7 +328,7 @@ def _hooks(
         )
     for name, module in _submodules(models):
         yield module.register_forward_pre_hook(_entering(recorder, name), prepend=True)
-        yield module.register_forward_hook(_leaving(recorder), always_call=True)
+        yield module.register_forward_hook(_leaving(recorder, name), always_call=True)
     for name, tensor in _tensors(models):
         if tensor.requires_grad and tensor.is_leaf:
             yield tensor.register_post_accumulate_grad_hook(_accumulated(recorder, f"{name}.grad"))
@@ -275,9 +360,9 @@ def _entering(recorder: Recorder, name: str) -> Callable[..., None]:
     return enter
 
 
-def _leaving(recorder: Recorder) -> Callable[..., None]:
+def _leaving(recorder: Recorder, name: str) -> Callable[..., None]:
     def leave(*_: Any) -> None:
-        recorder.leave_module()
+        recorder.leave_module(name)
 
     return leave
 

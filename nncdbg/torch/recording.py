@@ -9,43 +9,42 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import CodeType, FrameType
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 from weakref import WeakSet
 
 import torch
 
-from nncdbg.engine.backends.torch_calls import generator_state
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.backends.torch_generators import generator_state
+from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
     current_autograd_node,
     dispatch_modes,
     free_weak_storage,
     is_wrapped,
+    key_of,
     next_sequence_number,
     sequence_number,
     storage_address,
     weak_storage,
     without_dispatch,
 )
-from nncdbg.engine.ops.aten.signatures import DTYPES, Argument, Kind, Signature, flat_results, signature_of
-
-Key: TypeAlias = "tuple[int, int, torch.Size, tuple[int, ...], torch.dtype, int]"
-"""The memory of a tensor: storage, offset, sizes, strides, dtype, and 1 for conjugated plus 2 for negated."""
-
-Lines: TypeAlias = "tuple[tuple[str, int], ...]"
-"""Source lines of the user, innermost first."""
+from nncdbg.engine.ops.aten.signatures import (
+    DTYPES,
+    Argument,
+    Kind,
+    Signature,
+    flat_results,
+    signature_of,
+    written_tensors,
+)
+from nncdbg.torch.source_lines import Lines, names_allocation, user_lines
+from nncdbg.torch.storages import SMALLER, Input, Key, NotCopied, copied_result, copy_content, tensor_at
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
-
-_DEEPEST = 4
-"""The most lines of the user that an event keeps."""
-
-_COMMUNICATION = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
-"""Libraries of operators that exchange data with other processes."""
 
 UNSEEN = ("profiler", "debugprims")
 """Libraries whose operators are not part of the program."""
@@ -56,13 +55,11 @@ class Event:
     """One operator that ran."""
 
     signature: Signature
-    arguments: tuple[Any, ...]
+    arguments: Sequence[Any]
     """By position in the signature: keys of tensors, lists of keys, or values; `ABSENT` if not given."""
     results: list[Key | None]
     """Fresh results; None for a value that is no tensor."""
     written: list[Key]
-    numbers: list[Any]
-    """The results that are numbers read by Python."""
     phase: str
     node: str
     """The autograd node that ran the operator in a backward pass, otherwise empty."""
@@ -74,8 +71,10 @@ class Event:
     generator: tuple[torch.device, Any, Any] | None = None
     """Device and state before and after, for an operator that drew random numbers."""
     opaque: str = ""
-    """Why the operator cannot run again; then `contents` holds its results."""
-    contents: dict[Key, Any] = field(default_factory=dict)
+    """Why the operator cannot run again; then `contents` holds its results, None without memory for one."""
+    contents: Sequence[tuple[Key, Any]] = ()
+    numbers: Sequence[Any] = ()
+    """The results that are numbers read by Python."""
 
 
 class _Absent:
@@ -86,32 +85,7 @@ class _Absent:
 ABSENT = _Absent()
 
 
-@dataclass(slots=True)
-class Input:
-    """A storage that existed before it was used in the recording."""
-
-    tensor: Any
-    """A tensor over it, until its content is copied."""
-    keys: dict[Key, None] = field(default_factory=dict)
-    content: Any = None
-    """A flat copy of its memory from before the first write, in the dtype of the first use."""
-    start: int = 0
-    """The position of the first copied element."""
-
-
-def key_of(tensor: Any) -> Key:
-    """Return the memory of a strided tensor."""
-    return (
-        storage_address(tensor),
-        tensor.storage_offset(),
-        tensor.shape,
-        tensor.stride(),
-        tensor.dtype,
-        tensor.is_conj() + 2 * tensor.is_neg(),
-    )
-
-
-class Recorder(DispatchMode):  # type: ignore[misc]
+class Recorder(DispatchMode):
     """Records each operator that runs on this thread, and in its backward passes, while it is entered."""
 
     def __init__(self) -> None:
@@ -129,39 +103,90 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         """The identity of a parameter to its name."""
         self._storages: dict[int, int] = {}
         """Storage to a weak reference to it."""
-        self._seen: set[int] = set()
-        """The storages that operators read or made."""
+        self._seen: dict[int, Any] = {}
+        """The storages that operators read or made: those of inputs to their `Input`, others to None."""
+        self._allocated: dict[int, tuple[Event, Key]] = {}
+        """Storages that C++ code of torch allocated, and may fill without an operator, until their use."""
         self._modules_now: tuple[str, ...] = ()
         self.forked = False
         """Whether this is a copy in a forked process, such as a DataLoader worker, which records nothing."""
-        self._both = self._begun, self._ended
+        self.failure: RunError | None = None
+        """Why nothing is recorded: the step did not fit in memory."""
         _RECORDERS.add(self)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if self.forked or func.namespace in UNSEEN:
+        if self.forked or self.failure is not None or func.namespace in UNSEEN:
             return func(*args, **keywords)
-        found = signature_of(func)
-        written = _written(found, args, keywords) if found.writes else ()
-        lines = user_lines(sys._getframe(1))
+        frame = sys._getframe(1)
+        lines = user_lines(frame)
         # Without subclasses and other modes, what the recorder itself calls is not dispatched anyway.
-        guarded = bool(types) or dispatch_modes() > 0
-        begun, ended = (_undispatched(self._begun), _undispatched(self._ended)) if guarded else self._both
-        event = begun(found, args, keywords, written, lines)
-        result = func(*args, **keywords)
-        ended(event, args, keywords, written, result)
-        self.events.append(event)
+        dispatched = bool(types) or dispatch_modes() > 0
+        try:
+            if dispatched:
+                with without_dispatch():
+                    event = self._begun(func, args, keywords, lines)
+            else:
+                event = self._begun(func, args, keywords, lines)
+        except _NO_MEMORY as error:
+            self._give_up(error, lines)
+            return func(*args, **keywords)
+        try:
+            result = func(*args, **keywords)
+        except Exception as error:
+            if not event.signature.written:
+                raise
+            event.opaque = event.opaque or f"it raised {type(error).__name__} and may have written a part"
+            self._append(event, args, keywords, (), frame, dispatched)
+            raise
+        self._append(event, args, keywords, result, frame, dispatched)
         return result
+
+    def _append(
+        self,
+        event: Event,
+        args: Sequence[Any],
+        keywords: Mapping[str, Any],
+        result: Any,
+        frame: FrameType,
+        dispatched: bool,
+    ) -> None:
+        try:
+            if dispatched:
+                with without_dispatch():
+                    self._ended(event, args, keywords, result)
+            else:
+                self._ended(event, args, keywords, result)
+            if event.signature.allocates and not names_allocation(frame.f_code):
+                self._allocated_inside(event)
+            self.events.append(event)
+        except _NO_MEMORY as error:
+            self._give_up(error, event.lines)
+
+    def add_finished(
+        self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any], result: Any, lines: Lines
+    ) -> None:
+        """Append the event of an operator that has run already.
+
+        One that wrote to its operands or drew random numbers cannot run again: the event keeps its results.
+        """
+        event = self._begun(func, args, keywords, lines)
+        if event.signature.written or event.signature.random:
+            event.opaque = event.opaque or "it ran before the recording began"
+        self._ended(event, args, keywords, result)
+        self.events.append(event)
 
     def enter_module(self, name: str) -> None:
         self.modules.append(name)
         self._modules_now = tuple(self.modules)
 
-    def leave_module(self) -> None:
-        self.modules.pop()
-        self._modules_now = tuple(self.modules)
+    def leave_module(self, name: str) -> None:
+        """Leave a module; nothing if it was not entered, because a hook before its forward raised."""
+        if self.modules and self.modules[-1] == name:
+            self.modules.pop()
+            self._modules_now = tuple(self.modules)
 
     def label(self, tensor: Any, name: str) -> None:
         """Name the memory of a tensor."""
@@ -172,52 +197,68 @@ class Recorder(DispatchMode):  # type: ignore[misc]
 
     def copy_inputs(self) -> None:
         """Copy the inputs that no operator wrote to, as far as operators read them."""
-        for kept in self.inputs.values():
-            if kept.content is None:
-                copy_content(kept, whole=False)
+        try:
+            for kept in self.inputs.values():
+                if kept.content is None:
+                    copy_content(kept, whole=False)
+        except _NO_MEMORY as error:
+            self._give_up(error, ())
+
+    def _give_up(self, error: Exception, lines: Lines) -> None:
+        """Free what was recorded, and record nothing more: the training needs the memory."""
+        reason = f"out of memory after {len(self.events):,} operators"
+        if isinstance(error, NotCopied):
+            reason = error.named(self.labels)
+        self.failure = RunError(
+            f"the step cannot be recorded: {reason}",
+            source="{}:{}".format(*lines[0]) if lines else None,
+            hint=SMALLER,
+        )
+        self.events.clear()
+        self.inputs.clear()
+        self._seen.clear()
+        self._allocated.clear()
 
     def release(self) -> None:
         """End the weak references, after which the numbers of storages have no meaning."""
         while self._storages:
             free_weak_storage(self._storages.popitem()[1])
 
-    def _begun(
-        self,
-        found: Signature,
-        args: Sequence[Any],
-        keywords: Mapping[str, Any],
-        written: Sequence[Any],
-        lines: Lines,
-    ) -> Event:
+    def _begun(self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any], lines: Lines) -> Event:
+        found = signature_of(func)
+        if self._allocated and not found.views:
+            self._use_allocated(found, args, keywords)
         node = current_autograd_node()
         if node is None:
             phase, name = OPTIMIZER if self.optimizing else FORWARD, ""
             sequence = next_sequence_number() - 1
         else:
             phase, name, sequence = BACKWARD, self._node_name(node), sequence_number(node)
-        event = Event(found, (), [], [], [], phase, name, sequence, lines, self._modules_now)
-        if found.overload.namespace in _COMMUNICATION:
-            event.opaque = "it exchanges data with other processes"
-        elif found.foreign:
-            event.opaque = f"its argument {found.foreign} is no tensor, number or text"
+        event = Event(found, (), [], [], phase, name, sequence, lines, self._modules_now)
+        if found.unrepeatable:
+            event.opaque = found.unrepeatable
         formal = found.arguments
         read = self._read
         given = [
-            value
-            if value.__class__ in _PLAIN
-            else read(value, event)
+            read(value, event)
             if value.__class__ in _TENSORS
+            else value
+            if value.__class__ in _PLAIN
             else self._given(value, argument, event)
             for value, argument in zip(args, formal, strict=False)
         ]
-        for argument in formal[len(given) :]:
-            value = keywords.get(argument.name, ABSENT) if keywords else ABSENT
-            given.append(value if value is ABSENT else self._given(value, argument, event))
-        event.arguments = tuple(given)
+        if len(given) < len(formal):
+            if keywords:
+                for argument in formal[len(given) :]:
+                    value = keywords.get(argument.name, ABSENT)
+                    given.append(value if value is ABSENT else self._given(value, argument, event))
+            else:
+                given += [ABSENT] * (len(formal) - len(given))
+        event.arguments = given
         if found.random and event.generator is None:
             event.generator = _CPU, generator_state(_CPU), None
-        for tensor in written:
-            self._keep_content(tensor)
+        for position in found.written:
+            self._will_write(given[position], event)
         return event
 
     def _given(self, value: Any, argument: Argument, event: Event) -> Any:
@@ -237,35 +278,53 @@ class Recorder(DispatchMode):  # type: ignore[misc]
             event.opaque = event.opaque or "an argument is a storage"
         return value
 
-    def _ended(
-        self,
-        event: Event,
-        args: Sequence[Any],
-        keywords: Mapping[str, Any],
-        written: Sequence[Any],
-        result: Any,
-    ) -> None:
-        if isinstance(result, torch.Tensor) and not written:
-            event.results.append(self._made(result, event))
-        elif event.signature.results:
-            same = {id(tensor) for tensor in written}
-            for each in flat_results(result):
-                if isinstance(each, torch.Tensor):
-                    if id(each) not in same:
-                        event.results.append(self._made(each, event))
-                else:
-                    if event.opaque and hasattr(each, "wait"):
-                        each.wait()
-                    elif isinstance(each, (bool, int, float, complex)):
-                        event.numbers.append(each)
-                    event.results.append(None)
-        for tensor in written:
-            if tensor.layout is _STRIDED and tensor.dtype in DTYPES:
-                event.written.append(key_of(tensor))
-                if event.opaque:
-                    event.contents[event.written[-1]] = tensor.detach().clone()
+    def _will_write(self, given: Any, event: Event) -> None:
+        """Enter the memory that is written to; copy an input before it is written to for the first time."""
+        for key in given if isinstance(given, list) else (given,):
+            if key is not None and key is not ABSENT:
+                event.written.append(key)
+                kept = self._seen[key[0]]
+                if kept is not None and kept.content is None:
+                    copy_content(kept, whole=True)
+
+    def _ended(self, event: Event, args: Sequence[Any], keywords: Mapping[str, Any], result: Any) -> None:
+        found = event.signature
+        if not found.written:
+            if result.__class__ in _TENSORS:
+                event.results.append(self._made(result, event))
+            elif found.results:
+                self._returned(flat_results(result), event)
+        elif not (found.plain_write and result is args[0]) or event.opaque:
+            self._wrote(event, args, keywords, result)
         if event.generator is not None:
             self._drawn(event, args, keywords)
+
+    def _returned(self, results: Sequence[Any], event: Event) -> None:
+        for each in results:
+            if isinstance(each, torch.Tensor):
+                event.results.append(self._made(each, event))
+                continue
+            if event.opaque and hasattr(each, "wait"):
+                each.wait()
+            elif isinstance(each, (bool, int, float, complex)):
+                event.numbers = [*event.numbers, each]
+            event.results.append(None)
+
+    def _wrote(self, event: Event, args: Sequence[Any], keywords: Mapping[str, Any], result: Any) -> None:
+        """Enter the results of an operator that writes, and what it wrote: its sizes may differ now."""
+        written = written_tensors(event.signature, args, keywords)
+        keys = [_supported_key(each, event) for each in written]
+        if len(set(keys)) < len(keys):
+            event.opaque = event.opaque or "it writes to the same memory twice"
+        if event.signature.results:
+            same = {id(tensor) for tensor in written}
+            self._returned([each for each in flat_results(result) if id(each) not in same], event)
+        event.written = []
+        for key, each in zip(keys, written, strict=True):
+            if key is not None:
+                event.written.append(key)
+                if event.opaque:
+                    event.contents = *event.contents, (key, copied_result(each))
 
     def _node_name(self, node: Any) -> str:
         """Return the name of an autograd node, for the end of a gradient after the parameter's name."""
@@ -287,46 +346,51 @@ class Recorder(DispatchMode):  # type: ignore[misc]
         key = _supported_key(tensor, event)
         if key is None:
             return None
-        number = key[0]
-        if number in self._seen:
-            kept = self.inputs.get(number)
-        else:
-            self._see(number, tensor)
-            kept = self.inputs[number] = Input(tensor.detach())
+        kept = self._seen.get(key[0], _UNKNOWN)
         if kept is not None:
+            if kept is _UNKNOWN:
+                self._hold(key[0], tensor)
+                kept = self._seen[key[0]] = self.inputs[key[0]] = Input(tensor.detach())
             kept.keys[key] = None
         return key
 
-    def _see(self, number: int, tensor: Any) -> None:
-        """Remember a storage that an operator read or made for the first time."""
-        self._seen.add(number)
-        self._hold(number, tensor)
+    def _made(self, tensor: Any, event: Event) -> Key | None:
+        """Return the memory of a result."""
+        key = _supported_key(tensor, event)
+        if key is None:
+            return None
+        kept = self._seen.get(key[0], _UNKNOWN)
+        if kept is _UNKNOWN:
+            self._hold(key[0], tensor)
+            self._seen[key[0]] = None
+        elif kept is not None:
+            kept.keys[key] = None  # a view may show more of an input than its operand does
+        if event.opaque:
+            event.contents = *event.contents, (key, copied_result(tensor))
+        return key
+
+    def _allocated_inside(self, event: Event) -> None:
+        """Remember an allocation that may become a list of numbers, such as the lengths of `ctc_loss`."""
+        (key,) = event.results
+        if key is not None and len(key[2]) == 1 and key[2][0] <= _LONGEST_LIST:
+            self._allocated[key[0]] = event, key
+
+    def _use_allocated(self, found: Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """Make the content of an allocation its result, unless an operator writes it first."""
+        written = {id(tensor) for tensor in written_tensors(found, args, keywords)}
+        for tensor in flat_results([*args, *keywords.values()]):
+            if not isinstance(tensor, torch.Tensor) or not _has_memory(tensor):
+                continue
+            known = self._allocated.pop(storage_address(tensor), None)
+            if known is not None and id(tensor) not in written:
+                made, key = known
+                made.opaque = "torch writes it without an operator"
+                made.contents = ((key, copied_result(tensor_at(key, tensor))),)
 
     def _hold(self, number: int, tensor: Any) -> None:
         """Keep the number of a storage from being used again."""
         if number not in self._storages:
             self._storages[number] = weak_storage(tensor)
-
-    def _made(self, tensor: Any, event: Event) -> Key | None:
-        key = _supported_key(tensor, event)
-        if key is None:
-            return None
-        number = key[0]
-        if number not in self._seen:
-            self._see(number, tensor)
-        elif number in self.inputs:
-            self.inputs[number].keys[key] = None  # a view may show more of an input than its operand does
-        if event.opaque:
-            event.contents[key] = tensor.detach().clone()
-        return key
-
-    def _keep_content(self, tensor: Any) -> None:
-        """Copy an input before it is written to for the first time."""
-        if tensor.layout is not _STRIDED:
-            return
-        kept = self.inputs.get(storage_address(tensor))
-        if kept is not None and kept.content is None:
-            copy_content(kept, whole=True)
 
 
 _RECORDERS: WeakSet[Recorder] = WeakSet()
@@ -339,8 +403,14 @@ def _forked() -> None:
 
 os.register_at_fork(after_in_child=_forked)
 
+_NO_MEMORY = MemoryError, NotCopied
+
 _CPU = torch.device("cpu")
 _STRIDED = torch.strided
+_UNKNOWN = object()
+
+_LONGEST_LIST = 4096
+"""The most elements that an allocation has if its content is kept."""
 
 _PLAIN = frozenset({int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 """Types of arguments that an event holds as they are."""
@@ -348,84 +418,19 @@ _PLAIN = frozenset({int, float, bool, str, torch.dtype, torch.device, torch.layo
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-def _undispatched(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with all dispatch modes and tensor subclasses off."""
-
-    def run(*given: Any) -> Any:
-        with without_dispatch():
-            return call(*given)
-
-    return run
-
-
-def copy_content(kept: Input, *, whole: bool) -> None:
-    """Copy the memory of an input, if not `whole` only the part that was used."""
-    tensor = kept.tensor
-    storage = tensor.untyped_storage()
-    if _is_all_of(tensor, storage):
-        kept.content, kept.tensor = _copied(tensor.reshape(-1)), None
-        return
-    flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
-    kept.start, stop = 0, flat.numel()
-    if not whole:
-        kept.start = min(_start_byte(key) for key in kept.keys) // tensor.element_size()
-        stop = -(-max(_stop_byte(key) for key in kept.keys) // tensor.element_size())
-    kept.content = _copied(flat[kept.start : stop].detach())
-    kept.tensor = None
-
-
-def _copied(part: Any) -> Any:
-    """Return a copy on the CPU.  Raises UsageError without memory for it."""
-    try:
-        return part.clone().cpu()
-    except (MemoryError, RuntimeError) as error:
-        raise UsageError(
-            f"an input of {part.nbytes} bytes cannot be copied: {error}",
-            hint="record with a smaller batch, or free memory before the step",
-        ) from None
-
-
-def _is_all_of(tensor: Any, storage: Any) -> bool:
-    """Return whether the elements of a CPU tensor are the whole memory, in order."""
-    return bool(
-        tensor.is_cpu
-        and tensor.nbytes == storage.nbytes()
-        and tensor.is_contiguous()
-        and not (tensor.is_conj() or tensor.is_neg())
-    )
-
-
-def _start_byte(key: Key) -> int:
-    return int(key[1] * key[4].itemsize)
-
-
-def _stop_byte(key: Key) -> int:
-    _, offset, size, stride, dtype, _ = key
-    if 0 in size:
-        return int(offset * dtype.itemsize)
-    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    return int((last + 1) * dtype.itemsize)
-
-
-def _written(found: Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-    """Return the tensors that an operator writes to, in the order of the signature."""
-    tensors: list[Any] = []
-    for index, argument in enumerate(found.arguments):
-        if argument.written:
-            value = args[index] if index < len(args) else keywords.get(argument.name)
-            tensors.extend(each for each in flat_results(value) if each is not None)
-    return tensors
-
-
 def _supported_key(tensor: Any, event: Event) -> Key | None:
     """Return the memory of a tensor; None, with the event made opaque, if a program cannot hold it."""
-    if tensor.layout is _STRIDED and tensor.dtype in DTYPES:
+    if tensor.dtype in DTYPES and tensor.layout is _STRIDED:
         try:
             return key_of(tensor)
         except RuntimeError:
             pass  # A nested tensor, or a lazy module's parameter, has no memory of its own.
     event.opaque = event.opaque or _unsupported(tensor, event)
     return None
+
+
+def _has_memory(tensor: Any) -> bool:
+    return tensor.layout is _STRIDED and not tensor.is_nested and not torch.nn.parameter.is_lazy(tensor)
 
 
 def _unsupported(tensor: Any, event: Event) -> str:
@@ -445,53 +450,3 @@ def _nested(event: Event) -> UsageError:
         f"{place}{event.signature.name} uses a nested tensor, which cannot be recorded",
         hint="record a step with padded tensors and a mask",
     )
-
-
-_IS_USER_CODE: dict[int, tuple[CodeType, bool]] = {}
-"""By identity: the hash of a code is computed from its content each time."""
-
-
-def call_again(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], lines: Lines) -> Any:
-    """Call a function that the user called at `lines`: what is recorded inside has them as outer lines."""
-    return call(*args, **kwargs)
-
-
-_call_again_code = call_again.__code__
-
-
-def user_lines(frame: FrameType | None) -> Lines:
-    """Return the innermost lines outside of torch, nncdbg and the standard library."""
-    found: list[tuple[str, int]] = []
-    known = _IS_USER_CODE
-    while frame is not None and len(found) < _DEEPEST:
-        code = frame.f_code
-        own = known.get(id(code))
-        if own is None:
-            own = known[id(code)] = code, _is_user_code(code.co_filename)
-        if own[1]:
-            found.append((code.co_filename, frame.f_lineno))
-        elif code is _call_again_code:
-            found.extend(frame.f_locals["lines"][: _DEEPEST - len(found)])
-            break
-        frame = frame.f_back
-    return tuple(found)
-
-
-def _is_user_code(file: str) -> bool:
-    return not (file.startswith(_LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file)
-
-
-def _libraries() -> tuple[str, ...]:
-    import sysconfig
-    from os.path import dirname
-
-    return (
-        "<frozen",
-        f"{sysconfig.get_path('stdlib')}/",
-        f"{sysconfig.get_path('scripts')}/",
-        f"{dirname(dirname(__file__))}/",
-        f"{dirname(torch.__file__)}/",
-    )
-
-
-_LIBRARIES = _libraries()

@@ -7,13 +7,16 @@ import io
 import os
 import runpy
 import sys
+import traceback
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import TracebackType
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
 
 
 def run_script(file: str | os.PathLike[str], arguments: Sequence[str] = ()) -> None:
@@ -50,6 +53,16 @@ def run_module(name: str, arguments: Sequence[str] = ()) -> None:
         sys.argv, sys.path[:] = argv, path
 
 
+def script_runner(script: str | None, module: str | None, arguments: Sequence[str]) -> Callable[[], None]:
+    """Return a function that runs a script, or a module.  Raises LoadError if there is no such file."""
+    if module:
+        return partial(run_module, module, arguments)
+    assert script is not None
+    if not os.path.isfile(script):
+        raise LoadError(f"there is no file {script}", hint=f"searched {os.getcwd()}")
+    return partial(run_script, script, arguments)
+
+
 @contextmanager
 def _as_main(module: types.ModuleType, file: str, arguments: Sequence[str]) -> Iterator[None]:
     main, argv, path = sys.modules["__main__"], sys.argv, sys.path[:]
@@ -61,3 +74,46 @@ def _as_main(module: types.ModuleType, file: str, arguments: Sequence[str]) -> I
         yield
     finally:
         sys.modules["__main__"], sys.argv, sys.path[:] = main, argv, path
+
+
+# -- failures -------------------------------------------------------------------------------
+
+
+def script_failure(target: str, error: Exception) -> NncdbgError:
+    """Print the traceback of a script's error, and return the error of the command."""
+    if isinstance(error, SyntaxError) and error.filename == os.path.abspath(target):
+        return syntax_failure(target, error)
+    print_traceback(error)
+    # PyTorch's anomaly mode ends the backward pass before the gradients can be checked.
+    anomaly = isinstance(error, RuntimeError) and "returned nan values in its" in str(error)
+    return RunError(
+        f"{target} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+        hint="run without torch.autograd.detect_anomaly: nncdbg finds the operator itself"
+        if anomaly
+        else None,
+    )
+
+
+def exit_failure(target: str, leaving: SystemExit) -> NncdbgError | None:
+    """Return the error of a script that exited; None for one that succeeded."""
+    if leaving.code is None or leaving.code == 0:
+        return None
+    code = f"with code {leaving.code}" if isinstance(leaving.code, int) else f": {leaving.code}"
+    return RunError(f"{target} exited {code}")
+
+
+def syntax_failure(script: str, error: SyntaxError) -> LoadError:
+    excerpt = None
+    if error.text is not None and error.lineno is not None:
+        text, column = error.text.rstrip("\n"), error.offset or 1
+        excerpt = Excerpt(text, error.lineno, column, 1, script)
+    return LoadError(f"{script} cannot be compiled: {error.msg}", excerpt=excerpt)
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print the traceback of the script's error, from the script's first line on."""
+    found: TracebackType | None = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename != run_script.__code__.co_filename:
+        found = found.tb_next
+    own = found.tb_next if found is not None else None
+    traceback.print_exception(type(error), error, own or error.__traceback__)

@@ -1,7 +1,7 @@
 """Record one training step of a script that is run unchanged.
 
-Step N ends with the Nth call of `step` of an optimizer, and begins when the call before it has ended.  Step 1
-begins with the first call of a module with gradients enabled.
+Step N ends with the Nth call of `step` of an optimizer, or of a `GradScaler` that skips it, and begins when
+the call before it has ended.  Step 1 begins with the first call of a module with gradients enabled.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -22,9 +20,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from nncdbg.engine.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.torch.recorded_step import RecordedStep, record
-from nncdbg.torch.script import run_script
+from nncdbg.torch.script import print_traceback, run_script, syntax_failure
+from nncdbg.torch.skipped_steps import on_skipped_step
 
 T = TypeVar("T")
 
@@ -92,7 +91,7 @@ class _ScriptRecorder:
     def __init__(self, number: int) -> None:
         self.number = number
         self.ended = 0
-        """The number of optimizer steps that have ended."""
+        """The number of optimizer steps that have ended or were skipped."""
         self.step: RecordedStep | None = None
         self.complete = False
         self.process = os.getpid()
@@ -100,13 +99,16 @@ class _ScriptRecorder:
         """The optimizer whose step runs now; another may step inside it."""
         self._recording = ExitStack()
         self._late = False
+        self._skipped = False
+        """Whether a gradient scaler skipped the recorded step."""
 
     def __enter__(self) -> None:
         self._hooks = ExitStack()
         self._hooks.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self._hooks.callback(register_optimizer_step_post_hook(self._after_step).remove)
+        self._hooks.callback(on_skipped_step(self._after_skip))
         if self.number == 1:
-            self._hooks.callback(_on_module_call(self._begin))
+            self._hooks.callback(on_module_call(self._begin))
 
     def __exit__(self, *_: object) -> None:
         self._recording.close()
@@ -123,13 +125,15 @@ class _ScriptRecorder:
     def notes(self) -> tuple[str, ...]:
         """What the user must know of the step."""
         assert self.step is not None
+        if self._skipped:
+            return ("the gradient scaler skipped the update of this step",)
         if self._late and "backward" not in self.step.program.graphs:
             return ("no module was called before step 1, which has only the optimizer; step 2 is whole",)
         return ()
 
     def _begin(self) -> None:
         if self.step is None and os.getpid() == self.process:
-            optimizers = _live(torch.optim.Optimizer)
+            optimizers = live_objects(torch.optim.Optimizer)
             self.step = self._recording.enter_context(record(models_of(optimizers), optimizers))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -143,6 +147,17 @@ class _ScriptRecorder:
         if self._outermost is not optimizer or os.getpid() != self.process:
             return
         self._outermost = None
+        self._end_step()
+
+    def _after_skip(self, _: Any) -> None:
+        if os.getpid() != self.process:
+            return
+        if self.step is None and self.ended == self.number - 1:
+            self._begin()
+        self._skipped = self.ended == self.number - 1
+        self._end_step()
+
+    def _end_step(self) -> None:
         self.ended += 1
         if self.ended == self.number - 1:
             self._begin()
@@ -152,7 +167,7 @@ class _ScriptRecorder:
             raise _StepRecorded
 
 
-def _on_module_call(begin: Callable[[], None]) -> Callable[[], None]:
+def on_module_call(begin: Callable[[], None]) -> Callable[[], None]:
     """Call `begin` before the first call of a module with gradients enabled; return how to give up."""
     original = torch.nn.Module.__call__
 
@@ -178,7 +193,7 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn
     The only one with parameters of the optimizers has no name; others have that of their variable in the
     script, or of their class.
     """
-    modules = _live(torch.nn.Module)
+    modules = live_objects(torch.nn.Module)
     inside = {id(child) for module in modules for child in module.children()}
     outermost = [
         each for each in modules if id(each) not in inside and next(each.parameters(), None) is not None
@@ -199,7 +214,7 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn
     return named
 
 
-def _live(kind: type[T]) -> list[T]:
+def live_objects(kind: type[T]) -> list[T]:
     """Return the objects of a class that the script has."""
     gc.collect()
     # Not `isinstance`: a proxy's `__class__` may run code.
@@ -229,23 +244,6 @@ def _exit_failure(script: str, exit_: SystemExit, recorder: _ScriptRecorder) -> 
     if isinstance(exit_.code, int):
         return RunError(f"{script} exited with code {exit_.code} {recorder.place}")
     return RunError(f"{script} exited {recorder.place}: {exit_.code}")
-
-
-def syntax_failure(script: str, error: SyntaxError) -> LoadError:
-    excerpt = None
-    if error.text is not None and error.lineno is not None:
-        text, column = error.text.rstrip("\n"), error.offset or 1
-        excerpt = Excerpt(text, error.lineno, column, 1, script)
-    return LoadError(f"{script} cannot be compiled: {error.msg}", excerpt=excerpt)
-
-
-def print_traceback(error: BaseException) -> None:
-    """Print the traceback of the script's error, from the script's first line on."""
-    found: TracebackType | None = error.__traceback__
-    while found is not None and found.tb_frame.f_code.co_filename != run_script.__code__.co_filename:
-        found = found.tb_next
-    own = found.tb_next if found is not None else None
-    traceback.print_exception(type(error), error, own or error.__traceback__)
 
 
 def _steps(number: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nncdbg.torch.recorded_step import Optimizers, RecordedStep, record
-from nncdbg.torch.recording import Lines, call_again
+from nncdbg.torch.source_lines import Lines, call_again
 from nncdbg.torch.step_state import BufferState, RandomState, rerun_from
 from nncdbg.torch.tape import Tape
 from nncdbg.torch.tape_rerun import rerun_calls

@@ -17,10 +17,14 @@ from nncdbg.engine.ops.aten.internals import schema_of
 from nncdbg.engine.ops.aten.names import READ, RECORDED, VIEW, WRITE
 from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, RANDOM, Kind, NotEncodable, encode
 from nncdbg.torch.naming import FreeNames
-from nncdbg.torch.recording import ABSENT, Event, Input, Key
+from nncdbg.torch.recording import ABSENT, Event
+from nncdbg.torch.storages import Input, Key
 
 _LAZY = ((1, "aten._conj.default"), (2, "aten._neg_view.default"))
 """Flags of lazily conjugated and negated views (see `Key`), and the operators that set them."""
+
+_RESOLVED = ((1, "aten._conj_physical.default"), (2, "aten.neg.default"))
+"""The same flags, and the operators that compute what is in memory."""
 
 
 @dataclass(slots=True)
@@ -220,15 +224,26 @@ class RecordedStatements:
             self._bind(key, name)
             return
         memory.writes += 1
-        if memory.key == key or _covers(key, memory.key):
-            memory.name, memory.key = name, key
+        stored, plain = self._stored(name, key, event)
+        if memory.key == plain or _covers(plain, memory.key):
+            memory.name, memory.key = stored, plain
         else:
             whole = self._names.next_version(memory.name)
             self.types[whole] = self.types[memory.name]
-            self._append(WRITE, [memory.name, name], [self.value(whole)], _layout(key, memory.key), event)
+            self._append(WRITE, [memory.name, stored], [self.value(whole)], _layout(plain, memory.key), event)
             memory.name = whole
             self._known[memory.key] = whole, memory.writes
+        self._known[plain] = stored, memory.writes
         self._known[key] = name, memory.writes
+
+    def _stored(self, name: str, key: Key, event: Event) -> tuple[str, Key]:
+        """Return the value that memory holds for a tensor, and its key: not conjugated, not negated."""
+        for flag, op in _RESOLVED:
+            if key[5] & flag:
+                known, name = name, self._names.fresh(f"{name}.memory")
+                self.types[name] = self.types[known]
+                self._append(op, [known], [self.value(name)], {}, event)
+        return name, (*key[:5], 0)
 
     # -- random numbers, host reads, recorded results --------------------------------------
 
@@ -268,20 +283,36 @@ class RecordedStatements:
 
     def _add_recorded(self, event: Event) -> None:
         """Append statements that give the recorded results of an operator that cannot run again."""
-        contents = [(key, False) for key in event.results if key is not None]
-        contents += [(key, True) for key in event.written]
-        if len(contents) < len(event.results) or not contents:
+        changed = [(key, False) for key in event.results if key is not None]
+        changed += [(key, True) for key in event.written]
+        contents = dict(event.contents)
+        if len(changed) < len(event.results) or not changed:
             self.notes.append(f"{event.signature.name} has results that cannot be shown: {event.opaque}")
-        for key, written in contents:
-            local = self._names.fresh(f"recorded.{_local_name(event)}")
-            self._give(local, event.contents[key].cpu().contiguous())
+        for key, written in changed:
+            content = contents[key]
+            local = None if content is None else self._names.fresh(f"recorded.{_local_name(event)}")
             value = self._next_value(key, event) if written else self._result(key, event)
-            attributes: dict[str, Attribute] = {"op": event.signature.name, "reason": event.opaque}
-            self._append(RECORDED, [local], [value], attributes, event)
+            if local is None:
+                self._append_lost(key, value, event)
+            else:
+                self._give(local, content.cpu().contiguous())
+                attributes: dict[str, Attribute] = {"op": event.signature.name, "reason": event.opaque}
+                self._append(RECORDED, [local], [value], attributes, event)
             if written:
                 self._bind_written(key, value.name, event)
             else:
                 self._bind(key, value.name)
+
+    def _append_lost(self, key: Key, value: Value, event: Event) -> None:
+        """Append an uninitialized value in place of a recorded result that had no memory for its copy."""
+        size = tuple(map(int, key[2]))
+        attributes: dict[str, Attribute] = {"size": size, "dtype": DTYPES[key[4]]}
+        self._append("aten.empty.memory_format", [], [value], attributes, event)
+        count = int(np.prod(size)) * key[4].itemsize
+        self.notes.append(
+            f"%{value.name} is uninitialized: there was no memory to copy this result of "
+            f"{event.signature.name} with {count:,} bytes"
+        )
 
     def _append(
         self,
@@ -326,14 +357,16 @@ def _fills(key: Key, flat: Any) -> bool:
 
 
 def _covers(key: Key, other: Key) -> bool:
-    """Return whether two tensors are the same elements without gaps, in any order."""
-    return _extent(key) == _extent(other) and _is_dense(key) and _is_dense(other)
+    """Return whether a tensor without gaps has all elements of another one, or of its resized memory."""
+    (start, stop), (first, last) = _extent(key), _extent(other)
+    return start <= first and last <= stop and _is_dense(key)
 
 
 def _extent(key: Key) -> tuple[int, int]:
-    _, offset, size, _, dtype, _ = key
-    count = int(np.prod(size)) if size else 1
-    return offset * dtype.itemsize, (offset + count) * dtype.itemsize
+    """Return the first byte of a tensor, and the byte after its last one."""
+    _, offset, size, stride, dtype, _ = key
+    last = -1 if 0 in size else sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    return offset * dtype.itemsize, (offset + last + 1) * dtype.itemsize
 
 
 def _is_dense(key: Key) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from nncdbg.torch.recording import user_lines
-from nncdbg.torch.step_state import BufferState, RandomState
+from nncdbg.torch.source_lines import user_lines
+from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
 
 backward = torch.autograd.backward
@@ -59,8 +59,9 @@ class StepCalls:
         """The outermost modules that were called so far."""
         self._before_module = before_module
         self._after_backward = after_backward
-        self._inside: list[StepCall | None] = []
-        """The outermost modules that run now."""
+        self._buffers = KeptBuffers()
+        self._inside: list[tuple[torch.nn.Module, StepCall | None]] = []
+        """The outermost modules that run now, each with its call if the tape keeps it."""
         self._thread = 0
         self._call_module: Any = None
         self._entered = ExitStack()
@@ -114,24 +115,25 @@ class StepCalls:
             self._before_module()
         tape, call = self.tape, None
         if not tape.paused and not is_plain(args, kwargs):
-            self._inside.append(_TRANSFORMED)
+            self._inside.append((module, _TRANSFORMED))
             return
         keeps = not tape.paused and torch.is_grad_enabled()
         tape.pause()
         if keeps:
-            tape.starting()
+            random = tape.starting() or RandomState()
             called = _unwrapped(module)
             if id(called) not in tape.module_buffers and called.training:
-                tape.module_buffers[id(called)] = BufferState(called.buffers())
+                tape.module_buffers[id(called)] = self._buffers.of(called)
             lines = user_lines(sys._getframe(1))
-            call = StepCall(called, args, kwargs, lines, True, random=RandomState(), autocast=_autocast())
+            call = StepCall(called, args, kwargs, lines, True, random=random, autocast=_autocast())
             tape.add(call)
-        self._inside.append(call)
+        self._inside.append((module, call))
 
     def _leave_module(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        if not self.here:
+        # A hook that raises before the forward has not entered it: torch calls this one all the same.
+        if not self.here or not self._inside or self._inside[-1][0] is not module:
             return
-        call = self._inside.pop()
+        _, call = self._inside.pop()
         if call is _TRANSFORMED:
             return
         self.tape.resume()
@@ -170,9 +172,8 @@ def _learning(calls: StepCalls, original: Callable[..., Any]) -> Callable[..., A
 
 def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     """Return the module inside of DistributedDataParallel: a second run must not communicate."""
-    inside = getattr(module, "module", None)
-    if isinstance(module, torch.nn.parallel.DistributedDataParallel) and isinstance(inside, torch.nn.Module):
-        return inside
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        return _unwrapped(module.module)
     return module
 
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import DispatchMode, innermost_mode, is_wrapped
-from nncdbg.torch.recording import UNSEEN, Lines, user_lines
+from nncdbg.engine.ops.aten.internals import DispatchMode, innermost_mode, is_wrapped, transformation
+from nncdbg.torch.recording import UNSEEN
+from nncdbg.torch.source_lines import Lines, user_lines
 from nncdbg.torch.step_state import BufferState, RandomState
+
+if TYPE_CHECKING:
+    from nncdbg.torch.module_watch import SeenModule
 
 LONGEST = 20_000
 """The most calls that a tape keeps.  A step with more cannot run again from its tape."""
@@ -41,7 +45,7 @@ class StepCall:
     """After `backward`: parameter and gradient."""
 
 
-class Tape(DispatchMode):  # type: ignore[misc]
+class Tape(DispatchMode):
     """The calls of a step, kept while the tape is entered and not paused."""
 
     def __init__(self) -> None:
@@ -51,11 +55,14 @@ class Tape(DispatchMode):  # type: ignore[misc]
         """The state of the random generators before the first call."""
         self.module_buffers: dict[int, BufferState] = {}
         """The buffers of each outermost module before its first call."""
+        self.bad_modules: list[SeenModule] = []
+        """The first modules of the step with NaN or Inf, if modules are checked."""
         self.overflowed = False
         self._updates: list[tuple[Any, int]] = []
         """Each update of an optimizer, and the number of calls before it."""
         self._paused = 0
         self._entered = False
+        self._ended = False
 
     @property
     def paused(self) -> bool:
@@ -64,12 +71,13 @@ class Tape(DispatchMode):  # type: ignore[misc]
     def begin(self) -> None:
         """Forget all calls and start to keep calls on this thread."""
         self.clear()
-        self._paused = 0
+        self._paused, self._ended = 0, False
         self._enter()
 
     def end(self) -> None:
-        """Forget all calls and stop keeping them."""
+        """Forget all calls and stop keeping them, until `begin`."""
         self._leave()
+        self._ended = True
         self._paused = 1
         self.clear()
 
@@ -77,6 +85,7 @@ class Tape(DispatchMode):  # type: ignore[misc]
         """Forget all calls: a step starts here."""
         self.calls, self.start, self.overflowed = [], None, False
         self.module_buffers = {}
+        self.bad_modules = []
         self._updates = []
 
     def updated(self, optimizer: Any, watched: Sequence[Any]) -> None:
@@ -98,6 +107,8 @@ class Tape(DispatchMode):  # type: ignore[misc]
         self._leave()
 
     def resume(self) -> None:
+        if self._ended:
+            return
         self._paused = max(self._paused - 1, 0)
         if not self._paused:
             self._enter()
@@ -109,10 +120,12 @@ class Tape(DispatchMode):  # type: ignore[misc]
         elif not self.overflowed:
             self.calls.append(call)
 
-    def starting(self) -> None:
-        """Keep the state of the random generators before the first call."""
-        if self.start is None:
-            self.start = RandomState()
+    def starting(self) -> RandomState | None:
+        """Keep the state of the random generators before the first call, and return it then."""
+        if self.start is not None:
+            return None
+        self.start = RandomState()
+        return self.start
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -157,4 +170,4 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 def is_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Return whether no tensor belongs to a transformation of `torch.func`."""
-    return not any(is_wrapped(tensor) for tensor in tensors_in((args, kwargs)))
+    return transformation() is None or not any(is_wrapped(tensor) for tensor in tensors_in((args, kwargs)))

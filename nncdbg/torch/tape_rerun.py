@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import OpOverload, is_wrapped, without_dispatch
+from nncdbg.engine.ops.aten.internals import OpOverload, is_wrapped, key_of, without_dispatch
 from nncdbg.engine.ops.aten.signatures import signature_of
-from nncdbg.torch.recording import Key, call_again, key_of
+from nncdbg.torch.source_lines import call_again
+from nncdbg.torch.storages import Key
 from nncdbg.torch.tape import StepCall, tensors_in
 
 

@@ -1,12 +1,18 @@
 """The program of a recorded step: names, phases, graphs of modules, hooks, and what cannot be recorded."""
 
+import contextlib
 import gc
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
@@ -317,6 +323,105 @@ def test_own_dispatch_mode_inside_sees_the_same_operators():
     assert ops(step, "forward") == ["aten.ones.default", "aten.add.Tensor", "aten.sum.default"]
 
 
+def test_lines_are_those_of_the_operators_not_of_an_own_dispatch_mode():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def places(*modes):
+        with nncdbg.torch.record() as step, contextlib.ExitStack() as entered:
+            for mode in modes:
+                entered.enter_context(mode)
+            x = torch.ones(2, requires_grad=True)
+            (x * 2).sum().backward()
+        return [(node.op, str(node.location)) for node in all_nodes(step) if not node.op.startswith("@")]
+
+    assert places(Passing()) == places()
+
+
+def test_a_compiled_model_runs_eagerly_with_one_note():
+    model = torch.nn.Sequential(two_layers(), torch.nn.ReLU())
+    compiled = torch.compile(model)
+
+    @torch.compile
+    def loss_of(result):
+        return result.square().mean()
+
+    with nncdbg.torch.record(model) as step:
+        loss_of(compiled(torch.ones(2, 3))).backward()
+        loss_of(compiled(torch.ones(2, 3))).backward()
+    assert runs(step)
+    (note,) = step.notes
+    assert note == "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
+    assert step.program.notes == (note,)
+    with nncdbg.torch.record(model, torch.optim.SGD(model.parameters())) as plain:
+        train(model, torch.optim.SGD(model.parameters()))
+    assert plain.notes == ()
+
+
+FIRST_COMPILATION = """
+import sys
+import torch
+import nncdbg.torch
+
+graphs = []
+
+def backend(graph, inputs):
+    graphs.append(graph)
+    return graph
+
+def double(x):
+    return x * 2
+
+x = torch.ones(2, requires_grad=True)
+finders = [*sys.meta_path]
+with nncdbg.torch.record():
+    (x + 1).sum().backward()
+assert not any(name.startswith("torch._dynamo") for name in sys.modules)
+assert sys.meta_path == finders
+with nncdbg.torch.record() as step:
+    compiled = torch.compile(double, backend=backend)
+    compiled(x).sum().backward()
+assert sys.meta_path == finders
+assert not graphs
+print(*step.notes)
+compiled(x)
+assert len(graphs) == 1
+"""
+
+
+def test_compiler_is_imported_by_the_block_only_and_compiles_after_it():
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_COMPILATION], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "torch.compile compiles nothing while a step is recorded: the step ran eagerly\n"
+
+
+def test_ctrl_c_in_a_backward_pass_ends_the_program_there():
+    class Interrupted(torch.autograd.Function):  # type: ignore[name-defined]
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            signal.raise_signal(signal.SIGINT)
+            return gradient * 1
+
+    model = torch.nn.Linear(3, 1)
+    with pytest.raises(KeyboardInterrupt), nncdbg.torch.record(model) as step:
+        Interrupted.apply(model(torch.ones(2, 3))).mean().backward()
+    assert "backward" in step.program.graphs
+    assert runs(step)
+    # Nothing is recorded any more, and hooks are gone.
+    count = len(all_nodes(step))
+    model(torch.ones(2, 3)).mean().backward()
+    assert len(all_nodes(step)) == count
+
+
 def test_anomaly_mode_can_be_on():
     x = torch.ones(2, requires_grad=True)
     with torch.autograd.detect_anomaly(check_nan=False), nncdbg.torch.record() as step:
@@ -324,15 +429,32 @@ def test_anomaly_mode_can_be_on():
     assert runs(step)
 
 
-def test_no_memory_for_a_copy_of_inputs_is_a_clear_error(monkeypatch):
-    x = torch.ones(1 << 10)
+def test_recording_that_begins_inside_of_a_module_changes_nothing():
+    class Recorded(nn.Linear):
+        def forward(self, x):
+            self.step = self.recording.enter_context(nncdbg.torch.record(self))
+            return super().forward(x)
 
-    def fail(self):
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+    model = Recorded(3, 2)
+    model.register_forward_hook(lambda *_: None)
+    with contextlib.ExitStack() as model.recording:
+        model(torch.ones(1, 3)).sum().backward()
+    assert runs(model.step)
 
-    monkeypatch.setattr(torch.Tensor, "clone", fail)
-    with pytest.raises(UsageError, match="an input of 4096 bytes cannot be copied: "), nncdbg.torch.record():
-        x.add_(1)
+
+@pytest.mark.filterwarnings("error:.*always_call")
+def test_module_that_a_hook_refuses_is_not_left():
+    def refuse(module, inputs):
+        raise KeyError
+
+    model = two_layers()
+    with nncdbg.torch.record(model) as step:
+        hook = model[1].register_forward_pre_hook(refuse, prepend=True)
+        with pytest.raises(KeyError):
+            model(torch.ones(2, 3))
+        hook.remove()
+        model(torch.ones(2, 3)).sum().backward()
+    assert {"0", "1", "1.backward"} <= step.program.graphs.keys()
 
 
 def test_other_version_of_torch_is_refused_at_import(monkeypatch):
@@ -341,3 +463,19 @@ def test_other_version_of_torch_is_refused_at_import(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1")
     with pytest.raises(UsageError, match=r"torch 2\.9\.1 is not supported: nncdbg works with torch 2\.10"):
         check_torch()
+
+
+def test_operator_that_fails_after_a_part_of_its_writes() -> None:
+    model, counts = nn.Module(), torch.ones(2, dtype=torch.int64)
+    model.register_buffer("total", torch.ones(2))
+    with nncdbg.torch.record(model) as step:
+        model.total += 1
+        with contextlib.suppress(RuntimeError):
+            torch._foreach_mul_([model.total, counts], 0.5)
+        model.total += 3
+    debugger = nncdbg.Debugger(step)
+    debugger.run()
+    assert model.total.tolist() == [4.0, 4.0]
+    assert debugger.outputs is not None
+    assert debugger.outputs[step.changed["total"]].tolist() == [4.0, 4.0]
+    assert "it raised RuntimeError and may have written a part" in str(step.program)

@@ -12,6 +12,7 @@ import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.torch.recorded_step import named_models, named_tensors  # noqa: E402
+from nncdbg.torch.statements import _covers  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 
 UNSEEN = {
@@ -129,3 +130,10 @@ def test_200_random_steps_back_and_forth_change_no_bit(step):
     assert stepped.outputs is not None
     for name, value in plain.outputs.items():
         assert same_or_nan(value, stepped.outputs[name]), name
+
+
+def test_resized_memory_is_not_all_of_memory_with_gaps() -> None:
+    f32 = torch.float32
+    gaps = (1, 0, torch.Size([8]), (2,), f32, 0)
+    assert not _covers((1, 0, torch.Size([8]), (1,), f32, 0), gaps)
+    assert _covers((1, 0, torch.Size([15]), (1,), f32, 0), gaps)

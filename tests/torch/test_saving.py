@@ -1,5 +1,7 @@
 """Save a recorded step as a program folder, open it again, and pass steps to functions that take programs."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,19 @@ def test_a_saved_step_has_the_program_its_inputs_title_and_versions(tmp_path):
     assert folder.sentence() == "recorded step of test_saving.py"
     assert "a note of the user" in folder.program.notes
     assert folder.document.versions["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+
+
+def test_a_folder_of_another_torch_opens_with_a_note(tmp_path):
+    recorded(*training()).save(tmp_path / "step")
+    path = tmp_path / "step" / "nncdbg.json"
+    document = json.loads(path.read_text())
+    document["versions"]["torch"] = "2.11.0"
+    path.write_text(json.dumps(document))
+    installed = torch.__version__.partition("+")[0]
+    (note,) = (each for each in open_program_folder(tmp_path / "step").program.notes if "torch" in each)
+    assert note.startswith("written with torch 2.11.0; installed: torch ")
+    assert installed in note
+    assert nncdbg.run(tmp_path / "step")
 
 
 def test_a_step_before_the_end_of_its_block_is_not_saved(tmp_path):

@@ -116,6 +116,60 @@ for each in optimizers:
     assert {"generator.weight", "critic.weight"} <= inputs.keys()
 
 
+SCALED = """
+import torch
+torch.set_num_threads(1)
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+for number in range(1, 5):
+    batch = torch.full((4, 3), float("nan") if number == 3 else 1.0)
+    optimizer.zero_grad()
+    scaler.scale(net(batch).square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    print("step", number)
+"""
+
+
+def test_a_step_that_a_scaler_skips_is_recorded_by_its_number(torch: Any, capfd: Capture) -> None:
+    step, scale = torch.amp.GradScaler.step, "aten.mul.Tensor"
+    assert main(["record", script(text=SCALED), "--step", "3", "-o", "saved"]) == 0
+    output, messages = capfd.readouterr()
+    assert output.splitlines() == ["step 1", "step 2"]
+    assert "note: the gradient scaler skipped the update of this step" in messages
+    assert torch.amp.GradScaler.step is step
+    graphs = open_program_folder(Path("saved")).program.graphs
+    assert {"forward", "backward", "gradients"} <= graphs.keys()
+    assert "optimizer" not in graphs
+    assert scale in {node.op for node in graphs["forward"].nodes}
+    assert main(["watch", "saved"]) == 1
+
+
+def test_the_step_after_a_skipped_one_has_the_next_number(torch: Any, capfd: Capture) -> None:
+    assert main(["record", script(text=SCALED), "--step", "4", "-o", "saved"]) == 0
+    output, messages = capfd.readouterr()
+    assert output.splitlines() == ["step 1", "step 2", "step 3"]
+    assert "skipped" not in messages
+    assert "optimizer" in open_program_folder(Path("saved")).program.graphs
+
+
+def test_a_skipped_step_without_a_module_is_recorded(torch: Any, capfd: Capture) -> None:
+    text = """
+import torch
+weight = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+scaler.scale((weight * float("inf")).sum()).backward()
+scaler.step(optimizer)
+print("never")
+"""
+    assert main(["record", script(text=text), "-o", "saved"]) == 0
+    output, messages = capfd.readouterr()
+    assert not output
+    assert "note: the gradient scaler skipped the update of this step" in messages
+
+
 def test_a_closure_is_part_of_the_step(torch: Any) -> None:
     text = """
 import torch
