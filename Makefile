@@ -40,7 +40,7 @@ conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, a
 	$(BIN)/python -m pytest -n auto -m conformance
 
 conformance-torch: $(DEV_STAMP)  ## record and run torch's samples of operators, modules and optimizers
-	$(BIN)/python -m pytest -n auto -m conformance_torch tests/torch
+	$(BIN)/python -m pytest -n auto -m conformance_torch tests/torch/conformance
 
 adapter: $(DEV_STAMP)  ## run all tests of the debug adapter, with real processes
 	$(BIN)/python -m pytest -n auto -m adapter tests/dap_server

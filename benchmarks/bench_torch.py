@@ -29,6 +29,14 @@ WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...], float], ...] = (
 )
 
 
+WATCHES: tuple[tuple[str, dict[str, Any], float | None], ...] = (
+    ("guard", {}, 1.03),
+    ("hooks", {"tier": "hooks"}, 1.10),
+    ("guard, keep_update", {"keep_update": True}, None),
+)
+"""Ways to call `nncdbg.torch.watch`, with the bar of each."""
+
+
 def seconds(function: Callable[[], Any]) -> float:
     """Return the processor time of one call."""
     before = process_time()
@@ -47,7 +55,7 @@ def in_turn(functions: list[Callable[[], Any]], runs: int) -> list[list[float]]:
     return rounds
 
 
-def figure(name: str, rounds: list[list[float]], index: int, bar: float) -> dict[str, Any]:
+def figure(name: str, rounds: list[list[float]], index: int, bar: float | None) -> dict[str, Any]:
     """Return the figure of function `index` over the eager step, which is the first one."""
     return {
         "figure": name,
@@ -114,6 +122,24 @@ def _whole_run(debugger: Any) -> Callable[[], Any]:
     return run
 
 
+def watched(step: Any, name: str, options: dict[str, Any], bar: float | None, runs: int) -> dict[str, Any]:
+    """Return the time of a step under a watch over the step, without the first one of each watch."""
+    from nncdbg.torch import watch
+
+    training = step.build()
+    rounds = []
+    gc.collect()
+    for number in range(runs * 2 + 2):
+        training.run()
+        eager = seconds(training.run)
+        with watch(training.models, training.optimizers, **options):
+            training.run()
+            times = [eager, seconds(training.run)]
+        if number > 1:
+            rounds.append(times)
+    return figure(f"watch, {name}, {step.name} / eager", rounds, 1, bar)
+
+
 def measure(runs: int = RUNS, names: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """Return the figures of the steps of the corpus that take 5 ms or more; without torch a skipped row."""
     if importlib.util.find_spec("torch") is None:
@@ -138,6 +164,7 @@ def measure(runs: int = RUNS, names: tuple[str, ...] = ()) -> list[dict[str, Any
     for step in STEPS:
         if step.heavy and not step.skip_reason and (not names or step.name in names):
             rows += [*recording(step, runs), *engine(step, runs)]
+            rows += [watched(step, *way, runs) for way in WATCHES]
     return rows
 
 

@@ -87,7 +87,8 @@ _PUBLIC = {
 __all__ = sorted([*_PUBLIC, "__version__"])
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from rich.text import Text
 
@@ -149,6 +150,13 @@ else:
         return getattr(import_module(module), name)
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Register the cell magic `%%nncdbg`; IPython calls this for `%load_ext nncdbg`."""
+    from nncdbg.notebook.cell_magic import register_magic
+
+    register_magic(shell)
+
+
 def __dir__() -> list[str]:
     return list(__all__)
 
@@ -201,6 +209,11 @@ class _Representations:
         from nncdbg.notebook import render
 
         return render(record)
+
+    def plot(self, program: Program, inputs: Mapping[str, Any], axes: Any) -> Any:
+        from nncdbg.notebook.plotting import plot
+
+        return plot(program, inputs, axes)
 
 
 register(_Representations())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from nncdbg.engine.graph import Inline, Location, TensorType, Type
@@ -16,6 +17,7 @@ from nncdbg.engine.text.types import parse_type, type_end
 from nncdbg.textual_repr.literals import Misfit, NanBits, Pair, array_of, single
 
 _blank = re.compile(r"[ \t\r]*").match
+_BLANKS = frozenset(" \t\r")
 _word = re.compile(rf"{WORD}").match
 _op = re.compile(rf"{OP}").match
 _bare = re.compile(BARE).match
@@ -25,6 +27,9 @@ _prefixed = re.compile(PREFIXED).match
 _tensor_head = re.compile(r"[A-Za-z]\w*\[", re.ASCII).match
 _int = re.compile(r"-?[0-9]+").match
 _key = re.compile(rf"({OP}|{STRING})[ \t]*=").match
+_plain_location = re.compile(
+    r'loc\("[^"\\]*":[0-9]{1,9}(?:, node "[^"\\]*")?(?:, from "[^"\\]*":[0-9]{1,9})*\)'
+).match
 _number = re.compile(
     r"nan:0x(?P<bits>[0-9a-fA-F]+)|(?P<int>-?[0-9]+)(?![0-9.eE:])"
     r"|(?P<float>-?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf)|nan)(?P<wide>:f64)?"
@@ -40,12 +45,14 @@ _STATEMENT = "a statement looks like %y: f32[2] = Op(%x, name=value)"
 class Cursor:
     """A reader of `line`, starting at `position`; names may start with one of `prefixes`."""
 
-    __slots__ = ("flaws", "line", "position", "prefixes")
+    __slots__ = ("_has_labels", "flaws", "line", "position", "prefixes")
 
     def __init__(self, line: str, position: int = 0, prefixes: Prefixes = NO_PREFIXES) -> None:
         self.line = line
         self.position = position
         self.prefixes = prefixes
+        # Searched once per line: a line may have thousands of names.
+        self._has_labels = PREFIX_END in line
         self.flaws: list[Flaw] = []
         """Flaws that did not stop the reader."""
 
@@ -53,6 +60,8 @@ class Cursor:
 
     def blank(self) -> int:
         """Skip blanks; return the position after them."""
+        if self.line[self.position : self.position + 1] not in _BLANKS:
+            return self.position
         match = _blank(self.line, self.position)
         if match is not None:
             self.position = match.end()
@@ -122,7 +131,7 @@ class Cursor:
         self.expect(sigil, _STATEMENT if sigil == "%" else "a graph's name looks like @main")
         if self.line.startswith('"', self.position):
             return self.string()
-        if sigil == "%" and PREFIX_END in self.line and _label(self.line, self.position):
+        if sigil == "%" and self._has_labels and _label(self.line, self.position):
             return self.prefixed()
         match = _bare(self.line, self.position)
         if match is None:
@@ -367,6 +376,13 @@ class Cursor:
 
     def location(self) -> Location | None:
         """Read an optional ``loc("FILE":LINE, node "NAME", from "FILE":LINE, ...)``."""
+        plain = _plain_location(self.line, self.blank())
+        if plain is not None:
+            self.position = plain.end()
+            return _known_location(plain[0])
+        return self._location()
+
+    def _location(self) -> Location | None:
         if not self.accept_word("loc"):
             return None
         self.expect("(", _LOC)
@@ -392,6 +408,12 @@ class Cursor:
 
 
 _LOC = 'a location looks like loc("net.py":12, node "conv1", from "main.py":3)'
+
+
+@lru_cache(maxsize=4096)
+def _known_location(text: str) -> Location | None:
+    """Return the location of a clause without prefixes; many statements share one."""
+    return Cursor(text)._location()
 
 
 def _integer(text: str, start: int) -> int:

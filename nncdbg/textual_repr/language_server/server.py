@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.aten.names import DOMAINS, installed
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.positions import ColumnEncoding
@@ -40,6 +43,15 @@ _SLICE = 0.005
 
 _WHILE_TYPING = (types.TEXT_DOCUMENT_COMPLETION, types.TEXT_DOCUMENT_SIGNATURE_HELP)
 """Requests that do not wait for the line under the cursor to be parsed."""
+
+
+_of_torch = re.compile(rf"= (?:{'|'.join(DOMAINS)})\.").search
+"""Find a statement with an operator of PyTorch."""
+
+
+def _load_torch() -> None:
+    """Import torch with the declarations of its operators."""
+    lookup("aten.relu.default", 1)
 
 
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
@@ -105,6 +117,10 @@ class NncServer(LanguageServer):
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self._checking: dict[str, asyncio.Future[None]] = {}
         self._took: dict[str, float] = {}
+        self._loading: asyncio.Future[None] | None = None
+        """The import of torch, which takes seconds, on another thread."""
+        self._loads: set[str] = set()
+        """The documents with operators of PyTorch."""
         for name in FEATURES:
             import_module(f"nncdbg.textual_repr.language_server.features.{name}").register(self)
 
@@ -134,12 +150,16 @@ class NncServer(LanguageServer):
 
     def open(self, document: Document) -> None:
         self.documents[document.uri] = document
+        if installed() and any(map(_of_torch, document.lines)):
+            self._loads.add(document.uri)
+            self._loading = self._loading or asyncio.ensure_future(asyncio.to_thread(_load_torch))
         self.check_soon(document)
 
     def close(self, uri: str) -> None:
         """Close a document and clear its diagnostics."""
         if self.documents.pop(uri, None) is not None:
             self._took.pop(uri, None)
+            self._loads.discard(uri)
             self._cancel(uri)
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
@@ -180,6 +200,8 @@ class NncServer(LanguageServer):
 
         The analysis of a closed document is canceled.
         """
+        if self._loading is not None and document.uri in self._loads:
+            await asyncio.shield(self._loading)
         while self.documents.get(document.uri) is document and not document.read_on(_SLICE):
             await asyncio.sleep(0)
 

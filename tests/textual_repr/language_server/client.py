@@ -69,6 +69,10 @@ class Client:
         self._send({"id": self._count, "method": method, "params": params})
         return self._count
 
+    def answered(self, number: int) -> bool:
+        """Return whether the response to a request has arrived."""
+        return not self._responses[number].empty()
+
     def finish(self, number: int) -> Any:
         """Wait for the response to a request, and return its result."""
         message = self._responses[number].get(timeout=SECONDS)
