@@ -74,9 +74,9 @@ def test_a_source_that_is_not_a_program_is_an_error(use: str) -> None:
         USES[use](TEXT)
 
 
-def test_a_torch_module_is_an_error_that_suggests_export() -> None:
+def test_a_torch_module_alone_is_an_error_that_asks_for_its_arguments() -> None:
     module = type("Net", (), {"__module__": "torch.nn.modules.linear"})()
-    with pytest.raises(nncdbg.UsageError, match=r"torch\.onnx\.export"):
+    with pytest.raises(nncdbg.UsageError, match="with its arguments"):
         nncdbg.load(module)
 
 
