@@ -130,6 +130,7 @@ def _exit_failure(target: str, leaving: SystemExit, place: str) -> NncdbgError |
 
 
 def _words(*parts: str) -> str:
+    """Return the parts that are not empty, with spaces between them."""
     return " ".join(filter(None, parts))
 
 
