@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.graph import Array, Graph, Node, Program, TensorType, Type, Value
+from nncdbg.engine.graph import Array, Program, TensorType, Type, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.torch.capture import OUTPUT
 from nncdbg.torch.recording import FORWARD
@@ -81,7 +81,7 @@ def value_names(program: Program, values: Mapping[str, Array]) -> dict[str, str]
     """Return the value of a captured program for each golden value of the same size; others are left out."""
     made: dict[str, list[Value]] = {}
     graph = program.graphs.get(FORWARD)
-    for node in _executed(program, graph) if graph is not None else ():
+    for node in program.executed(graph) if graph is not None else ():
         # A result that the backward pass reads is detached after the statement that computes it.
         if node.op != "aten.detach.default" and node.location and node.location.name and node.outputs:
             made.setdefault(node.location.name, []).append(node.outputs[0])
@@ -100,12 +100,3 @@ def _fits(known: Type | None, sizes: Sequence[int]) -> bool:
     return all(
         not isinstance(one, int) or one == other for one, other in zip(known.shape, sizes, strict=True)
     )
-
-
-def _executed(program: Program, graph: Graph) -> Iterator[Node]:
-    """Yield the statements of a graph and of the graphs that it calls, in order."""
-    for node in graph.nodes:
-        if node.op.startswith("@"):
-            yield from _executed(program, program.graphs[node.op[1:]])
-        else:
-            yield node
