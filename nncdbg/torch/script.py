@@ -113,7 +113,7 @@ def _script_failure(target: str, error: Exception, place: str) -> NncdbgError:
     anomaly = isinstance(error, RuntimeError) and "returned nan values in its" in str(error)
     first_line = str(error).partition("\n")[0]
     return RunError(
-        f"{_words(target, 'failed', place)}: {type(error).__name__}: {first_line}",
+        f"{_sentence(target, 'failed', place)}: {type(error).__name__}: {first_line}",
         hint="run without torch.autograd.detect_anomaly: nncdbg finds the operator itself"
         if anomaly
         else None,
@@ -125,11 +125,11 @@ def _exit_failure(target: str, leaving: SystemExit, place: str) -> NncdbgError |
     if leaving.code is None or leaving.code == 0:
         return None
     if isinstance(leaving.code, int):
-        return RunError(_words(target, f"exited with code {leaving.code}", place))
-    return RunError(f"{_words(target, 'exited', place)}: {leaving.code}")
+        return RunError(_sentence(target, f"exited with code {leaving.code}", place))
+    return RunError(f"{_sentence(target, 'exited', place)}: {leaving.code}")
 
 
-def _words(*parts: str) -> str:
+def _sentence(*parts: str) -> str:
     """Return the parts that are not empty, with spaces between them."""
     return " ".join(filter(None, parts))
 
