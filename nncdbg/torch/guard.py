@@ -220,8 +220,8 @@ class Guard:
         """Check a step that a gradient scaler skips.
 
         The scaler is right if only gradients are Inf: the loss was scaled too much.  A loss of NaN, or
-        `PATIENCE` skips in a row, are a finding.  A step function does not run again, as the scaler would refuse
-        a second step.
+        `PATIENCE` skips in a row, are a finding.  A step function does not run again: the scaler refuses a
+        second step.
         """
         self.skipped_by_scaler += 1
         self._skips_in_row[optimizer] = self._skips_in_row.get(optimizer, 0) + 1
