@@ -132,12 +132,15 @@ def _parameters(session: Session, frame: Frame, format: StackFrameFormat) -> Ite
 
 def _source_frame(session: Session, entry: StackEntry, origin: tuple[str, int]) -> StackFrame:
     file, line = origin
+    source = session.program.sources.of_model(file)
+    innermost = entry.number == 0 and entry.depth == len(session.program.debugger.control.stack) - 1
     return StackFrame(
         id=session.handles.number(SourcePlace(frame_place(session, entry.depth), entry.number)),
         name=f"{os.path.basename(file)}:{line}",
-        source=session.program.sources.of_model(file),
+        source=source,
         line=session.client.outgoing_line(line),
         column=session.client.outgoing_column(1),
         can_restart=False,
-        presentation_hint="subtle",
+        # VS Code hides several subtle frames.
+        presentation_hint="normal" if innermost and source.path is not None else "subtle",
     )

@@ -14,10 +14,10 @@ from nncdbg.dap_server.variables.children import READ_ONLY, Children, Make, View
 from nncdbg.dap_server.variables.places import (
     ContentPlace,
     DeferredPlace,
-    FramePlace,
     MorePlace,
     ScopePlace,
     StatisticsPlace,
+    place_of_frame,
 )
 from nncdbg.dap_server.variables.scopes import SCOPES, here
 from nncdbg.dap_server.variables.scopes import scope_children as children_of_scope
@@ -41,9 +41,9 @@ MOST = 10_000
 
 @request("scopes", when=LIVE, values=True, reads=True, title="Reading values")
 def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
-    """The scopes of a frame; none if it is gone, or is a line of the user's model."""
-    place = session.handles.place(arguments.frame_id)
-    found = here(View(session), place) if isinstance(place, FramePlace) else None
+    """The scopes of a frame; none if it is gone.  A line of the user's model has those of its statement."""
+    place = place_of_frame(session, arguments.frame_id)
+    found = here(View(session), place) if place is not None else None
     if found is None:
         return ScopesBody(scopes=[])
     listed = []

@@ -93,9 +93,9 @@ class Sources:
             path = folder / file
             if path.is_file():
                 return Source(
-                    name=name, path=self._path(path), origin="model", presentation_hint="deemphasize"
+                    name=name, path=self._path(path), origin="source lines", presentation_hint="deemphasize"
                 )
-        return Source(name=name, origin=f"model; {file} is not here", presentation_hint="deemphasize")
+        return Source(name=name, origin=f"{file} is not here", presentation_hint="deemphasize")
 
     @cached_property
     def of_models(self) -> list[Source]:

@@ -105,10 +105,16 @@ def depth_of(session: Session, place: FramePlace) -> int | None:
 
 def frame_depth(session: Session, number: int) -> int | None:
     """The depth of the frame with a number; None if it is gone."""
+    place = place_of_frame(session, number)
+    return depth_of(session, place) if place is not None else None
+
+
+def place_of_frame(session: Session, number: int) -> FramePlace | None:
+    """The frame with a number, for a line of the user's model the frame of its statement; None if unknown."""
     place = session.handles.place(number)
     if isinstance(place, SourcePlace):
-        place = place.frame
-    return depth_of(session, place) if isinstance(place, FramePlace) else None
+        return place.frame
+    return place if isinstance(place, FramePlace) else None
 
 
 def current_statement(session: Session, depth: int) -> tuple[int, bool]:
