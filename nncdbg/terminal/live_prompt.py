@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import current_process
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -51,8 +52,7 @@ class LivePrompt(CommandSession):
 
     def begin(self) -> None:
         """Read commands before the script starts.  Raises ScriptLeft if the user quits."""
-        history = "" if self.training.history else "; with --history, a stop has the whole step so far"
-        self.screen.put(f"{self.title} is ready{history}; `help` lists the commands")
+        self.screen.put(f"{self.title} is ready; `help` lists the commands")
         self.screen.put(
             "`break OP|@module|%parameter|FILE:LINE` and `catch nan inf` set stops, `continue` runs it"
         )
@@ -295,9 +295,14 @@ _COMMANDS: dict[str, Callable[[LivePrompt, str], None]] = {
 
 @contextmanager
 def pausing_on_interrupt(training: LiveTraining) -> Iterator[None]:
-    """Let Ctrl-C stop the script at its next operator; a second one before that interrupts Python."""
+    """Let Ctrl-C stop the script at its next operator; a second one before that interrupts Python.
+
+    Workers of a DataLoader, which the terminal interrupts too, run on: the script ends them.
+    """
 
     def interrupt(number: int, frame: Any) -> None:
+        if not training.here and current_process().daemon:
+            return
         if training.mode.asleep or training.mode.pausing:
             signal.default_int_handler(number, frame)
         training.pause("Ctrl-C")

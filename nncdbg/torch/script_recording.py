@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -153,15 +154,18 @@ class _ScriptRecorder:
             raise _StepRecorded
 
 
-def on_module_call(begin: Callable[[], None]) -> Callable[[], None]:
-    """Call `begin` before the first call of a module with gradients enabled; return how to give up."""
+def on_module_call(begin: Callable[[], None], thread: int | None = None) -> Callable[[], None]:
+    """Call `begin` before the first call of a module with gradients enabled; return how to give up.
+
+    With `thread`, calls on other threads do not count.
+    """
     original = torch.nn.Module.__call__
 
     def restore() -> None:
         torch.nn.Module.__call__ = original
 
     def call(module: torch.nn.Module, *positional: Any, **keywords: Any) -> Any:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and thread in (None, threading.get_ident()):
             restore()
             begin()
         return original(module, *positional, **keywords)

@@ -1,10 +1,15 @@
 """A training under the live debugger stops at the places that are set, and computes the same."""
 
+import os
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.torch import storages  # noqa: E402
@@ -51,8 +56,10 @@ class Stops:
         self.seen = []
         self.said = []
         self.nodes = []
+        self.process = os.getpid()
 
     def hold(self, debugger):
+        assert os.getpid() == self.process
         operator = debugger.live.operator
         self.seen.append((operator.step, operator.phase, operator.signature.name, debugger.stop.detail))
         self.nodes.append(operator.sequence)
@@ -241,3 +248,133 @@ def test_step_number_counts_the_steps_that_a_scaler_skips():
             scaler.step(optimizer)
             scaler.update()
     assert [step for step, *_ in stops.seen] == [1, 2, 3]
+
+
+# -- what a script may use -------------------------------------------------------------------
+
+
+class Doubled(TensorDataset):
+    """Runs an operator in the workers."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0].mul(2)
+
+
+def compiled(model):
+    return torch.compile(model, backend="aot_eager")
+
+
+def checkpointed(model):
+    return lambda x: checkpoint(model, x, use_reentrant=False)
+
+
+def mapped(model):
+    parameters = dict(model.named_parameters())
+
+    def one(row):
+        return torch.func.functional_call(model, parameters, (row.unsqueeze(0),)).squeeze(0)
+
+    return torch.vmap(one, randomness="different")
+
+
+def train_with(wrapped=lambda model: model, workers=0, backward=torch.Tensor.backward):
+    """Train on the batches of a DataLoader, and return the parameters."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Net()
+    run = wrapped(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for x in DataLoader(Doubled(torch.randn(24, 4)), batch_size=8, num_workers=workers):
+        optimizer.zero_grad()
+        backward(run(x).square().mean())
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def train_with_gradients_of_a_function():
+    """Train with the mean of the gradients of each row, and return the parameters."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def loss(parameters, row):
+        return torch.func.functional_call(model, parameters, (row,)).square().sum()
+
+    for _ in range(3):
+        parameters = {name: each.detach() for name, each in model.named_parameters()}
+        found = torch.vmap(torch.func.grad(loss), (None, 0))(parameters, torch.randn(8, 4))
+        for name, parameter in model.named_parameters():
+            parameter.grad = found[name].mean(0)
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def backward_on_a_thread(loss):
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+
+
+SCRIPTS = {
+    "compile": lambda: train_with(compiled),
+    "checkpoint": lambda: train_with(checkpointed),
+    "vmap": lambda: train_with(mapped),
+    "grad": train_with_gradients_of_a_function,
+    "workers": lambda: train_with(workers=2),
+    "backward on a thread": lambda: train_with(backward=backward_on_a_thread),
+}
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_compute_the_same_and_stop(name, history):
+    script = SCRIPTS[name]
+    expected = script()
+    stops = Stops("step_into", "step_over", "step_out")
+    live = LiveTraining(stops.hold, stops.said.append, history=history)
+    for number, place in enumerate(("aten.tanh", "@optimizer", "aten.mul.Tensor"), 1):
+        live.add(parse_breakpoint(number, place))
+    live.catch({"nan": None, "inf": None})
+    with live:
+        found = script()
+    assert all(map(torch.equal, found, expected))
+    assert {step for step, *_ in stops.seen} == {1, 2, 3}
+    assert {"forward", "optimizer"} <= {phase for _, phase, *_ in stops.seen}
+    eager = [each for each in stops.said if "torch.compile compiles nothing" in each]
+    assert len(eager) == (name == "compile")
+
+
+def test_training_on_another_thread_does_not_stop():
+    stops = Stops()
+    live = LiveTraining(stops.hold, stops.said.append, history=True)
+    live.add(parse_breakpoint(1, "@optimizer"))
+    trained = []
+    thread = threading.Thread(target=lambda: trained.extend(train()))
+    with live:
+        thread.start()
+        while thread.is_alive():
+            torch.ones(3).tanh()
+    assert stops.seen == []
+    assert all(map(torch.equal, trained, train()))
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        (False, "this stop has only its operator: the step is not recorded"),
+        (True, "this is the start of step 2: earlier steps are not recorded"),
+    ],
+)
+def test_step_back_from_the_start_names_what_is_not_recorded(history, message):
+    def back(debugger):
+        debugger.go_to(0)
+        for verb in (debugger.step_back, debugger.step_back_into, debugger.reverse_continue):
+            with pytest.raises(UsageError, match=message) as caught:
+                verb()
+            assert history or "--history" in caught.value.hint
+        debugger.run()
+
+    stops = Stops(back, back)
+    stops.run("aten.tanh if $step == 2", history=history, steps=3)
+    assert len(stops.seen) == 1
+    assert len([each for each in stops.said if "--history" in each]) == (not history)

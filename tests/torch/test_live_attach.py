@@ -38,7 +38,9 @@ def debugged(folder, *options, script=None, python=()):
         try:
             found = re.search(r"waiting for an editor at 127\.0\.0\.1:(\d+)", process.stderr.readline())
             assert found is not None
-            with socket_client(socket.create_connection(("127.0.0.1", int(found[1])))) as client:
+            address = "127.0.0.1", int(found[1])
+            with socket_client(socket.create_connection(address)) as client:
+                client.address = address
                 client.request("initialize", {"adapterID": "nncdbg"})
                 yield client, process
         finally:
@@ -137,7 +139,9 @@ def test_debugpy_pauses_the_thread_that_a_stop_holds(tmp_path, monkeypatch):
         debugpy.send("attach", {"justMyCode": True})
         debugpy.expect_event("initialized")
         debugpy.request("configurationDone")
-        configure(client, functions=[{"name": "aten.tanh"}])
+        line = configure(client, functions=[{"name": "aten.tanh"}], lines=[41], folder=tmp_path)[1]
+        assert not line["verified"]
+        assert "debugpy stops at this line" in line["message"]
         client.expect_stop("breakpoint")
         threads = debugpy.request("threads")["threads"]
         assert [each["name"] for each in threads] == ["MainThread"]
@@ -154,6 +158,86 @@ def test_debugpy_pauses_the_thread_that_a_stop_holds(tmp_path, monkeypatch):
         client.request("disconnect", {})
         debugpy.request("disconnect", {"terminateDebuggee": False})
         assert process.wait(60) == 0
+
+
+def test_data_breakpoints_stop_at_writes_to_parameters(tmp_path):
+    with debugged(tmp_path, "--history") as (client, process):
+        configure(client, functions=[{"name": "aten.tanh", "condition": "$step == 2"}])
+        client.expect_stop("breakpoint")
+        frame = client.top_frame()["id"]
+        info = client.request("dataBreakpointInfo", {"name": "%out.weight", "frameId": frame})
+        assert info["description"] == "%out.weight is written"
+        refused = client.request("dataBreakpointInfo", {"name": "%tanh", "frameId": frame})
+        assert "not a parameter" in refused["description"]
+        client.request("setFunctionBreakpoints", {"breakpoints": []})
+        wanted = [
+            {"dataId": info["dataId"], "condition": "$step == 3"},
+            {"dataId": info["dataId"], "accessType": "read"},
+            {"dataId": "%out.wait"},
+        ]
+        records = client.request("setDataBreakpoints", {"breakpoints": wanted})["breakpoints"]
+        assert [each["verified"] for each in records] == [True, False, False]
+        assert "did you mean out.weight" in records[2]["message"]
+        client.request("continue", {"threadId": 1})
+        assert "parameter %out.weight if $step == 3" in client.expect_stop("breakpoint")["text"]
+        assert client.evaluate("$op") == "aten.mul_.Tensor"
+
+        # The restart goes to the start of the recorded part: the script keeps its place.
+        client.request("restart", {})
+        client.expect_event("stopped")
+        assert "the start of step 3" in client.refused("stepBack", {"threadId": 1})
+        client.request("disconnect", {"terminateDebuggee": False})
+        assert process.wait(60) == 0
+        assert process.stdout.read().count("loss") == 6
+
+
+def test_stop_without_history_names_the_option(tmp_path):
+    with debugged(tmp_path) as (client, process):
+        configure(client, functions=[{"name": "aten.tanh", "condition": "max(%no.such) > 1"}])
+        assert "nothing is named %no.such" in client.expect_stop("breakpoint")["text"]
+        note = client.expect_event("output")["output"]
+        assert "the step is not recorded; `nncdbg debug --history`" in note
+        for _ in range(2):
+            client.request("stepBack", {"threadId": 1})
+            client.expect_event("stopped")
+        assert "--history" in client.refused("stepBack", {"threadId": 1})
+        client.request("setFunctionBreakpoints", {"breakpoints": []})
+        logpoint = {"line": 40, "logMessage": "step {$step} {$nothing}"}
+        source = {"path": str(tmp_path / "train.py")}
+        client.request("setBreakpoints", {"source": source, "breakpoints": [logpoint]})
+        client.request("continue", {"threadId": 1})
+        assert client.expect_event("output")["output"].startswith("step 1 <")
+        client.request("disconnect", {"terminateDebuggee": True})
+        assert process.wait(60) == 130
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_breakpoint_set_while_the_script_runs_and_a_second_client(tmp_path):
+    with debugged(tmp_path, script=LOOP) as (client, process):
+        configure(client)
+        client.expect_event("process")
+        with socket_client(socket.create_connection(client.address)) as second:
+            assert "another client is connected" in second.refused("initialize", {"adapterID": "nncdbg"})
+        client.request("setFunctionBreakpoints", {"breakpoints": [{"name": "aten.pow"}]})
+        assert "op aten.pow" in client.expect_stop("breakpoint")["text"]
+        client.request("disconnect", {"terminateDebuggee": True})
+        assert process.wait(60) == 130
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("import torch\ntorch.ones(2) @ torch.ones(3)\n", 4),
+        ("import sys\nsys.exit(3)\n", 4),
+        ("import torch\ntorch.ones(2).tanh()\n", 0),
+    ],
+)
+def test_client_gets_the_exit_code(tmp_path, script, code):
+    with debugged(tmp_path, script=script) as (client, process):
+        configure(client)
+        client.expect_event("exited", exitCode=code)
+        client.expect_event("terminated")
+        assert process.wait(60) == code
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,22 @@
 """`nncdbg debug SCRIPT` at a prompt that reads a pipe."""
 
 import io
+import multiprocessing
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 
+from nncdbg.terminal.live_prompt import pausing_on_interrupt  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
+from nncdbg.torch.live.training import LiveTraining  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_training.py"
 
@@ -224,3 +230,99 @@ def test_debug_stops_in_its_block_and_at_the_next_operator(tmp_path):
     assert out.count("aten.mul.Tensor(") == 1
     assert "Paused: nncdbg.torch.debug()" in out
     assert "aten.add.Tensor(" in out
+
+
+def test_stop_without_history_says_how_to_get_it(debug):
+    code, out, err = debug(
+        "--break", "aten.tanh", "train.py", commands=["back", "back", "back", "continue", "continue"]
+    )
+    assert code == 0
+    message = "this stop has only its operator: the step is not recorded"
+    assert out.count(message) == 1
+    assert f"error: {message}\n  hint: `nncdbg debug --history`" in err
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_interrupt_stops_the_training_and_not_its_workers():
+    stops = []
+
+    def hold(debugger):
+        stops.append(debugger.stop.detail)
+        debugger.run()
+
+    training = LiveTraining(hold, print)
+    with pausing_on_interrupt(training), training:
+        worker = multiprocessing.get_context("fork").Process(target=interrupt, daemon=True)
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
+        interrupt()
+        torch.ones(2).tanh()
+        assert stops == ["Ctrl-C"]
+        interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+
+
+RANKS = """
+import hashlib, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+parallel = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+torch.manual_seed(dist.get_rank())
+for step in range(3):
+    optimizer.zero_grad()
+    parallel(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+bits = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
+sys.stdout.write(f"rank {dist.get_rank()} ends with {hashlib.sha256(bits).hexdigest()}\\n")
+dist.destroy_process_group()
+"""
+
+
+def run_ranks(folder, *command, commands=()):
+    (folder / "train.py").write_text(RANKS)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found = subprocess.run(
+        [sys.executable, *torchrun, *command],
+        input="\n".join(commands),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=100,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return found.returncode, found.stdout, found.stderr
+
+
+@pytest.mark.parametrize(("options", "rank"), [((), 0), (("--rank", "1"), 1)])
+def test_one_rank_stops_and_the_bits_are_those_of_a_plain_run(tmp_path, options, rank):
+    pattern = re.compile(r"rank \d ends with \w+")
+    code, plain, err = run_ranks(tmp_path, "train.py")
+    assert code == 0, err
+    debug = ["-m", "nncdbg", "debug", "--history", "--catch", "nan,inf", *options]
+    stop = "aten.tanh if $step == 2"
+    code, out, err = run_ranks(
+        tmp_path, *debug, "--break", stop, "train.py", commands=["py 1", "back 3", "continue", "continue"]
+    )
+    assert code == 0, err
+    assert out.count("Breakpoint 1, op aten.tanh") == 1
+    assert "The script is here" in out
+    assert sorted(pattern.findall(out)) == sorted(pattern.findall(plain))
+    assert len(pattern.findall(plain)) == 2
+
+
+def test_a_rank_that_does_not_exist_is_refused(debug, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = debug("--rank", "2", "train.py")
+    assert code == 2
+    assert "there is no rank 2 of 2\n  hint: use --rank 0 to 1" in err

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _attachment: Attachment | None = None
 _listener: Listener | None = None
 _entry: Path | None = None
+_exit_code: int | None = None
+"""The exit code of `nncdbg debug`; None for a script that Python runs itself."""
 
 
 @overload
@@ -111,10 +113,19 @@ def stop_here(words: str) -> bool:
     return _attachment is not None
 
 
+def exit_with(code: int) -> None:
+    """Report this exit code when the process ends."""
+    global _exit_code
+    _exit_code = code
+
+
 def _ended() -> None:
     """Report the end of the process.  The code given to `sys.exit` is unavailable, only an uncaught error."""
+    code = _exit_code
+    if code is None:
+        code = 1 if getattr(sys, "last_value", None) is not None else 0
     if _attachment is not None and _listener is not None:
-        _attachment.ended(1 if getattr(sys, "last_value", None) is not None else 0)
+        _attachment.ended(code)
         _listener.close()
     if _entry is not None:
         from nncdbg.dap_server.attach.entries import remove

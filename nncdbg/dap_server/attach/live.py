@@ -1,7 +1,8 @@
 """A training that runs under the live debugger, shown to the attached client.
 
-The client's function breakpoints, its line breakpoints in Python files, and its filters for NaN and Inf stop
-the script itself, not a recorded program.
+The client's function breakpoints, its data breakpoints on parameters, its line breakpoints in Python files, and
+its filters for NaN and Inf stop the script itself, not a recorded program.  Beside debugpy, which gets the
+line breakpoints too, they are left to debugpy: otherwise each line would stop the script twice.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.attach.calls import attachment, listen, wait_for_client
-from nncdbg.dap_server.breakpoints.breakpoint_requests import FunctionRequest, LineRequest
+from nncdbg.dap_server.breakpoints.breakpoint_requests import DataRequest, FunctionRequest, LineRequest
 from nncdbg.dap_server.failures import reason
 from nncdbg.dap_server.protocol.types import Breakpoint
 from nncdbg.dap_server.transport.addresses import address_text, parse_address
@@ -45,6 +46,9 @@ class AttachedTraining:
         except NncdbgError as error:
             return Breakpoint(id=kept.id, verified=False, message=reason(error), reason="failed", **where)
         return Breakpoint(id=kept.id, verified=True, **where)
+
+    def is_watchable(self, name: str) -> bool:
+        return name.removesuffix(".grad") in self.training.mode.names.values()
 
     def configured(self, session: Session | None) -> None:
         """Stop at exactly the breakpoints and filters of the client."""
@@ -90,16 +94,32 @@ def listening_training(address: str, *, history: bool) -> LiveTraining:
 def _live(kept: ClientBreakpoint) -> LiveBreakpoint:
     """Return the breakpoint of the script for one of the client.  Raises NncdbgError."""
     requested = kept.requested
+    terms = requested.terms
+    when = terms.when
     if isinstance(requested, FunctionRequest):
         kind, name, rest = split_place(requested.name)
         if rest:
             raise UsageError(f'unexpected "{rest}" after the place', hint="set a condition instead")
+    elif isinstance(requested, DataRequest):
+        kind = "value"
+        name, when = requested.watched()
     elif isinstance(requested, LineRequest) and requested.path and requested.path.endswith(".py"):
+        if _debugpy_is_attached():
+            raise UsageError(
+                "debugpy stops at this line",
+                hint="for the tensors, set a function breakpoint such as aten.addmm, or press Pause in the "
+                "session of nncdbg: it stops at the next operator",
+            )
         kind, name = "source", f"{requested.path}:{requested.line}"
     else:
         raise UsageError(
             "the text of a stop changes with each stop of a running script",
             hint="set a function breakpoint, such as aten.addmm or @encoder.out, or one in a Python file",
         )
-    terms = requested.terms
-    return live_breakpoint(kept.id, kind, name, terms.when, terms.hits, terms.log)
+    return live_breakpoint(kept.id, kind, name, when, terms.hits, terms.log)
+
+
+def _debugpy_is_attached() -> bool:
+    """Return whether an editor debugs the Python code of this process."""
+    debugpy = sys.modules.get("debugpy")
+    return debugpy is not None and debugpy.is_client_connected()

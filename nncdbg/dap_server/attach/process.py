@@ -38,6 +38,9 @@ class RunningScript(Protocol):
     def record(self, session: Session, kept: ClientBreakpoint) -> Breakpoint:
         """Return the record of a breakpoint of the client in the script."""
 
+    def is_watchable(self, name: str) -> bool:
+        """Return whether a write to the value with this name can stop the script."""
+
     def configured(self, session: Session | None) -> None:
         """Use the breakpoints and filters of a client; None for no client."""
 

@@ -139,7 +139,8 @@ class DataRequest:
     def requested_location(self, session: Session) -> dict[str, Any]:
         return {}
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
+    def watched(self) -> tuple[str, str | None]:
+        """Return the name of the value, and the condition.  Raises UsageError for what cannot be watched."""
         if self.access not in (None, "write"):
             raise UsageError(
                 f"cannot stop when a value is {_ACCESSES.get(self.access, self.access)}",
@@ -148,8 +149,12 @@ class DataRequest:
         name, when = _parse_data_id(self.data_id)
         conditions = [each for each in (when, self.terms.when) if each]
         together = conditions[0] if len(conditions) == 1 else " and ".join(f"({each})" for each in conditions)
+        return name, together or None
+
+    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
+        name, when = self.watched()
         program = session.program
-        found = program.debugger.watch_value(name, together or None, self.terms.hits)
+        found = program.debugger.watch_value(name, when, self.terms.hits)
         return _placed_at_lines(session, found, "written at")
 
 

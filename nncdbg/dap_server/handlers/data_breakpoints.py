@@ -14,6 +14,7 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import nodes, parse, spelled
 
 if TYPE_CHECKING:
+    from nncdbg.dap_server.attach.process import RunningScript
     from nncdbg.dap_server.protocol.requests import DataBreakpointInfoArguments, SetDataBreakpointsArguments
     from nncdbg.dap_server.session import Session
 
@@ -27,6 +28,10 @@ def data_breakpoint_info(session: Session, arguments: DataBreakpointInfoArgument
         if place is None or place.kind not in ("value", "previous"):
             return _refused(f"{arguments.name} is not the result of a statement")
         return _watched(session, place.text)
+    named = arguments.name.removeprefix("%")
+    if (script := _script(session)) is not None and script.is_watchable(named):
+        # A stop has only the values so far.
+        return _watched(session, named)
     try:
         scope = values_from(session, arguments.frame_id)
         expression = parse(arguments.name, scope.has, scope.names)
@@ -50,7 +55,10 @@ def _is_condition(root: nodes.ExpressionNode) -> bool:
 
 
 def _watched(session: Session, name: str, when: str | None = None) -> DataBreakpointInfoBody:
-    if name not in candidates(session.program.debugger.program, "value"):
+    script = _script(session)
+    if script is not None and not script.is_watchable(name):
+        return _refused(f"{spelled(name)} is not a parameter, buffer or gradient of the running models")
+    if script is None and name not in candidates(session.program.debugger.program, "value"):
         return _refused(
             f"{spelled(name)} is a constant or belongs to a micro program: no statement writes it"
         )
@@ -61,6 +69,10 @@ def _watched(session: Session, name: str, when: str | None = None) -> DataBreakp
         access_types=["write"],
         can_persist=True,
     )
+
+
+def _script(session: Session) -> RunningScript | None:
+    return session.attachment.script if session.attachment is not None else None
 
 
 def _refused(why: str) -> DataBreakpointInfoBody:

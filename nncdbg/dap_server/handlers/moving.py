@@ -137,8 +137,7 @@ def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
 
 def _backward(session: Session, thread: int, verb: Verb, *, unasked: bool = False) -> None:
     _check_thread(thread)
-    if session.program.debugger.timeline.tick == 0:
-        raise UsageError("this is the start of the program", hint="step forward first")
+    session.program.debugger.control.check_past()
     session.program.move(session, verb, unasked=unasked)
 
 

@@ -69,6 +69,8 @@ class Control:
         """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
         self.said: Callable[[LogMessage], None] = lambda message: self.messages.append(message.text)
         """Receives each message at once, on the thread that moves the program."""
+        self.no_past = "this is the start of the program", "step forward first"
+        """Why the program cannot go back from its start, and the hint."""
         timeline.halted = self._halted
         timeline.passed_edits = self._say_passed
         self._destination: Callable[[], Iterable[tuple[Code, int]]] | None = None
@@ -363,7 +365,7 @@ class Control:
 
     def step_back(self, into: bool = False) -> Stop:
         """Step back one statement in this frame, over its blocks and calls; with `into`, the last one run."""
-        self._not_at_start()
+        self.check_past()
         with self._back():
             if into:
                 self.timeline.back()
@@ -373,7 +375,7 @@ class Control:
 
     def reverse_step_out(self) -> Stop:
         """Go back to the statement that began the innermost frame."""
-        self._not_at_start()
+        self.check_past()
         with self._back():
             self.timeline.back_out()
         return self._rewound("step")
@@ -392,7 +394,7 @@ class Control:
 
     def reverse_continue(self) -> Stop:
         """Go back to the previous breakpoint hit or caught finding, or to the start."""
-        self._not_at_start()
+        self.check_past()
         with self._back():
             return self._reverse_continue()
 
@@ -424,9 +426,11 @@ class Control:
             return self.here("pause")
         return self.here(reason if self.machine.tick else "entry")
 
-    def _not_at_start(self) -> None:
+    def check_past(self) -> None:
+        """Raise UsageError at the start of the program."""
         if self.machine.tick == 0:
-            raise UsageError("this is the start of the program", hint="step forward first")
+            message, hint = self.no_past
+            raise UsageError(message, hint=hint)
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -31,12 +32,13 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.terminal.live_prompt import ScriptLeft
 
     target = options.module or options.script
+    debugged = _is_debugged(options.rank)
 
     def run() -> None:
         with ExitStack() as entered:
-            if options.listen:
+            if debugged and options.listen:
                 _enter_listening(entered, options)
-            else:
+            elif debugged:
                 _enter_prompt(entered, options, target)
             script()
 
@@ -45,8 +47,21 @@ def main(arguments: Sequence[str]) -> int:
     except ScriptLeft:
         return 0
     if failure is not None:
+        if debugged and options.listen:
+            import_module("nncdbg.dap_server.attach.calls").exit_with(failure.exit_code)
         raise failure
     return 0
+
+
+def _is_debugged(rank: int) -> bool:
+    """Return whether this process stops: of those that torchrun starts, only the one with this rank.
+
+    Raises UsageError if there is no such rank.
+    """
+    ranks = os.environ.get("WORLD_SIZE", "")
+    if ranks.isdecimal() and not 0 <= rank < int(ranks):
+        raise UsageError(f"there is no rank {rank} of {ranks}", hint=f"use --rank 0 to {int(ranks) - 1}")
+    return os.environ.get("RANK", str(rank)) == str(rank)
 
 
 def _enter_prompt(entered: ExitStack, options: Namespace, target: str) -> None:
@@ -114,6 +129,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--catch", metavar="KINDS", help="stop where a NaN or Inf originates: nan, inf or nan,inf")
     add("--history", action="store_true", help="record each step as it runs, to step back in all of it")
     add("--listen", metavar="HOST:PORT", help="stop in an editor that attaches there")
+    add("--rank", type=int, default=0, help="under torchrun, the rank that stops (default: 0)")
     add_commands(parser)
     own, of_script = script_arguments(parser, arguments)
     options = parser.parse_args(own)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.errors import RunError, UsageError
-from nncdbg.engine.ops.aten.internals import without_dispatch
+from nncdbg.engine.ops.aten.internals import compiling_nothing, without_dispatch
 from nncdbg.stats import prepare
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
@@ -22,14 +23,21 @@ from nncdbg.torch.recorded_step import RecordedStep, named_tensors, recording_wi
 from nncdbg.torch.recording import BACKWARD, Recorder
 from nncdbg.torch.script_recording import live_objects, models_of, on_module_call
 from nncdbg.torch.skipped_steps import on_skipped_step
+from nncdbg.torch.source_lines import compiled_calls
 from nncdbg.torch.step_state import RandomState
 
 Hold = Callable[[LiveDebugger], None]
 """Shows a stop to the user, and returns when the script continues."""
 
+_NO_PAST = "this stop has only its operator: the step is not recorded"
+_HISTORY = "`nncdbg debug --history`, in Python `history=True`, records each step as it runs"
+_EAGER = "torch.compile compiles nothing under the live debugger: compiled functions run eagerly"
+
 
 class LiveTraining:
     """Stops the training that runs on this thread while it is entered.
+
+    Other threads, and processes that the script forks, run without stops.
 
     `hold` is called at each stop, and `said` with each message of a logpoint.  With `history`, the operators
     of the present step are recorded as they run, so that a stop can step back to the start of the step;
@@ -49,7 +57,12 @@ class LiveTraining:
         self._optimizers: list[torch.optim.Optimizer] = []
         self._outermost: torch.optim.Optimizer | None = None
         """The optimizer whose step runs now; another may step inside it."""
-        self._process = os.getpid()
+        self._thread: int | None = threading.get_ident()
+        """The thread that is debugged; None in a forked process, where none is."""
+        self._compiled = 0
+        """The number of calls of compiled functions before the training."""
+        self._notes: set[str] = set()
+        """The notes that the user has seen."""
         self._entered = ExitStack()
         self._recording = ExitStack()
         self._records_step = False
@@ -65,8 +78,11 @@ class LiveTraining:
         entered.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._end_step))
-        entered.callback(on_module_call(self._begin))
+        entered.callback(on_module_call(self._begin, self._thread))
         entered.callback(self._recording.close)
+        # The compiler would compile the dispatch mode as a part of each function.
+        entered.enter_context(compiling_nothing())
+        self._compiled = compiled_calls()
         entered.enter_context(self.mode)
         return self
 
@@ -118,10 +134,18 @@ class LiveTraining:
 
     # -- steps -----------------------------------------------------------------------------
 
+    @property
+    def here(self) -> bool:
+        """Whether the present thread is the one that is debugged."""
+        return threading.get_ident() == self._thread
+
+    def leave_fork(self) -> None:
+        """Run without stops in this forked process, such as a worker of a DataLoader."""
+        self._thread, self.mode.asleep = None, True
+
     def _begin(self) -> None:
         """Find models and optimizers, and begin the history of a step."""
-        if os.getpid() != self._process:
-            self.mode.asleep = True
+        if not self.here:
             return
         if not self._models or not self._optimizers:
             self._optimizers = live_objects(torch.optim.Optimizer)
@@ -135,6 +159,8 @@ class LiveTraining:
             self.mode.recorder = recorder
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self.here:
+            return
         if self._outermost is None:
             self._outermost = optimizer
             self.mode.optimizing = 1
@@ -148,6 +174,8 @@ class LiveTraining:
             self._end_step()
 
     def _end_step(self, *_: Any) -> None:
+        if not self.here:
+            return
         if self._records_step and self.mode.recorder is not None:
             self._stop_at_end(self.mode.recorder)
         self.mode.step += 1
@@ -182,11 +210,32 @@ class LiveTraining:
             except RunError as error:
                 self._said(f"no stop at {stop.operator.signature.name}: {error.message}")
                 return
+            self._say_limits(debugger)
             self._hold(debugger)
             self.mode.goal = _goal(debugger.wanted, stop.operator)
         finally:
             random.restore()
             self.mode.asleep = self._records_step
+
+    def _say_limits(self, debugger: LiveDebugger) -> None:
+        """Say what a stop cannot show; the same note once."""
+        recorder = self.mode.recorder
+        if recorder is None:
+            debugger.control.no_past = _NO_PAST, _HISTORY
+            self._note(f"{_NO_PAST}; {_HISTORY}")
+        elif recorder.failure is not None:
+            debugger.control.no_past = recorder.failure.message, recorder.failure.hint or ""
+            self._note(recorder.failure.message)
+        else:
+            start = f"this is the start of step {self.mode.step}: earlier steps are not recorded"
+            debugger.control.no_past = start, "step forward first"
+        if compiled_calls() > self._compiled:
+            self._note(_EAGER)
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.add(text)
+            self._said(f"note: {text}")
 
     def _so_far(self, operator: Operator) -> RecordedStep:
         recorder = self.mode.recorder
@@ -222,6 +271,14 @@ def _goal(wanted: str, start: Operator) -> Goal | None:
 
 
 _ACTIVE: list[LiveTraining] = []
+
+
+def _forked() -> None:
+    for training in _ACTIVE:
+        training.leave_fork()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def active() -> LiveTraining | None:
