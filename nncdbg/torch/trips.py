@@ -25,7 +25,7 @@ class GuardTrip:
     where: str
     step: int
     optimizer: torch.optim.Optimizer | None
-    """The optimizer of the update; None if a gradient scaler leaves out the updates."""
+    """The optimizer of the update; None for a finding without an update."""
     bad: dict[str, str]
     """Name of a gradient, a parameter, a moment or the loss to ``"2 NaN of 12"``."""
     lines: Lines
