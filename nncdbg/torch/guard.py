@@ -286,6 +286,8 @@ class Guard:
             trip = GuardTrip(where, self._number, optimizer, bad, lines())
             trip.follows = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
             if not trip.follows:
+                trained = self._trained.named(self._trained.parameters())
+                trip.before = {name: counts for name, each in trained if (counts := not_finite(each))}
                 if self._check_modules:
                     self._name_modules(trip, parameters)
                 self._record_again(trip, parameters, again)

@@ -30,6 +30,8 @@ class GuardTrip:
     """Name of a gradient, a parameter, a moment or the loss to ``"2 NaN of 12"``."""
     lines: Lines
     """The user's lines of the update, innermost first."""
+    before: dict[str, str] = field(default_factory=dict)
+    """Parameters that were NaN or Inf before the step, with their counts."""
     follows: bool = False
     """Whether it comes from parameters that an earlier finding has spoiled."""
     recorded: RecordedStep | None = None
