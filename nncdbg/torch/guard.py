@@ -41,6 +41,7 @@ class Guard:
     optimizer, all are watched, and without a model, those with the optimizer's parameters are.  With
     `keep_update`, parameters and moments are copied before each update, so that it can run again.  With
     `check_modules`, the outputs of modules and their gradients are checked too, to name the first bad module.
+    Without `runs_again`, no step runs again.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Guard:
         *,
         keep_update: bool = False,
         check_modules: bool = False,
+        runs_again: bool = True,
     ) -> None:
         self.steps = 0
         """The number of updates so far."""
@@ -65,10 +67,11 @@ class Guard:
         )
         """The updates that a gradient scaler left out since the last one of an optimizer."""
         self._on_trip = on_trip
-        self._calls = StepCalls(self._before_module, self._after_backward)
+        self._calls = StepCalls(self._before_module, self._after_backward, keeps_buffers=runs_again)
         self._tape = self._calls.tape
         self._modules = ModuleWatch(self._calls)
         self._check_modules = check_modules
+        self._runs_again = runs_again
         self._trained = Trained(model, optimizer, self._calls.modules)
         self._updates = UpdateCheck(self._trained, keeps=keep_update)
         self._updating: list[torch.optim.Optimizer] = []
@@ -105,7 +108,7 @@ class Guard:
 
     def run_step(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function that is a whole training step."""
-        if self._running is not None or self._rerunning or not self._calls.here:
+        if self._running is not None or self._rerunning or not self._runs_again or not self._calls.here:
             return function(*args, **kwargs)
         buffers = [self._buffers.of(module) for module in self._trained.modules]
         zeroed = [each for each in self._trained.parameters() if each.grad is not None]
@@ -114,6 +117,11 @@ class Guard:
             return function(*args, **kwargs)
         finally:
             self._running = None
+
+    @property
+    def rerunning(self) -> bool:
+        """Whether a step or an update runs again now."""
+        return self._rerunning or self._updates.repeating
 
     def leave_process(self) -> None:
         """Stop watching: this process is a fork, such as a worker of a DataLoader."""
@@ -244,7 +252,8 @@ class Guard:
             self._check(optimizer, lines, self._tape)
             self._tape.clear()
         random = RandomState()
-        buffers = [BufferState(module) for module in self._trained.modules_of(optimizer)]
+        modules = self._trained.modules_of(optimizer) if self._runs_again else ()
+        buffers = [BufferState(module) for module in modules]
         self._in_closure = True
         try:
             result = closure()
@@ -293,7 +302,8 @@ class Guard:
                 trip.before = {name: counts for name, each in trained if (counts := not_finite(each))}
                 if self._check_modules:
                     self._name_modules(trip, parameters)
-                self._record_again(trip, parameters, again)
+                if self._runs_again:
+                    self._record_again(trip, parameters, again)
             self._react(trip, parameters)
 
     def _name_modules(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:

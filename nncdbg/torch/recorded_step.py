@@ -20,7 +20,7 @@ from nncdbg.engine.divergence.determinism import DeterminismVerification, verify
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.engine.ops.aten.internals import compiling_nothing
+from nncdbg.engine.ops.aten.internals import compiling_nothing, is_wrapped, key_of
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.opening.folder_writing import write_folder
 from nncdbg.representation import RichOutput, representations
@@ -226,8 +226,11 @@ def step_so_far(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
+    results: Sequence[Any] = (),
 ) -> RecordedStep:
     """Return what was recorded until now; the recording continues.
+
+    Its program also returns `results`, which are tensors of the recording.
 
     Raises RunError without memory for the inputs.
     """
@@ -240,6 +243,9 @@ def step_so_far(
             copy_content(kept, whole=False)
     step = RecordedStep()
     labels = dict(recorder.labels)
+    for number, tensor in enumerate(results):
+        if tensor.layout is torch.strided and not is_wrapped(tensor):
+            labels.setdefault(key_of(tensor), f"result.{number}" if number else "result")
     step._build = partial(program_of, recorder.events[:], inputs, labels, _classes(modules))
     return step
 
