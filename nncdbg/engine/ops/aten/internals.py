@@ -60,6 +60,9 @@ keeping_version: Any = torch.autograd._unsafe_preserve_version_counter
 module_call: Any = torch.nn.Module._call_impl.__code__
 """The code that runs while a module is called; its local variable `self` is the module."""
 
+backward_call: Any = torch.autograd.graph._engine_run_backward.__code__
+"""The code that runs while a backward pass does."""
+
 random_tag: Any = torch.Tag.nondeterministic_seeded
 
 reshaping_tag: Any = torch.Tag.inplace_view
