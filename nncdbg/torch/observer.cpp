@@ -59,6 +59,8 @@ using NodesCallback = void (*)(int64_t first, int64_t end);
 // What `classify` returns: positions of the arguments that an operator writes to, and these.
 constexpr int64_t UNCHECKED = int64_t(1) << 62;
 constexpr int64_t OVERWRITES = int64_t(1) << 61;  // it reads nothing of what it writes to
+constexpr int64_t COMPOSITE = int64_t(1) << 60;   // it calls operators above autograd
+constexpr size_t MOST_ARGUMENTS = 60;
 
 FoundCallback on_found = nullptr;
 ClassifyCallback on_new_operator = nullptr;
@@ -69,6 +71,9 @@ std::atomic<bool> updating{false};
 // Per step: the findings so far.  A value that came with an operand counts in each phase.
 std::atomic<bool> originated[PHASES][BOTH];
 std::atomic<bool> entered[BOTH];
+
+// Whether no profiler observes operators as well, found out at the start of each step.
+std::atomic<bool> is_only_observer{false};
 
 // -- elements --------------------------------------------------------------------------------------------
 
@@ -231,6 +236,7 @@ struct TensorArgument {
 struct Frame {
   const Operator* called;  // nullptr if its results are not checked
   bool evaluates_node;     // it is no operator: the engine of autograd evaluates a node and its hooks
+  bool silent;             // operators inside of it are not observed
   uint64_t tick;           // when it began
   int64_t sequence;        // the number of the next autograd node then
   size_t reads, writes, spoiled;  // how many entries the lists of the thread had then
@@ -239,7 +245,7 @@ struct Frame {
 };
 
 struct Node {
-  std::string name;
+  const char* name;  // lives as long as the node is evaluated
   int64_t sequence;
 };
 
@@ -347,7 +353,7 @@ void read_arguments(const at::RecordFunction& function, Frame& frame) {
   const auto inputs = function.inputs();
   uint8_t scalars = NONE;
   for (size_t argument = 0; argument < inputs.size(); ++argument) {
-    const bool written = argument < 61 && (frame.called->written >> argument & 1);
+    const bool written = argument < MOST_ARGUMENTS && (frame.called->written >> argument & 1);
     scalars |= kinds_of_numbers(inputs[argument]);
     each_tensor(inputs[argument], [&](const at::Tensor& tensor, int32_t position) {
       (written ? here.writes : here.reads).push_back({tensor, int32_t(argument), position});
@@ -384,7 +390,7 @@ void report(const Frame& frame, const c10::TensorImpl& result, Phase phase, Kind
   const std::vector<Operand> operands = spoiled_operands(frame);
   const Node* node = here.nodes.empty() ? nullptr : &here.nodes.back();
   const Finding finding{
-      frame.called->name.c_str(), frame.called->overload.c_str(), node ? node->name.c_str() : nullptr,
+      frame.called->name.c_str(), frame.called->overload.c_str(), node ? node->name : nullptr,
       node ? node->sequence : -1, phase, value, originates, counts.nans, counts.infinities, result.numel(),
       int32_t(operands.size()), operands.data()};
   here.inside = true;
@@ -448,7 +454,7 @@ std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& function)
     here.nodes.push_back({function.name(), function.seqNr()});
     return nullptr;
   }
-  Frame frame{nullptr, false, ++here.tick, -1, here.reads.size(), here.writes.size(),
+  Frame frame{nullptr, false, false, ++here.tick, -1, here.reads.size(), here.writes.size(),
               here.spoiled.size(), NONE, here.frames.empty()};
   if (std::string_view(function.name()).starts_with(EVALUATION)) {
     frame.evaluates_node = true;
@@ -459,6 +465,11 @@ std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& function)
     if (!(found->written & UNCHECKED)) {
       frame.called = found;
       read_arguments(function, frame);
+    }
+    // Operators inside of a kernel are not checked.  Without observers they cost nothing.
+    if (!(found->written & COMPOSITE) && is_only_observer) {
+      frame.silent = true;
+      at::enableRecordFunction(false);
     }
   }
   here.frames.push_back(frame);
@@ -473,6 +484,7 @@ void ended(const at::RecordFunction& function, at::ObserverContext*) {
   if (here.frames.empty()) return;  // it began before the watch
   const Frame frame = here.frames.back();
   here.frames.pop_back();
+  if (frame.silent) at::enableRecordFunction(true);
   if (frame.evaluates_node) {
     if (!here.nodes.empty()) here.nodes.pop_back();
     return;
@@ -519,5 +531,7 @@ void nncdbg_forget() {
   for (auto& phase : originated)
     for (auto& value : phase) value = false;
   for (auto& value : entered) value = false;
+  const auto observers = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  is_only_observer = observers.has_value() && observers->callbacks_.size() == 1;
 }
 }

@@ -70,7 +70,7 @@ FoundCallback = ctypes.CFUNCTYPE(None, ctypes.POINTER(Finding))
 ClassifyCallback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p)
 NodesCallback = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
-UNCHECKED, OVERWRITES = 1 << 62, 1 << 61
+UNCHECKED, OVERWRITES, COMPOSITE = 1 << 62, 1 << 61, 1 << 60
 """What `ClassifyCallback` returns, besides a bit for each argument that the operator writes to."""
 
 

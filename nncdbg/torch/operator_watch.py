@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import backward_call
+from nncdbg.engine.ops.aten.internals import backward_call, has_kernel
 from nncdbg.engine.ops.aten.names import overwrites, takes_memory
 from nncdbg.engine.ops.aten.signatures import Signature, signature
 from nncdbg.torch.finiteness import counted
 from nncdbg.torch.module_watch import module_label
 from nncdbg.torch.observer import (
+    COMPOSITE,
     OVERWRITES,
     UNCHECKED,
     ClassifyCallback,
@@ -124,8 +125,7 @@ class _SeenOperator:
     bad: BadOperator
 
 
-@dataclass(frozen=True, slots=True)
-class _MadeNodes:
+class _MadeNodes(NamedTuple):
     """The call that made the autograd nodes up to the number `end`."""
 
     end: int
@@ -158,9 +158,9 @@ class OperatorWatch:
         self._entered = ExitStack()
 
     def __enter__(self) -> OperatorWatch:
-        self.forget()
         handle = self._library.nncdbg_begin(*self._callbacks)
         self._entered.callback(self._library.nncdbg_end, handle)
+        self.forget()
         self.active = True
         return self
 
@@ -253,13 +253,17 @@ def _operator_name(name: bytes, overload: bytes) -> str:
 
 
 def _classified(name: bytes, overload: bytes) -> int:
-    """Return which arguments an operator writes to, or that its results are not checked."""
+    """Return which arguments an operator writes to, if its results are checked, and if it is composite."""
     found = signature(_operator_name(name, overload)) if b"::" in name else None
-    if found is None or found.views or found.moves_only or takes_memory(found.name):
-        return UNCHECKED
-    written = sum(1 << position for position in found.written)
+    if found is None:
+        return UNCHECKED | COMPOSITE  # The name of an autograd function.
+    result = COMPOSITE if has_kernel(found.overload, "CompositeImplicitAutograd") else 0
+    if found.views or found.moves_only or takes_memory(found.name):
+        return result | UNCHECKED
     outputs = all(found.arguments[position].keyword_only for position in found.written)
-    return written | OVERWRITES if outputs or overwrites(found.name) else written
+    if outputs or overwrites(found.name):
+        result |= OVERWRITES
+    return result | sum(1 << position for position in found.written)
 
 
 def _operands(found: Signature | None, operands: list[Operand]) -> dict[str, str]:

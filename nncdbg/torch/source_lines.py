@@ -68,7 +68,7 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType |
 
 
 def calling_modules(frame: FrameType | None, within: CodeType | None = None) -> Iterator[torch.nn.Module]:
-    """Yield the modules whose call runs now, innermost first; with `within`, only those that it has called."""
+    """Yield the modules whose call runs now, innermost first; those that `within` has called, if given."""
     while frame is not None and frame.f_code is not within:
         if frame.f_code is module_call:
             yield frame.f_locals["self"]
