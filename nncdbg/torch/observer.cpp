@@ -72,9 +72,6 @@ std::atomic<bool> updating{false};
 std::atomic<bool> originated[PHASES][BOTH];
 std::atomic<bool> entered[BOTH];
 
-// Whether no profiler observes operators as well, found out at the start of each step.
-std::atomic<bool> is_only_observer{false};
-
 // -- elements --------------------------------------------------------------------------------------------
 
 template <class Word, Word EXPONENT, Word LOWEST>
@@ -214,8 +211,12 @@ Kinds kinds_of(double number) {
 // -- the operators of a thread ---------------------------------------------------------------------------
 
 struct Operator {
+  Operator(const char* name, const std::string& overload, int64_t written)
+      : name(name), overload(overload), written(written) {}
+
   std::string name, overload;
-  int64_t written = UNCHECKED;  // as `classify` returned it
+  int64_t written;  // as `classify` returned it
+  mutable std::atomic<bool> calls_many{false};  // its kernel calls several operators
 };
 
 // The content of a tensor when it was checked last.
@@ -234,7 +235,8 @@ struct TensorArgument {
 };
 
 struct Frame {
-  const Operator* called;  // nullptr if its results are not checked
+  const Operator* called;  // nullptr inside of a kernel
+  bool checked;            // its results are
   bool evaluates_node;     // it is no operator: the engine of autograd evaluates a node and its hooks
   bool silent;             // operators inside of it are not observed
   uint64_t tick;           // when it began
@@ -250,9 +252,16 @@ struct Node {
 };
 
 constexpr size_t KEPT = 4096;
+constexpr size_t KEPT_NAMES = 1024;
+constexpr uint64_t MANY = 3;  // operators inside of a kernel that cost more than to turn observers off and on
+
+struct NamedOperator {
+  const char* name = nullptr;
+  const Operator* found = nullptr;
+};
 
 struct Thread {
-  std::unordered_map<const char*, const Operator*> operators;
+  std::vector<NamedOperator> operators = std::vector<NamedOperator>(KEPT_NAMES);
   std::vector<Checked> checked = std::vector<Checked>(KEPT);
   std::vector<Frame> frames;
   std::vector<TensorArgument> reads, writes;
@@ -262,16 +271,16 @@ struct Thread {
   bool inside = false;  // Python code of nncdbg runs
 };
 
-thread_local Thread here;
+thread_local Thread this_thread;
 
 std::mutex operators_mutex;
 std::unordered_map<std::string, std::unique_ptr<Operator>> all_operators;  // threads point to them
 
-const Operator* operator_of(const at::RecordFunction& function) {
+const Operator* operator_of(Thread& here, const at::RecordFunction& function) {
   const char* name = function.name();
-  const auto known = here.operators.find(name);
+  NamedOperator& known = here.operators[(reinterpret_cast<uintptr_t>(name) >> 3) * 0x9e3779b97f4a7c15ull >> 54];
   // The text at an address may be another one if it is no name of a schema.
-  if (known != here.operators.end() && known->second->name == name) return known->second;
+  if (known.name == name && known.found->name == name) return known.found;
   const std::string overload = function.overload_name();
   const std::string key = std::string(name) + "." + overload;
   const Operator* found = nullptr;
@@ -287,10 +296,10 @@ const Operator* operator_of(const at::RecordFunction& function) {
     here.inside = false;
     std::lock_guard<std::mutex> lock(operators_mutex);
     auto& entry = all_operators[key];
-    if (entry == nullptr) entry = std::make_unique<Operator>(Operator{name, overload, written});
+    if (entry == nullptr) entry = std::make_unique<Operator>(name, overload, written);
     found = entry.get();
   }
-  here.operators[name] = found;
+  known = {name, found};
   return found;
 }
 
@@ -298,7 +307,7 @@ uint32_t version_of(const c10::TensorImpl& tensor) {
   return const_cast<c10::TensorImpl&>(tensor).is_inference() ? 0 : tensor.version_counter().current_version();
 }
 
-Checked& entry_of(const c10::TensorImpl& tensor) {
+Checked& entry_of(Thread& here, const c10::TensorImpl& tensor) {
   return here.checked[(reinterpret_cast<uintptr_t>(&tensor) >> 4) * 0x9e3779b97f4a7c15ull >> 52];
 }
 
@@ -306,8 +315,8 @@ bool is_entered(const Checked& entry, const c10::TensorImpl& tensor) {
   return entry.tensor == &tensor && entry.data == tensor.data();
 }
 
-void enter(const c10::TensorImpl& tensor, Kinds kinds, uint64_t tick) {
-  entry_of(tensor) = {&tensor, tensor.data(), version_of(tensor), tick, kinds};
+void enter(Thread& here, const c10::TensorImpl& tensor, Kinds kinds, uint64_t tick) {
+  entry_of(here, tensor) = {&tensor, tensor.data(), version_of(tensor), tick, kinds};
 }
 
 // Calls `visit(tensor, position in a list, or -1)` for the tensors of an argument or result.
@@ -339,17 +348,17 @@ Kinds kinds_of_numbers(const c10::IValue& value) {
 }
 
 // Enters the content of an operand that is written to: it is lost afterwards.
-void read_before_write(const c10::TensorImpl& tensor, int32_t argument, int32_t position) {
+void read_before_write(Thread& here, const c10::TensorImpl& tensor, int32_t argument, int32_t position) {
   if (!readable(tensor)) return;
-  const Checked& entry = entry_of(tensor);
+  const Checked& entry = entry_of(here, tensor);
   if (is_entered(entry, tensor) && entry.version == version_of(tensor) && entry.kinds == NONE) return;
   const Counts counts = count_in(tensor, NONE);
-  enter(tensor, counts.kinds(), 0);
+  enter(here, tensor, counts.kinds(), 0);
   if (counts.kinds() != NONE)
     here.spoiled.push_back({argument, position, counts.nans, counts.infinities, tensor.numel()});
 }
 
-void read_arguments(const at::RecordFunction& function, Frame& frame) {
+void read_arguments(Thread& here, const at::RecordFunction& function, Frame& frame) {
   const auto inputs = function.inputs();
   uint8_t scalars = NONE;
   for (size_t argument = 0; argument < inputs.size(); ++argument) {
@@ -358,14 +367,14 @@ void read_arguments(const at::RecordFunction& function, Frame& frame) {
     each_tensor(inputs[argument], [&](const at::Tensor& tensor, int32_t position) {
       (written ? here.writes : here.reads).push_back({tensor, int32_t(argument), position});
       if (written && !(frame.called->written & OVERWRITES))
-        read_before_write(*tensor.unsafeGetTensorImpl(), int32_t(argument), position);
+        read_before_write(here, *tensor.unsafeGetTensorImpl(), int32_t(argument), position);
     });
   }
   frame.scalars = Kinds(scalars);
 }
 
 // Returns which of these kinds an operand has.
-Kinds kinds_of_operands(const Frame& frame, Kinds wanted) {
+Kinds kinds_of_operands(Thread& here, const Frame& frame, Kinds wanted) {
   uint8_t kinds = NONE;
   for (size_t i = frame.spoiled; i < here.spoiled.size(); ++i)
     kinds |= (here.spoiled[i].nans ? NAN_KIND : NONE) | (here.spoiled[i].infinities ? INF_KIND : NONE);
@@ -374,7 +383,7 @@ Kinds kinds_of_operands(const Frame& frame, Kinds wanted) {
   return Kinds(kinds & wanted);
 }
 
-std::vector<Operand> spoiled_operands(const Frame& frame) {
+std::vector<Operand> spoiled_operands(Thread& here, const Frame& frame) {
   std::vector<Operand> found(here.spoiled.begin() + frame.spoiled, here.spoiled.end());
   for (size_t i = frame.reads; i < here.reads.size(); ++i) {
     const TensorArgument& read = here.reads[i];
@@ -385,9 +394,9 @@ std::vector<Operand> spoiled_operands(const Frame& frame) {
   return found;
 }
 
-void report(const Frame& frame, const c10::TensorImpl& result, Phase phase, Kinds value, bool originates) {
+void report(Thread& here, const Frame& frame, const c10::TensorImpl& result, Phase phase, Kinds value, bool originates) {
   const Counts counts = count_in(result, NONE);
-  const std::vector<Operand> operands = spoiled_operands(frame);
+  const std::vector<Operand> operands = spoiled_operands(here, frame);
   const Node* node = here.nodes.empty() ? nullptr : &here.nodes.back();
   const Finding finding{
       frame.called->name.c_str(), frame.called->overload.c_str(), node ? node->name : nullptr,
@@ -400,74 +409,81 @@ void report(const Frame& frame, const c10::TensorImpl& result, Phase phase, Kind
 
 // Reports a value of a result if it is the first one of its kind: one that originates here, or that
 // an operand brings from outside of the step.  A number that the user gave, as for a mask, is neither.
-void judge(const Frame& frame, const c10::TensorImpl& result, Kinds kinds) {
+void judge(Thread& here, const Frame& frame, const c10::TensorImpl& result, Kinds kinds) {
   const Phase phase = !here.nodes.empty() ? BACKWARD : updating ? OPTIMIZER : FORWARD;
   uint8_t open = NONE;
   for (const Kinds value : {NAN_KIND, INF_KIND})
     if ((kinds & value) && !(originated[phase][value] && entered[value])) open |= value;
   if (open == NONE) return;
-  const Kinds of_operands = kinds_of_operands(frame, Kinds(open));
+  const Kinds of_operands = kinds_of_operands(here, frame, Kinds(open));
   for (const Kinds value : {NAN_KIND, INF_KIND}) {
     if (!(open & value)) continue;
     if (of_operands & value) {
-      if (!entered[value].exchange(true)) report(frame, result, phase, value, false);
+      if (!entered[value].exchange(true)) report(here, frame, result, phase, value, false);
     } else if (frame.scalars & value) {
       entered[value] = true;
     } else if (!originated[phase][value].exchange(true)) {
       entered[value] = true;
-      report(frame, result, phase, value, true);
+      report(here, frame, result, phase, value, true);
     }
   }
 }
 
-void check_result(const Frame& frame, const c10::TensorImpl& tensor) {
+void check_result(Thread& here, const Frame& frame, const c10::TensorImpl& tensor) {
   if (!readable(tensor)) return;
-  Checked& entry = entry_of(tensor);
+  Checked& entry = entry_of(here, tensor);
   if (is_entered(entry, tensor) && entry.tick > frame.tick) {
     entry.version = version_of(tensor);  // an operator inside of this one has returned it
     return;
   }
   const Kinds kinds = count_in(tensor, BOTH).kinds();
-  enter(tensor, kinds, ++here.tick);
-  if (kinds != NONE) judge(frame, tensor, kinds);
+  enter(here, tensor, kinds, ++here.tick);
+  if (kinds != NONE) judge(here, frame, tensor, kinds);
 }
 
-void check_results(const at::RecordFunction& function, const Frame& frame) {
+void check_results(Thread& here, const at::RecordFunction& function, const Frame& frame) {
   for (const c10::IValue& output : function.outputs())
     each_tensor(output, [&](const at::Tensor& tensor, int32_t) {
-      check_result(frame, *tensor.unsafeGetTensorImpl());
+      check_result(here, frame, *tensor.unsafeGetTensorImpl());
     });
   for (size_t i = frame.writes; i < here.writes.size(); ++i)
-    check_result(frame, *here.writes[i].tensor.unsafeGetTensorImpl());
+    check_result(here, frame, *here.writes[i].tensor.unsafeGetTensorImpl());
 }
 
 constexpr std::string_view EVALUATION = "autograd::engine::evaluate_function: ";
 
 // Whether a kernel runs: the operators that it calls are parts of its own operator.
-bool in_kernel() {
+bool in_kernel(const Thread& here) {
   const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   return !here.frames.empty() && excluded.has(c10::DispatchKey::AutogradFunctionality);
 }
 
+// Whether no profiler observes operators as well.
+bool is_only_observer() {
+  const auto observers = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  return observers.has_value() && observers->callbacks_.size() == 1;
+}
+
 std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& function) {
+  Thread& here = this_thread;
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     here.nodes.push_back({function.name(), function.seqNr()});
     return nullptr;
   }
-  Frame frame{nullptr, false, false, ++here.tick, -1, here.reads.size(), here.writes.size(),
+  Frame frame{nullptr, false, false, false, ++here.tick, -1, here.reads.size(), here.writes.size(),
               here.spoiled.size(), NONE, here.frames.empty()};
   if (std::string_view(function.name()).starts_with(EVALUATION)) {
     frame.evaluates_node = true;
     here.nodes.push_back({function.name() + EVALUATION.size(), -1});
-  } else if (active && !here.inside && !in_kernel()) {
-    const Operator* found = operator_of(function);
+  } else if (active && !here.inside && !in_kernel(here)) {
+    frame.called = operator_of(here, function);
     if (frame.outermost && here.nodes.empty()) frame.sequence = function.seqNr();
-    if (!(found->written & UNCHECKED)) {
-      frame.called = found;
-      read_arguments(function, frame);
+    if (!(frame.called->written & UNCHECKED)) {
+      frame.checked = true;
+      read_arguments(here, function, frame);
     }
     // Operators inside of a kernel are not checked.  Without observers they cost nothing.
-    if (!(found->written & COMPOSITE) && is_only_observer) {
+    if (frame.called->calls_many && is_only_observer()) {
       frame.silent = true;
       at::enableRecordFunction(false);
     }
@@ -477,6 +493,7 @@ std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& function)
 }
 
 void ended(const at::RecordFunction& function, at::ObserverContext*) {
+  Thread& here = this_thread;
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     if (!here.nodes.empty()) here.nodes.pop_back();
     return;
@@ -484,13 +501,17 @@ void ended(const at::RecordFunction& function, at::ObserverContext*) {
   if (here.frames.empty()) return;  // it began before the watch
   const Frame frame = here.frames.back();
   here.frames.pop_back();
-  if (frame.silent) at::enableRecordFunction(true);
+  if (frame.silent) {
+    at::enableRecordFunction(true);
+  } else if (here.tick - frame.tick >= MANY && frame.called != nullptr && !(frame.called->written & COMPOSITE)) {
+    frame.called->calls_many = true;
+  }
   if (frame.evaluates_node) {
     if (!here.nodes.empty()) here.nodes.pop_back();
     return;
   }
   if (active && !here.inside) {
-    if (frame.called != nullptr) check_results(function, frame);
+    if (frame.checked) check_results(here, function, frame);
     const int64_t next = frame.sequence < 0 ? -1 : int64_t(at::sequence_number::peek());
     if (next > frame.sequence) {
       here.inside = true;
@@ -531,7 +552,5 @@ void nncdbg_forget() {
   for (auto& phase : originated)
     for (auto& value : phase) value = false;
   for (auto& value : entered) value = false;
-  const auto observers = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
-  is_only_observer = observers.has_value() && observers->callbacks_.size() == 1;
 }
 }

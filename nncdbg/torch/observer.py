@@ -35,7 +35,7 @@ _ERROR_LINES = 8
 """The last lines of the compiler's output that an error quotes."""
 
 
-class Operand(ctypes.Structure):
+class BadOperand(ctypes.Structure):
     """An operand with NaN or Inf; `position` is the one in a list of tensors, otherwise -1."""
 
     _fields_ = (
@@ -47,7 +47,7 @@ class Operand(ctypes.Structure):
     )
 
 
-class Finding(ctypes.Structure):
+class BadResult(ctypes.Structure):
     """The first NaN or Inf of its kind in a result: `Finding` of the source file."""
 
     _fields_ = (
@@ -62,11 +62,11 @@ class Finding(ctypes.Structure):
         ("infinities", ctypes.c_int64),
         ("count", ctypes.c_int64),
         ("operands", ctypes.c_int32),
-        ("operand", ctypes.POINTER(Operand)),
+        ("operand", ctypes.POINTER(BadOperand)),
     )
 
 
-FoundCallback = ctypes.CFUNCTYPE(None, ctypes.POINTER(Finding))
+FoundCallback = ctypes.CFUNCTYPE(None, ctypes.POINTER(BadResult))
 ClassifyCallback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p)
 NodesCallback = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
@@ -132,7 +132,7 @@ def _compiler() -> list[str]:
 def _compile(compiler: list[str], path: Path) -> None:
     """Compile to a folder of its own, then rename: another process may compile or load the same library."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             draft = Path(folder) / path.name
             command = [*compiler, *_arguments(), "-o", str(draft)]

@@ -22,10 +22,10 @@ from nncdbg.torch.observer import (
     OVERWRITES,
     UNCHECKED,
     ClassifyCallback,
-    Finding,
+    BadResult,
     FoundCallback,
     NodesCallback,
-    Operand,
+    BadOperand,
     load_observer,
 )
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
@@ -206,7 +206,7 @@ class OperatorWatch:
     # -- called by the observer ------------------------------------------------------------
 
     def _found(self, pointer: Any) -> None:
-        found: Finding = pointer.contents
+        found: BadResult = pointer.contents
         frame: FrameType | None = sys._getframe(0).f_back
         phase, node = _PHASES[found.phase], (found.node or b"").decode()
         within = backward_call if phase == BACKWARD else None
@@ -266,7 +266,7 @@ def _classified(name: bytes, overload: bytes) -> int:
     return result | sum(1 << position for position in found.written)
 
 
-def _operands(found: Signature | None, operands: list[Operand]) -> dict[str, str]:
+def _operands(found: Signature | None, operands: list[BadOperand]) -> dict[str, str]:
     """Return the names of operands, and their counts of NaN and Inf."""
     named = {}
     for each in operands:

@@ -100,7 +100,8 @@ class BadStep:
         if self.location is not None:
             file, line = self.location
             yield Text(f"  from {_short(file)}:{line}", "dim")
-        for each in (*self.modules, *self.operators):
+        bad: list[BadModule | BadOperator] = [*self.modules, *self.operators]
+        for each in bad:
             yield Text(f"  {each}")
             if each.location is not None:
                 file, line = each.location
