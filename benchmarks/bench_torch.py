@@ -12,7 +12,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -143,17 +143,21 @@ def watched(step: Any, name: str, options: dict[str, Any], bar: float | None, ru
 
 def measure(runs: int = RUNS, names: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """Return the figures of the steps of the corpus that take 5 ms or more; without torch a skipped row."""
+    return [*figures(runs, names)]
+
+
+def figures(runs: int = RUNS, names: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+    """Yield each figure when it is measured."""
     if importlib.util.find_spec("torch") is None:
-        return [
-            {
-                "figure": "PyTorch",
-                "ours": None,
-                "peer": None,
-                "ratio": 0.0,
-                "bar": None,
-                "skipped": "torch is not installed",
-            }
-        ]
+        yield {
+            "figure": "PyTorch",
+            "ours": None,
+            "peer": None,
+            "ratio": 0.0,
+            "bar": None,
+            "skipped": "torch is not installed",
+        }
+        return
     sys.path.insert(0, str(Path(__file__).parent.parent))
     import torch
 
@@ -161,15 +165,15 @@ def measure(runs: int = RUNS, names: tuple[str, ...] = ()) -> list[dict[str, Any
 
     torch.set_num_threads(1)
     stats.prepare(wait=True)
-    rows = []
     for step in STEPS:
         if step.heavy and not step.skip_reason and (not names or step.name in names):
-            rows += [*recording(step, runs), *engine(step, runs)]
-            rows += [watched(step, *way, runs) for way in WATCHES]
-    return rows
+            yield from recording(step, runs)
+            yield from engine(step, runs)
+            for way in WATCHES:
+                yield watched(step, *way, runs)
 
 
 if __name__ == "__main__":
-    for row in measure(names=tuple(sys.argv[1:])):
+    for row in figures(names=tuple(sys.argv[1:])):
         print(json.dumps(row), flush=True)
     print(f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)

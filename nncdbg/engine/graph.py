@@ -19,7 +19,7 @@ Control flow is three ops and a statement:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -113,10 +113,14 @@ class Location:
     name: str | None = None
     stack: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def place(self) -> str:
+        """The source line, as ``train.py:9``; empty without one."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.file else ""
         name = f'node "{self.name}"' if self.name else ""
-        return ", ".join(part for part in (place, name) if part)
+        return ", ".join(part for part in (self.place, name) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +279,8 @@ class SavedRun:
     """How a program folder says that its program is run: arguments for callers that omit them.
 
     `inputs` are by name.  `op_libraries` are Python files that the program needs; they are never run unless
-    a caller names them.  `origin` is the program folder, "" for a program from another source.
+    a caller names them.  `origin` is the program folder, "" for a program from another source.  `checksums`
+    are those of outputs of a recorded step by name, as the training computed them.
     """
 
     origin: str = ""
@@ -286,6 +291,7 @@ class SavedRun:
     seed: int = 0
     max_ops: int | None = None
     op_libraries: tuple[str, ...] = ()
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
     def completed(self, **given: Any) -> dict[str, Any]:
         """Return these arguments of a run; those that are None are the saved ones."""
@@ -361,3 +367,14 @@ class Program(RichOutput):
     def graph(self) -> Graph:
         """The entry graph."""
         return self.graphs[self.entry]
+
+    def executed(self, graph: Graph) -> Iterator[Node]:
+        """Yield the statements of a graph and of the graphs that it calls, in order, without the calls.
+
+        Blocks of control flow are not entered.
+        """
+        for node in graph.nodes:
+            if node.op.startswith("@"):
+                yield from self.executed(self.graphs[node.op[1:]])
+            else:
+                yield node

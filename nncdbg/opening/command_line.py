@@ -126,6 +126,12 @@ def add_verification(parser: ArgumentParser) -> None:
     parser.add_argument("--verify-observers", action="store_true", help=words)
 
 
+def add_determinism(parser: ArgumentParser) -> None:
+    """Add the check that a second run has the same bits."""
+    words = "verify that a second run, and the recorded step, have the same bits"
+    parser.add_argument("--verify-determinism", action="store_true", help=words)
+
+
 def add_prompt(parser: ArgumentParser) -> None:
     """Add the options for the source and destination of the prompt's commands."""
     add_commands(parser)

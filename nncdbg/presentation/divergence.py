@@ -161,6 +161,8 @@ def _position(site: ValueSite) -> str:
     words = [] if site.line is None else [f"line {site.line} of @{site.graph}"]
     if site.iteration:
         words.append(f"iteration {' '.join(map(str, site.iteration))}")
+    if site.source:
+        words.append(f"from {site.source}")
     return ", ".join(words)
 
 

@@ -12,7 +12,10 @@ from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.stats import prepare
 
 if TYPE_CHECKING:
+    from nncdbg.engine.comparison.report import DiffReport
     from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.divergence.determinism import DeterminismVerification
+    from nncdbg.engine.divergence.lockstep import Lockstep
     from nncdbg.engine.divergence.observers import Verification
     from nncdbg.engine.execution.linking import Allocation
     from nncdbg.engine.stopping.stops import Stop
@@ -75,6 +78,20 @@ def verify_observers(opened: OpenedProgram, screen: Screen) -> Verification:
             return debugger.run(heed=False)
 
     return verify_observers(make, move, opened.configuration.allocator)
+
+
+def verify_determinism(opened: OpenedProgram, screen: Screen, *, recorded: bool) -> DeterminismVerification:
+    """Compare two runs, and if `recorded`, the outputs with those of the recorded step."""
+    from nncdbg.engine.divergence.determinism import verify_determinism
+
+    def run(lockstep: Lockstep) -> DiffReport:
+        for side in (lockstep.a, lockstep.b):
+            note_messages(side.debugger, screen)
+        with under_way(lockstep.a.debugger, screen, lockstep.pause):
+            return lockstep.run()
+
+    checksums = opened.program.saved.checksums if recorded else {}
+    return verify_determinism(lambda: opened.debugger(statistics=False), checksums, run)
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.graph import Array, Graph, Node, Program, TensorType, Type, Value
+from nncdbg.engine.graph import Array, Program, TensorType, Type, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.torch.capture import OUTPUT
 from nncdbg.torch.recording import FORWARD
@@ -30,31 +31,42 @@ def compiled_values(
 
     Raises UsageError for an unknown backend, LoadError if torch cannot compile or run the module.
     """
-    known = torch.compiler.list_backends(exclude_tags=())
-    if backend not in known:
-        raise UsageError(f'torch.compile has no backend "{backend}"', hint=f"use one of {', '.join(known)}")
+    check_backend(backend)
     copied, given = copy.deepcopy((module, (tuple(arguments), dict(keywords or {}))))
     inside: dict[str, Any] = {}
     for name, part in copied.named_modules():
         if name and _is_plain(part):
             part.register_forward_hook(_keeping(inside, name))
     positional, named = given
-    try:
+    with naming_compiler(type(module).__name__, backend):
         outputs = torch.compile(copied, backend=backend)(*positional, **named)
         tensors = [each for each in pytree.tree_leaves(outputs) if isinstance(each, torch.Tensor)]
         _run_backward(tensors)
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise LoadError(
-            f"torch.compile cannot run {type(module).__name__} with {backend}: "
-            f"{type(error).__name__}: {first}",
-            hint="inductor needs a C++ compiler (CXX); aot_eager needs none",
-        ) from error
     found = {f"{OUTPUT}.{index}" if index else OUTPUT: each for index, each in enumerate(tensors)}
     found |= {f"{name}.grad": each.grad for name, each in copied.named_parameters() if each.grad is not None}
     found |= {f"{name}.1": each for name, each in copied.named_buffers()}
     found |= {name: each for name, each in inside.items() if isinstance(each, torch.Tensor)}
     return {name: host_array(each.detach()) for name, each in found.items()}
+
+
+def check_backend(name: str) -> None:
+    """Raise UsageError if `torch.compile` has no backend with this name."""
+    known = torch.compiler.list_backends(exclude_tags=())
+    if name not in known:
+        raise UsageError(f'torch.compile has no backend "{name}"', hint=f"use one of {', '.join(known)}")
+
+
+@contextmanager
+def naming_compiler(what: str, backend: str) -> Iterator[None]:
+    """Raise LoadError with `what` is compiled for an exception of the compiler or of compiled code."""
+    try:
+        yield
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise LoadError(
+            f"torch.compile cannot run {what} with {backend}: {type(error).__name__}: {first}",
+            hint="inductor needs a C++ compiler (CXX); aot_eager needs none",
+        ) from error
 
 
 def _run_backward(outputs: Sequence[torch.Tensor]) -> None:
@@ -81,7 +93,7 @@ def value_names(program: Program, values: Mapping[str, Array]) -> dict[str, str]
     """Return the value of a captured program for each golden value of the same size; others are left out."""
     made: dict[str, list[Value]] = {}
     graph = program.graphs.get(FORWARD)
-    for node in _executed(program, graph) if graph is not None else ():
+    for node in program.executed(graph) if graph is not None else ():
         # A result that the backward pass reads is detached after the statement that computes it.
         if node.op != "aten.detach.default" and node.location and node.location.name and node.outputs:
             made.setdefault(node.location.name, []).append(node.outputs[0])
@@ -100,12 +112,3 @@ def _fits(known: Type | None, sizes: Sequence[int]) -> bool:
     return all(
         not isinstance(one, int) or one == other for one, other in zip(known.shape, sizes, strict=True)
     )
-
-
-def _executed(program: Program, graph: Graph) -> Iterator[Node]:
-    """Yield the statements of a graph and of the graphs that it calls, in order."""
-    for node in graph.nodes:
-        if node.op.startswith("@"):
-            yield from _executed(program, program.graphs[node.op[1:]])
-        else:
-            yield node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -31,7 +32,7 @@ from nncdbg.torch.trips import GRADIENTS, LOSS, GuardTrip
 from nncdbg.torch.update_check import UpdateCheck
 
 PATIENCE = 20
-"""Backward passes with NaN or Inf gradients and no update, after which a gradient scaler is not trusted."""
+"""The number of backward passes without an update, or of skips by a gradient scaler, that is a finding."""
 
 _WATCHES: Mapping[str, Callable[[StepCalls], OriginWatch]] = {"hooks": ModuleWatch, "native": OperatorWatch}
 """What a tier checks besides gradients and parameters."""
@@ -64,6 +65,10 @@ class Guard:
         """Those of them that the optimizer did not begin, and that `steps` does not count."""
         self._skipped = False
         """Whether the step of the last backward pass is one of them."""
+        self._skips_in_row: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        """The updates that a gradient scaler left out since the last one of an optimizer."""
         self._on_trip = on_trip
         self._calls = StepCalls(self._before_module, self._after_backward)
         self._tape = self._calls.tape
@@ -132,10 +137,7 @@ class Guard:
         if self._updating and not self._in_closure:
             self._abandon_update()
         if not self._tape.paused:
-            with self._tape.own_work():
-                self._forget_finished()
-            if self._skipped and self._watch is not None:
-                self._watch.forget()
+            self._forget_finished()
 
     def _after_backward(self, call: StepCall) -> None:
         call.gradients = [(each, each.grad) for each in self._trained.parameters()]
@@ -145,21 +147,23 @@ class Guard:
     def _forget_finished(self) -> None:
         """Forget the calls of earlier parts of an accumulated gradient, if that is finite.
 
-        A gradient scaler leaves out updates, and is right if only gradients are Inf: the loss was scaled too
-        much.  A loss of NaN, or `PATIENCE` of such passes, are a finding.
+        A loss of NaN, or `PATIENCE` passes with NaN or Inf gradients and no update, are a finding.
         """
         passes = [call for call in self._tape.calls if call.function is backward]
         if not passes:
             return
         gradients = {id(each): each.grad for call in passes for each, _ in call.gradients}
-        lost = any("NaN" in not_finite(each) for each in self._losses())
-        if not lost and not suspicious(each for each in gradients.values() if each is not None):
+        with self._tape.own_work():
+            lost = self._has_lost()
+            finite = not lost and not suspicious(each for each in gradients.values() if each is not None)
+        if finite:
             if len(self._trained.optimizers) <= 1:
                 self._tape.clear()
         elif lost or len(passes) >= PATIENCE:
             self._tape.pause()
             try:
-                self._check(None, lambda: passes[-1].lines, self._tape_or_function())
+                with self._tape.own_work():
+                    self._check(None, lambda: passes[-1].lines, self._tape_or_function())
             finally:
                 self._tape.clear()
                 self._tape.resume()
@@ -188,15 +192,18 @@ class Guard:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         with self._tape.own_work():
             self._updates.begin(optimizer)
-            handled = self._handled_by_scaler(optimizer)
+        self._set_updating()
         if callable(closure):
             checked = partial(self._checked_closure, optimizer, closure, lines)
             if "closure" in kwargs:
                 return args, {**kwargs, "closure": checked}
             return (args[0], checked, *args[2:]), kwargs
-        if not handled:
-            self._check(optimizer, lines, self._tape_or_function())
-        self._set_updating()
+        with self._tape.own_work():
+            if _is_skipped(optimizer):
+                self._check_skipped(optimizer, lines)
+            else:
+                self._skips_in_row.pop(optimizer, None)
+                self._check(optimizer, lines, self._tape_or_function())
         return None
 
     def _set_updating(self) -> None:
@@ -217,18 +224,35 @@ class Guard:
         return self.steps + self._skips + (not self._skipped)
 
     def _after_skip(self, optimizer: torch.optim.Optimizer) -> None:
-        """Count a step that a gradient scaler has skipped."""
-        if not self._rerunning and self._calls.here and self._trained.watches(optimizer):
-            self._skips += 1
-            self.skipped_by_scaler += 1
-            self._skipped = True
+        """Count and check a step that a gradient scaler has skipped."""
+        if self._rerunning or not self._calls.here or not self._trained.watches(optimizer):
+            return
+        self._skips += 1
+        self._skipped = True
+        self._trained.add_updated(optimizer)
+        self._tape.pause()
+        try:
+            with self._tape.own_work():
+                self._check_skipped(optimizer, partial(user_lines, sys._getframe(2)))
+        finally:
+            self._tape.updated(optimizer, self._trained.optimizers)
+            self._tape.resume()
 
-    def _handled_by_scaler(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether a fused optimizer leaves out this update, as its gradient scaler tells it to."""
-        found = getattr(optimizer, "found_inf", None)
-        skipped = isinstance(found, torch.Tensor) and bool(found.item())
-        self.skipped_by_scaler += skipped
-        return skipped
+    def _check_skipped(self, optimizer: torch.optim.Optimizer, lines: Callable[[], Lines]) -> None:
+        """Check a step that a gradient scaler skips.
+
+        The scaler is right if only gradients are Inf: the loss was scaled too much.  A loss of NaN, or
+        `PATIENCE` skips in a row, are a finding.  A step function does not run again: the scaler refuses a
+        second step.
+        """
+        self.skipped_by_scaler += 1
+        self._skips_in_row[optimizer] = self._skips_in_row.get(optimizer, 0) + 1
+        if self._has_lost() or self._skips_in_row[optimizer] >= PATIENCE:
+            self._check(optimizer, lines, self._tape)
+
+    def _has_lost(self) -> bool:
+        """Return whether a loss of this step is NaN."""
+        return any("NaN" in not_finite(each) for each in self._losses())
 
     def _checked_closure(
         self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any], lines: Callable[[], Lines]
@@ -237,11 +261,11 @@ class Guard:
 
         Gradients that were accumulated before are checked first: their passes are on the tape.
         """
-        if any(call.function is backward for call in self._tape.calls):
-            self._check(optimizer, lines, self._tape)
-            self._tape.clear()
         random = RandomState()
         with self._tape.own_work():
+            if any(call.function is backward for call in self._tape.calls):
+                self._check(optimizer, lines, self._tape)
+                self._tape.clear()
             buffers = [BufferState(module) for module in self._trained.modules_of(optimizer)]
         self._in_closure = True
         self._set_updating()
@@ -252,7 +276,8 @@ class Guard:
             self._set_updating()
         again = StepFunction(closure, (), {}, random, buffers, (), self.steps)
         self._updates.evaluated(result)
-        self._check(optimizer, lines, again, [*tensors_in(result)])
+        with self._tape.own_work():
+            self._check(optimizer, lines, again, [*tensors_in(result)])
         return result
 
     def _tape_or_function(self) -> Any:
@@ -268,16 +293,6 @@ class Guard:
         losses: Sequence[Any] = (),
     ) -> None:
         """Check gradients and losses before an update, which is at the user's `lines()`."""
-        with self._tape.own_work():
-            self._check_now(optimizer, lines, again, losses)
-
-    def _check_now(
-        self,
-        optimizer: torch.optim.Optimizer | None,
-        lines: Callable[[], Lines],
-        again: Any,
-        losses: Sequence[Any],
-    ) -> None:
         parameters = self._trained.parameters() if optimizer is None else [*parameters_of(optimizer)]
         gradients = [each.grad for each in parameters if each.grad is not None]
         losses = [*losses, *self._losses()]
@@ -297,6 +312,8 @@ class Guard:
             trip = GuardTrip(where, self._number, optimizer, bad, lines())
             trip.follows = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
             if not trip.follows:
+                trained = self._trained.named(self._trained.parameters())
+                trip.before = {name: counts for name, each in trained if (counts := not_finite(each))}
                 self._name_origin(trip, parameters)
                 self._record_again(trip, parameters, again)
             self._react(trip, parameters)
@@ -371,3 +388,9 @@ class Guard:
             if call.function is backward:
                 yield from tensors_in(call.args[:1])
                 yield from tensors_in(call.kwargs.get("tensors"))
+
+
+def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a fused optimizer leaves out this update, as its gradient scaler tells it to."""
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, torch.Tensor) and bool(found.item())

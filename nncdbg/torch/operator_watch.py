@@ -21,11 +21,11 @@ from nncdbg.torch.observer import (
     COMPOSITE,
     OVERWRITES,
     UNCHECKED,
-    ClassifyCallback,
+    BadOperand,
     BadResult,
+    ClassifyCallback,
     FoundCallback,
     NodesCallback,
-    BadOperand,
     load_observer,
 )
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER

@@ -34,6 +34,8 @@ class RecordedProgram:
     changed: dict[str, str]
     """Name of a parameter, buffer, gradient or moment to the value that it has at the end."""
     notes: tuple[str, ...]
+    checksums: dict[str, str]
+    """Name of a value of `changed` to the checksum of its content in the training, if that is known."""
 
 
 def program_of(
@@ -41,10 +43,11 @@ def program_of(
     inputs: dict[int, Input],
     labels: Mapping[Key, str],
     classes: Mapping[str, str],
+    checksums: Mapping[Key, str] | None = None,
 ) -> RecordedProgram:
     """Return the program of the events.
 
-    `labels` names memory; `classes` maps a module to its class.
+    `labels` names memory; `classes` maps a module to its class; `checksums` are of memory at the end.
     """
     named = dict(labels)
     _name_losses(events, named)
@@ -56,7 +59,11 @@ def program_of(
     phases = list(_phases(built.statements))
     graphs = _phase_graphs(phases, built, [*dict.fromkeys(changed.values())], classes)
     program = Program(graphs, "main")
-    return RecordedProgram(program, built.given, changed, tuple(dict.fromkeys(built.notes)))
+    outputs = set(changed.values())
+    known = {
+        name: found for key, found in (checksums or {}).items() if (name := built.newest(key)) in outputs
+    }
+    return RecordedProgram(program, built.given, changed, tuple(dict.fromkeys(built.notes)), known)
 
 
 def _name_losses(events: Sequence[Event], labels: dict[Key, str]) -> None:

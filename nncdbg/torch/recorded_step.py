@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.divergence.determinism import DeterminismVerification, verify_determinism
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.aten.arrays import host_array
@@ -37,6 +39,7 @@ _NUMBERS = count(1)
 
 _EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
 
+_NO_CHECKSUMS = "out of memory for checksums of the results: a run cannot be compared with them"
 
 _recording = threading.local()
 """`active` is True while this thread records."""
@@ -73,7 +76,12 @@ class RecordedStep(RichOutput):
         """
         if self._program is None:
             recorded = self._complete()
-            saved = SavedRun(origin=f"recorded step {self._number}", inputs=self.inputs, backend=BACKEND)
+            saved = SavedRun(
+                origin=f"recorded step {self._number}",
+                inputs=self.inputs,
+                backend=BACKEND,
+                checksums=recorded.checksums,
+            )
             self._program = replace(recorded.program, notes=self.notes, saved=saved)
         return self._program
 
@@ -114,7 +122,26 @@ class RecordedStep(RichOutput):
         """
         title = title if title is not None else f"recorded step{self._script()}"
         notes = [*self.notes, *notes]
-        write_folder(directory, self.program, self.inputs, backend=BACKEND, title=title, notes=notes)
+        write_folder(
+            directory,
+            self.program,
+            self.inputs,
+            backend=BACKEND,
+            settings={"checksums": self.program.saved.checksums},
+            title=title,
+            notes=notes,
+        )
+
+    def verify_determinism(self) -> DeterminismVerification:
+        """Run the step twice, and compare the bits of each result, and those of the training at the end.
+
+        The report names the first statement that differs, as ``print(step.verify_determinism())`` shows.
+        Its `ok` is False too if both runs agree, but a parameter, buffer, gradient or moment has other bits
+        than the step left in it: the step depends on more than its inputs.
+        """
+        return verify_determinism(
+            lambda: Debugger(self.program, statistics=False), self.program.saved.checksums
+        )
 
     def _script(self) -> str:
         """Return the file that ran the first operator, as `` of train.py``; "" if there is none."""
@@ -233,7 +260,14 @@ def _finish(
     step._failure = recorder.failure
     if step._failure is not None:
         return
-    step._build = partial(program_of, recorder.events, recorder.inputs, recorder.labels, _classes(modules))
+    try:
+        checksums = recorder.checksums(tensor for _, tensor in named_tensors(modules, optimizers))
+    except MemoryError:
+        checksums = {}
+        step._notes = (*step._notes, _NO_CHECKSUMS)
+    step._build = partial(
+        program_of, recorder.events, recorder.inputs, recorder.labels, _classes(modules), checksums
+    )
 
 
 def _classes(modules: Mapping[str, torch.nn.Module]) -> dict[str, str]:

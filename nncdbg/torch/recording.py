@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 
 from nncdbg.engine.backends.torch_generators import generator_state
 from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
     current_autograd_node,
@@ -41,6 +42,7 @@ from nncdbg.engine.ops.aten.signatures import (
     signature_of,
     written_tensors,
 )
+from nncdbg.engine.values.checksum import checksum
 from nncdbg.torch.source_lines import Lines, names_allocation, user_lines
 from nncdbg.torch.storages import SMALLER, Input, Key, NotCopied, copied_result, copy_content, tensor_at
 
@@ -203,6 +205,20 @@ class Recorder(DispatchMode):
                     copy_content(kept, whole=False)
         except _NO_MEMORY as error:
             self._give_up(error, ())
+
+    def checksums(self, tensors: Iterable[Any]) -> dict[Key, str]:
+        """Return the checksums of those of the tensors that operators made or wrote to.
+
+        Raises MemoryError without memory for a contiguous copy of one.
+        """
+        written = {key[0] for event in self.events for key in event.written}
+        found = {}
+        for tensor in tensors:
+            if tensor.dtype in DTYPES and _has_memory(tensor) and not is_wrapped(tensor):
+                key = key_of(tensor)
+                if key[0] in written or self._seen.get(key[0], _UNKNOWN) is None:
+                    found[key] = checksum(host_array(tensor))
+        return found
 
     def _give_up(self, error: Exception, lines: Lines) -> None:
         """Free what was recorded, and record nothing more: the training needs the memory."""

@@ -76,33 +76,65 @@ def _as_main(module: types.ModuleType, file: str, arguments: Sequence[str]) -> I
         sys.modules["__main__"], sys.argv, sys.path[:] = main, argv, path
 
 
-# -- failures -------------------------------------------------------------------------------
+# -- the end of a script ---------------------------------------------------------------------
 
 
-def script_failure(target: str, error: Exception) -> NncdbgError:
+def run_to_end(target: str, run: Callable[[], None], place: Callable[[], str] = str) -> NncdbgError | None:
+    """Run the script `target` by `run`, and return its failure; None if it succeeded.
+
+    The traceback of the script is printed.  `place` returns where the script is, for the message.  A process
+    that the script forked ends here as it does under Python.
+
+    Raises NncdbgError and KeyboardInterrupt if `run` does.
+    """
+    process = os.getpid()
+    failure = None
+    try:
+        run()
+    except SystemExit as leaving:
+        if os.getpid() != process:
+            raise
+        failure = _exit_failure(target, leaving, place())
+    except (NncdbgError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001  whatever the script raises
+        failure = _script_failure(target, error, place())
+    if os.getpid() != process:
+        raise SystemExit(1 if failure is not None else 0)
+    return failure
+
+
+def _script_failure(target: str, error: Exception, place: str) -> NncdbgError:
     """Print the traceback of a script's error, and return the error of the command."""
     if isinstance(error, SyntaxError) and error.filename == os.path.abspath(target):
-        return syntax_failure(target, error)
-    print_traceback(error)
+        return _syntax_failure(target, error)
+    _print_traceback(error)
     # PyTorch's anomaly mode ends the backward pass before the gradients can be checked.
     anomaly = isinstance(error, RuntimeError) and "returned nan values in its" in str(error)
+    first_line = str(error).partition("\n")[0]
     return RunError(
-        f"{target} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+        f"{_sentence(target, 'failed', place)}: {type(error).__name__}: {first_line}",
         hint="run without torch.autograd.detect_anomaly: nncdbg finds the operator itself"
         if anomaly
         else None,
     )
 
 
-def exit_failure(target: str, leaving: SystemExit) -> NncdbgError | None:
+def _exit_failure(target: str, leaving: SystemExit, place: str) -> NncdbgError | None:
     """Return the error of a script that exited; None for one that succeeded."""
     if leaving.code is None or leaving.code == 0:
         return None
-    code = f"with code {leaving.code}" if isinstance(leaving.code, int) else f": {leaving.code}"
-    return RunError(f"{target} exited {code}")
+    if isinstance(leaving.code, int):
+        return RunError(_sentence(target, f"exited with code {leaving.code}", place))
+    return RunError(f"{_sentence(target, 'exited', place)}: {leaving.code}")
 
 
-def syntax_failure(script: str, error: SyntaxError) -> LoadError:
+def _sentence(*parts: str) -> str:
+    """Return the parts that are not empty, with spaces between them."""
+    return " ".join(filter(None, parts))
+
+
+def _syntax_failure(script: str, error: SyntaxError) -> LoadError:
     excerpt = None
     if error.text is not None and error.lineno is not None:
         text, column = error.text.rstrip("\n"), error.offset or 1
@@ -110,10 +142,10 @@ def syntax_failure(script: str, error: SyntaxError) -> LoadError:
     return LoadError(f"{script} cannot be compiled: {error.msg}", excerpt=excerpt)
 
 
-def print_traceback(error: BaseException) -> None:
+def _print_traceback(error: BaseException) -> None:
     """Print the traceback of the script's error, from the script's first line on."""
     found: TracebackType | None = error.__traceback__
-    while found is not None and found.tb_frame.f_code.co_filename != run_script.__code__.co_filename:
+    while found is not None and found.tb_frame.f_code not in (run_script.__code__, run_module.__code__):
         found = found.tb_next
     own = found.tb_next if found is not None else None
     traceback.print_exception(type(error), error, own or error.__traceback__)

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,9 +20,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.torch.recorded_step import RecordedStep, record
-from nncdbg.torch.script import print_traceback, run_script, syntax_failure
+from nncdbg.torch.script import run_script, run_to_end
 from nncdbg.torch.skipped_steps import on_skipped_step
 
 T = TypeVar("T")
@@ -52,28 +52,14 @@ def record_script(script: str, arguments: Sequence[str] = (), number: int = 1) -
     ends before the step, and KeyboardInterrupt.
     """
     recorder = _ScriptRecorder(number)
-    failure: NncdbgError | None = None
-    try:
+
+    def run() -> None:
         with recorder:
             run_script(script, arguments)
-    except _StepRecorded:
-        pass
-    except (KeyboardInterrupt, NncdbgError):
-        raise
-    except SystemExit as exit_:
-        if os.getpid() != recorder.process:
-            raise
-        failure = _exit_failure(script, exit_, recorder)
-    except Exception as error:  # noqa: BLE001  whatever the script raises
-        if isinstance(error, SyntaxError) and error.filename == os.path.abspath(script):
-            raise syntax_failure(script, error) from None
-        print_traceback(error)
-        failure = RunError(
-            f"{script} failed {recorder.place}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        )
-    if os.getpid() != recorder.process:
-        # A process that the script forked: it ends as under Python.
-        raise SystemExit(1 if failure is not None else 0)
+
+    failure: NncdbgError | None = None
+    with suppress(_StepRecorded):
+        failure = run_to_end(script, run, lambda: recorder.place)
     title = f"recorded step {number} of {os.path.basename(script)}"
     step = recorder.step
     if failure is None and not recorder.complete:
@@ -236,14 +222,6 @@ def _missing(script: str, recorder: _ScriptRecorder) -> NncdbgError:
         f"{script} ended after {_steps(recorder.ended)}: there is no step {recorder.number}",
         hint=f"use --step 1{last}",
     )
-
-
-def _exit_failure(script: str, exit_: SystemExit, recorder: _ScriptRecorder) -> NncdbgError | None:
-    if exit_.code is None or exit_.code == 0:
-        return None
-    if isinstance(exit_.code, int):
-        return RunError(f"{script} exited with code {exit_.code} {recorder.place}")
-    return RunError(f"{script} exited {recorder.place}: {exit_.code}")
 
 
 def _steps(number: int) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
@@ -64,6 +66,8 @@ class StepCalls:
         """The outermost modules that run now, each with its call if the tape keeps it."""
         self._thread = 0
         self._call_module: Any = None
+        self._hooks: list[RemovableHandle] = []
+        """Those on the outermost modules."""
         self._entered = ExitStack()
 
     def __enter__(self) -> StepCalls:
@@ -75,6 +79,8 @@ class StepCalls:
         self._call_module = torch.nn.Module.__call__
         torch.nn.Module.__call__ = _learning(self, self._call_module)
         self._entered.callback(self.stop_learning)
+        self._entered.callback(self._remove_hooks)
+        self._entered.callback(_leave_out_hooks(self._without_hooks))
         self.tape.begin()
         self._entered.callback(self.tape.end)
         return self
@@ -105,8 +111,29 @@ class StepCalls:
         self.modules.add(module)
         pre = module.register_forward_pre_hook(self._enter_module, with_kwargs=True, prepend=True)
         post = module.register_forward_hook(self._leave_module, with_kwargs=True, always_call=True)
-        self._entered.callback(pre.remove)
-        self._entered.callback(post.remove)
+        self._hooks += pre, post
+
+    def _remove_hooks(self) -> None:
+        for each in self._hooks:
+            each.remove()
+        self._hooks.clear()
+
+    def _without_hooks(self, state: Any) -> Any:
+        """Return the attributes of a module without its hooks of this watch."""
+        if not isinstance(state, dict):
+            return state
+        own = {
+            id(hooks): each.id
+            for each in self._hooks
+            for reference in (each.hooks_dict_ref, *each.extra_dict_ref)
+            if (hooks := reference()) is not None
+        }
+        return {
+            name: OrderedDict((key, hook) for key, hook in value.items() if key != own[id(value)])
+            if id(value) in own
+            else value
+            for name, value in state.items()
+        }
 
     def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if not self.here:
@@ -169,6 +196,26 @@ def _learning(calls: StepCalls, original: Callable[..., Any]) -> Callable[..., A
         return original(module, *args, **kwargs)
 
     return __call__
+
+
+def _leave_out_hooks(without_hooks: Callable[[Any], Any]) -> Callable[[], None]:
+    """Let `without_hooks` change the attributes of a module that is copied or pickled.
+
+    Return a function that ends this.
+    """
+    original = torch.nn.Module.__reduce_ex__
+
+    def __reduce_ex__(module: torch.nn.Module, protocol: Any) -> Any:
+        reduced = original(module, protocol)
+        if not isinstance(reduced, tuple) or len(reduced) < 3:
+            return reduced
+        return *reduced[:2], without_hooks(reduced[2]), *reduced[3:]
+
+    def restore() -> None:
+        del torch.nn.Module.__reduce_ex__
+
+    torch.nn.Module.__reduce_ex__ = __reduce_ex__
+    return restore
 
 
 def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:

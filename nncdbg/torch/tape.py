@@ -7,6 +7,7 @@ mode that sees operators is off inside of modules, backward passes and optimizer
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class Tape(DispatchMode):
         self.overflowed = False
         self._updates: list[tuple[Any, int]] = []
         """Each update of an optimizer, and the number of calls before it."""
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The optimizers that ended an update."""
         self._paused = 0
         self._entered = False
         self._ended = False
@@ -91,14 +94,19 @@ class Tape(DispatchMode):
     def updated(self, optimizer: Any, watched: Sequence[Any]) -> None:
         """Forget the calls before the last update of an optimizer; all, if each one has made an update.
 
-        An optimizer may use what was computed before the update of another one.
+        An optimizer may use what was computed before the update of another one.  A training without named
+        optimizers learns the last one of the first round by its first update, which ends that round.
         """
         before = [count for each, count in self._updates if each is optimizer]
         dropped = before[-1] if before else 0
         del self.calls[:dropped]
         self._updates = [(each, count - dropped) for each, count in self._updates if count > dropped]
         self._updates.append((optimizer, len(self.calls)))
-        if {id(each) for each, _ in self._updates} >= {id(each) for each in watched}:
+        updated, known = {id(each) for each, _ in self._updates}, {id(each) for each in self._known}
+        first = id(optimizer) not in known
+        self._known.add(optimizer)
+        needed = {id(each) for each in watched}
+        if updated >= needed or (first and known | {id(optimizer)} >= needed):
             self.clear()
 
     def pause(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import OpOverload, is_wrapped, key_of, without_dispatch
-from nncdbg.engine.ops.aten.signatures import signature_of
+from nncdbg.engine.ops.aten.internals import OpOverload, is_wrapped, key_of, storage_address, without_dispatch
+from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
 from nncdbg.torch.source_lines import call_again
 from nncdbg.torch.storages import Key
 from nncdbg.torch.tape import StepCall, tensors_in
@@ -17,7 +17,7 @@ from nncdbg.torch.tape import StepCall, tensors_in
 
 def rerun_calls(calls: Sequence[StepCall], notes: list[str]) -> None:
     """Run calls again, and append to `notes` what could not be followed.  Raises what the calls raise."""
-    rerun = _Rerun(notes)
+    rerun = _Rerun(notes, _storages_with_gradient(calls))
     generators = {call.generator[0] for call in calls if call.generator is not None}
     states = [(each, each.get_state()) for each in generators]
     try:
@@ -31,8 +31,10 @@ def rerun_calls(calls: Sequence[StepCall], notes: list[str]) -> None:
 class _Rerun:
     """The tensors of a second run."""
 
-    def __init__(self, notes: list[str]) -> None:
+    def __init__(self, notes: list[str], copied: Container[int]) -> None:
         self._notes = notes
+        self._copied = copied
+        """Storages of which this run uses a copy, if it has not made them itself."""
         self._noting = False
         """Whether the result of the call needs a gradient."""
         self._known: dict[int, Any] = {}
@@ -69,18 +71,28 @@ class _Rerun:
     def _copy_written(self, call: StepCall) -> bool:
         """Let an operator write to a copy of a tensor that this run did not make.
 
-        Return False for a write to a parameter: it has the new content already.
+        Return False for an operator that only writes to memory from before the step, such as a part of a
+        parameter: it has the new content already.
         """
-        for index, argument in enumerate(signature_of(call.function).arguments):
-            if argument.written:
-                given = call.args[index] if index < len(call.args) else call.kwargs.get(argument.name)
-                for tensor in tensors_in(given):
-                    if isinstance(tensor, torch.nn.Parameter):
-                        return False
-                    if self._found(tensor) is None:
-                        with without_dispatch():
-                            self._bind(tensor, tensor.detach().clone())
+        signature = signature_of(call.function)
+        written = written_tensors(signature, call.args, call.kwargs)
+        if any(isinstance(each, torch.nn.Parameter) for each in written):
+            return False
+        only_writes = signature.in_place or not signature.results
+        if only_writes and not _writes_gradient(call, written) and all(map(self._is_from_before, written)):
+            return False
+        for tensor in written:
+            if self._found(tensor) is None:
+                with without_dispatch():
+                    self._bind(tensor, tensor.detach().clone())
         return True
+
+    def _is_from_before(self, tensor: Any) -> bool:
+        """Return whether a tensor that the first run wrote to has memory from before the step."""
+        if not _has_memory(tensor):
+            return False
+        found = self._found(tensor)
+        return found is None or storage_address(found) == storage_address(tensor)
 
     def _found(self, tensor: Any) -> Any:
         known = self._known.get(id(tensor))
@@ -93,10 +105,16 @@ class _Rerun:
         """Return the tensor of this run for one of the first run; one from outside stays."""
         found = self._found(tensor)
         if found is not None:
-            if tensor.is_leaf and tensor.requires_grad and found.is_leaf:
+            if tensor.requires_grad and _history(tensor) is None and _history(found) is None:
                 found.requires_grad_()
             return found
-        if tensor.grad_fn is not None:
+        memory = _memory(tensor)
+        if memory is not None and memory[0][0] in self._copied:
+            with without_dispatch():
+                copy = tensor.detach().clone()
+            self._bind(tensor, copy)
+            return copy
+        if _history(tensor) is not None:
             note = f"a tensor of shape {tuple(tensor.shape)} is from before the step: its gradient ends there"
             if self._noting and note not in self._notes:
                 self._notes.append(note)
@@ -115,7 +133,38 @@ class _Rerun:
         return value
 
 
+def _storages_with_gradient(calls: Sequence[StepCall]) -> set[int]:
+    """Return the storages that operators write values with a gradient to."""
+    found: set[int] = set()
+    for call in calls:
+        if isinstance(call.function, OpOverload):
+            written = written_tensors(signature_of(call.function), call.args, call.kwargs)
+            if _writes_gradient(call, written):
+                found |= {storage_address(tensor) for tensor in written if _has_memory(tensor)}
+    return found
+
+
+def _writes_gradient(call: StepCall, written: Sequence[Any]) -> bool:
+    """Return whether a write connects a tensor to the graph of autograd."""
+    return call.gradients_enabled and any(each.requires_grad for each in written)
+
+
+def _history(tensor: Any) -> Any:
+    """Return the node of autograd that made a tensor.
+
+    torch raises for a view from `no_grad` mode whose base was written to since: it has no node.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
 def _memory(tensor: Any) -> tuple[Key, bool] | None:
-    if tensor.layout != torch.strided or is_wrapped(tensor) or isinstance(tensor, torch.nn.Parameter):
+    if isinstance(tensor, torch.nn.Parameter) or not _has_memory(tensor):
         return None
     return key_of(tensor), tensor.requires_grad
+
+
+def _has_memory(tensor: Any) -> bool:
+    return tensor.layout == torch.strided and not is_wrapped(tensor)

@@ -26,11 +26,13 @@ class GuardTrip:
     where: str
     step: int
     optimizer: torch.optim.Optimizer | None
-    """The optimizer of the update; None if a gradient scaler leaves out the updates."""
+    """The optimizer of the update; None for a finding without an update."""
     bad: dict[str, str]
     """Name of a gradient, a parameter, a moment or the loss to ``"2 NaN of 12"``."""
     lines: Lines
     """The user's lines of the update, innermost first."""
+    before: dict[str, str] = field(default_factory=dict)
+    """Parameters that were NaN or Inf before the step, with their counts."""
     follows: bool = False
     """Whether it comes from parameters that an earlier finding has spoiled."""
     recorded: RecordedStep | None = None

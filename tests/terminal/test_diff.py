@@ -149,7 +149,7 @@ def test_json_has_the_same_keys_for_every_result(model: Callable[..., str], caps
         "a", "b", "matched_by", "diverges", "marginal", "beyond", "times_tolerance", "where", "elements",
         "ulps", "comparison", "detail",
     ]  # fmt: skip
-    assert list(first["a"]) == ["value", "op", "type", "line", "graph", "iteration", "node", "tick"]
+    assert list(first["a"]) == ["value", "op", "type", "line", "graph", "iteration", "node", "tick", "source"]
     assert (first["a"]["value"], first["a"]["line"], first["b"]["line"]) == ("b", 6, 6)
     assert len(first["where"]) == 2
     assert list(first["comparison"])[:5] == ["max_abs", "max_rel", "mean_abs", "cosine", "max_ulp"]

@@ -99,6 +99,35 @@ def test_optimizer_is_blamed_for_a_parameter_that_it_makes_infinite():
     assert [*report.bad_steps[0].bad] == ["weight"]
 
 
+def test_infinite_parameter_is_named_although_the_nan_originates_later():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model[0].weight[0, 1] = float("inf")
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        for second in (1.0, 0.0):
+            model(torch.tensor([[1.0, second]])).square().sum().backward()
+            optimizer.step()
+    assert [bad.where for bad in report.bad_steps] == ["loss"]
+    assert report.origin.cause == "zero times infinity"
+    assert "0.weight had 1 Inf of 4 before the step" in report.bad_steps[0].notes
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_parameter_that_is_nan_before_the_step_is_no_bad_input(clipped):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model.weight[0, 1] = float("nan")
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        model(torch.randn(4, 2)).sum().backward()
+        if clipped:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    assert report.origin.cause == "bad parameter"
+    assert report.bad_steps[0].notes == []
+
+
 def test_without_arguments_all_that_trains_is_watched(training):
     model, optimizer = training
     loss_of = RootOfError()
@@ -194,8 +223,72 @@ def test_step_number_counts_the_steps_that_a_scaler_skips():
     assert [step.step for step in report.bad_steps] == [3]
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_loss_of_nan_is_found_in_the_skipped_step_itself(fused):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        scaled(model, optimizer, scaler, [torch.ones(1, 2), torch.full((1, 2), float("nan"))])
+        assert [(each.step, each.origin.cause) for each in report.bad_steps] == [(2, "bad input")]
+
+
+def test_gradients_that_a_scaler_skips_again_and_again_are_a_finding():
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        for _ in range(25):
+            optimizer.zero_grad()
+            output = model(torch.ones(4, 3))
+            scaler.scale(RootOfError()(output, output.detach())).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    assert (report.steps, report.skipped_by_scaler, report.repeated) == (0, 25, 5)
+    assert [(each.step, each.origin.site.node) for each in report.bad_steps] == [(20, "SqrtBackward0")]
+
+
+def test_overflow_that_a_scaler_of_two_optimizers_handles_is_no_alarm():
+    models = {"first": nn.Linear(3, 2), "second": nn.Linear(2, 1)}
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models.values()]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with nncdbg.torch.watch(models, optimizers, on_nan="raise") as report:
+        for step in range(4):
+            output = models["second"](models["first"](torch.randn(4, 3)))
+            loss = output.square().mean() * (1e38 if step == 1 else 1)
+            scaler.scale(loss).backward()
+            for each in optimizers:
+                scaler.step(each)
+                each.zero_grad()
+            scaler.update()
+    assert (report.ok, report.steps, report.skipped_by_scaler) == (True, 6, 2)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_nan_of_the_second_optimizer_leads_through_both_models(named):
+    models = {"generator": nn.Linear(2, 3), "critic": nn.Linear(3, 1)}
+    optimizers = {name: torch.optim.Adam(each.parameters()) for name, each in models.items()}
+    options = (models, [*optimizers.values()]) if named else ()
+    with nncdbg.torch.watch(*options, on_nan="report") as report:
+        for step in range(3):
+            output = models["generator"](torch.randn(4, 2))
+            models["critic"](output.detach()).square().mean().backward()
+            optimizers["critic"].step()
+            optimizers["generator"].zero_grad()
+            score = models["critic"](output)
+            loss = RootOfError()(score, score.detach()) if step == 1 else score.mean()
+            loss.backward()
+            optimizers["generator"].step()
+            optimizers["critic"].zero_grad()
+    bad = report.bad_steps[0]
+    assert (bad.step, bad.notes, bad.origin.site.node) == (4, [], "SqrtBackward0")
+    assert all("weight.grad" in name or "bias.grad" in name for name in bad.bad)
+
+
 @pytest.mark.filterwarnings("error")
-def test_nan_that_is_found_in_the_next_forward_leaves_no_warning():
+def test_nan_that_is_found_in_a_skipped_step_leaves_no_warning():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)

@@ -97,7 +97,9 @@ def _operator(call: Call) -> tuple[Execute, Sequence[Any]]:
     if found is None:
         raise GraphError(
             f"{node.op} is not an operator of torch {torch.__version__}",
-            hint="write LIBRARY.OP.OVERLOAD, such as aten.add.Tensor; `nncdbg ops aten` lists all",
+            hint="write LIBRARY.OP.OVERLOAD, such as aten.add.Tensor; `nncdbg ops aten` lists all"
+            if node.op.count(".") < 3
+            else "pass the Python file that registers it: --op-library FILE.py",
         )
     draws = call.attributes.get(RANDOM) is not None
     given = len(node.inputs) - draws

@@ -25,7 +25,10 @@ WAYS = ("place", "structure", "value", "name", "position")
 
 @dataclass(frozen=True, slots=True)
 class ValueSite:
-    """The place of a write, after `tick` statements had run.  An input has no line and tick 0."""
+    """The place of a write, after `tick` statements had run.  An input has no line and tick 0.
+
+    `source` is the line of the user's script, as ``train.py:9``, if the statement has one.
+    """
 
     value: str
     op: str
@@ -36,6 +39,7 @@ class ValueSite:
     node: str
     tick: int
     key: Key | None = field(repr=False, default=None)
+    source: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -47,6 +51,7 @@ class ValueSite:
             "iteration": list(self.iteration),
             "node": self.node,
             "tick": self.tick,
+            "source": self.source,
         }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -70,6 +70,8 @@ class OutputDifference:
 @dataclass(frozen=True, slots=True)
 class Verification:
     """The `ways` that were run, and the `digests` by name of the outputs without observers."""
+
+    title: ClassVar[str] = "observers"
 
     ways: tuple[Way, ...]
     digests: dict[str, str]

@@ -115,4 +115,5 @@ def site_of(debugger: Debugger, written: Written, index: int, key: Key | None = 
         location.name if location is not None and location.name else "",
         written.tick,
         key or written.key,
+        location.place if location is not None else "",
     )

@@ -41,7 +41,8 @@ C = TypeVar("C")
 class FolderDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `nncdbg.json`.
 
-    `settings` has the fields `SETTINGS`, and a repro bundle's gates; `model` is the source of the program.
+    `settings` has the fields `SETTINGS`, a repro bundle's gates, and the checksums of a recorded step.
+    `model` is the source of the program.
     `finding` is as a watch reports it, and `statements` the number of statements that run before its own.
     `title` and `notes` are for users; `versions` are by package.
     """

@@ -7,6 +7,8 @@ import nncdbg
 def swirl(xp, x, *, angle=0.5):
     \"\"\"x turned by `angle`.\"\"\"
     return xp.sin(x + angle)
+
+A file may also register operators of PyTorch, with `torch.library`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import LoadError
+from nncdbg.engine.ops.aten import names
 from nncdbg.engine.ops.declaration import Op, declared_together
 from nncdbg.engine.ops.schema import split
 
@@ -37,9 +40,13 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
         if not os.path.isfile(file):  # False for a name that is too long, too
             raise LoadError(f"the op library {path} does not exist", hint="use the path of a Python file")
         with declared_together() as found:
+            before = _torch_operators(file)
             _execute(file)
-            _check(file, found)
-        _LOADED[file] = tuple(sorted({entry.name for entry in found}))
+            registered = _torch_operators(file) - before
+            if not registered:
+                _check_any(file, found)
+            _check_domains(file, found)
+        _LOADED[file] = tuple(sorted({*registered, *(entry.name for entry in found)}))
     return _LOADED[file]
 
 
@@ -70,11 +77,24 @@ def _line_in(file: Path, error: Exception) -> str:
     return place
 
 
-def _check(file: Path, found: list[Op]) -> None:
+def _torch_operators(file: Path) -> set[str]:
+    """Return the operators of PyTorch, for a file that names torch: it may register some."""
+    if not names.installed() or b"torch" not in file.read_bytes():
+        return set()
+    from nncdbg.engine.ops.aten.registry import registered_names
+
+    return registered_names()
+
+
+def _check_any(file: Path, found: list[Op]) -> None:
     if not found:
         raise LoadError(
-            f"the op library {file} declares no op", hint='decorate a kernel with @nncdbg.op("domain.Name")'
+            f"the op library {file} declares no op",
+            hint='decorate a kernel with @nncdbg.op("domain.Name"), or register a torch.library.custom_op',
         )
+
+
+def _check_domains(file: Path, found: list[Op]) -> None:
     for entry in found:
         domain, local = split(entry.name)
         if domain in ("", "ai.onnx", "nncdbg") or not local:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -108,7 +107,7 @@ def _split_at_module(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _watch(options: Namespace) -> int:
-    run = _runner(options)
+    script = _runner(options)
     target = options.module or options.script
     if options.bundle:
         from nncdbg.opening.folder_writing import check_folder
@@ -117,36 +116,27 @@ def _watch(options: Namespace) -> int:
     from nncdbg.nan_watch.training.records import NaNFound, TrainingReport
     from nncdbg.nan_watch.training.watching import watch
     from nncdbg.presentation.screen import Screen
-    from nncdbg.torch.script import exit_failure, script_failure
+    from nncdbg.torch.script import run_to_end
 
-    screen, process = Screen(), os.getpid()
+    screen, report = Screen(), TrainingReport()
     on_nan = options.on_nan or ("stop" if sys.stdin.isatty() and sys.stderr.isatty() else "raise")
-    report = TrainingReport()
-    failure: NncdbgError | None = None
-    try:
+    keep = partial(_keep, options, screen)
+
+    def run() -> None:
+        nonlocal report
         # With --json, standard output carries the report alone.
         output = redirect_stdout(sys.stderr) if options.json else nullcontext()
-        keep = partial(_keep, options, screen)
-        with (
-            output,
-            watch(tier=options.tier, on_nan=on_nan, keep_update=options.keep_update, found=keep) as report,
-        ):
-            run()
+        watched = watch(tier=options.tier, on_nan=on_nan, keep_update=options.keep_update, found=keep)
+        with output, watched as report:
+            script()
+
+    failure: NncdbgError | None = None
+    try:
+        failure = run_to_end(target, run)
     except NaNFound as found:
         if not options.json:
             for line in found.bad_step.lines():
                 screen.put_wrapped(line)
-    except SystemExit as leaving:
-        if os.getpid() != process:
-            raise
-        failure = exit_failure(target, leaving)
-    except (NncdbgError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # noqa: BLE001  whatever the script raises
-        failure = script_failure(target, error)
-    if os.getpid() != process:
-        # A process that the script forked: it ends as under Python.
-        raise SystemExit(1 if failure is not None else 0)
     return _ended(options, screen, target, report, failure)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import ArgumentParser, add_commands, script_arguments
 
 if TYPE_CHECKING:
@@ -26,33 +25,25 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     if not options.script and not options.module:
         raise UsageError("there is no script", hint="nncdbg debug train.py")
-    from nncdbg.torch.script import exit_failure, script_failure, script_runner
+    from nncdbg.torch.script import run_to_end, script_runner
 
-    run = script_runner(options.script, options.module, options.arguments)
+    script = script_runner(options.script, options.module, options.arguments)
     from nncdbg.terminal.live_prompt import ScriptLeft
 
-    target, process = options.module or options.script, os.getpid()
-    failure: NncdbgError | None = None
-    try:
+    target = options.module or options.script
+
+    def run() -> None:
         with ExitStack() as entered:
             if options.listen:
                 _enter_listening(entered, options)
             else:
                 _enter_prompt(entered, options, target)
-            run()
+            script()
+
+    try:
+        failure = run_to_end(target, run)
     except ScriptLeft:
         return 0
-    except SystemExit as leaving:
-        if os.getpid() != process:
-            raise
-        failure = exit_failure(target, leaving)
-    except (NncdbgError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # noqa: BLE001  whatever the script raises
-        failure = script_failure(target, error)
-    if os.getpid() != process:
-        # A process that the script forked: it ends as under Python.
-        raise SystemExit(1 if failure is not None else 0)
     if failure is not None:
         raise failure
     return 0

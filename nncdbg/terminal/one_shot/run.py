@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +15,32 @@ from nncdbg.engine.errors import NncdbgError, UsageError, failure_code
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
+    add_determinism,
     add_machine,
     add_model,
     add_verification,
     configuration_of,
     error_document,
 )
-from nncdbg.presentation.run_progress import note_messages, print_notes, under_way, verify_observers
+from nncdbg.presentation.run_progress import (
+    note_messages,
+    print_notes,
+    under_way,
+    verify_determinism,
+    verify_observers,
+)
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.divergence.determinism import DeterminismVerification
+    from nncdbg.engine.divergence.observers import Verification
     from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if the graph ran to its end, 4 if it failed, 3 if an op has no kernel.
 
-    Returns 1 if --verify-observers found a difference.
+    Returns 1 if --verify-observers or --verify-determinism found a difference.
     """
     from nncdbg.presentation.screen import Screen
 
@@ -50,8 +59,15 @@ def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.opening.run import failure_of
     from nncdbg.presentation.stops import fallbacks
 
-    opened = open_program(configuration_of(options))
-    verified = verify_observers(opened, screen) if options.verify_observers else None
+    configuration = configuration_of(options)
+    opened = open_program(configuration)
+    # The results of a recorded step are those of its own inputs.
+    recorded = not configuration.inputs
+    verified: list[Verification | DeterminismVerification] = []
+    if options.verify_observers:
+        verified.append(verify_observers(opened, screen))
+    if options.verify_determinism:
+        verified.append(verify_determinism(opened, screen, recorded=recorded))
     debugger = opened.debugger(statistics=False)
     print_notes(debugger, screen)
     note_messages(debugger, screen)
@@ -69,15 +85,15 @@ def _run(options: Namespace, screen: Screen) -> int:
         screen.note(words)
     if options.json:
         document = _document(debugger, seconds, error, files)
-        if verified is not None:
-            document["observers"] = verified.as_dict()
-        print(json.dumps(document))
+        print(json.dumps(document | {each.title: each.as_dict() for each in verified}))
     elif error is None:
         _print_outputs(screen, debugger, files)
-    if verified is not None:
-        screen.note(str(verified))
+    for each in verified:
+        screen.note(str(each))
     if error is None:
-        return 0 if verified is None or verified.ok else 1
+        if recorded and not options.verify_determinism:
+            _note_changed(screen, debugger, opened.program.saved.checksums)
+        return 0 if all(each.ok for each in verified) else 1
     screen.complain(error)
     return failure_code(error)
 
@@ -90,6 +106,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_machine(parser)
     add_check(parser)
     add_verification(parser)
+    add_determinism(parser)
     parser.add_argument("--save-outputs", metavar="DIR", help="write each output to a .npy file in DIR")
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
@@ -109,6 +126,15 @@ def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) ->
     found = abnormal(debugger, screen, [*(debugger.outputs or ())])
     if found is not None and found[1] != [ZEROS]:
         screen.note(f"{spelled(found[0])} has {' and '.join(found[1])}: `nncdbg watch` finds the origin")
+
+
+def _note_changed(screen: Screen, debugger: Debugger, checksums: Mapping[str, str]) -> None:
+    """Report outputs of a recorded step that differ from those of the training."""
+    from nncdbg.engine.divergence.determinism import recorded_outputs
+
+    found = recorded_outputs(debugger, checksums)
+    if found.changed:
+        screen.note(f"{found}: `--verify-determinism` compares two runs")
 
 
 def _document(

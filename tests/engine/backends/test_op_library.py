@@ -100,10 +100,30 @@ def test_a_user_kernel_on_another_backend_needs_fallback(tmp_path: Path) -> None
     assert debugger.loaded.fallbacks == [(3, "swirl.d.Swirl")]
 
 
+def test_a_library_may_register_operators_of_torch(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch")
+    text = (
+        "import torch\n"
+        "@torch.library.custom_op('swirl_g::twice', mutates_args=())\n"
+        "def twice(x: torch.Tensor) -> torch.Tensor:\n"
+        "    return x * 2\n"
+    )
+    assert nncdbg.load_op_library(library(tmp_path, text)) == ("torch.swirl_g.twice.default",)
+    program = nncdbg.parse(
+        "#nncdbg 1\ngraph @main(%x: f32[2]) -> (%y) {\n"
+        "  %y = torch.swirl_g.twice.default(%x)\n  return %y\n}\n"
+    )
+    debugger = nncdbg.Debugger(program, {"x": np.ones(2, np.float32)}, backend="torch")
+    debugger.run()
+    assert debugger.outputs is not None
+    assert debugger.outputs["y"].tolist() == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("x = 1\n", "declares no op"),
+        ("x = 'torch'\n", "declares no op"),
         ("import nncdbg\n\n1 / 0\n", r"ZeroDivisionError: division by zero \(line 3\)"),
         ("def broken(:\n", "SyntaxError"),
         ("import nncdbg\nnncdbg.op('Mine')(lambda xp, x: x)\n", "which has no custom domain"),

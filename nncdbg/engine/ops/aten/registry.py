@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import all_operator_names, schema_of
+from nncdbg.engine.ops.aten.names import DOMAINS
 
 
 @cache
@@ -18,6 +19,15 @@ def operator_names(domain: str) -> tuple[str, ...]:
     names = (name.partition(prefix) for name in all_operator_names())
     found = {rest for before, mark, rest in names if mark and not before}
     return tuple(sorted(f"{domain}.{_with_overload(each)}" for each in found))
+
+
+def registered_names() -> set[str]:
+    """Return the names of all operators that are registered now, in program text."""
+    split = (name.partition("::") for name in all_operator_names())
+    return {
+        ".".join((*(() if library in DOMAINS else ("torch",)), library, _with_overload(rest)))
+        for library, _, rest in split
+    }
 
 
 def _with_overload(name: str) -> str:
