@@ -206,6 +206,21 @@ def is_compiled_call(code: Any) -> bool:
     return bool(name == "compile_wrapper" and file.endswith("/_dynamo/eval_frame.py"))
 
 
+_COMPILED = "_orig_mod"
+"""The attribute of a compiled module that is the module itself."""
+
+
+def uncompiled(module: Any) -> Any:
+    """Return the module that `torch.compile` wraps; another module is returned unchanged."""
+    inside = getattr(module, _COMPILED, None)
+    return inside if isinstance(inside, torch.nn.Module) else module
+
+
+def uncompiled_name(path: str) -> str:
+    """Return a path in a module without the wrappers of `torch.compile`."""
+    return ".".join(part for part in path.split(".") if part != _COMPILED)
+
+
 _COMPILER = "torch._dynamo"
 
 
