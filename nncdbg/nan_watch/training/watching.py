@@ -94,6 +94,15 @@ def _check(name: str, given: str, known: tuple[str, ...]) -> None:
 
 def _reported(trip: GuardTrip) -> BadStep:
     """Return the record of a trip, with a report of its second run."""
+    bad = _examined(trip)
+    if bad.origin is None or bad.origin.used is None:
+        bad.notes += [f"{name} had {counts} before the step" for name, counts in trip.before.items()][
+            :_LISTED
+        ]
+    return bad
+
+
+def _examined(trip: GuardTrip) -> BadStep:
     bad = BadStep.of(trip)
     if trip.recorded is None:
         return bad

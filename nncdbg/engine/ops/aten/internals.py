@@ -260,3 +260,25 @@ class _CompilerFinder:
 
             loader.exec_module = exec_module
         return found
+
+
+def gradient_buckets(parallel: torch.nn.parallel.DistributedDataParallel) -> list[list[Any]]:
+    """Return the parameters of each bucket of gradients, in the order in which ranks reduce them.
+
+    The buckets of the first step are known by their sizes in bytes alone, which hold the parameters from the
+    last to the first; empty if these do not fit, as with several dtypes.
+    """
+    logged: Any = parallel._get_ddp_logging_data()
+    parameters = [each for each in parallel._module_parameters if each.requires_grad]
+    rebuilt = logged.get("rebuilt_per_bucket_param_indices")
+    if rebuilt:
+        return [[parameters[int(index)] for index in bucket.split()] for bucket in rebuilt.split(",")]
+    buckets = []
+    for size in map(int, logged["bucket_sizes"].split(",")):
+        bucket: list[Any] = []
+        while parameters and sum(each.nbytes for each in bucket) < size:
+            bucket.append(parameters.pop())
+        if sum(each.nbytes for each in bucket) != size:
+            return []
+        buckets.append(bucket)
+    return buckets
