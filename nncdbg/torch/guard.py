@@ -19,6 +19,7 @@ from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
+from nncdbg.torch.ranks import bucket_notes
 from nncdbg.torch.recorded_step import Models, Optimizers
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.skipped_steps import on_skipped_step
@@ -310,6 +311,8 @@ class Guard:
         }
         if bad:
             trip = GuardTrip(where, self._number, optimizer, bad, lines())
+            bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
+            trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
             trip.follows = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
             if not trip.follows:
                 trained = self._trained.named(self._trained.parameters())

@@ -8,6 +8,7 @@ import torch
 
 from nncdbg.torch.module_watch import BadModule
 from nncdbg.torch.operator_watch import BadOperator
+from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines
 
@@ -44,7 +45,4 @@ class GuardTrip:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            rank, world = distributed.get_rank(), distributed.get_world_size()
-            self.notes.append(f"found on rank {rank} of {world}; gradients are averages over all ranks")
+        self.notes += rank_notes()

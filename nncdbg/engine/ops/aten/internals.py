@@ -210,6 +210,21 @@ def is_compiled_call(code: Any) -> bool:
     return bool(name == "compile_wrapper" and file.endswith("/_dynamo/eval_frame.py"))
 
 
+_COMPILED = "_orig_mod"
+"""The attribute of a compiled module that is the module itself."""
+
+
+def uncompiled(module: Any) -> Any:
+    """Return the module that `torch.compile` wraps; another module is returned unchanged."""
+    inside = getattr(module, _COMPILED, None)
+    return inside if isinstance(inside, torch.nn.Module) else module
+
+
+def uncompiled_name(path: str) -> str:
+    """Return a path in a module without the wrappers of `torch.compile`."""
+    return ".".join(part for part in path.split(".") if part != _COMPILED)
+
+
 _COMPILER = "torch._dynamo"
 
 
@@ -249,3 +264,25 @@ class _CompilerFinder:
 
             loader.exec_module = exec_module
         return found
+
+
+def gradient_buckets(parallel: torch.nn.parallel.DistributedDataParallel) -> list[list[Any]]:
+    """Return the parameters of each bucket of gradients, in the order in which ranks reduce them.
+
+    The buckets of the first step are known by their sizes in bytes alone, which hold the parameters from the
+    last to the first; empty if these do not fit, as with several dtypes.
+    """
+    logged: Any = parallel._get_ddp_logging_data()
+    parameters = [each for each in parallel._module_parameters if each.requires_grad]
+    rebuilt = logged.get("rebuilt_per_bucket_param_indices")
+    if rebuilt:
+        return [[parameters[int(index)] for index in bucket.split()] for bucket in rebuilt.split(",")]
+    buckets = []
+    for size in map(int, logged["bucket_sizes"].split(",")):
+        bucket: list[Any] = []
+        while parameters and sum(each.nbytes for each in bucket) < size:
+            bucket.append(parameters.pop())
+        if sum(each.nbytes for each in bucket) != size:
+            return []
+        buckets.append(bucket)
+    return buckets
