@@ -67,7 +67,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
         metavar="BACKEND",
         help="side B: the PyTorch module or recorded step under torch.compile (default: inductor)",
     )
-    add("--autocast-b", metavar="DTYPE", help="side B: the module or recorded step under autocast to f16 or bf16")
+    add(
+        "--autocast-b",
+        metavar="DTYPE",
+        help="side B: the module or recorded step under autocast to f16 or bf16",
+    )
     add("--rtol", type=float, help="relative tolerance (default: f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9, ...)")
     add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
