@@ -79,7 +79,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class Allocation:
+class InnerAllocation:
     """Memory that C++ code of torch allocated, and may fill without an operator, until its use."""
 
     event: Event
@@ -114,8 +114,8 @@ class Recorder(DispatchMode):
         self._storages: dict[int, int] = {}
         """Storage to a weak reference to it."""
         self._seen: dict[int, Any] = {}
-        """The storages that operators read or made: to an `Input` or an `Allocation`, others to None."""
-        self._used: list[tuple[Any, Allocation]] = []
+        """The storages that operators read or made: to an `Input` or an `InnerAllocation`, others to None."""
+        self._used: list[tuple[Any, InnerAllocation]] = []
         """The tensors of allocations among the operands of the operator that begins."""
         self._modules_now: tuple[str, ...] = ()
         self.forked = False
@@ -375,7 +375,7 @@ class Recorder(DispatchMode):
             if kept is _UNKNOWN:
                 self._hold(key[0], tensor)
                 kept = self._seen[key[0]] = self.inputs[key[0]] = Input(tensor.detach())
-            elif kept.__class__ is Allocation:
+            elif kept.__class__ is InnerAllocation:
                 self._used.append((tensor, kept))
             kept.keys[key] = None
         return key
@@ -399,7 +399,7 @@ class Recorder(DispatchMode):
         """Remember an allocation that may become a list of numbers, such as the lengths of `ctc_loss`."""
         (key,) = event.results
         if key is not None and len(key[2]) == 1 and key[2][0] <= _LONGEST_LIST:
-            self._seen[key[0]] = Allocation(event, key)
+            self._seen[key[0]] = InnerAllocation(event, key)
 
     def _use_allocated(self, found: Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Make the content of an allocation its result, unless an operator writes it first."""
