@@ -32,6 +32,7 @@ WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...], float], ...] = (
 WATCHES: tuple[tuple[str, dict[str, Any], float | None], ...] = (
     ("guard", {}, 1.03),
     ("hooks", {"tier": "hooks"}, 1.10),
+    ("native", {"tier": "native"}, 1.15),
     ("guard, keep_update", {"keep_update": True}, None),
 )
 """Ways to call `nncdbg.torch.watch`, with the bar of each."""

@@ -15,7 +15,7 @@ from nncdbg.torch.guard import Guard
 from nncdbg.torch.recorded_step import Models, Optimizers
 from nncdbg.torch.trips import GuardTrip
 
-TIERS = ("guard", "hooks")
+TIERS = ("guard", "hooks", "native")
 REACTIONS = ("raise", "report", "skip", "stop")
 
 _LISTED = 3
@@ -41,12 +41,14 @@ def watch(
     `on_nan` is the reaction: "raise" raises NaNFound in the update; "report" prints each origin once, and
     the training continues; "skip" also leaves out the update; "stop" opens the prompt at the origin.
     With the tier "hooks", the outputs of modules and their gradients are checked as well, and the report
-    names the first module with NaN or Inf, even if the step cannot run again.
+    names the first module with NaN or Inf, even if the step cannot run again.  The tier "native" checks the
+    results of each operator on the CPU instead, in C++, and the report names the first operator.
     With `keep_update`, parameters and moments are copied before each update.  If the optimizer makes a NaN or
     Inf from finite gradients, the update runs again under the recorder, and "skip" undoes it.
     `found` is called with each step that is reported, before the reaction.
 
-    Raises UsageError for an unknown tier or reaction, and inside of another watch.
+    Raises UsageError for an unknown tier or reaction, inside of another watch, and if the tier "native"
+    cannot compile its observer.
     """
     _check("tier", tier, TIERS)
     _check("on_nan", on_nan, REACTIONS)
@@ -74,7 +76,7 @@ def watch(
             _open_prompt(bad)
         return skips
 
-    guard = Guard(model, optimizer, react, keep_update=keep_update, check_modules=tier == "hooks")
+    guard = Guard(model, optimizer, react, keep_update=keep_update, tier=tier)
     try:
         with guard:
             yield report

@@ -60,6 +60,9 @@ keeping_version: Any = torch.autograd._unsafe_preserve_version_counter
 module_call: Any = torch.nn.Module._call_impl.__code__
 """The code that runs while a module is called; its local variable `self` is the module."""
 
+backward_call: Any = torch.autograd.graph._engine_run_backward.__code__
+"""The code that runs while a backward pass does."""
+
 random_tag: Any = torch.Tag.nondeterministic_seeded
 
 reshaping_tag: Any = torch.Tag.inplace_view
@@ -112,7 +115,7 @@ def out_form(overload: Any) -> Any:
     give the same bits.  Other forms with `out` are made of the functional form.
     """
     name = overload._schema.name.removesuffix("_")
-    if name == overload._schema.name or not _has_kernel(overload):
+    if name == overload._schema.name or not has_kernel(overload, "CPU"):
         return None
     packet = getattr(getattr(torch.ops, overload.namespace), name.partition("::")[2], None)
     wanted = [(each.name, str(each.real_type)) for each in overload._schema.arguments]
@@ -123,14 +126,15 @@ def out_form(overload: Any) -> Any:
             last.name == "out"
             and last.kwarg_only
             and [(each.name, str(each.real_type)) for each in arguments] == wanted
-            and _has_kernel(form)
+            and has_kernel(form, "CPU")
         ):
             return form
     return None
 
 
-def _has_kernel(overload: Any) -> bool:
-    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CPU")
+def has_kernel(overload: Any, key: str) -> bool:
+    """Return whether an operator has a kernel for a dispatch key, such as ``CPU``."""
+    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
     return found
 
 
