@@ -225,6 +225,12 @@ def uncompiled_name(path: str) -> str:
     return ".".join(part for part in path.split(".") if part != _COMPILED)
 
 
+def backend_named(name: str) -> Callable[..., Any]:
+    """Return the function of a backend of `torch.compile`: it compiles a graph for example inputs."""
+    found: Callable[..., Any] = torch._dynamo.lookup_backend(name)
+    return found
+
+
 _COMPILER = "torch._dynamo"
 
 
