@@ -68,7 +68,7 @@ NodesCallback on_nodes = nullptr;
 std::atomic<bool> active{false};
 std::atomic<bool> updating{false};
 
-// Per step: the findings so far.  A value that came with an operand counts in each phase.
+// The findings of this step: values that originated, in each phase, and those that an operand brought.
 std::atomic<bool> originated[PHASES][BOTH];
 std::atomic<bool> entered[BOTH];
 

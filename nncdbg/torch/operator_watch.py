@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -151,10 +151,12 @@ class OperatorWatch:
         self._made: list[_MadeNodes] = []
         # The library keeps pointers to these.
         self._callbacks = (
-            FoundCallback(self._found),
+            FoundCallback(self._delaying_interrupts(self._found)),
             ClassifyCallback(_classified),
-            NodesCallback(self._nodes_made),
+            NodesCallback(self._delaying_interrupts(self._nodes_made)),
         )
+        self._interrupted = False
+        """Whether Ctrl-C came while the observer called Python, which cannot raise through C++."""
         self._entered = ExitStack()
 
     def __enter__(self) -> OperatorWatch:
@@ -179,13 +181,16 @@ class OperatorWatch:
 
     @property
     def updating(self) -> bool:
-        """Whether an optimizer runs."""
+        """Whether an optimizer runs.  Setting it raises a KeyboardInterrupt that was delayed."""
         return self._updating
 
     @updating.setter
     def updating(self, value: bool) -> None:
         self._updating = value
         self._library.nncdbg_set_updating(value)
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
 
     def forget(self) -> None:
         """Forget the bad operators: a step starts here."""
@@ -204,6 +209,15 @@ class OperatorWatch:
             trip.notes.append("no operator with NaN or Inf was found; code of torch.compile is not checked")
 
     # -- called by the observer ------------------------------------------------------------
+
+    def _delaying_interrupts(self, function: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any) -> None:
+            try:
+                function(*args)
+            except KeyboardInterrupt:
+                self._interrupted = True
+
+        return call
 
     def _found(self, pointer: Any) -> None:
         found: BadResult = pointer.contents

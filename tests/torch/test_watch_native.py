@@ -1,5 +1,6 @@
 """The tier `native` names the first operator with NaN or Inf, and changes no bit of the training."""
 
+import copy
 import json
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch import observer  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
+from nncdbg.torch.operator_watch import OperatorWatch  # noqa: E402
 from tests.torch.planted import CLEAN, PLANTED  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 from tests.torch.steps.training import copies, differing_names  # noqa: E402
@@ -220,6 +222,25 @@ def test_operators_of_other_threads_are_not_checked(net):
         done.set()
         thread.join()
     assert operator.node == "SqrtBackward0"
+
+
+def test_interrupt_inside_of_the_observer_is_raised_before_the_update(net):
+    """The tracer interrupts the callback of the observer as Ctrl-C does."""
+
+    def interrupt_once(frame, event, argument):
+        if frame.f_code is not OperatorWatch._nodes_made.__code__:
+            return None if event == "call" and frame.f_code.co_name != "call" else interrupt_once
+        sys.settrace(None)
+        raise KeyboardInterrupt
+
+    before = copy.deepcopy(net.state_dict())
+    sys.settrace(interrupt_once)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(net)
+    finally:
+        sys.settrace(None)
+    assert all(torch.equal(each, before[name]) for name, each in net.state_dict().items())
 
 
 def test_forked_process_is_not_watched(net):
