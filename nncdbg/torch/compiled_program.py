@@ -25,7 +25,7 @@ from nncdbg.engine.graph import Array, Program, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.names import NUMBER, RECORDED
 from nncdbg.engine.ops.aten.signatures import RANDOM, signature
-from nncdbg.torch.compiled import check_backend, naming_compiler
+from nncdbg.torch.compiled import check_backend, naming_compiler, runs_operators
 from nncdbg.torch.recorded_step import BACKEND
 from nncdbg.torch.recording import BACKWARD, FORWARD
 
@@ -33,9 +33,6 @@ _Place: TypeAlias = "tuple[Code, int]"
 """A statement: its code and its position there."""
 
 _Execute: TypeAlias = "Callable[[_Place, Sequence[Any]], Sequence[Any]]"
-
-_UNFUSED = ("eager", "aot_eager")
-"""Beginnings of the names of backends that run one operator after the other."""
 
 _DROPOUT = "aten.native_dropout.default"
 
@@ -151,7 +148,7 @@ class _ProgramRun:
     ) -> dict[str, Any]:
         """Return the results by name that a compiled graph gives: of all graphs, or of all statements."""
         found: dict[str, Any] = {}
-        each_statement = self.backend.startswith(_UNFUSED)
+        each_statement = runs_operators(self.backend)
 
         def execute(place: _Place, given: Sequence[Any]) -> Sequence[Any]:
             known = drawn.get(place)

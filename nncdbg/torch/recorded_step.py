@@ -20,7 +20,13 @@ from nncdbg.engine.divergence.determinism import DeterminismVerification, verify
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.engine.ops.aten.internals import compiling_nothing, is_wrapped, key_of
+from nncdbg.engine.ops.aten.internals import (
+    compiling_nothing,
+    is_wrapped,
+    key_of,
+    uncompiled,
+    uncompiled_name,
+)
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.opening.folder_writing import write_folder
 from nncdbg.representation import RichOutput, representations
@@ -323,7 +329,8 @@ def _innermost(optimizer: Any) -> Any:
 def _submodules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
     for prefix, model in models.items():
         for name, module in model.named_modules():
-            yield ".".join(part for part in (prefix, name) if part), module
+            if uncompiled(module) is module:
+                yield ".".join(part for part in (prefix, uncompiled_name(name)) if part), module
 
 
 def _tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -331,7 +338,8 @@ def _tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch
     for prefix, model in models.items():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if not torch.nn.parameter.is_lazy(tensor):
-                yield (f"{prefix}.{name}" if prefix else name), tensor
+                plain = uncompiled_name(name)
+                yield (f"{prefix}.{plain}" if prefix else plain), tensor
 
 
 def _label(
@@ -362,7 +370,7 @@ def named_tensors(
 def _hooks(
     recorder: Recorder, models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[Any]:
-    for model in models.values():
+    for model in map(uncompiled, models.values()):
         yield model.register_forward_pre_hook(
             _naming_arguments(recorder, model), prepend=True, with_kwargs=True
         )

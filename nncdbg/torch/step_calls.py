@@ -157,7 +157,8 @@ class StepCalls:
             random = tape.starting() or RandomState()
             called = _unwrapped(module)
             if self._keeps_buffers and id(called) not in tape.module_buffers and called.training:
-                tape.module_buffers[id(called)] = self._buffers.of(called)
+                with tape.own_work():
+                    tape.module_buffers[id(called)] = self._buffers.of(called)
             lines = user_lines(sys._getframe(1))
             call = StepCall(called, args, kwargs, lines, True, random=random, autocast=_autocast())
             tape.add(call)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from nncdbg.torch.module_watch import BadModule
+from nncdbg.torch.operator_watch import BadOperator
 from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines
@@ -39,6 +40,8 @@ class GuardTrip:
     """The step, recorded in a second run; None if it could not run again."""
     modules: list[BadModule] = field(default_factory=list)
     """The first modules with NaN or Inf, if modules are checked."""
+    operators: list[BadOperator] = field(default_factory=list)
+    """The first operators with NaN or Inf, if operators are checked."""
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -29,6 +29,14 @@ def wrong_tanh(graph, inputs):
     return graph.forward
 
 
+register_backend(wrong_tanh, name="eager_" + __name__ + "_wrong_tanh")
+
+
+@register_backend(name=__name__ + "_plain")
+def plain(graph, inputs):
+    return graph.forward
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -78,10 +86,29 @@ def test_a_compiled_module_that_agrees(command: Command, folder: str) -> None:
     assert code == 0, err
     document = json.loads(out)
     assert document["status"] == "equal"
+    # Statement by statement: at least two products, a tanh and a mean, and their backward.
+    assert document["matched"]["structure"] + document["matched"]["value"] > 12
+    outputs = {match["a"]["value"] for match in document["outputs"]}
+    assert outputs == {"output", "first.weight.grad", "first.bias.grad", "last.weight.grad", "last.bias.grad"}
+    assert document["sides"]["b"]["compile"] == "aot_eager"
+
+
+def test_a_compiler_that_fuses_is_compared_by_modules_and_gradients(command: Command, folder: str) -> None:
+    code, out, err = command("diff", f"{folder}:net", "--compile-b", f"{folder}_plain", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["status"] == "equal"
     # A loss, four gradients, and the outputs of three modules.
     assert document["matched"]["name"] == 8
     assert document["unmatched"] == {"a": 0, "b": 0}
-    assert document["sides"]["b"]["compile"] == "aot_eager"
+
+
+def test_a_wrong_statement_is_found_if_the_backend_does_not_fuse(command: Command, folder: str) -> None:
+    code, out, err = command("diff", f"{folder}:net", "--compile-b", f"eager_{folder}_wrong_tanh")
+    assert code == 1, err
+    cause = next(line for line in out.splitlines() if line.startswith("cause: "))
+    assert "aten.mul.Tensor" in cause
+    assert cause.endswith("of side B")
 
 
 def test_a_wrong_backend_is_found_at_the_module(command: Command, folder: str) -> None:

@@ -337,7 +337,7 @@ def test_watch_ends_without_a_trace(training):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tier": "native"}, "there is no tier 'native': use guard, hooks, live"),
+        ({"tier": "hook"}, "there is no tier 'hook': use guard, hooks, native, live"),
         ({"on_nan": "rise"}, "there is no on_nan 'rise': use raise, report, skip, stop"),
     ],
 )

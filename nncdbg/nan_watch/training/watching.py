@@ -20,7 +20,7 @@ from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import Models, Optimizers, RecordedStep
 from nncdbg.torch.trips import GuardTrip
 
-TIERS = ("guard", "hooks", "live")
+TIERS = ("guard", "hooks", "native", "live")
 REACTIONS = ("raise", "report", "skip", "stop")
 
 _NO_OPERATOR = (
@@ -52,14 +52,16 @@ def watch(
     `on_nan` is the reaction: "raise" raises NaNFound in the update; "report" prints each origin once, and
     the training continues; "skip" also leaves out the update; "stop" opens the prompt at the origin.
     With the tier "hooks", the outputs of modules and their gradients are checked as well, and the report
-    names the first module with NaN or Inf, even if the step cannot run again.
-    With the tier "live", each operator is checked as it runs, and one that makes a NaN or Inf is reported at
-    once, with its operands.  The other checks remain, for a NaN in the batch or in a parameter.
+    names the first module with NaN or Inf, even if the step cannot run again.  The tier "native" checks the
+    results of each operator on the CPU instead, in C++, and the report names the first operator.
+    With the tier "live", each operator is recorded and checked as it runs, and one that makes a NaN or Inf is
+    reported at once.  The other checks remain, for a NaN in the batch or in a parameter.
     With `keep_update`, parameters and moments are copied before each update.  If the optimizer makes a NaN or
     Inf from finite gradients, the update runs again under the recorder, and "skip" undoes it.
     `found` is called with each step that is reported, before the reaction.
 
-    Raises UsageError for an unknown tier or reaction, and inside of another watch.
+    Raises UsageError for an unknown tier or reaction, inside of another watch, and if the tier "native"
+    cannot compile its observer.
     """
     _check("tier", tier, TIERS)
     _check("on_nan", on_nan, REACTIONS)
@@ -101,14 +103,7 @@ def watch(
             live_steps.add(debugger.live.operator.step)
             add(_reported_live(debugger))
 
-    guard = Guard(
-        model,
-        optimizer,
-        react,
-        keep_update=keep_update,
-        check_modules=tier == "hooks",
-        runs_again=tier != "live",
-    )
+    guard = Guard(model, optimizer, react, keep_update=keep_update, tier=tier)
     live = LiveTraining(react_live, _say, history=True, returns=True, model=model, optimizer=optimizer)
     live.catch(dict.fromkeys(KINDS))
     try:

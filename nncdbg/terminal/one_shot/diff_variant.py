@@ -73,7 +73,7 @@ def _module_sides(options: Namespace) -> VariantSides:
     module, arguments = _module(options)
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.torch.capture import capture
-    from nncdbg.torch.compiled import compiled_values, value_names
+    from nncdbg.torch.compiled import compiled_program, compiled_values, runs_operators, value_names
 
     configuration = configuration_of(options)
     program = capture(module, arguments)
@@ -85,6 +85,8 @@ def _module_sides(options: Namespace) -> VariantSides:
             "--compile-b runs the module with its own arguments: --input cannot be used",
             hint="change the arguments that the function returns",
         )
+    if runs_operators(options.compile_b):
+        return VariantSides(a, compiled_program(module, arguments, backend=options.compile_b), True)
     values = compiled_values(module, arguments, backend=options.compile_b)
     names = value_names(program, values)
     return VariantSides(a, lambda _: ({name: values[name] for name in names}, names), True)
