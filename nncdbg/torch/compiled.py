@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.graph import Array, Program, TensorType, Type, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import backend_named, compiling_nothing
@@ -107,6 +107,8 @@ def naming_compiler(what: str, backend: str) -> Iterator[None]:
     """Raise LoadError with `what` is compiled for an exception of the compiler or of compiled code."""
     try:
         yield
+    except NncdbgError:
+        raise
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         raise LoadError(

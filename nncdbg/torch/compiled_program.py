@@ -23,7 +23,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array, Program, Value
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.engine.ops.aten.names import NUMBER, RECORDED
+from nncdbg.engine.ops.aten.names import NUMBER, RECORDED, allocates_only
 from nncdbg.engine.ops.aten.signatures import RANDOM, signature
 from nncdbg.torch.compiled import check_backend, naming_compiler, runs_operators
 from nncdbg.torch.recorded_step import BACKEND
@@ -51,7 +51,7 @@ def compiled_program_values(debugger: Debugger, backend: str) -> dict[str, Array
     program = debugger.program
     _check(program, debugger.backend.name)
     run = _ProgramRun(debugger, backend)
-    with torch.no_grad():
+    with torch.no_grad(), naming_compiler("the program", backend):
         run.run([debugger.backend.to_device(debugger.inputs[each.name]) for each in program.graph.inputs])
     return {name: host_array(value) for name, value in run.values.items() if isinstance(value, torch.Tensor)}
 
@@ -153,8 +153,9 @@ class _ProgramRun:
         def execute(place: _Place, given: Sequence[Any]) -> Sequence[Any]:
             known = drawn.get(place)
             results = self.execute(place, given) if known is None else self._with_drawn(place, given, known)
-            if each_statement:
-                found.update(_named(place[0].nodes[place[1]].outputs, results))
+            node = place[0].nodes[place[1]]
+            if each_statement and not allocates_only(node.op):
+                found.update(_named(node.outputs, results))
             return results
 
         def call(name: str, operands: Sequence[Any]) -> Sequence[Any]:
