@@ -12,7 +12,8 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -32,9 +33,13 @@ WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...], float], ...] = (
 WATCHES: tuple[tuple[str, dict[str, Any], float | None], ...] = (
     ("guard", {}, 1.03),
     ("hooks", {"tier": "hooks"}, 1.10),
+    ("native", {"tier": "native"}, 1.15),
     ("guard, keep_update", {"keep_update": True}, None),
 )
 """Ways to call `nncdbg.torch.watch`, with the bar of each."""
+
+LIVE = (("live", ()), ("live, catch nan and inf", ("nan", "inf")))
+"""Names and caught kinds of the live debugger, without other breakpoints."""
 
 
 def seconds(function: Callable[[], Any]) -> float:
@@ -78,18 +83,26 @@ def recording(step: Any, runs: int) -> list[dict[str, Any]]:
         return done
 
     rounds = in_turn([training.run, recorded], runs)
-    graphs = recorded().program.graphs.values()
-    count = sum(not node.op.startswith("@") for graph in graphs for node in graph.nodes)
     whole = figure(f"record {step.name} / eager", rounds, 1, 3.0)
+    return [whole, per_operator(f"record {step.name}", rounds, operators(recorded()), 60)]
+
+
+def operators(recorded: Any) -> int:
+    """Return the number of operators of a recorded step."""
+    graphs = recorded.program.graphs.values()
+    return sum(not node.op.startswith("@") for graph in graphs for node in graph.nodes)
+
+
+def per_operator(name: str, rounds: list[list[float]], count: int, bar: int) -> dict[str, Any]:
+    """Return the time per operator of the second function of each round over the first one."""
     over = statistics.median(each[1] - each[0] for each in rounds) / count * 1e6
-    each = {
-        "figure": f"record {step.name}, microseconds per operator over eager ({count} operators) / 60",
+    return {
+        "figure": f"{name}, microseconds per operator over eager ({count} operators) / {bar}",
         "ours": round(over, 1),
-        "peer": 60.0,
-        "ratio": round(over / 60, 3),
+        "peer": float(bar),
+        "ratio": round(over / bar, 3),
         "bar": 1.0,
     }
-    return [whole, each]
 
 
 def engine(step: Any, runs: int) -> list[dict[str, Any]]:
@@ -122,37 +135,67 @@ def _whole_run(debugger: Any) -> Callable[[], Any]:
     return run
 
 
-def watched(step: Any, name: str, options: dict[str, Any], bar: float | None, runs: int) -> dict[str, Any]:
-    """Return the time of a step under a watch over the step, without the first one of each watch."""
-    from nncdbg.torch import watch
-
+def within(step: Any, block: Callable[[Any], AbstractContextManager[Any]], runs: int) -> list[list[float]]:
+    """Return for each round the time of a step, and of the second one within `block` of the training."""
     training = step.build()
     rounds = []
     gc.collect()
     for number in range(runs * 2 + 2):
         training.run()
         eager = seconds(training.run)
-        with watch(training.models, training.optimizers, **options):
+        with block(training):
             training.run()
             times = [eager, seconds(training.run)]
         if number > 1:
             rounds.append(times)
+    return rounds
+
+
+def watched(step: Any, name: str, options: dict[str, Any], bar: float | None, runs: int) -> dict[str, Any]:
+    """Return the time of a step under a watch over the step."""
+    from nncdbg.torch import watch
+
+    rounds = within(step, lambda training: watch(training.models, training.optimizers, **options), runs)
     return figure(f"watch, {name}, {step.name} / eager", rounds, 1, bar)
+
+
+def live(step: Any, name: str, kinds: tuple[str, ...], runs: int) -> dict[str, Any]:
+    """Return the time per operator of a step under the live debugger, which never stops, over the step."""
+    from nncdbg.torch import record
+    from nncdbg.torch.live.training import LiveTraining
+
+    def stopped(debugger: Any) -> None:
+        raise AssertionError(debugger)
+
+    def block(_: Any) -> LiveTraining:
+        training = LiveTraining(stopped, print)
+        training.catch(dict.fromkeys(kinds))
+        return training
+
+    training = step.build()
+    training.run()
+    with record(training.models, training.optimizers) as recorded:
+        training.run()
+    return per_operator(f"{name}, {step.name}", within(step, block, runs), operators(recorded), 25)
 
 
 def measure(runs: int = RUNS, names: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """Return the figures of the steps of the corpus that take 5 ms or more; without torch a skipped row."""
+    return [*figures(runs, names)]
+
+
+def figures(runs: int = RUNS, names: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+    """Yield each figure when it is measured."""
     if importlib.util.find_spec("torch") is None:
-        return [
-            {
-                "figure": "PyTorch",
-                "ours": None,
-                "peer": None,
-                "ratio": 0.0,
-                "bar": None,
-                "skipped": "torch is not installed",
-            }
-        ]
+        yield {
+            "figure": "PyTorch",
+            "ours": None,
+            "peer": None,
+            "ratio": 0.0,
+            "bar": None,
+            "skipped": "torch is not installed",
+        }
+        return
     sys.path.insert(0, str(Path(__file__).parent.parent))
     import torch
 
@@ -160,15 +203,17 @@ def measure(runs: int = RUNS, names: tuple[str, ...] = ()) -> list[dict[str, Any
 
     torch.set_num_threads(1)
     stats.prepare(wait=True)
-    rows = []
     for step in STEPS:
         if step.heavy and not step.skip_reason and (not names or step.name in names):
-            rows += [*recording(step, runs), *engine(step, runs)]
-            rows += [watched(step, *way, runs) for way in WATCHES]
-    return rows
+            yield from recording(step, runs)
+            yield from engine(step, runs)
+            for way in WATCHES:
+                yield watched(step, *way, runs)
+            for name, kinds in LIVE:
+                yield live(step, name, kinds, runs)
 
 
 if __name__ == "__main__":
-    for row in measure(names=tuple(sys.argv[1:])):
+    for row in figures(names=tuple(sys.argv[1:])):
         print(json.dumps(row), flush=True)
     print(f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)

@@ -36,7 +36,7 @@ def breakpoint() -> None:  # noqa: A001  as debugpy has it
         return
     from nncdbg.terminal.script_prompt import break_here
 
-    break_here(place)
+    break_here(words)
 
 
 def _stop_training(words: str, frame: FrameType) -> bool:

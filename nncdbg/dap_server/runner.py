@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TypeAlias
+
+from nncdbg.stats import prepare
 
 Task: TypeAlias = Callable[[], None]
 
+
+REST = 1.0
+"""Seconds without a task, after which a person reads the screen: the statistics can be compiled meanwhile."""
 
 PACE = 0.05
 """Seconds after which a wait runs a line of Python, where a Python debugger can pause the thread."""
@@ -20,7 +26,7 @@ class Runner:
     """
 
     def __init__(self, *, patient: bool = True) -> None:
-        self._patient = patient
+        self._pause = REST if patient else PACE
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
 
     def post(self, task: Task) -> None:
@@ -32,15 +38,16 @@ class Runner:
         self._tasks.put(None)
 
     def run(self) -> None:
-        """Run posted tasks until `stop`."""
-        while (task := self._next()) is not None:
-            task()
-
-    def _next(self) -> Task | None:
-        if self._patient:
-            return self._tasks.get()
+        """Run posted tasks until `stop`.  Starts to compile the statistics in the first rest after a task."""
+        worked: float | None = None
         while True:
             try:
-                return self._tasks.get(timeout=PACE)
+                task = self._tasks.get(timeout=self._pause)
             except Empty:
+                if worked is not None and monotonic() - worked >= REST:
+                    prepare()
                 continue
+            if task is None:
+                return
+            task()
+            worked = monotonic()

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.supervision import Verb
 
 
-def break_here(place: str) -> None:
-    """Open the prompt before the next statement of this thread; `place` is the caller's `file:line`.
+def break_here(why: str) -> None:
+    """Open the prompt before the next statement of this thread; `why` is shown there.
 
     Raises UsageError if standard input cannot be read.
     """
@@ -38,7 +38,7 @@ def break_here(place: str) -> None:
         _prompt = ScriptPrompt()
         atexit.register(_prompt.note_unreached)
     PROCESS.supervisor = _prompt.supervise
-    _prompt.break_here(f"nncdbg.breakpoint() at {place}")
+    _prompt.break_here(why)
 
 
 _prompt: ScriptPrompt | None = None

@@ -66,7 +66,7 @@ def capture(
             f"torch cannot trace {type(module).__name__}: {type(error).__name__}: {first}",
             hint="record a run instead, with nncdbg.torch.record",
         ) from error
-    return _Capture(module, traced, _leaves(module, positional, named)).program()
+    return _Capture(module, traced, named_leaves(module, positional, named)).program()
 
 
 def _casting(module: torch.nn.Module, autocast: str | None) -> AbstractContextManager[Any]:
@@ -79,7 +79,7 @@ def _casting(module: torch.nn.Module, autocast: str | None) -> AbstractContextMa
     return casting
 
 
-def _leaves(
+def named_leaves(
     module: torch.nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]
 ) -> list[tuple[str, Any]]:
     """Return the name of each leaf of the arguments, in torch's order, and the leaf."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.graph import Array, Program, TensorType, Type, Value
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.torch.capture import OUTPUT
-from nncdbg.torch.recording import FORWARD
+from nncdbg.engine.ops.aten.internals import backend_named, compiling_nothing
+from nncdbg.torch.capture import OUTPUT, named_leaves
+from nncdbg.torch.recorded_step import step_so_far
+from nncdbg.torch.recording import FORWARD, Recorder
 
 
 def compiled_values(
@@ -30,31 +34,91 @@ def compiled_values(
 
     Raises UsageError for an unknown backend, LoadError if torch cannot compile or run the module.
     """
-    known = torch.compiler.list_backends(exclude_tags=())
-    if backend not in known:
-        raise UsageError(f'torch.compile has no backend "{backend}"', hint=f"use one of {', '.join(known)}")
+    check_backend(backend)
     copied, given = copy.deepcopy((module, (tuple(arguments), dict(keywords or {}))))
     inside: dict[str, Any] = {}
     for name, part in copied.named_modules():
         if name and _is_plain(part):
             part.register_forward_hook(_keeping(inside, name))
     positional, named = given
-    try:
+    with naming_compiler(type(module).__name__, backend):
         outputs = torch.compile(copied, backend=backend)(*positional, **named)
-        tensors = [each for each in pytree.tree_leaves(outputs) if isinstance(each, torch.Tensor)]
+        tensors = _tensors(outputs)
         _run_backward(tensors)
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise LoadError(
-            f"torch.compile cannot run {type(module).__name__} with {backend}: "
-            f"{type(error).__name__}: {first}",
-            hint="inductor needs a C++ compiler (CXX); aot_eager needs none",
-        ) from error
     found = {f"{OUTPUT}.{index}" if index else OUTPUT: each for index, each in enumerate(tensors)}
     found |= {f"{name}.grad": each.grad for name, each in copied.named_parameters() if each.grad is not None}
     found |= {f"{name}.1": each for name, each in copied.named_buffers()}
     found |= {name: each for name, each in inside.items() if isinstance(each, torch.Tensor)}
     return {name: host_array(each.detach()) for name, each in found.items()}
+
+
+def compiled_program(
+    module: torch.nn.Module, arguments: Sequence[Any] = (), *, backend: str = "aot_eager"
+) -> Program:
+    """Return the program that a copy of a module runs under `torch.compile`, forward and backward.
+
+    The backend must be one of those that run PyTorch's operators (see `runs_operators`).  Inputs and outputs
+    have the names of `nncdbg.torch.capture`.
+
+    Raises UsageError for an unknown backend, LoadError if torch cannot compile or run the module.
+    """
+    check_backend(backend)
+    copied, given = copy.deepcopy((module, tuple(arguments)))
+    recorder = Recorder()
+
+    def recording(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        compiled = backend_named(backend)(graph, inputs)
+
+        def run(*operands: Any) -> Any:
+            # Compiled code is not used while a dispatch mode is active: it begins inside of the code.
+            with recorder:
+                return compiled(*operands)
+
+        return run
+
+    with naming_compiler(type(module).__name__, backend):
+        for name, leaf in named_leaves(copied, given, {}):
+            if isinstance(leaf, torch.Tensor):
+                recorder.label(leaf, name)
+        outputs = _tensors(torch.compile(copied, backend=recording)(*given))
+        with compiling_nothing(), recorder:
+            _run_backward(outputs)
+    for index, output in enumerate(outputs):
+        recorder.label(output.detach(), f"{OUTPUT}.{index}" if index else OUTPUT)
+    program = step_so_far(recorder, {"": copied}, []).program
+    recorder.release()
+    return replace(program, saved=replace(program.saved, origin="the compiled module"))
+
+
+def runs_operators(backend: str) -> bool:
+    """Return whether a backend of `torch.compile` runs one operator of PyTorch after the other."""
+    return backend.startswith(("eager", "aot_eager"))
+
+
+def check_backend(name: str) -> None:
+    """Raise UsageError if `torch.compile` has no backend with this name."""
+    known = torch.compiler.list_backends(exclude_tags=())
+    if name not in known:
+        raise UsageError(f'torch.compile has no backend "{name}"', hint=f"use one of {', '.join(known)}")
+
+
+@contextmanager
+def naming_compiler(what: str, backend: str) -> Iterator[None]:
+    """Raise LoadError with `what` is compiled for an exception of the compiler or of compiled code."""
+    try:
+        yield
+    except NncdbgError:
+        raise
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise LoadError(
+            f"torch.compile cannot run {what} with {backend}: {type(error).__name__}: {first}",
+            hint="inductor needs a C++ compiler (CXX); aot_eager needs none",
+        ) from error
+
+
+def _tensors(outputs: Any) -> list[Any]:
+    return [each for each in pytree.tree_leaves(outputs) if isinstance(each, torch.Tensor)]
 
 
 def _run_backward(outputs: Sequence[torch.Tensor]) -> None:

@@ -67,9 +67,13 @@ def not_finite(tensor: Any) -> str:
     values = _values(tensor)
     if values is None:
         return ""
-    nans, infinities = int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
+    return counted(int(torch.isnan(values).sum()), int(torch.isinf(values).sum()), values.numel())
+
+
+def counted(nans: int, infinities: int, elements: int) -> str:
+    """Return ``"2 NaN, 1 Inf of 12"``; an empty string without NaN and Inf."""
     counts = [f"{count} {kind}" for count, kind in ((nans, "NaN"), (infinities, "Inf")) if count]
-    return f"{', '.join(counts)} of {values.numel()}" if counts else ""
+    return f"{', '.join(counts)} of {elements}" if counts else ""
 
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}

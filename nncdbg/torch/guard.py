@@ -17,6 +17,9 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.module_watch import ModuleWatch
+from nncdbg.torch.operator_watch import OperatorWatch
+from nncdbg.torch.origin_watch import OriginWatch
+from nncdbg.torch.ranks import bucket_notes
 from nncdbg.torch.recorded_step import Models, Optimizers
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.skipped_steps import on_skipped_step
@@ -32,14 +35,19 @@ from nncdbg.torch.update_check import UpdateCheck
 PATIENCE = 20
 """The number of backward passes without an update, or of skips by a gradient scaler, that is a finding."""
 
+_WATCHES: Mapping[str, Callable[[StepCalls], OriginWatch]] = {"hooks": ModuleWatch, "native": OperatorWatch}
+"""What a tier checks besides gradients and parameters."""
+
 
 class Guard:
     """Watches optimizers while it is entered; `on_trip` is called for each NaN or Inf.
 
     It returns True to leave out the update.  `model` and `optimizer` are as for `record`; without an
     optimizer, all are watched, and without a model, those with the optimizer's parameters are.  With
-    `keep_update`, parameters and moments are copied before each update, so that it can run again.  With
-    `check_modules`, the outputs of modules and their gradients are checked too, to name the first bad module.
+    `keep_update`, parameters and moments are copied before each update, so that it can run again.  With the
+    tier "hooks", the outputs of modules and their gradients are checked too, to name the first bad module;
+    with "native", the results of operators.  With "live", no step runs again: it is recorded as it runs.
+    Raises UsageError if the tier "native" cannot be compiled.
     """
 
     def __init__(
@@ -49,7 +57,7 @@ class Guard:
         on_trip: Callable[[GuardTrip], bool | None],
         *,
         keep_update: bool = False,
-        check_modules: bool = False,
+        tier: str = "guard",
     ) -> None:
         self.steps = 0
         """The number of updates so far."""
@@ -64,10 +72,11 @@ class Guard:
         )
         """The updates that a gradient scaler left out since the last one of an optimizer."""
         self._on_trip = on_trip
-        self._calls = StepCalls(self._before_module, self._after_backward)
+        self._calls = StepCalls(self._before_module, self._after_backward, keeps_buffers=tier != "live")
         self._tape = self._calls.tape
-        self._modules = ModuleWatch(self._calls)
-        self._check_modules = check_modules
+        self._runs_again = tier != "live"
+        watch = _WATCHES.get(tier)
+        self._watch: OriginWatch | None = None if watch is None else watch(self._calls)
         self._trained = Trained(model, optimizer, self._calls.modules)
         self._updates = UpdateCheck(self._trained, keeps=keep_update)
         self._updating: list[torch.optim.Optimizer] = []
@@ -93,8 +102,9 @@ class Guard:
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._after_skip))
         entered.enter_context(self._calls)
-        if self._check_modules:
-            entered.enter_context(self._modules)
+        if self._watch is not None:
+            self._tape.watch = self._watch
+            entered.enter_context(self._watch)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -104,9 +114,10 @@ class Guard:
 
     def run_step(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function that is a whole training step."""
-        if self._running is not None or self._rerunning or not self._calls.here:
+        if self._running is not None or self._rerunning or not self._runs_again or not self._calls.here:
             return function(*args, **kwargs)
-        buffers = [self._buffers.of(module) for module in self._trained.modules]
+        with self._tape.own_work():
+            buffers = [self._buffers.of(module) for module in self._trained.modules]
         zeroed = [each for each in self._trained.parameters() if each.grad is not None]
         self._running = StepFunction(function, args, kwargs, RandomState(), buffers, zeroed, self.steps)
         try:
@@ -114,9 +125,15 @@ class Guard:
         finally:
             self._running = None
 
+    @property
+    def rerunning(self) -> bool:
+        """Whether a step or an update runs again now."""
+        return self._rerunning or self._updates.repeating
+
     def leave_process(self) -> None:
         """Stop watching: this process is a fork, such as a worker of a DataLoader."""
-        self._modules.active = False
+        if self._watch is not None:
+            self._watch.active = False
         self._tape.end()
 
     # -- before the update -----------------------------------------------------------------
@@ -144,14 +161,17 @@ class Guard:
         if not passes:
             return
         gradients = {id(each): each.grad for call in passes for each, _ in call.gradients}
-        lost = self._has_lost()
-        if not lost and not suspicious(each for each in gradients.values() if each is not None):
+        with self._tape.own_work():
+            lost = self._has_lost()
+            finite = not lost and not suspicious(each for each in gradients.values() if each is not None)
+        if finite:
             if len(self._trained.optimizers) <= 1:
                 self._tape.clear()
         elif lost or len(passes) >= PATIENCE:
             self._tape.pause()
             try:
-                self._check(None, lambda: passes[-1].lines, self._tape_or_function())
+                with self._tape.own_work():
+                    self._check(None, lambda: passes[-1].lines, self._tape_or_function())
             finally:
                 self._tape.clear()
                 self._tape.resume()
@@ -178,22 +198,31 @@ class Guard:
         self._huge = self._tripped = False
         lines = partial(user_lines, sys._getframe(2))
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        self._updates.begin(optimizer)
+        with self._tape.own_work():
+            self._updates.begin(optimizer)
+        self._set_updating()
         if callable(closure):
             checked = partial(self._checked_closure, optimizer, closure, lines)
             if "closure" in kwargs:
                 return args, {**kwargs, "closure": checked}
             return (args[0], checked, *args[2:]), kwargs
-        if _is_skipped(optimizer):
-            self._check_skipped(optimizer, lines)
-        else:
-            self._skips_in_row.pop(optimizer, None)
-            self._check(optimizer, lines, self._tape_or_function())
+        with self._tape.own_work():
+            if _is_skipped(optimizer):
+                self._check_skipped(optimizer, lines)
+            else:
+                self._skips_in_row.pop(optimizer, None)
+                self._check(optimizer, lines, self._tape_or_function())
         return None
+
+    def _set_updating(self) -> None:
+        """Report to the watch whether an optimizer runs, outside of its closure."""
+        if self._watch is not None:
+            self._watch.updating = bool(self._updating) and not self._in_closure
 
     def _abandon_update(self) -> None:
         """Start anew: the last update raised, so that its end was not seen."""
         self._updating.clear()
+        self._set_updating()
         self._tape.clear()
         self._tape.resume()
 
@@ -211,7 +240,8 @@ class Guard:
         self._trained.add_updated(optimizer)
         self._tape.pause()
         try:
-            self._check_skipped(optimizer, partial(user_lines, sys._getframe(2)))
+            with self._tape.own_work():
+                self._check_skipped(optimizer, partial(user_lines, sys._getframe(2)))
         finally:
             self._tape.updated(optimizer, self._trained.optimizers)
             self._tape.resume()
@@ -239,19 +269,24 @@ class Guard:
 
         Gradients that were accumulated before are checked first: their passes are on the tape.
         """
-        if any(call.function is backward for call in self._tape.calls):
-            self._check(optimizer, lines, self._tape)
-            self._tape.clear()
         random = RandomState()
-        buffers = [BufferState(module) for module in self._trained.modules_of(optimizer)]
+        modules = self._trained.modules_of(optimizer) if self._runs_again else ()
+        with self._tape.own_work():
+            if any(call.function is backward for call in self._tape.calls):
+                self._check(optimizer, lines, self._tape)
+                self._tape.clear()
+            buffers = [BufferState(module) for module in modules]
         self._in_closure = True
+        self._set_updating()
         try:
             result = closure()
         finally:
             self._in_closure = False
+            self._set_updating()
         again = StepFunction(closure, (), {}, random, buffers, (), self.steps)
         self._updates.evaluated(result)
-        self._check(optimizer, lines, again, [*tensors_in(result)])
+        with self._tape.own_work():
+            self._check(optimizer, lines, again, [*tensors_in(result)])
         return result
 
     def _tape_or_function(self) -> Any:
@@ -284,17 +319,21 @@ class Guard:
         }
         if bad:
             trip = GuardTrip(where, self._number, optimizer, bad, lines())
+            bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
+            trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
             trip.follows = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
             if not trip.follows:
-                if self._check_modules:
-                    self._name_modules(trip, parameters)
-                self._record_again(trip, parameters, again)
+                trained = self._trained.named(self._trained.parameters())
+                trip.before = {name: counts for name, each in trained if (counts := not_finite(each))}
+                self._name_origin(trip, parameters)
+                if self._runs_again:
+                    self._record_again(trip, parameters, again)
             self._react(trip, parameters)
 
-    def _name_modules(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
-        trip.modules = self._modules.found(self._trained.module_paths(parameters))
-        if not trip.modules:
-            trip.notes.append("no NaN or Inf was found in the outputs of modules or their gradients")
+    def _name_origin(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
+        """Enter the first module or operator with NaN or Inf."""
+        if self._watch is not None:
+            self._watch.name_origin(trip, self._trained.module_paths(parameters))
 
     def _react(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
         try:
@@ -313,8 +352,7 @@ class Guard:
         trained = self._trained
         running = self._running
         self._running = again if isinstance(again, StepFunction) else None
-        self._rerunning, checked = True, self._modules.active
-        self._modules.active = False
+        self._rerunning = True
         try:
             trip.recorded = record_again(
                 again,
@@ -326,7 +364,6 @@ class Guard:
             )
         finally:
             self._running, self._rerunning = running, False
-            self._modules.active = checked
 
     # -- after the update ------------------------------------------------------------------
 
@@ -336,8 +373,10 @@ class Guard:
         self._updating.remove(optimizer)
         if self._updating:
             return
+        self._set_updating()
         try:
-            self._check_update(optimizer, sys._getframe(2))
+            with self._tape.own_work():
+                self._check_update(optimizer, sys._getframe(2))
         finally:
             self.steps += 1
             self._calls.stop_learning()
@@ -350,6 +389,8 @@ class Guard:
         new = updates.newly_bad(optimizer, moments=self._huge)
         if new and not self._tripped:
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
+            if self._watch is not None and self._watch.checks_updates:
+                self._name_origin(trip, self._trained.parameters())
             if self._on_trip(trip):
                 updates.undo(optimizer, new)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import is_grad_enabled
@@ -22,6 +22,9 @@ from nncdbg.torch.finiteness import is_finite, not_finite
 from nncdbg.torch.source_lines import Lines, user_lines
 from nncdbg.torch.step_calls import StepCalls
 from nncdbg.torch.tape import tensors_in
+
+if TYPE_CHECKING:
+    from nncdbg.torch.trips import GuardTrip
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that are checked; others may have no memory of their own."""
@@ -57,8 +60,13 @@ class BadModule:
         tensor = "output" if self.phase == "forward" else "gradient of the output"
         return (
             f"the first {self.value} of the {self.phase} pass is in the {tensor} of "
-            f"{_listed(self.path, self.type)}: {self.counts}; {self._before()}"
+            f"{module_label(self.path, self.type)}: {self.counts}; {self._before()}"
         )
+
+    @property
+    def relation(self) -> str:
+        """Return what happens at `location`."""
+        return "called at"
 
     @property
     def location(self) -> tuple[str, int] | None:
@@ -90,11 +98,16 @@ class BadModule:
 class ModuleWatch:
     """Checks each module of the thread of `calls` while it is entered and `active`.
 
-    The first ones with NaN and with Inf are kept with the step, on the tape of `calls`.
+    The first ones with NaN and with Inf are kept until `forget`.
     """
+
+    checks_updates = False
 
     def __init__(self, calls: StepCalls) -> None:
         self.active = False
+        self.updating = False
+        """Whether an optimizer runs, which calls no module."""
+        self._seen: list[SeenModule] = []
         self._calls = calls
         self._checked: Any = _nothing
         """A weak reference to the output that was checked last: outer modules return it again."""
@@ -115,18 +128,21 @@ class ModuleWatch:
         self.active = False
         self._entered.close()
 
-    def found(self, paths: Mapping[int, str]) -> list[BadModule]:
-        """Return the bad modules of this step in their order, up to the first one with NaN.
+    def forget(self) -> None:
+        """Forget the bad modules: a step starts here."""
+        self._seen = []
 
-        `paths` has the identity and the path of each module.
-        """
-        bad = []
-        for each in self._calls.tape.bad_modules:
+    def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
+        """Enter the bad modules of this step in their order, up to the first one with NaN."""
+        for each in self._seen:
             finite = (
-                "" if each.finite is None else _listed(paths.get(id(each.finite), ""), _type(each.finite))
+                ""
+                if each.finite is None
+                else module_label(paths.get(id(each.finite), ""), _type(each.finite))
             )
-            bad.append(replace(each.bad, path=paths.get(id(each.module), ""), finite=finite))
-        return bad
+            trip.modules.append(replace(each.bad, path=paths.get(id(each.module), ""), finite=finite))
+        if not self._seen:
+            trip.notes.append("no NaN or Inf was found in the outputs of modules or their gradients")
 
     def _check_outputs(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         if is_compiling() or not self.active or not self._calls.here or not is_grad_enabled():
@@ -174,7 +190,7 @@ class ModuleWatch:
         operands: Sequence[tuple[str, Any]],
     ) -> None:
         """Keep a module with a bad tensor, unless an earlier one of the step explains it."""
-        known = self._calls.tape.bad_modules
+        known = self._seen
         if any(each.bad.value == "NaN" for each in known):
             return
         with without_dispatch():
@@ -235,7 +251,8 @@ def _type(module: torch.nn.Module) -> str:
     return type(module).__name__
 
 
-def _listed(path: str, type_name: str) -> str:
+def module_label(path: str, type_name: str) -> str:
+    """Return the text for a module: its path and class; without a path its class."""
     return f"{path} ({type_name})" if path else type_name
 
 

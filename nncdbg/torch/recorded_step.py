@@ -20,7 +20,13 @@ from nncdbg.engine.divergence.determinism import DeterminismVerification, verify
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.engine.ops.aten.internals import compiling_nothing
+from nncdbg.engine.ops.aten.internals import (
+    compiling_nothing,
+    is_wrapped,
+    key_of,
+    uncompiled,
+    uncompiled_name,
+)
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.opening.folder_writing import write_folder
 from nncdbg.representation import RichOutput, representations
@@ -226,8 +232,11 @@ def step_so_far(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
+    results: Sequence[Any] = (),
 ) -> RecordedStep:
     """Return what was recorded until now; the recording continues.
+
+    Its program also returns `results`, which are tensors of the recording.
 
     Raises RunError without memory for the inputs.
     """
@@ -240,6 +249,9 @@ def step_so_far(
             copy_content(kept, whole=False)
     step = RecordedStep()
     labels = dict(recorder.labels)
+    for number, tensor in enumerate(results):
+        if tensor.layout is torch.strided and not is_wrapped(tensor):
+            labels.setdefault(key_of(tensor), f"result.{number}" if number else "result")
     step._build = partial(program_of, recorder.events[:], inputs, labels, _classes(modules))
     return step
 
@@ -317,7 +329,8 @@ def _innermost(optimizer: Any) -> Any:
 def _submodules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
     for prefix, model in models.items():
         for name, module in model.named_modules():
-            yield ".".join(part for part in (prefix, name) if part), module
+            if uncompiled(module) is module:
+                yield ".".join(part for part in (prefix, uncompiled_name(name)) if part), module
 
 
 def _tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -325,7 +338,8 @@ def _tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch
     for prefix, model in models.items():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if not torch.nn.parameter.is_lazy(tensor):
-                yield (f"{prefix}.{name}" if prefix else name), tensor
+                plain = uncompiled_name(name)
+                yield (f"{prefix}.{plain}" if prefix else plain), tensor
 
 
 def _label(
@@ -356,7 +370,7 @@ def named_tensors(
 def _hooks(
     recorder: Recorder, models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[Any]:
-    for model in models.values():
+    for model in map(uncompiled, models.values()):
         yield model.register_forward_pre_hook(
             _naming_arguments(recorder, model), prepend=True, with_kwargs=True
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -29,7 +29,6 @@ from nncdbg.engine.ops.aten.internals import (
     key_of,
     next_sequence_number,
     sequence_number,
-    storage_address,
     weak_storage,
     without_dispatch,
 )
@@ -79,6 +78,15 @@ class Event:
     """The results that are numbers read by Python."""
 
 
+@dataclass(slots=True)
+class InnerAllocation:
+    """Memory that C++ code of torch allocated, and may fill without an operator, until its use."""
+
+    event: Event
+    key: Key
+    keys: dict[Key, None] = field(default_factory=dict)
+
+
 class _Absent:
     def __repr__(self) -> str:
         return "absent"
@@ -106,9 +114,9 @@ class Recorder(DispatchMode):
         self._storages: dict[int, int] = {}
         """Storage to a weak reference to it."""
         self._seen: dict[int, Any] = {}
-        """The storages that operators read or made: those of inputs to their `Input`, others to None."""
-        self._allocated: dict[int, tuple[Event, Key]] = {}
-        """Storages that C++ code of torch allocated, and may fill without an operator, until their use."""
+        """The storages that operators read or made: to an `Input` or an `InnerAllocation`, others to None."""
+        self._used: list[tuple[Any, InnerAllocation]] = []
+        """The tensors of allocations among the operands of the operator that begins."""
         self._modules_now: tuple[str, ...] = ()
         self.forked = False
         """Whether this is a copy in a forked process, such as a DataLoader worker, which records nothing."""
@@ -233,7 +241,7 @@ class Recorder(DispatchMode):
         self.events.clear()
         self.inputs.clear()
         self._seen.clear()
-        self._allocated.clear()
+        self._used.clear()
 
     def release(self) -> None:
         """End the weak references, after which the numbers of storages have no meaning."""
@@ -242,8 +250,6 @@ class Recorder(DispatchMode):
 
     def _begun(self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any], lines: Lines) -> Event:
         found = signature_of(func)
-        if self._allocated and not found.views:
-            self._use_allocated(found, args, keywords)
         node = current_autograd_node()
         if node is None:
             phase, name = OPTIMIZER if self.optimizing else FORWARD, ""
@@ -271,6 +277,8 @@ class Recorder(DispatchMode):
             else:
                 given += [ABSENT] * (len(formal) - len(given))
         event.arguments = given
+        if self._used:
+            self._use_allocated(found, args, keywords)
         if found.random and event.generator is None:
             event.generator = _CPU, generator_state(_CPU), None
         for position in found.written:
@@ -367,6 +375,8 @@ class Recorder(DispatchMode):
             if kept is _UNKNOWN:
                 self._hold(key[0], tensor)
                 kept = self._seen[key[0]] = self.inputs[key[0]] = Input(tensor.detach())
+            elif kept.__class__ is InnerAllocation:
+                self._used.append((tensor, kept))
             kept.keys[key] = None
         return key
 
@@ -389,17 +399,18 @@ class Recorder(DispatchMode):
         """Remember an allocation that may become a list of numbers, such as the lengths of `ctc_loss`."""
         (key,) = event.results
         if key is not None and len(key[2]) == 1 and key[2][0] <= _LONGEST_LIST:
-            self._allocated[key[0]] = event, key
+            self._seen[key[0]] = InnerAllocation(event, key)
 
     def _use_allocated(self, found: Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Make the content of an allocation its result, unless an operator writes it first."""
+        used, self._used = self._used, []
+        if found.views:
+            return
         written = {id(tensor) for tensor in written_tensors(found, args, keywords)}
-        for tensor in flat_results([*args, *keywords.values()]):
-            if not isinstance(tensor, torch.Tensor) or not _has_memory(tensor):
-                continue
-            known = self._allocated.pop(storage_address(tensor), None)
-            if known is not None and id(tensor) not in written:
-                made, key = known
+        for tensor, allocation in used:
+            made, key = allocation.event, allocation.key
+            self._seen[key[0]] = None
+            if id(tensor) not in written:
                 made.opaque = "torch writes it without an operator"
                 made.contents = ((key, copied_result(tensor_at(key, tensor))),)
 

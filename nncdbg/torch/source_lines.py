@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import is_compiled_call
+from nncdbg.engine.ops.aten.internals import is_compiled_call, module_call
 
 Lines: TypeAlias = "tuple[tuple[str, int], ...]"
 """Source lines of the user, innermost first."""
@@ -40,13 +40,18 @@ def compiled_calls() -> int:
     return _compiled_calls
 
 
-def user_lines(frame: FrameType | None, most: int = _DEEPEST) -> Lines:
-    """Return the innermost lines outside of torch, nncdbg and the standard library, at most `most`."""
+def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType | None = None) -> Lines:
+    """Return the innermost lines outside of torch, nncdbg and the standard library, at most `most`.
+
+    With `within`, only lines that this code has called.
+    """
     global _compiled_calls
     found: list[tuple[str, int]] = []
     known = _KINDS
     while frame is not None and len(found) < most:
         code = frame.f_code
+        if code is within:
+            break
         entry = known.get(id(code))
         if entry is None:
             entry = known[id(code)] = code, _kind_of(code)
@@ -60,6 +65,14 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST) -> Lines:
             _compiled_calls += 1
         frame = frame.f_back
     return tuple(found)
+
+
+def calling_modules(frame: FrameType | None, within: CodeType | None = None) -> Iterator[torch.nn.Module]:
+    """Yield the modules whose call runs now, innermost first; those that `within` has called, if given."""
+    while frame is not None and frame.f_code is not within:
+        if frame.f_code is module_call:
+            yield frame.f_locals["self"]
+        frame = frame.f_back
 
 
 @cache

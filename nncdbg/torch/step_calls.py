@@ -52,15 +52,22 @@ class StepCalls:
     """Keeps the calls of this thread on `tape` while it is entered.
 
     `before_module` is called before an outermost module that computes gradients, `after_backward` after each
-    backward pass.
+    backward pass.  Without `keeps_buffers`, the calls cannot run again.
     """
 
-    def __init__(self, before_module: Callable[[], None], after_backward: Callable[[StepCall], None]) -> None:
+    def __init__(
+        self,
+        before_module: Callable[[], None],
+        after_backward: Callable[[StepCall], None],
+        *,
+        keeps_buffers: bool = True,
+    ) -> None:
         self.tape = Tape()
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """The outermost modules that were called so far."""
         self._before_module = before_module
         self._after_backward = after_backward
+        self._keeps_buffers = keeps_buffers
         self._buffers = KeptBuffers()
         self._inside: list[tuple[torch.nn.Module, StepCall | None]] = []
         """The outermost modules that run now, each with its call if the tape keeps it."""
@@ -149,8 +156,9 @@ class StepCalls:
         if keeps:
             random = tape.starting() or RandomState()
             called = _unwrapped(module)
-            if id(called) not in tape.module_buffers and called.training:
-                tape.module_buffers[id(called)] = self._buffers.of(called)
+            if self._keeps_buffers and id(called) not in tape.module_buffers and called.training:
+                with tape.own_work():
+                    tape.module_buffers[id(called)] = self._buffers.of(called)
             lines = user_lines(sys._getframe(1))
             call = StepCall(called, args, kwargs, lines, True, random=random, autocast=_autocast())
             tape.add(call)

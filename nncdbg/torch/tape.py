@@ -9,18 +9,17 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from nncdbg.engine.ops.aten.internals import DispatchMode, innermost_mode, is_wrapped, transformation
+from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import Lines, user_lines
 from nncdbg.torch.step_state import BufferState, RandomState
-
-if TYPE_CHECKING:
-    from nncdbg.torch.module_watch import SeenModule
 
 LONGEST = 20_000
 """The most calls that a tape keeps.  A step with more cannot run again from its tape."""
@@ -56,8 +55,8 @@ class Tape(DispatchMode):
         """The state of the random generators before the first call."""
         self.module_buffers: dict[int, BufferState] = {}
         """The buffers of each outermost module before its first call."""
-        self.bad_modules: list[SeenModule] = []
-        """The first modules of the step with NaN or Inf, if modules are checked."""
+        self.watch: OriginWatch | None = None
+        """Forgets what it has found when all calls are forgotten."""
         self.overflowed = False
         self._updates: list[tuple[Any, int]] = []
         """Each update of an optimizer, and the number of calls before it."""
@@ -88,8 +87,9 @@ class Tape(DispatchMode):
         """Forget all calls: a step starts here."""
         self.calls, self.start, self.overflowed = [], None, False
         self.module_buffers = {}
-        self.bad_modules = []
         self._updates = []
+        if self.watch is not None:
+            self.watch.forget()
 
     def updated(self, optimizer: Any, watched: Sequence[Any]) -> None:
         """Forget the calls before the last update of an optimizer; all, if each one has made an update.
@@ -120,6 +120,19 @@ class Tape(DispatchMode):
         self._paused = max(self._paused - 1, 0)
         if not self._paused:
             self._enter()
+
+    @contextmanager
+    def own_work(self) -> Iterator[None]:
+        """Keep the operators of the block, which are those of nncdbg, from the watch."""
+        watch = self.watch
+        if watch is None or not watch.active:
+            yield
+            return
+        watch.active = False
+        try:
+            yield
+        finally:
+            watch.active = True
 
     def add(self, call: StepCall) -> None:
         """Append a call."""

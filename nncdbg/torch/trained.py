@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nncdbg.engine.ops.aten.internals import uncompiled_name
 from nncdbg.torch.recorded_step import Models, Optimizers, listed_optimizers, named_models
 from nncdbg.torch.second_run import owners_of
 
@@ -80,7 +81,7 @@ class Trained:
     def module_paths(self, parameters: Sequence[Any]) -> dict[int, str]:
         """Return the identity and the path of each module of the models of `models_of`."""
         return {
-            id(module): ".".join(filter(None, (prefix, name)))
+            id(module): ".".join(filter(None, (prefix, uncompiled_name(name))))
             for prefix, model in self.models_of(parameters).items()
             for name, module in model.named_modules()
         }
@@ -88,7 +89,7 @@ class Trained:
     def named(self, parameters: Sequence[Any]) -> list[tuple[str, Any]]:
         """Return parameters with their names."""
         names = {
-            id(parameter): f"{prefix}.{name}" if prefix else name
+            id(parameter): ".".join(filter(None, (prefix, uncompiled_name(name))))
             for prefix, model in self.models_of(parameters).items()
             for name, parameter in model.named_parameters()
         }

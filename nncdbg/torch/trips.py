@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import torch
 
 from nncdbg.torch.module_watch import BadModule
+from nncdbg.torch.operator_watch import BadOperator
+from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines
 
@@ -30,16 +32,17 @@ class GuardTrip:
     """Name of a gradient, a parameter, a moment or the loss to ``"2 NaN of 12"``."""
     lines: Lines
     """The user's lines of the update, innermost first."""
+    before: dict[str, str] = field(default_factory=dict)
+    """Parameters that were NaN or Inf before the step, with their counts."""
     follows: bool = False
     """Whether it comes from parameters that an earlier finding has spoiled."""
     recorded: RecordedStep | None = None
     """The step, recorded in a second run; None if it could not run again."""
     modules: list[BadModule] = field(default_factory=list)
     """The first modules with NaN or Inf, if modules are checked."""
+    operators: list[BadOperator] = field(default_factory=list)
+    """The first operators with NaN or Inf, if operators are checked."""
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            rank, world = distributed.get_rank(), distributed.get_world_size()
-            self.notes.append(f"found on rank {rank} of {world}; gradients are averages over all ranks")
+        self.notes += rank_notes()

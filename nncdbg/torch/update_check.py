@@ -24,6 +24,10 @@ class UpdateCheck:
         """Parameters and moments that are NaN or Inf since a finding."""
         self.repeating = False
         """Whether an update runs again now."""
+        self._given: weakref.WeakKeyDictionary[torch.optim.Optimizer, frozenset[str]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """The parameters and moments that were NaN or Inf before the first update of an optimizer."""
         self._trained = trained
         self._keeps = keeps
         self._evaluations: list[Any] = []
@@ -35,6 +39,8 @@ class UpdateCheck:
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep the state before an update."""
         self._evaluations = []
+        if optimizer not in self._given:
+            self._given[optimizer] = frozenset(self._bad(optimizer, moments=True))
         if not self._keeps:
             return
         if optimizer in self._before:
@@ -51,11 +57,9 @@ class UpdateCheck:
 
         With `moments`, moments alone are enough; otherwise a parameter must have changed.
         """
-        changed = tensors_in([*optimizer.state.values()]) if moments else ()
-        if not suspicious([*parameters_of(optimizer), *changed]):
-            return {}
-        bad = {name: counts for name, _, each in self._named(optimizer) if (counts := not_finite(each))}
-        new = {name: counts for name, counts in bad.items() if name not in self.spoiled}
+        known = self.spoiled | self._given[optimizer]
+        bad = self._bad(optimizer, moments=moments)
+        new = {name: counts for name, counts in bad.items() if name not in known}
         self.spoiled |= new.keys()
         return new
 
@@ -92,6 +96,16 @@ class UpdateCheck:
             trip.notes.append(f"the second run of the update failed: {type(error).__name__}: {error}")
         finally:
             self.repeating = False
+
+    def _bad(self, optimizer: torch.optim.Optimizer, *, moments: bool) -> dict[str, str]:
+        """Return names and counts of parameters and moments that are NaN or Inf, if a parameter is.
+
+        With `moments`, moments alone are enough.
+        """
+        changed = tensors_in([*optimizer.state.values()]) if moments else ()
+        if not suspicious([*parameters_of(optimizer), *changed]):
+            return {}
+        return {name: counts for name, _, each in self._named(optimizer) if (counts := not_finite(each))}
 
     def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Any, Any]]:
         """Return name, parameter and tensor of each parameter and moment, parameters first."""

@@ -82,7 +82,7 @@ def test_module_is_watched_as_a_script(capfd: pytest.CaptureFixture[str]) -> Non
         ("def (", [], 3, "train.py cannot be compiled: invalid syntax"),
         ("raise SystemExit(3)", [], 4, "train.py exited with code 3"),
         ("pass", [], 2, "train.py ended without a step of an optimizer"),
-        ("pass", ["--tier", "native"], 2, "there is no tier 'native': use guard, hooks"),
+        ("pass", ["--tier", "hook"], 2, "there is no tier 'hook': use guard, hooks, native, live"),
         ("pass", ["--on-nan", "rise"], 2, "rise"),
     ],
 )

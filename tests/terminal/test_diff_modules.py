@@ -29,6 +29,14 @@ def wrong_tanh(graph, inputs):
     return graph.forward
 
 
+register_backend(wrong_tanh, name="eager_" + __name__ + "_wrong_tanh")
+
+
+@register_backend(name=__name__ + "_plain")
+def plain(graph, inputs):
+    return graph.forward
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -78,10 +86,29 @@ def test_a_compiled_module_that_agrees(command: Command, folder: str) -> None:
     assert code == 0, err
     document = json.loads(out)
     assert document["status"] == "equal"
+    # Statement by statement: at least two products, a tanh and a mean, and their backward.
+    assert document["matched"]["structure"] + document["matched"]["value"] > 12
+    outputs = {match["a"]["value"] for match in document["outputs"]}
+    assert outputs == {"output", "first.weight.grad", "first.bias.grad", "last.weight.grad", "last.bias.grad"}
+    assert document["sides"]["b"]["compile"] == "aot_eager"
+
+
+def test_a_compiler_that_fuses_is_compared_by_modules_and_gradients(command: Command, folder: str) -> None:
+    code, out, err = command("diff", f"{folder}:net", "--compile-b", f"{folder}_plain", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["status"] == "equal"
     # A loss, four gradients, and the outputs of three modules.
     assert document["matched"]["name"] == 8
     assert document["unmatched"] == {"a": 0, "b": 0}
-    assert document["sides"]["b"]["compile"] == "aot_eager"
+
+
+def test_a_wrong_statement_is_found_if_the_backend_does_not_fuse(command: Command, folder: str) -> None:
+    code, out, err = command("diff", f"{folder}:net", "--compile-b", f"eager_{folder}_wrong_tanh")
+    assert code == 1, err
+    cause = next(line for line in out.splitlines() if line.startswith("cause: "))
+    assert "aten.mul.Tensor" in cause
+    assert cause.endswith("of side B")
 
 
 def test_a_wrong_backend_is_found_at_the_module(command: Command, folder: str) -> None:
@@ -111,6 +138,50 @@ def test_autocast_is_compared_statement_by_statement(
         assert "aten.mul.Tensor" in first
 
 
+@pytest.fixture
+def step(tmp_path: Path) -> str:
+    """Record a step and save it; return the name of its folder."""
+    import torch
+
+    import nncdbg.torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.record(model, optimizer) as recorded:
+        model(torch.randn(5, 4)).square().mean().mul(300).backward()
+        optimizer.step()
+    recorded.save(tmp_path / "step")
+    return "step"
+
+
+def test_a_recorded_step_is_compared_with_its_compiled_phases(command: Command, step: str) -> None:
+    code, out, err = command("diff", step, "--compile-b", "aot_eager", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["status"] == "equal"
+    assert document["matched"]["name"] > 30
+    assert document["notes"] == []
+
+    code, out, err = command("diff", step, "--input", "0.weight=ones", "--compile-b", "aot_eager")
+    assert (code, "the sides agree" in out) == (0, True), err
+
+
+def test_a_recorded_step_is_compared_with_its_autocast_form(command: Command, step: str) -> None:
+    code, out, err = command("diff", step, "--autocast-b", "bf16")
+    assert (code, "the sides agree" in out) == (0, True), out + err
+    code, out, err = command("diff", step, "--autocast-b", "f16", "--ulp", "0")
+    assert code == 1, err
+    assert "aten.addmm.default, line" in next(line for line in out.splitlines() if line.startswith("first: "))
+
+
+def test_a_program_of_other_operators_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "graph.nnc").write_text("#nncdbg 1\ngraph @main(%x: f32[2]) -> (%x) {\n  return %x\n}\n")
+    for option in (["--compile-b", "eager"], ["--autocast-b", "f16"]):
+        code, _, err = command("diff", "graph.nnc", *option)
+        assert (code, f"{option[0]} needs a program of PyTorch, not graph.nnc" in err) == (2, True), err
+
+
 def test_random_numbers_are_a_note(command: Command, folder: str) -> None:
     _, _, err = command("diff", f"{folder}:dropout", "--autocast-b", "bf16")
     assert "aten.native_dropout.default draws other random numbers on side B" in err
@@ -125,7 +196,6 @@ def test_random_numbers_are_a_note(command: Command, folder: str) -> None:
             ["{name}:Net", "--compile-b"],
             "{name}:Net is of type Net\n  hint: name a function that returns a pair",
         ),
-        (["net.onnx", "--compile-b"], "--compile-b needs MODULE:FUNCTION, not net.onnx"),
         (["{name}:net", "--compile-b", "--autocast-b", "f16"], "use one of them alone"),
         (["{name}:net", "{name}:net", "--autocast-b", "f16"], "use one of them alone"),
         (["{name}:net", "--compile-b", "--stop"], "it cannot be used with --compile-b"),

@@ -16,6 +16,14 @@ import nncdbg.torch  # noqa: E402
 BAD_BATCH = 2
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class RootOfError(nn.Module):
     def forward(self, output, target):
         return (output - target).abs().sqrt().mean()
@@ -45,7 +53,23 @@ def check(report):
     assert "bad parameter" not in str(report)
 
 
-def lightning_training(callback, **options):
+class FullDisk(Exception):
+    """An error that is no finding of the watch."""
+
+
+def raise_full_disk(*_, **__):
+    raise FullDisk
+
+
+def check_torch_is_as_before(model):
+    """Check that no hook is left, and that another watch can begin."""
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    assert torch.autograd.backward.__module__ == "torch.autograd"
+    with nncdbg.torch.watch():
+        pass
+
+
+def lightning_training(callback, *others, net=None, **options):
     lightning = pytest.importorskip("lightning.pytorch", reason="needs Lightning")
 
     module: Any = lightning.LightningModule
@@ -53,7 +77,7 @@ def lightning_training(callback, **options):
     class Regression(module):
         def __init__(self):
             super().__init__()
-            self.net = network()
+            self.net = net or network()
             self.calls = 0
 
         def training_step(self, batch, index):
@@ -69,7 +93,7 @@ def lightning_training(callback, **options):
     trainer = lightning.Trainer(
         max_epochs=1,
         accelerator="cpu",
-        callbacks=[callback],
+        callbacks=[callback, *others],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -105,6 +129,18 @@ def test_lightning_ends_the_watch_when_it_raises(lightning_callback):
         pass
 
 
+@pytest.mark.parametrize("event", ["on_train_batch_start", "on_after_backward", "on_train_batch_end"])
+def test_lightning_ends_the_watch_when_another_callback_raises(lightning_callback, event):
+    lightning = pytest.importorskip("lightning.pytorch", reason="needs Lightning")
+    other = lightning.Callback()
+    setattr(other, event, raise_full_disk)
+    model = network()
+    callback = lightning_callback(on_nan="report")
+    with pytest.raises(FullDisk):
+        lightning_training(callback, other, net=model)
+    check_torch_is_as_before(model)
+
+
 def test_lightning_skips_the_update(lightning_callback):
     callback = lightning_callback(on_nan="skip")
     model = lightning_training(callback)
@@ -130,10 +166,12 @@ class Regressor(nn.Module):
         return {"loss": nn.functional.mse_loss(self.net(x), labels)}
 
 
-def trainer_training(callback, folder, **options):
+def trainer_training(callback, folder, *others, model=None, data=None, **options):
     pytest.importorskip("accelerate", reason="needs Accelerate")
     transformers = pytest.importorskip("transformers", reason="needs transformers")
-    data = [{"x": x, "labels": target} for batch in loader() for x, target in zip(*batch, strict=True)]
+    data = data or [
+        {"x": x, "labels": target} for batch in loader() for x, target in zip(*batch, strict=True)
+    ]
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         num_train_epochs=1,
@@ -144,7 +182,9 @@ def trainer_training(callback, folder, **options):
         use_cpu=True,
         **options,
     )
-    trainer = transformers.Trainer(Regressor(), arguments, train_dataset=data, callbacks=[callback])
+    trainer = transformers.Trainer(
+        model or Regressor(), arguments, train_dataset=data, callbacks=[callback, *others]
+    )
     trainer._get_train_sampler = lambda *_: None  # batches in order
     trainer.train()
     return trainer
@@ -169,6 +209,37 @@ def test_transformers_trainer_ends_the_watch_when_it_raises(trainer_callback, tm
         trainer_training(trainer_callback(), tmp_path)
     with nncdbg.torch.watch():
         pass
+
+
+@pytest.mark.parametrize("event", ["on_step_begin", "on_pre_optimizer_step", "on_step_end"])
+def test_transformers_trainer_ends_the_watch_when_another_callback_raises(trainer_callback, tmp_path, event):
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    other = transformers.TrainerCallback()
+    setattr(other, event, raise_full_disk)
+    model = Regressor()
+    with pytest.raises(FullDisk):
+        trainer_training(trainer_callback(on_nan="report"), tmp_path, other, model=model)
+    check_torch_is_as_before(model)
+
+
+def test_transformers_trainer_with_a_language_model_names_the_bad_parameter(trainer_callback, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 20, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    word = 7
+    with torch.no_grad():
+        model.transformer.wte.weight[word] = float("nan")
+    words = torch.arange(1, 17).remainder(word).reshape(4, 4)
+    words[3, 2] = word
+    data = [{"input_ids": each, "labels": each} for each in words]
+    callback = trainer_callback(on_nan="report")
+    trainer_training(callback, tmp_path, model=model, data=data, max_steps=2)
+    bad = callback.report.bad_steps[0]
+    assert (bad.step, bad.where) == (1, "loss")
+    assert bad.origin is not None, bad.notes
+    assert bad.origin.cause == "bad parameter"
+    assert "transformer.wte.weight" in str(bad.origin)
 
 
 def test_transformers_trainer_accumulates_gradients(trainer_callback, tmp_path):

@@ -72,6 +72,7 @@ def test_a_change_without_an_operator_is_found_in_the_outputs() -> None:
         "not the recorded step: 1 of 10 outputs has other bits than the recorded step"
     )
     assert "0.weight.2 = aten." in str(found)
+    assert str(found).endswith("or a write that was not recorded")
 
 
 def test_checksums_are_saved_with_the_step(tmp_path: Path) -> None:

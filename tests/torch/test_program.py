@@ -341,6 +341,21 @@ def test_lines_are_those_of_the_operators_not_of_an_own_dispatch_mode():
     assert places(Passing()) == places()
 
 
+def test_a_compiled_model_has_the_names_of_the_model():
+    model = torch.nn.Sequential(two_layers(), torch.nn.ReLU())
+    wrapped = torch.nn.Sequential(torch.compile(model), torch.nn.Tanh())
+    for given, names in (
+        (torch.compile(model), {"0.0.weight", "0.0.bias", "input"}),
+        (wrapped, {"0.0.0.weight", "0.0.0.bias", "input"}),
+    ):
+        # The argument is an input with a name only if it existed before the block.
+        argument = torch.ones(2, 3)
+        with nncdbg.torch.record(given) as step:
+            given(argument).square().mean().backward()
+        assert names <= step.inputs.keys()
+        assert not any("_orig_mod" in name for name in (*step.inputs, *step.program.graphs))
+
+
 def test_a_compiled_model_runs_eagerly_with_one_note():
     model = torch.nn.Sequential(two_layers(), torch.nn.ReLU())
     compiled = torch.compile(model)

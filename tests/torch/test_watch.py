@@ -99,6 +99,35 @@ def test_optimizer_is_blamed_for_a_parameter_that_it_makes_infinite():
     assert [*report.bad_steps[0].bad] == ["weight"]
 
 
+def test_infinite_parameter_is_named_although_the_nan_originates_later():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model[0].weight[0, 1] = float("inf")
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        for second in (1.0, 0.0):
+            model(torch.tensor([[1.0, second]])).square().sum().backward()
+            optimizer.step()
+    assert [bad.where for bad in report.bad_steps] == ["loss"]
+    assert report.origin.cause == "zero times infinity"
+    assert "0.weight had 1 Inf of 4 before the step" in report.bad_steps[0].notes
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_parameter_that_is_nan_before_the_step_is_no_bad_input(clipped):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model.weight[0, 1] = float("nan")
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        model(torch.randn(4, 2)).sum().backward()
+        if clipped:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    assert report.origin.cause == "bad parameter"
+    assert report.bad_steps[0].notes == []
+
+
 def test_without_arguments_all_that_trains_is_watched(training):
     model, optimizer = training
     loss_of = RootOfError()
@@ -308,7 +337,7 @@ def test_watch_ends_without_a_trace(training):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tier": "native"}, "there is no tier 'native': use guard, hooks"),
+        ({"tier": "hook"}, "there is no tier 'hook': use guard, hooks, native, live"),
         ({"on_nan": "rise"}, "there is no on_nan 'rise': use raise, report, skip, stop"),
     ],
 )

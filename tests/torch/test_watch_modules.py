@@ -156,7 +156,7 @@ def test_training_is_bit_equal_and_raises_no_alarm(step):
     losses = [plain.run().detach().clone() for _ in range(2)]
     training = step.build()
     trips: list[Any] = []
-    with Guard(training.models, training.optimizers, trips.append, check_modules=True):
+    with Guard(training.models, training.optimizers, trips.append, tier="hooks"):
         watched = [training.run().detach().clone() for _ in range(2)]
     assert all(torch.equal(a, b) for a, b in zip(losses, watched, strict=True))
     assert differing_names(copies(plain.changed()), copies(training.changed())) == []
@@ -168,7 +168,7 @@ def test_training_is_bit_equal_and_raises_no_alarm(step):
 def test_clean_training_raises_no_alarm(case):
     training = case.build()
     trips: list[Any] = []
-    with Guard(training.model, training.optimizers, trips.append, check_modules=True):
+    with Guard(training.model, training.optimizers, trips.append, tier="hooks"):
         for _ in range(3):
             training.step()
     assert trips == []

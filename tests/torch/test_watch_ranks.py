@@ -1,28 +1,61 @@
 """The watch on two ranks of a data-parallel training, in processes of their own."""
 
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg.torch  # noqa: E402
+from nncdbg.engine.ops.aten.internals import gradient_buckets  # noqa: E402
 from tests.torch.steps.distributed import in_ranks  # noqa: E402
 
 BAD_RANK = 1
 
 
-def poisoned(rank, training):
-    """Train one step with NaN in the input of `BAD_RANK`; return origin, notes and rank."""
+def poisoned(rank, training, *, clean=0):
+    """Train with NaN in the input of `BAD_RANK` after `clean` steps; return origin, notes and rank."""
     first = training.models[0].module[0]
-    if rank == BAD_RANK:
-        first.register_forward_pre_hook(lambda _, args: (torch.log(args[0] - args[0] - 1),))
     with nncdbg.torch.watch(training.models, training.optimizers, on_nan="report") as report:
+        for _ in range(clean):
+            training.run()
+        if rank == BAD_RANK:
+            first.register_forward_pre_hook(lambda _, args: (torch.log(args[0] - args[0] - 1),))
         training.run()
     bad = report.bad_steps[0]
     return None if bad.origin is None else bad.origin.op, bad.notes, rank
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch has no distributed package")
-def test_each_rank_names_itself_and_only_the_bad_one_has_the_origin():
-    for origin, notes, rank in in_ranks(poisoned):
+def parameters_of_buckets(rank, training):
+    """Return the names in each bucket of the first and the third step."""
+    parallel = training.models[0]
+    names = {id(each): name for name, each in parallel.module.named_parameters()}
+    found = []
+    for _ in range(3):
+        training.run()
+        found.append([[names[id(each)] for each in bucket] for bucket in gradient_buckets(parallel)])
+    return found[0], found[2]
+
+
+needs_distributed = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch has no distributed package"
+)
+
+
+@needs_distributed
+@pytest.mark.parametrize(("clean", "bucket"), [(0, "bucket 1 of 1"), (2, "bucket 1 of 2")])
+def test_each_rank_names_itself_and_its_bucket_and_only_the_bad_one_has_the_origin(clean, bucket):
+    for origin, notes, rank in in_ranks(partial(poisoned, clean=clean)):
         assert any(f"found on rank {rank} of 2" in note for note in notes)
+        [named] = [note for note in notes if bucket in note]
+        assert "module.4.bias.grad, module.4.weight.grad" in named
         assert origin == ("aten.log.default" if rank == BAD_RANK else None)
+
+
+@needs_distributed
+def test_buckets_hold_all_parameters_in_the_order_of_the_backward_pass():
+    for first, later in in_ranks(parameters_of_buckets):
+        order = ["4.bias", "4.weight", "3.bias", "3.weight", "1.bias", "1.weight", "0.bias", "0.weight"]
+        assert [sum(first, []), len(first)] == [order, 1]
+        assert sorted(sum(later, [])) == sorted(order)
+        assert len(later) == 2

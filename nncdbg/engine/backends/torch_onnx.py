@@ -37,12 +37,15 @@ def onnx_call(call: Call, to_device: Callable[[Any], Any]) -> Execute | None:
         try:
             return function(*given)
         except (RuntimeError, NotImplementedError) as error:
-            if "not implemented for" not in str(error):
+            if not any(phrase in str(error) for phrase in _REFUSALS):
                 raise
             raise UnsupportedOp(f"{call.node.op} has no kernel on torch: {error}") from None
 
     return converting_constants(run, to_device)
 
+
+_REFUSALS = ("not implemented for", "not supported", "could not infer output dtype")
+"""Parts of the messages with which torch refuses a dtype."""
 
 _Maker = Callable[["Call"], "Execute | None"]
 
@@ -69,6 +72,10 @@ def _folded(function: Execute) -> _Maker:
 
 def _div(a: Any, b: Any) -> Any:
     return torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc")
+
+
+def _sum(x: Any, axes: Sequence[int], keepdim: bool) -> Any:
+    return torch.sum(x, axes, keepdim=keepdim, dtype=x.dtype)
 
 
 def _pow(base: Any, exponent: Any) -> Any:
@@ -162,14 +169,18 @@ def _softmax(function: Execute) -> _Maker:
     return make
 
 
-def _layer_norm(call: Call) -> Execute:
+def _layer_norm(call: Call) -> Execute | None:
+    if call.attributes["stash_type"] != 1:
+        return None
     axis, epsilon = call.attributes["axis"], call.attributes["epsilon"]
 
     def run(x: Any, scale: Any, bias: Any = None) -> Any:
         sizes = x.shape[axis % x.dim() :]
         scale, bias = (None if each is None else each.expand(sizes) for each in (scale, bias))
-        results = torch.native_layer_norm(x, sizes, scale, bias, epsilon)
-        return [*results][: len(call.node.outputs)] if call.several else results[0]
+        result, *moments = torch.native_layer_norm(x, sizes, scale, bias, epsilon)
+        if not call.several:
+            return result
+        return [result, *(each.float() for each in moments)][: len(call.node.outputs)]
 
     return run
 
@@ -315,7 +326,7 @@ _FUNCTIONS: Mapping[str, _Maker] = {
     "Concat": _concat,
     "Gather": _gather,
     "Expand": _same_for_all(_expand),
-    "ReduceSum": _reduction(torch.sum, 13),
+    "ReduceSum": _reduction(_sum, 13),
     "ReduceMean": _reduction(torch.mean, 18),
     "ReduceMax": _reduction(torch.amax, 18),
     "ReduceMin": _reduction(torch.amin, 18),

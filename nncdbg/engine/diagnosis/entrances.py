@@ -5,6 +5,7 @@ The constants of a block are inspected when a frame of it begins for the first t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,9 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Cause
 from nncdbg.stats import summarize
 from nncdbg.stats.finiteness import bad, is_finite
+
+_LATER = re.compile(r"(\.\d+)+$")
+"""The end of the name of a later value: a gradient after clipping is ``fc.weight.grad.1``."""
 
 MASKS = "use a finite number: an infinity works as a mask only in Where, Max, Min and softmax scores"
 
@@ -47,7 +51,7 @@ def cause_of_state(name: str, array: Array, kind: str) -> Cause:
 
 def _is_state(name: str, code: Code) -> bool:
     """Whether an input is a parameter, buffer or moment of a training step, which returns gradients."""
-    returned = step_outputs(code)
+    returned = {_LATER.sub("", each) for each in step_outputs(code)}
     if not any(each.endswith(".grad") for each in returned):
         return False
     return is_training_state(name) or f"{name}.grad" in returned

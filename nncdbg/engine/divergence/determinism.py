@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 _BITS = Tolerance(ulp=0)
 
+_OTHER_CAUSES = (
+    "the step depends on more than its inputs: another number of threads, another version or machine, or a "
+    "write that was not recorded"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutputs:
@@ -35,7 +40,7 @@ class RecordedOutputs:
         """Return a sentence on the outputs with other bits, of which there is at least one."""
         count = f"{len(self.changed)} of {self.count} output{'s' if self.count > 1 else ''}"
         others = "have" if len(self.changed) > 1 else "has"
-        first = f"first %{self.changed[0]}" if self.node is None else f"first {_statement(self)}"
+        first = f"first {spelled(self.changed[0])}" if self.node is None else f"first {_statement(self)}"
         return f"{count} {others} other bits than the recorded step, {first}"
 
 
@@ -60,7 +65,7 @@ class DeterminismVerification:
             outputs = "output has the recorded" if self.recorded.count == 1 else "outputs have the recorded"
             return f"deterministic: {same}, and {self.recorded.count} {outputs} bits"
         if self.runs.equal:
-            return f"not the recorded step: {self.recorded}; {same}"
+            return f"not the recorded step: {self.recorded}; {same}\n  {_OTHER_CAUSES}"
         return "\n".join(["not deterministic: a second run has other bits", *self._difference()])
 
     def _difference(self) -> Iterator[str]:
@@ -123,4 +128,4 @@ def _computed(program: Program, names: set[str]) -> Iterator[tuple[str, Node]]:
 def _statement(found: RecordedOutputs) -> str:
     assert found.node is not None
     source = f" ({found.node.location})" if found.node.location else ""
-    return f"%{found.changed[0]} = {found.node.op}{source}"
+    return f"{spelled(found.changed[0])} = {found.node.op}{source}"

@@ -26,6 +26,7 @@ from nncdbg.engine.graph import (
     Value,
 )
 from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.schema import only_float
 from nncdbg.engine.text.lexemes import claimed_name
 
@@ -51,7 +52,8 @@ def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types
             *(value for node in graph.nodes for value in node.outputs),
         )
     }
-    mixer = _Mixer(frozenset(narrow), dtype, types, program.opsets, taken)
+    of_torch = any(is_torch(node.op) for _, graph in blocks(program) for node in graph.nodes)
+    mixer = _Mixer(frozenset(narrow), dtype, types, program.opsets, taken, of_torch)
     graphs = {name: mixer.graph(graph, (name,), _Scope()) for name, graph in program.graphs.items()}
     return replace(program, graphs=graphs, listing=None)
 
@@ -96,6 +98,8 @@ class _Mixer:
     types: Types
     opsets: Mapping[str, int]
     taken: set[str]
+    of_torch: bool
+    """Whether casts are operators of PyTorch, as the other statements."""
 
     def graph(self, graph: Graph, path: Path, scope: _Scope) -> Graph:
         for value in (*graph.inputs, *(each.value for each in graph.constants)):
@@ -159,7 +163,7 @@ class _Mixer:
                 if name in given:
                     name = claimed_name(f"{name}.{self.dtype}", self.taken, first=2)
                     scope.casts[value.name, self.dtype] = name
-                    after.append(Node("Cast", (name,), (value,), {"to": ONNX[before.dtype]}))
+                    after.append(self._cast_node(name, value, before.dtype))
                 else:
                     scope.narrow.add(name)
                     scope.wide[name] = before.dtype
@@ -213,7 +217,12 @@ class _Mixer:
         if known is not None:
             return [], known
         result = scope.casts[name, dtype] = claimed_name(f"{name}.{dtype}", self.taken, first=2)
-        return [Node("Cast", (name,), (Value(result),), {"to": ONNX[dtype]})], result
+        return [self._cast_node(name, Value(result), dtype)], result
+
+    def _cast_node(self, name: str, result: Value, dtype: str) -> Node:
+        if self.of_torch:
+            return Node("aten._to_copy.default", (name,), (result,), {"dtype": dtype})
+        return Node("Cast", (name,), (result,), {"to": ONNX[dtype]})
 
 
 def _dtype(known: Type) -> str | None:

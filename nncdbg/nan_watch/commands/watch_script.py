@@ -78,7 +78,12 @@ def _parser() -> ArgumentParser:
         help="stop at a prompt, raise, report and continue, or skip the update "
         "(default: stop on a terminal, else raise)",
     )
-    add("--tier", default="guard", metavar="TIER", help="guard, or hooks to check each module too")
+    add(
+        "--tier",
+        default="guard",
+        metavar="TIER",
+        help="guard, hooks (checks modules), native or live (check operators)",
+    )
     add("--keep-update", action="store_true", help="copy the state before each update, to run it again")
     add("--bundle", metavar="DIR", help="save the first step with NaN; `nncdbg DIR` opens it")
     add("--json", action="store_true", help="print one JSON document on standard output")

@@ -46,4 +46,4 @@ class LightningCallback(_base()):  # type: ignore[misc]
         self._watch.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._watch.end()
+        self._watch.end(exception)

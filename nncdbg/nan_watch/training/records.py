@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nncdbg.torch.module_watch import BadModule
+    from nncdbg.torch.operator_watch import BadOperator
     from nncdbg.torch.recorded_step import RecordedStep
     from nncdbg.torch.trips import GuardTrip
 
 _MOST = 3
 """The most tensors that a sentence names."""
+
+_PHASES = ("forward", "backward", "optimizer")
+"""Places of an operator that the tier "live" reports."""
 
 
 @dataclass(slots=True)
@@ -31,7 +35,10 @@ class BadStep:
     `where` is "loss", "gradients" or "update"; `bad` maps the names of tensors to counts such as
     ``"2 NaN of 12"``.  `report` has the op where the value originates, from a second run of the step, which
     is `recorded`; both are None if the step could not run again, and `notes` say why.  `modules` are the
-    first modules with NaN or Inf, with the tier "hooks".
+    first modules with NaN or Inf, with the tier "hooks", and `operators` the first operators, with "native".
+
+    For an operator that the tier "live" reports, `where` is "forward", "backward" or "optimizer", `bad` has
+    its name, and `recorded` the step up to it.
     """
 
     step: int
@@ -45,6 +52,7 @@ class BadStep:
     recorded: RecordedStep | None = None
     notes: list[str] = field(default_factory=list)
     modules: list[BadModule] = field(default_factory=list)
+    operators: list[BadOperator] = field(default_factory=list)
 
     @classmethod
     def of(cls, trip: GuardTrip) -> BadStep:
@@ -58,7 +66,14 @@ class BadStep:
             )
         location = trip.lines[0] if trip.lines else None
         return cls(
-            trip.step, trip.where, trip.bad, location, named, notes=list(trip.notes), modules=trip.modules
+            trip.step,
+            trip.where,
+            trip.bad,
+            location,
+            named,
+            notes=list(trip.notes),
+            modules=trip.modules,
+            operators=trip.operators,
         )
 
     @property
@@ -74,6 +89,8 @@ class BadStep:
         listed = ", ".join(names[:_MOST]) + more
         if self.where == "update":
             return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {listed}"
+        if self.where in _PHASES:
+            return f"step {self.step}: NaN or Inf originates in the phase {self.where}: {listed}"
         return f"step {self.step}: NaN or Inf before the update: {listed}"
 
     def key(self) -> tuple[Any, ...]:
@@ -91,10 +108,12 @@ class BadStep:
         if self.location is not None:
             file, line = self.location
             yield Text(f"  from {_short(file)}:{line}", "dim")
-        for module in self.modules:
-            yield Text(f"  {module}")
-            if module.location is not None:
-                yield Text(f"    called at {_short(module.location[0])}:{module.location[1]}", "dim")
+        bad: list[BadModule | BadOperator] = [*self.modules, *self.operators]
+        for each in bad:
+            yield Text(f"  {each}")
+            if each.location is not None:
+                file, line = each.location
+                yield Text(f"    {each.relation} {_short(file)}:{line}", "dim")
         for note in self.notes:
             yield Text(f"  note: {note}", "dim")
         if self.report is not None:
@@ -111,6 +130,7 @@ class BadStep:
             "optimizer": self.optimizer,
             "notes": list(self.notes),
             "modules": [module.as_dict() for module in self.modules],
+            "operators": [operator.as_dict() for operator in self.operators],
             "report": None if self.report is None else self.report.as_dict(),
         }
 

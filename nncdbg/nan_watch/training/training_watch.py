@@ -30,9 +30,9 @@ class TrainingWatch:
             watch(model, optimizer, found=self._on_found, **self._options)
         )
 
-    def end(self) -> None:
-        """End the watch, if it is active."""
-        self._entered.close()
+    def end(self, error: BaseException | None = None) -> None:
+        """End the watch, if it is active; `error` is that of a training that failed."""
+        self._entered.__exit__(None if error is None else type(error), error, None)
 
     def _on_found(self, bad: BadStep) -> None:
         if self._found is not None:

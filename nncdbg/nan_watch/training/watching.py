@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from importlib import import_module
 
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.nan_watch.call import watch as watch_program
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
+from nncdbg.torch.finiteness import not_finite
 from nncdbg.torch.guard import Guard
-from nncdbg.torch.recorded_step import Models, Optimizers
+from nncdbg.torch.live.breakpoints import KINDS
+from nncdbg.torch.live.debugger import LiveDebugger
+from nncdbg.torch.live.training import LiveTraining
+from nncdbg.torch.ranks import rank_notes
+from nncdbg.torch.recorded_step import Models, Optimizers, RecordedStep
 from nncdbg.torch.trips import GuardTrip
 
-TIERS = ("guard", "hooks")
+TIERS = ("guard", "hooks", "native", "live")
 REACTIONS = ("raise", "report", "skip", "stop")
+
+_NO_OPERATOR = (
+    "no operator made it from finite operands: it comes from the batch, a parameter or a number in the code; "
+    "the tier guard runs the step again and names its first use"
+)
+"""A note of the tier "live" on a value that it did not catch."""
 
 _LISTED = 3
 """Findings of a step that a report lists: the origin, and what it reaches."""
@@ -41,28 +52,28 @@ def watch(
     `on_nan` is the reaction: "raise" raises NaNFound in the update; "report" prints each origin once, and
     the training continues; "skip" also leaves out the update; "stop" opens the prompt at the origin.
     With the tier "hooks", the outputs of modules and their gradients are checked as well, and the report
-    names the first module with NaN or Inf, even if the step cannot run again.
+    names the first module with NaN or Inf, even if the step cannot run again.  The tier "native" checks the
+    results of each operator on the CPU instead, in C++, and the report names the first operator.
+    With the tier "live", each operator is recorded and checked as it runs, and one that makes a NaN or Inf is
+    reported at once.  The other checks remain, for a NaN in the batch or in a parameter.
     With `keep_update`, parameters and moments are copied before each update.  If the optimizer makes a NaN or
     Inf from finite gradients, the update runs again under the recorder, and "skip" undoes it.
     `found` is called with each step that is reported, before the reaction.
 
-    Raises UsageError for an unknown tier or reaction, and inside of another watch.
+    Raises UsageError for an unknown tier or reaction, inside of another watch, and if the tier "native"
+    cannot compile its observer.
     """
     _check("tier", tier, TIERS)
     _check("on_nan", on_nan, REACTIONS)
     report = TrainingReport()
     known: set[object] = set()
+    live_steps: set[int] = set()
+    """The steps with an operator that the tier "live" reported."""
 
-    def react(trip: GuardTrip) -> bool:
-        skips = on_nan == "skip" and (trip.where != "update" or keep_update)
-        report.skipped += skips
-        if trip.follows:
-            report.repeated += 1
-            return skips
-        bad = _reported(trip)
+    def add(bad: BadStep) -> None:
         if bad.key() in known:
             report.repeated += 1
-            return skips
+            return
         known.add(bad.key())
         report.bad_steps.append(bad)
         if found is not None:
@@ -72,11 +83,31 @@ def watch(
         _show(bad)
         if on_nan == "stop":
             _open_prompt(bad)
+
+    def react(trip: GuardTrip) -> bool:
+        skips = on_nan == "skip" and (trip.where != "update" or keep_update)
+        report.skipped += skips
+        if trip.follows or trip.step in live_steps:
+            report.repeated += 1
+            return skips
+        with live.asleep():
+            if tier == "live":
+                trip.notes.append(_NO_OPERATOR)
+            add(_reported(trip))
         return skips
 
-    guard = Guard(model, optimizer, react, keep_update=keep_update, check_modules=tier == "hooks")
+    def react_live(debugger: LiveDebugger) -> None:
+        if debugger.live.reason != "exception":
+            _say(f"{debugger.live.detail} does not stop under `watch`: use `nncdbg debug`")
+        elif not guard.rerunning:
+            live_steps.add(debugger.live.operator.step)
+            add(_reported_live(debugger))
+
+    guard = Guard(model, optimizer, react, keep_update=keep_update, tier=tier)
+    live = LiveTraining(react_live, _say, history=True, returns=True, model=model, optimizer=optimizer)
+    live.catch(dict.fromkeys(KINDS))
     try:
-        with guard:
+        with live if tier == "live" else nullcontext(), guard:
             yield report
     finally:
         report.steps, report.skipped_by_scaler = guard.steps, guard.skipped_by_scaler
@@ -95,26 +126,55 @@ def _check(name: str, given: str, known: tuple[str, ...]) -> None:
 def _reported(trip: GuardTrip) -> BadStep:
     """Return the record of a trip, with a report of its second run."""
     bad = BadStep.of(trip)
-    if trip.recorded is None:
-        return bad
+    if trip.recorded is not None:
+        _examine(bad, trip.recorded)
+        if bad.report is not None and bad.origin is None:
+            bad.notes.append(
+                "the second run of the step has no NaN or Inf: the step depends on more than its batch, "
+                "parameters, buffers and random state"
+            )
+    if bad.origin is None or bad.origin.used is None:
+        bad.notes += [f"{name} had {counts} before the step" for name, counts in trip.before.items()][
+            :_LISTED
+        ]
+    return bad
+
+
+def _reported_live(debugger: LiveDebugger) -> BadStep:
+    """Return the record of an operator that makes NaN or Inf."""
+    operator = debugger.live.operator
+    counts = ", ".join(filter(None, map(not_finite, operator.results)))
+    location = operator.lines[0] if operator.lines else None
+    bad = BadStep(operator.step, operator.phase, {operator.signature.name: counts}, location)
+    bad.notes += rank_notes()
+    _examine(bad, debugger.recorded)
+    return bad
+
+
+def _examine(bad: BadStep, recorded: RecordedStep) -> None:
+    """Watch a recorded step, and add the step and the report to a record."""
     try:
-        program, inputs = trip.recorded.program, trip.recorded.inputs
         report = watch_program(
-            program, inputs, backend="torch", fail_on="nan,inf", strict=True, max_findings=_LISTED
+            recorded.program,
+            recorded.inputs,
+            backend="torch",
+            fail_on="nan,inf",
+            strict=True,
+            max_findings=_LISTED,
         )
     except NncdbgError as error:
         bad.notes.append(f"the recorded step does not run in the debugger: {error.message}")
-        return bad
-    bad.recorded = trip.recorded
-    report.model = f"step {trip.step}"
+        return
+    bad.recorded = recorded
+    report.model = f"step {bad.step}"
     bad.report = report
-    bad.notes += trip.recorded.notes
-    if bad.origin is None:
-        bad.notes.append(
-            "the second run of the step has no NaN or Inf: the step depends on more than its batch, "
-            "parameters, buffers and random state"
-        )
-    return bad
+    bad.notes += recorded.notes
+
+
+def _say(message: str) -> None:
+    from nncdbg.presentation.screen import Screen
+
+    Screen().note(message)
 
 
 def _show(bad: BadStep) -> None:
@@ -136,5 +196,7 @@ def _open_prompt(bad: BadStep) -> None:
     debugger.break_at(line=origin.line)
     debugger.run()
     # The prompt is above this package.
-    import_module("nncdbg.terminal.script_prompt").break_here(str(bad))
+    import_module("nncdbg.terminal.script_prompt").break_here(
+        f"step {bad.step}, before the operator of finding 1"
+    )
     debugger.step_over()

@@ -65,9 +65,13 @@ def _options(arguments: Sequence[str]) -> Namespace:
         nargs="?",
         const="inductor",
         metavar="BACKEND",
-        help="side B: the PyTorch module of MODULE:FUNCTION under torch.compile (default: inductor)",
+        help="side B: the PyTorch module or recorded step under torch.compile (default: inductor)",
     )
-    add("--autocast-b", metavar="DTYPE", help="side B: the PyTorch module under autocast to f16 or bf16")
+    add(
+        "--autocast-b",
+        metavar="DTYPE",
+        help="side B: the module or recorded step under autocast to f16 or bf16",
+    )
     add("--rtol", type=float, help="relative tolerance (default: f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9, ...)")
     add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
@@ -107,16 +111,16 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import compared
     from nncdbg.opening.programs import open_program
-    from nncdbg.terminal.one_shot.diff_module import module_sides, variant_comparison
+    from nncdbg.terminal.one_shot.diff_variant import variant_comparison, variant_sides
 
     tolerance = Tolerance(options.rtol, options.atol, options.ulp, options.autocast_b)
-    sides = module_sides(options) if options.compile_b or options.autocast_b else None
+    sides = variant_sides(options) if options.compile_b or options.autocast_b else None
     opened = sides.a if sides is not None else open_program(configuration_of(options))
     start = time.perf_counter()
     comparison: Lockstep | PairedRuns | GoldenRun
     other = opened.configuration
     if sides is not None:
-        a, comparison, notes = variant_comparison(sides, tolerance, configuration_of(options).inputs)
+        a, comparison, notes = variant_comparison(sides, tolerance)
     elif options.golden is not None:
         a, comparison, notes = _golden(options, opened, tolerance)
     else:

@@ -25,6 +25,7 @@ class LiveDebugger(Debugger):
         super().__init__(step.program, step.inputs, backend=BACKEND)
         self.wanted = ""
         """What the script does next: continue, step, next or finish; empty before a forward command."""
+        self.recorded = step
         self.live = live
         self.location: Location | None = None
         """The source of the statement: in a backward pass, that of the forward operator."""

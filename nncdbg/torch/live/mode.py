@@ -16,6 +16,7 @@ import torch
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import Expression, condition
 from nncdbg.engine.ops.aten.internals import DispatchMode, without_dispatch
+from nncdbg.engine.ops.aten.names import takes_memory
 from nncdbg.engine.ops.aten.operators import torch_operator
 from nncdbg.engine.ops.aten.signatures import Signature, flat_results, signature_of, written_tensors
 from nncdbg.engine.stopping.breakpoints import hit_rule
@@ -29,9 +30,6 @@ _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 Goal = Callable[[Operator], bool]
 """Whether a step ends at an operator."""
-
-_NO_NUMBERS = ("empty", "new_empty", "_empty", "resize", "set_", "lift")
-"""Beginnings of the names of operators that allocate memory, or that take over numbers of the user."""
 
 
 @dataclass(slots=True)
@@ -224,9 +222,8 @@ class LiveMode(DispatchMode):
 
 def _computes(signature: Signature) -> bool:
     """Return whether an operator computes numbers: not one that allocates, copies or makes a view."""
-    name = str(signature.overload).split(".")[1]
     known = torch_operator(signature.name).keeps_finite
-    return not (known or signature.views or name.startswith(_NO_NUMBERS))
+    return not (known or signature.views or takes_memory(signature.name))
 
 
 def _others(operator: Operator) -> Iterable[Any]:

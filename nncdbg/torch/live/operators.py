@@ -14,11 +14,11 @@ from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.expression import STATEMENT_VARIABLE
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.engine.ops.aten.internals import current_autograd_node, module_call, sequence_number
+from nncdbg.engine.ops.aten.internals import current_autograd_node, sequence_number
 from nncdbg.engine.ops.aten.signatures import Kind, Signature, flat_results, written_tensors
 from nncdbg.stats import summarize
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
-from nncdbg.torch.source_lines import Lines, user_lines
+from nncdbg.torch.source_lines import Lines, calling_modules, user_lines
 
 
 @dataclass(eq=False)
@@ -57,12 +57,7 @@ class Operator:
     @cached_property
     def modules(self) -> list[torch.nn.Module]:
         """The modules whose call runs now, innermost first."""
-        found, frame = [], self.frame
-        while frame is not None:
-            if frame.f_code is module_call:
-                found.append(frame.f_locals["self"])
-            frame = frame.f_back
-        return found
+        return [*calling_modules(self.frame)]
 
     @cached_property
     def operands(self) -> list[Any]:

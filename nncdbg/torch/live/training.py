@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +19,16 @@ from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
-from nncdbg.torch.recorded_step import RecordedStep, named_tensors, recording_with, step_so_far
+from nncdbg.torch.recorded_step import (
+    Models,
+    Optimizers,
+    RecordedStep,
+    listed_optimizers,
+    named_models,
+    named_tensors,
+    recording_with,
+    step_so_far,
+)
 from nncdbg.torch.recording import BACKWARD, Recorder
 from nncdbg.torch.script_recording import live_objects, models_of, on_module_call
 from nncdbg.torch.skipped_steps import on_skipped_step
@@ -41,11 +50,22 @@ class LiveTraining:
 
     `hold` is called at each stop, and `said` with each message of a logpoint.  With `history`, the operators
     of the present step are recorded as they run, so that a stop can step back to the start of the step;
-    without it, a stop has the operator at which the script is.
+    without it, a stop has the operator at which the script is.  With `returns`, the program of a stop returns
+    the results of that operator.  `model` and `optimizer` are as for `record`; missing ones are found.
     """
 
-    def __init__(self, hold: Hold, said: Callable[[str], None], *, history: bool = False) -> None:
+    def __init__(
+        self,
+        hold: Hold,
+        said: Callable[[str], None],
+        *,
+        history: bool = False,
+        returns: bool = False,
+        model: Models | None = None,
+        optimizer: Optimizers | None = None,
+    ) -> None:
         self.history = history
+        self._returns = returns
         self.last_number = 0
         """The number of the latest breakpoint."""
         self.stops = 0
@@ -53,8 +73,8 @@ class LiveTraining:
         self._hold = hold
         self._said = said
         self.mode = LiveMode(self._stopped, said, self._named)
-        self._models: dict[str, torch.nn.Module] = {}
-        self._optimizers: list[torch.optim.Optimizer] = []
+        self._models = dict(named_models(model))
+        self._optimizers = [*listed_optimizers(optimizer)]
         self._outermost: torch.optim.Optimizer | None = None
         """The optimizer whose step runs now; another may step inside it."""
         self._thread: int | None = threading.get_ident()
@@ -113,6 +133,15 @@ class LiveTraining:
         """Stop at the next operator."""
         self.mode.pausing = why
 
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Do not stop inside the block."""
+        before, self.mode.asleep = self.mode.asleep, True
+        try:
+            yield
+        finally:
+            self.mode.asleep = before
+
     def check_name(self, found: LiveBreakpoint) -> None:
         """Raise UsageError for a module or parameter that the models do not have."""
         known = set(self.mode.names.values())
@@ -147,9 +176,9 @@ class LiveTraining:
         """Find models and optimizers, and begin the history of a step."""
         if not self.here:
             return
-        if not self._models or not self._optimizers:
-            self._optimizers = live_objects(torch.optim.Optimizer)
-            self._models = models_of(self._optimizers)
+        if not self._models or not self._optimizers or not self.mode.names:
+            self._optimizers = self._optimizers or live_objects(torch.optim.Optimizer)
+            self._models = self._models or models_of(self._optimizers)
             self.mode.names = dict(names_of_modules(self._models))
         self._recording.close()
         self.mode.recorder = None
@@ -249,7 +278,8 @@ class LiveTraining:
             recorder.add_finished(
                 operator.signature.overload, operator.args, operator.kwargs, operator.result, operator.lines
             )
-        return step_so_far(recorder, self._models, self._optimizers)
+        results = operator.results if self._returns else ()
+        return step_so_far(recorder, self._models, self._optimizers, results)
 
 
 def _goal(wanted: str, start: Operator) -> Goal | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg
+from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.backends.torch import Torch
 from nncdbg.engine.backends.torch_onnx import mapped
 from nncdbg.engine.errors import UnsupportedOp
@@ -46,6 +49,58 @@ def run(case: NodeCase) -> bool:
 @pytest.mark.parametrize("group", by_op())
 def test_the_cases_of_a_mapped_operator_pass(group: list[NodeCase]) -> None:
     assert sum([run(case) for case in group]) >= len(group) / 3
+
+
+def permitted(case: NodeCase, positions: list[int], dtype: str) -> bool:
+    """Return whether ONNX permits operands of a dtype at these positions."""
+    schema = onnx.defs.get_schema(case.op, case.version)
+    kinds = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    name = {"float16": "float16", "float32": "float", "float64": "double"}.get(dtype, dtype)
+    formal = [schema.inputs[min(position, len(schema.inputs) - 1)].type_str for position in positions]
+    return all(f"tensor({name})" in kinds.get(each, [each]) for each in formal)
+
+
+def cast_inputs(case: NodeCase, dtype: str) -> tuple[Any, ...] | None:
+    """Return the inputs of a case with those of the first one's dtype cast; None if ONNX forbids it."""
+    first = next((each for each in case.inputs if isinstance(each, np.ndarray)), None)
+    if first is None or first.dtype.kind in "OUS":
+        return None
+    positions = [
+        position
+        for position, each in enumerate(case.inputs)
+        if isinstance(each, np.ndarray) and each.dtype == first.dtype
+    ]
+    if not permitted(case, positions, dtype):
+        return None
+    return tuple(
+        each.astype(dtype) if position in positions else each for position, each in enumerate(case.inputs)
+    )
+
+
+DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint32", "bool")
+ROUGH = {"float16": 1e-2}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_have_the_values_and_dtypes_of_numpy(dtype: str) -> None:
+    """For each dtype that ONNX permits, torch gives what NumPy gives, or has no kernel."""
+    on_numpy, compared = NumPy(), 0
+    for case in all_cases():
+        inputs = cast_inputs(case, dtype) if case.op in mapped() else None
+        if inputs is None:
+            continue
+        bound = call_of(replace(case, inputs=inputs))
+        try:
+            wanted = results_of(bound, on_numpy.bind(bound).run(*inputs))
+            found = results_of(bound, backend().bind(bound).run(*map(backend().to_device, inputs)))
+        except UnsupportedOp:
+            continue
+        for one, other in zip(wanted, map(backend().to_host, found), strict=True):
+            assert np.asarray(other).dtype == np.asarray(one).dtype, (case, dtype)
+            assert_close(np.asarray(other), np.asarray(one), ROUGH.get(dtype, 1e-4), 1e-3)
+            compared += 1
+    assert compared > 20
 
 
 MODEL = """

@@ -1,4 +1,4 @@
-"""ExportedConversion of an exported graph: placeholders, outputs and stores of the whole program."""
+"""Conversion of an exported graph: placeholders, outputs and stores of the whole program."""
 
 from __future__ import annotations
 

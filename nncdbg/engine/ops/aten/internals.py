@@ -60,6 +60,9 @@ keeping_version: Any = torch.autograd._unsafe_preserve_version_counter
 module_call: Any = torch.nn.Module._call_impl.__code__
 """The code that runs while a module is called; its local variable `self` is the module."""
 
+backward_call: Any = torch.autograd.graph._engine_run_backward.__code__
+"""The code that runs while a backward pass does."""
+
 random_tag: Any = torch.Tag.nondeterministic_seeded
 
 reshaping_tag: Any = torch.Tag.inplace_view
@@ -112,7 +115,7 @@ def out_form(overload: Any) -> Any:
     give the same bits.  Other forms with `out` are made of the functional form.
     """
     name = overload._schema.name.removesuffix("_")
-    if name == overload._schema.name or not _has_kernel(overload):
+    if name == overload._schema.name or not has_kernel(overload, "CPU"):
         return None
     packet = getattr(getattr(torch.ops, overload.namespace), name.partition("::")[2], None)
     wanted = [(each.name, str(each.real_type)) for each in overload._schema.arguments]
@@ -123,14 +126,15 @@ def out_form(overload: Any) -> Any:
             last.name == "out"
             and last.kwarg_only
             and [(each.name, str(each.real_type)) for each in arguments] == wanted
-            and _has_kernel(form)
+            and has_kernel(form, "CPU")
         ):
             return form
     return None
 
 
-def _has_kernel(overload: Any) -> bool:
-    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CPU")
+def has_kernel(overload: Any, key: str) -> bool:
+    """Return whether an operator has a kernel for a dispatch key, such as ``CPU``."""
+    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
     return found
 
 
@@ -206,6 +210,27 @@ def is_compiled_call(code: Any) -> bool:
     return bool(name == "compile_wrapper" and file.endswith("/_dynamo/eval_frame.py"))
 
 
+_COMPILED = "_orig_mod"
+"""The attribute of a compiled module that is the module itself."""
+
+
+def uncompiled(module: Any) -> Any:
+    """Return the module that `torch.compile` wraps; another module is returned unchanged."""
+    inside = getattr(module, _COMPILED, None)
+    return inside if isinstance(inside, torch.nn.Module) else module
+
+
+def uncompiled_name(path: str) -> str:
+    """Return a path in a module without the wrappers of `torch.compile`."""
+    return ".".join(part for part in path.split(".") if part != _COMPILED)
+
+
+def backend_named(name: str) -> Callable[..., Any]:
+    """Return the function of a backend of `torch.compile`: it compiles a graph for example inputs."""
+    found: Callable[..., Any] = torch._dynamo.lookup_backend(name)
+    return found
+
+
 _COMPILER = "torch._dynamo"
 
 
@@ -245,3 +270,25 @@ class _CompilerFinder:
 
             loader.exec_module = exec_module
         return found
+
+
+def gradient_buckets(parallel: torch.nn.parallel.DistributedDataParallel) -> list[list[Any]]:
+    """Return the parameters of each bucket of gradients, in the order in which ranks reduce them.
+
+    The buckets of the first step are known by their sizes in bytes alone, which hold the parameters from the
+    last to the first; empty if these do not fit, as with several dtypes.
+    """
+    logged: Any = parallel._get_ddp_logging_data()
+    parameters = [each for each in parallel._module_parameters if each.requires_grad]
+    rebuilt = logged.get("rebuilt_per_bucket_param_indices")
+    if rebuilt:
+        return [[parameters[int(index)] for index in bucket.split()] for bucket in rebuilt.split(",")]
+    buckets = []
+    for size in map(int, logged["bucket_sizes"].split(",")):
+        bucket: list[Any] = []
+        while parameters and sum(each.nbytes for each in bucket) < size:
+            bucket.append(parameters.pop())
+        if sum(each.nbytes for each in bucket) != size:
+            return []
+        buckets.append(bucket)
+    return buckets

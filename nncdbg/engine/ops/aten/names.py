@@ -37,6 +37,9 @@ EMPTY = (
 )
 """Operators that allocate memory without writing it."""
 
+_TAKING_MEMORY = ("empty", "new_empty", "_empty", "resize", "set_", "lift")
+"""Beginnings of the names of operators that allocate memory, or that take over numbers of the user."""
+
 _OVERWRITING = frozenset(
     ("zero_", "fill_", "copy_", "bernoulli_", "uniform_", "normal_", "log_normal_", "exponential_")
     + ("geometric_", "cauchy_", "random_")
@@ -55,6 +58,11 @@ def allocates_only(op: str) -> bool:
     """Return whether the results of a statement's op are memory with any content."""
     domain, _, rest = op.partition(".")
     return domain == "aten" and rest.partition(".")[0] in EMPTY
+
+
+def takes_memory(op: str) -> bool:
+    """Return whether an operator only allocates memory, or takes over numbers of the user."""
+    return op.split(".")[-2].startswith(_TAKING_MEMORY)
 
 
 def overwrites(op: str) -> bool:

@@ -212,7 +212,7 @@ def _moves_only(overload: Any, arguments: Sequence[Argument]) -> bool:
     )
 
 
-_VIEWS_NOT_DECLARED = {"aten::_unsafe_view"}
+_VIEWS_NOT_DECLARED = {"aten::_unsafe_view", "aten::broadcast_tensors"}
 
 _COMPUTING = {"aten::to", "aten::coalesce"}
 """Operators that return their argument if there is nothing to compute, else new elements."""

@@ -1,0 +1,556 @@
+// The observer of the tier `native`: checks the results of each operator for NaN and Inf.
+//
+// It is a callback of at::RecordFunction on the thread of the training; autograd passes it on to its own
+// threads.  Python is called for the first findings of a step only, and once per operator that makes
+// autograd nodes.  operator_watch.py describes the arguments.
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <unordered_map>
+#include <vector>
+
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+// The loader picks the version for the processor: the library may be used on another one.
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default")))
+#else
+#define FOR_EACH_PROCESSOR
+#endif
+
+namespace {
+
+enum Kinds : uint8_t { NONE = 0, NAN_KIND = 1, INF_KIND = 2, BOTH = 3 };
+enum Phase : int32_t { FORWARD = 0, BACKWARD = 1, OPTIMIZER = 2, PHASES = 3 };
+
+struct Operand {
+  int32_t argument;  // its position in the schema
+  int32_t position;  // in a list of tensors, otherwise -1
+  int64_t nans, infinities, count;
+};
+
+struct Finding {
+  const char* name;
+  const char* overload;
+  const char* node;  // the innermost autograd node, or nullptr
+  int64_t sequence;  // of this node
+  int32_t phase;
+  int32_t value;       // NAN_KIND or INF_KIND
+  int32_t originates;  // 0 if an operand has the value
+  int64_t nans, infinities, count;
+  int32_t operands;  // how many operands have NaN or Inf
+  const Operand* operand;
+};
+
+using FoundCallback = void (*)(const Finding*);
+using ClassifyCallback = int64_t (*)(const char* name, const char* overload);
+using NodesCallback = void (*)(int64_t first, int64_t end);
+
+// What `classify` returns: positions of the arguments that an operator writes to, and these.
+constexpr int64_t UNCHECKED = int64_t(1) << 62;
+constexpr int64_t OVERWRITES = int64_t(1) << 61;  // it reads nothing of what it writes to
+constexpr int64_t COMPOSITE = int64_t(1) << 60;   // it calls operators above autograd
+constexpr size_t MOST_ARGUMENTS = 60;
+
+FoundCallback on_found = nullptr;
+ClassifyCallback on_new_operator = nullptr;
+NodesCallback on_nodes = nullptr;
+std::atomic<bool> active{false};
+std::atomic<bool> updating{false};
+
+// The findings of this step: values that originated, in each phase, and those that an operand brought.
+std::atomic<bool> originated[PHASES][BOTH];
+std::atomic<bool> entered[BOTH];
+
+// -- elements --------------------------------------------------------------------------------------------
+
+template <class Word, Word EXPONENT, Word LOWEST>
+struct Format {
+  using Type = Word;
+  static constexpr Word TOP = Word(1) << (sizeof(Word) * 8 - 1);
+
+  static constexpr Word FULL = EXPONENT;
+
+  // A full exponent carries into the sign bit.
+  static Word carry(Word word) { return Word((word & EXPONENT) + LOWEST); }
+};
+
+using F64 = Format<uint64_t, 0x7ff0000000000000ull, 0x0010000000000000ull>;
+using F32 = Format<uint32_t, 0x7f800000u, 0x00800000u>;
+using F16 = Format<uint16_t, 0x7c00, 0x0400>;
+using BF16 = Format<uint16_t, 0x7f80, 0x0080>;
+
+constexpr int64_t BLOCK = 2048;
+
+FOR_EACH_PROCESSOR uint64_t carries(const uint64_t* words, int64_t count) {
+  uint64_t all = 0;
+  for (int64_t i = 0; i < count; ++i) all |= F64::carry(words[i]);
+  return all & F64::TOP;
+}
+FOR_EACH_PROCESSOR uint32_t carries(const uint32_t* words, int64_t count) {
+  uint32_t all = 0;
+  for (int64_t i = 0; i < count; ++i) all |= F32::carry(words[i]);
+  return all & F32::TOP;
+}
+FOR_EACH_PROCESSOR uint16_t carries_f16(const uint16_t* words, int64_t count) {
+  uint16_t all = 0;
+  for (int64_t i = 0; i < count; ++i) all |= F16::carry(words[i]);
+  return all & F16::TOP;
+}
+FOR_EACH_PROCESSOR uint16_t carries_bf16(const uint16_t* words, int64_t count) {
+  uint16_t all = 0;
+  for (int64_t i = 0; i < count; ++i) all |= BF16::carry(words[i]);
+  return all & BF16::TOP;
+}
+
+template <class F>
+bool has_special(const typename F::Type* words, int64_t count) {
+  if constexpr (std::is_same_v<F, F16>) return carries_f16(words, count);
+  else if constexpr (std::is_same_v<F, BF16>) return carries_bf16(words, count);
+  else return carries(words, count);
+}
+
+struct Counts {
+  int64_t nans = 0, infinities = 0;
+  Kinds kinds() const { return Kinds((nans ? NAN_KIND : 0) | (infinities ? INF_KIND : 0)); }
+};
+
+// Adds the NaN and Inf of a run of words; returns false as soon as all kinds of `until` were seen.
+template <class F>
+bool count_run(const typename F::Type* words, int64_t length, Kinds until, Counts& counts) {
+  using Word = typename F::Type;
+  for (int64_t start = 0; start < length; start += BLOCK) {
+    const int64_t size = std::min(BLOCK, length - start);
+    if (!has_special<F>(words + start, size)) continue;
+    Word nans = 0, infinities = 0;  // of one block, so they fit
+    for (int64_t i = start; i < start + size; ++i) {
+      const Word magnitude = Word(words[i] & Word(~F::TOP));
+      nans = Word(nans + (magnitude > F::FULL));
+      infinities = Word(infinities + (magnitude == F::FULL));
+    }
+    counts.nans += nans;
+    counts.infinities += infinities;
+    if (until != NONE && (counts.kinds() & until) == until) return false;
+  }
+  return true;
+}
+
+// `per_element` is the number of words of an element: 2 for complex numbers.
+template <class F>
+Counts count_words(const c10::TensorImpl& tensor, int64_t per_element, Kinds until) {
+  using Word = typename F::Type;
+  Counts counts;
+  const Word* data = static_cast<const Word*>(tensor.data());
+  if (tensor.is_non_overlapping_and_dense_or_false()) {
+    count_run<F>(data, tensor.numel() * per_element, until, counts);
+    return counts;
+  }
+  // The elements of a repeated axis are counted once, and multiplied.
+  std::vector<int64_t> sizes, strides, index;
+  int64_t repeated = 1;
+  for (int64_t axis = 0; axis < tensor.dim(); ++axis) {
+    if (tensor.stride(axis) == 0) {
+      repeated *= tensor.size(axis);
+    } else if (tensor.size(axis) != 1) {
+      sizes.push_back(tensor.size(axis));
+      strides.push_back(tensor.stride(axis) * per_element);
+    }
+  }
+  index.resize(sizes.size());
+  while (count_run<F>(data, per_element, until, counts)) {
+    int64_t axis = int64_t(sizes.size()) - 1;
+    for (; axis >= 0; --axis) {
+      data += strides[axis];
+      if (++index[axis] < sizes[axis]) break;
+      data -= strides[axis] * sizes[axis];
+      index[axis] = 0;
+    }
+    if (axis < 0) break;
+  }
+  counts.nans *= repeated;
+  counts.infinities *= repeated;
+  return counts;
+}
+
+// Whether a tensor has dense numbers in host memory: not a fake one or one of torch.func.
+bool readable(const c10::TensorImpl& tensor) {
+  const auto keys = tensor.key_set();
+  return keys.has(c10::DispatchKey::CPU) && !keys.has(c10::DispatchKey::Python) && tensor.has_storage() &&
+      !tensor.has_symbolic_sizes_strides() && tensor.layout() == c10::kStrided && tensor.numel() > 0 &&
+      tensor.unsafe_storage().data() != nullptr;
+}
+
+Counts count_in(const c10::TensorImpl& tensor, Kinds until) {
+  if (!readable(tensor)) return {};
+  switch (c10::typeMetaToScalarType(tensor.dtype())) {
+    case c10::ScalarType::Float: return count_words<F32>(tensor, 1, until);
+    case c10::ScalarType::Double: return count_words<F64>(tensor, 1, until);
+    case c10::ScalarType::Half: return count_words<F16>(tensor, 1, until);
+    case c10::ScalarType::BFloat16: return count_words<BF16>(tensor, 1, until);
+    case c10::ScalarType::ComplexFloat: return count_words<F32>(tensor, 2, until);
+    case c10::ScalarType::ComplexDouble: return count_words<F64>(tensor, 2, until);
+    case c10::ScalarType::ComplexHalf: return count_words<F16>(tensor, 2, until);
+    default: return {};
+  }
+}
+
+Kinds kinds_of(double number) {
+  return std::isnan(number) ? NAN_KIND : std::isinf(number) ? INF_KIND : NONE;
+}
+
+// -- the operators of a thread ---------------------------------------------------------------------------
+
+struct Operator {
+  Operator(const char* name, const std::string& overload, int64_t written)
+      : name(name), overload(overload), written(written) {}
+
+  std::string name, overload;
+  int64_t written;  // as `classify` returned it
+  mutable std::atomic<bool> calls_many{false};  // its kernel calls several operators
+};
+
+// The content of a tensor when it was checked last.
+struct Checked {
+  const c10::TensorImpl* tensor = nullptr;
+  const void* data = nullptr;
+  uint32_t version = 0;
+  uint64_t tick = 0;
+  Kinds kinds = NONE;
+};
+
+// Holds the tensor: a boxed kernel drops its arguments before it ends.
+struct TensorArgument {
+  at::Tensor tensor;
+  int32_t argument, position;
+};
+
+struct Frame {
+  const Operator* called;  // nullptr inside of a kernel
+  bool checked;            // its results are
+  bool evaluates_node;     // it is no operator: the engine of autograd evaluates a node and its hooks
+  bool silent;             // operators inside of it are not observed
+  uint64_t tick;           // when it began
+  int64_t sequence;        // the number of the next autograd node then
+  size_t reads, writes, spoiled;  // how many entries the lists of the thread had then
+  Kinds scalars;           // of numbers among the arguments
+  bool outermost;
+};
+
+struct Node {
+  const char* name;  // lives as long as the node is evaluated
+  int64_t sequence;
+};
+
+constexpr size_t KEPT = 4096;
+constexpr size_t KEPT_NAMES = 1024;
+constexpr uint64_t MANY = 3;  // operators inside of a kernel that cost more than to turn observers off and on
+
+struct NamedOperator {
+  const char* name = nullptr;
+  const Operator* found = nullptr;
+};
+
+struct Thread {
+  std::vector<NamedOperator> operators = std::vector<NamedOperator>(KEPT_NAMES);
+  std::vector<Checked> checked = std::vector<Checked>(KEPT);
+  std::vector<Frame> frames;
+  std::vector<TensorArgument> reads, writes;
+  std::vector<Operand> spoiled;  // operands that are written to, and had NaN or Inf before
+  std::vector<Node> nodes;
+  uint64_t tick = 0;
+  bool inside = false;  // Python code of nncdbg runs
+};
+
+thread_local Thread this_thread;
+
+std::mutex operators_mutex;
+std::unordered_map<std::string, std::unique_ptr<Operator>> all_operators;  // threads point to them
+
+const Operator* operator_of(Thread& here, const at::RecordFunction& function) {
+  const char* name = function.name();
+  NamedOperator& known = here.operators[(reinterpret_cast<uintptr_t>(name) >> 3) * 0x9e3779b97f4a7c15ull >> 54];
+  // The text at an address may be another one if it is no name of a schema.
+  if (known.name == name && known.found->name == name) return known.found;
+  const std::string overload = function.overload_name();
+  const std::string key = std::string(name) + "." + overload;
+  const Operator* found = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(operators_mutex);
+    const auto at = all_operators.find(key);
+    if (at != all_operators.end()) found = at->second.get();
+  }
+  if (found == nullptr) {
+    // Without the mutex: Python may run another thread.
+    here.inside = true;
+    const int64_t written = on_new_operator(name, overload.c_str());
+    here.inside = false;
+    std::lock_guard<std::mutex> lock(operators_mutex);
+    auto& entry = all_operators[key];
+    if (entry == nullptr) entry = std::make_unique<Operator>(name, overload, written);
+    found = entry.get();
+  }
+  known = {name, found};
+  return found;
+}
+
+uint32_t version_of(const c10::TensorImpl& tensor) {
+  return const_cast<c10::TensorImpl&>(tensor).is_inference() ? 0 : tensor.version_counter().current_version();
+}
+
+Checked& entry_of(Thread& here, const c10::TensorImpl& tensor) {
+  return here.checked[(reinterpret_cast<uintptr_t>(&tensor) >> 4) * 0x9e3779b97f4a7c15ull >> 52];
+}
+
+bool is_entered(const Checked& entry, const c10::TensorImpl& tensor) {
+  return entry.tensor == &tensor && entry.data == tensor.data();
+}
+
+void enter(Thread& here, const c10::TensorImpl& tensor, Kinds kinds, uint64_t tick) {
+  entry_of(here, tensor) = {&tensor, tensor.data(), version_of(tensor), tick, kinds};
+}
+
+// Calls `visit(tensor, position in a list, or -1)` for the tensors of an argument or result.
+template <class Visit>
+void each_tensor(const c10::IValue& value, Visit visit) {
+  if (value.isTensor()) {
+    if (const at::Tensor& tensor = value.toTensor(); tensor.defined()) visit(tensor, -1);
+  } else if (value.isList()) {
+    int32_t position = 0;
+    for (const c10::IValue& item : value.toListRef()) {
+      if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor(), position);
+      ++position;
+    }
+  }
+}
+
+Kinds kinds_of_numbers(const c10::IValue& value) {
+  uint8_t kinds = NONE;
+  if (value.isDouble()) {
+    kinds = kinds_of(value.toDouble());
+  } else if (value.isComplexDouble()) {
+    const auto number = value.toComplexDouble();
+    kinds = kinds_of(number.real()) | kinds_of(number.imag());
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef())
+      if (item.isDouble()) kinds |= kinds_of(item.toDouble());
+  }
+  return Kinds(kinds);
+}
+
+// Enters the content of an operand that is written to: it is lost afterwards.
+void read_before_write(Thread& here, const c10::TensorImpl& tensor, int32_t argument, int32_t position) {
+  if (!readable(tensor)) return;
+  const Checked& entry = entry_of(here, tensor);
+  if (is_entered(entry, tensor) && entry.version == version_of(tensor) && entry.kinds == NONE) return;
+  const Counts counts = count_in(tensor, NONE);
+  enter(here, tensor, counts.kinds(), 0);
+  if (counts.kinds() != NONE)
+    here.spoiled.push_back({argument, position, counts.nans, counts.infinities, tensor.numel()});
+}
+
+void read_arguments(Thread& here, const at::RecordFunction& function, Frame& frame) {
+  const auto inputs = function.inputs();
+  uint8_t scalars = NONE;
+  for (size_t argument = 0; argument < inputs.size(); ++argument) {
+    const bool written = argument < MOST_ARGUMENTS && (frame.called->written >> argument & 1);
+    scalars |= kinds_of_numbers(inputs[argument]);
+    each_tensor(inputs[argument], [&](const at::Tensor& tensor, int32_t position) {
+      (written ? here.writes : here.reads).push_back({tensor, int32_t(argument), position});
+      if (written && !(frame.called->written & OVERWRITES))
+        read_before_write(here, *tensor.unsafeGetTensorImpl(), int32_t(argument), position);
+    });
+  }
+  frame.scalars = Kinds(scalars);
+}
+
+// Returns which of these kinds an operand has.
+Kinds kinds_of_operands(Thread& here, const Frame& frame, Kinds wanted) {
+  uint8_t kinds = NONE;
+  for (size_t i = frame.spoiled; i < here.spoiled.size(); ++i)
+    kinds |= (here.spoiled[i].nans ? NAN_KIND : NONE) | (here.spoiled[i].infinities ? INF_KIND : NONE);
+  for (size_t i = frame.reads; i < here.reads.size() && (kinds & wanted) != wanted; ++i)
+    kinds |= count_in(*here.reads[i].tensor.unsafeGetTensorImpl(), wanted).kinds();
+  return Kinds(kinds & wanted);
+}
+
+std::vector<Operand> spoiled_operands(Thread& here, const Frame& frame) {
+  std::vector<Operand> found(here.spoiled.begin() + frame.spoiled, here.spoiled.end());
+  for (size_t i = frame.reads; i < here.reads.size(); ++i) {
+    const TensorArgument& read = here.reads[i];
+    const Counts counts = count_in(*read.tensor.unsafeGetTensorImpl(), NONE);
+    if (counts.kinds() != NONE)
+      found.push_back({read.argument, read.position, counts.nans, counts.infinities, read.tensor.numel()});
+  }
+  return found;
+}
+
+void report(Thread& here, const Frame& frame, const c10::TensorImpl& result, Phase phase, Kinds value, bool originates) {
+  const Counts counts = count_in(result, NONE);
+  const std::vector<Operand> operands = spoiled_operands(here, frame);
+  const Node* node = here.nodes.empty() ? nullptr : &here.nodes.back();
+  const Finding finding{
+      frame.called->name.c_str(), frame.called->overload.c_str(), node ? node->name : nullptr,
+      node ? node->sequence : -1, phase, value, originates, counts.nans, counts.infinities, result.numel(),
+      int32_t(operands.size()), operands.data()};
+  here.inside = true;
+  on_found(&finding);
+  here.inside = false;
+}
+
+// Reports a value of a result if it is the first one of its kind: one that originates here, or that
+// an operand brings from outside of the step.  A number that the user gave, as for a mask, is neither.
+void judge(Thread& here, const Frame& frame, const c10::TensorImpl& result, Kinds kinds) {
+  const Phase phase = !here.nodes.empty() ? BACKWARD : updating ? OPTIMIZER : FORWARD;
+  uint8_t open = NONE;
+  for (const Kinds value : {NAN_KIND, INF_KIND})
+    if ((kinds & value) && !(originated[phase][value] && entered[value])) open |= value;
+  if (open == NONE) return;
+  const Kinds of_operands = kinds_of_operands(here, frame, Kinds(open));
+  for (const Kinds value : {NAN_KIND, INF_KIND}) {
+    if (!(open & value)) continue;
+    if (of_operands & value) {
+      if (!entered[value].exchange(true)) report(here, frame, result, phase, value, false);
+    } else if (frame.scalars & value) {
+      entered[value] = true;
+    } else if (!originated[phase][value].exchange(true)) {
+      entered[value] = true;
+      report(here, frame, result, phase, value, true);
+    }
+  }
+}
+
+void check_result(Thread& here, const Frame& frame, const c10::TensorImpl& tensor) {
+  if (!readable(tensor)) return;
+  Checked& entry = entry_of(here, tensor);
+  if (is_entered(entry, tensor) && entry.tick > frame.tick) {
+    entry.version = version_of(tensor);  // an operator inside of this one has returned it
+    return;
+  }
+  const Kinds kinds = count_in(tensor, BOTH).kinds();
+  enter(here, tensor, kinds, ++here.tick);
+  if (kinds != NONE) judge(here, frame, tensor, kinds);
+}
+
+void check_results(Thread& here, const at::RecordFunction& function, const Frame& frame) {
+  for (const c10::IValue& output : function.outputs())
+    each_tensor(output, [&](const at::Tensor& tensor, int32_t) {
+      check_result(here, frame, *tensor.unsafeGetTensorImpl());
+    });
+  for (size_t i = frame.writes; i < here.writes.size(); ++i)
+    check_result(here, frame, *here.writes[i].tensor.unsafeGetTensorImpl());
+}
+
+constexpr std::string_view EVALUATION = "autograd::engine::evaluate_function: ";
+
+// Whether a kernel runs: the operators that it calls are parts of its own operator.
+bool in_kernel(const Thread& here) {
+  const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+  return !here.frames.empty() && excluded.has(c10::DispatchKey::AutogradFunctionality);
+}
+
+// Whether no profiler observes operators as well.
+bool is_only_observer() {
+  const auto observers = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  return observers.has_value() && observers->callbacks_.size() == 1;
+}
+
+std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& function) {
+  Thread& here = this_thread;
+  if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    here.nodes.push_back({function.name(), function.seqNr()});
+    return nullptr;
+  }
+  Frame frame{nullptr, false, false, false, ++here.tick, -1, here.reads.size(), here.writes.size(),
+              here.spoiled.size(), NONE, here.frames.empty()};
+  if (std::string_view(function.name()).starts_with(EVALUATION)) {
+    frame.evaluates_node = true;
+    here.nodes.push_back({function.name() + EVALUATION.size(), -1});
+  } else if (active && !here.inside && !in_kernel(here)) {
+    frame.called = operator_of(here, function);
+    if (frame.outermost && here.nodes.empty()) frame.sequence = function.seqNr();
+    if (!(frame.called->written & UNCHECKED)) {
+      frame.checked = true;
+      read_arguments(here, function, frame);
+    }
+    // Operators inside of a kernel are not checked.  Without observers they cost nothing.
+    if (frame.called->calls_many && is_only_observer()) {
+      frame.silent = true;
+      at::enableRecordFunction(false);
+    }
+  }
+  here.frames.push_back(frame);
+  return nullptr;
+}
+
+void ended(const at::RecordFunction& function, at::ObserverContext*) {
+  Thread& here = this_thread;
+  if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    if (!here.nodes.empty()) here.nodes.pop_back();
+    return;
+  }
+  if (here.frames.empty()) return;  // it began before the watch
+  const Frame frame = here.frames.back();
+  here.frames.pop_back();
+  if (frame.silent) {
+    at::enableRecordFunction(true);
+  } else if (here.tick - frame.tick >= MANY && frame.called != nullptr && !(frame.called->written & COMPOSITE)) {
+    frame.called->calls_many = true;
+  }
+  if (frame.evaluates_node) {
+    if (!here.nodes.empty()) here.nodes.pop_back();
+    return;
+  }
+  if (active && !here.inside) {
+    if (frame.checked) check_results(here, function, frame);
+    const int64_t next = frame.sequence < 0 ? -1 : int64_t(at::sequence_number::peek());
+    if (next > frame.sequence) {
+      here.inside = true;
+      on_nodes(frame.sequence, next);
+      here.inside = false;
+    }
+  }
+  here.reads.resize(frame.reads);
+  here.writes.resize(frame.writes);
+  here.spoiled.resize(frame.spoiled);
+}
+
+}  // namespace
+
+extern "C" {
+
+uint64_t nncdbg_begin(FoundCallback found, ClassifyCallback classify, NodesCallback nodes) {
+  on_found = found;
+  on_new_operator = classify;
+  on_nodes = nodes;
+  return at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&started, &ended)
+          .needsInputs(true)
+          .needsOutputs(true)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+void nncdbg_end(uint64_t handle) {
+  active = false;
+  at::removeCallback(handle);
+}
+
+void nncdbg_set_active(int value) { active = value != 0; }
+
+void nncdbg_set_updating(int value) { updating = value != 0; }
+
+void nncdbg_forget() {
+  for (auto& phase : originated)
+    for (auto& value : phase) value = false;
+  for (auto& value : entered) value = false;
+}
+}

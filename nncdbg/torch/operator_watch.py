@@ -1,0 +1,290 @@
+"""Check the results of operators in C++, to name the first operator with NaN or Inf."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from nncdbg.engine.ops.aten.internals import backward_call, has_kernel
+from nncdbg.engine.ops.aten.names import overwrites, takes_memory
+from nncdbg.engine.ops.aten.signatures import Signature, signature
+from nncdbg.torch.finiteness import counted
+from nncdbg.torch.module_watch import module_label
+from nncdbg.torch.observer import (
+    COMPOSITE,
+    OVERWRITES,
+    UNCHECKED,
+    BadOperand,
+    BadResult,
+    ClassifyCallback,
+    FoundCallback,
+    NodesCallback,
+    load_observer,
+)
+from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
+from nncdbg.torch.source_lines import Lines, calling_modules, user_lines
+from nncdbg.torch.step_calls import StepCalls
+
+if TYPE_CHECKING:
+    from nncdbg.torch.trips import GuardTrip
+
+_PHASES = (FORWARD, BACKWARD, OPTIMIZER)
+"""Phases by their numbers in the observer."""
+
+_VALUES = {1: "NaN", 2: "Inf"}
+"""Values by their numbers in the observer."""
+
+_MOST_NODES = 100_000
+"""The most operators with autograd nodes whose lines are kept, if no step ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadOperator:
+    """An operator with NaN or Inf in a result, the first of its kind in a step.
+
+    `phase` is "forward", "backward" or "optimizer", `value` "NaN" or "Inf".  With `originates`, no operand
+    has this value; otherwise an operand has it, and the operator is the first one that reads it.  `counts`
+    are ``"2 NaN of 12"``.  In the backward pass, `node` is the autograd node, and `lines` and module are
+    those of the forward operator, except for code of the user that the backward pass runs.
+    """
+
+    phase: str
+    value: str
+    originates: bool
+    op: str
+    node: str
+    path: str
+    """The path of the innermost module; empty outside of modules, and for the model itself."""
+    type: str
+    """The class of this module; empty without one."""
+    counts: str
+    """NaN and Inf in the result."""
+    lines: Lines
+    """The user's lines, innermost first."""
+    of_forward: bool
+    """Whether `lines` are those of the forward operator."""
+    operands: Mapping[str, str] = field(default_factory=dict)
+    """The operands with NaN or Inf, and their counts."""
+
+    def __str__(self) -> str:
+        """Return one sentence about the operator."""
+        during = "the update" if self.phase == OPTIMIZER else f"the {self.phase} pass"
+        listed = ", ".join(f"{name} has {counts}" for name, counts in self.operands.items())
+        if not self.originates:
+            return (
+                f"the first {self.value} of {during} is in an operand of {self._place()}: {listed}; "
+                f"its result has {self.counts}"
+            )
+        operands = f"; its operand {listed}" if listed else "; its operands are finite"
+        return f"the first {self.value} of {during} originates in {self._place()}: {self.counts}{operands}"
+
+    @property
+    def relation(self) -> str:
+        """Return what `location` is to the operator."""
+        return "gradient of" if self.of_forward else "at"
+
+    @property
+    def location(self) -> tuple[str, int] | None:
+        """Return file and line of the user's code."""
+        return self.lines[0] if self.lines else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the operator as a JSON object."""
+        location = None if self.location is None else {"file": self.location[0], "line": self.location[1]}
+        return {
+            "phase": self.phase,
+            "value": self.value,
+            "originates": self.originates,
+            "op": self.op,
+            "node": self.node or None,
+            "path": self.path,
+            "type": self.type or None,
+            "counts": self.counts,
+            "location": location,
+            "operands": dict(self.operands),
+        }
+
+    def _place(self) -> str:
+        node = f", node {self.node}" if self.node else ""
+        module = f", module {module_label(self.path, self.type)}" if self.type else ""
+        return f"{self.op}{node}{module}"
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenOperator:
+    """A bad operator whose module has no path yet."""
+
+    module: torch.nn.Module | None
+    bad: BadOperator
+
+
+class _MadeNodes(NamedTuple):
+    """The call that made the autograd nodes up to the number `end`."""
+
+    end: int
+    lines: Lines
+    module: torch.nn.Module | None
+
+
+class OperatorWatch:
+    """Checks the results of each operator on the thread that enters it, while it is `active`.
+
+    The first ones with NaN and with Inf in each phase are kept until `forget`.  Raises UsageError if the
+    observer cannot be compiled.
+    """
+
+    checks_updates = True
+
+    def __init__(self, calls: StepCalls) -> None:
+        self._library = load_observer()
+        self._active = self._updating = False
+        self._seen: list[_SeenOperator] = []
+        self._firsts: list[int] = []
+        """The number of the first autograd node of each call in `_made`."""
+        self._made: list[_MadeNodes] = []
+        # The library keeps pointers to these.
+        self._callbacks = (
+            FoundCallback(self._delaying_interrupts(self._found)),
+            ClassifyCallback(_classified),
+            NodesCallback(self._delaying_interrupts(self._nodes_made)),
+        )
+        self._interrupted = False
+        """Whether Ctrl-C came while the observer called Python, which cannot raise through C++."""
+        self._entered = ExitStack()
+
+    def __enter__(self) -> OperatorWatch:
+        handle = self._library.nncdbg_begin(*self._callbacks)
+        self._entered.callback(self._library.nncdbg_end, handle)
+        self.forget()
+        self.active = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.active = self.updating = False
+        self._entered.close()
+
+    @property
+    def active(self) -> bool:
+        return self._active
+
+    @active.setter
+    def active(self, value: bool) -> None:
+        self._active = value
+        self._library.nncdbg_set_active(value)
+
+    @property
+    def updating(self) -> bool:
+        """Whether an optimizer runs.  Setting it raises a KeyboardInterrupt that was delayed."""
+        return self._updating
+
+    @updating.setter
+    def updating(self, value: bool) -> None:
+        self._updating = value
+        self._library.nncdbg_set_updating(value)
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
+
+    def forget(self) -> None:
+        """Forget the bad operators: a step starts here."""
+        self._seen = []
+        self._firsts, self._made = [], []
+        self._library.nncdbg_forget()
+
+    def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
+        """Enter the bad operators of this step in their order, without the Inf after a NaN."""
+        known: set[str] = set()
+        for each in self._seen:
+            if each.bad.value == "NaN" or "NaN" not in known:
+                known |= {each.bad.value}
+                trip.operators.append(replace(each.bad, path=paths.get(id(each.module), "")))
+        if not trip.operators:
+            trip.notes.append("no operator with NaN or Inf was found; code of torch.compile is not checked")
+
+    # -- called by the observer ------------------------------------------------------------
+
+    def _delaying_interrupts(self, function: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any) -> None:
+            try:
+                function(*args)
+            except KeyboardInterrupt:
+                self._interrupted = True
+
+        return call
+
+    def _found(self, pointer: Any) -> None:
+        found: BadResult = pointer.contents
+        frame: FrameType | None = sys._getframe(0).f_back
+        phase, node = _PHASES[found.phase], (found.node or b"").decode()
+        within = backward_call if phase == BACKWARD else None
+        own = user_lines(frame, within=within)
+        made = self._made_of(found.sequence) if phase == BACKWARD else None
+        module = next(calling_modules(frame, within), None) if made is None else made.module
+        lines = own if own or made is None else made.lines
+        name = _operator_name(found.name, found.overload)
+        bad = BadOperator(
+            phase,
+            _VALUES[found.value],
+            bool(found.originates),
+            name,
+            node.rpartition("::")[2],
+            "",
+            "" if module is None else type(module).__name__,
+            counted(found.nans, found.infinities, found.count),
+            lines,
+            lines is not own,
+            _operands(signature(name), found.operand[: found.operands]),
+        )
+        self._seen.append(_SeenOperator(module, bad))
+
+    def _nodes_made(self, first: int, end: int) -> None:
+        """Keep the line of a call that made autograd nodes: a value of their gradients may be bad."""
+        if len(self._made) < _MOST_NODES:
+            frame: FrameType | None = sys._getframe(0).f_back
+            lines = user_lines(frame, most=1)
+            self._firsts.append(first)
+            self._made.append(_MadeNodes(end, lines, next(calling_modules(frame), None)))
+
+    def _made_of(self, sequence: int) -> _MadeNodes | None:
+        """Return the call that made an autograd node, by the node's number."""
+        index = bisect_right(self._firsts, sequence) - 1
+        made = self._made[index] if index >= 0 else None
+        return made if made is not None and sequence < made.end else None
+
+
+def _operator_name(name: bytes, overload: bytes) -> str:
+    """Return the name of an operator in program text."""
+    namespace, _, operator = name.decode().partition("::")
+    prefix = namespace if namespace in ("aten", "prims") else f"torch.{namespace}"
+    return f"{prefix}.{operator}.{overload.decode() or 'default'}"
+
+
+def _classified(name: bytes, overload: bytes) -> int:
+    """Return which arguments an operator writes to, if its results are checked, and if it is composite."""
+    found = signature(_operator_name(name, overload)) if b"::" in name else None
+    if found is None:
+        return UNCHECKED | COMPOSITE  # The name of an autograd function.
+    result = COMPOSITE if has_kernel(found.overload, "CompositeImplicitAutograd") else 0
+    if found.views or found.moves_only or takes_memory(found.name):
+        return result | UNCHECKED
+    outputs = all(found.arguments[position].keyword_only for position in found.written)
+    if outputs or overwrites(found.name):
+        result |= OVERWRITES
+    return result | sum(1 << position for position in found.written)
+
+
+def _operands(found: Signature | None, operands: list[BadOperand]) -> dict[str, str]:
+    """Return the names of operands, and their counts of NaN and Inf."""
+    named = {}
+    for each in operands:
+        name = str(each.argument) if found is None else found.arguments[each.argument].name
+        name = name if each.position < 0 else f"{name}[{each.position}]"
+        named[name] = counted(each.nans, each.infinities, each.count)
+    return named

@@ -1,0 +1,32 @@
+"""What the guard needs of a watch that names the first module or operator with NaN or Inf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from nncdbg.torch.trips import GuardTrip
+
+
+class OriginWatch(Protocol):
+    """Keeps what it finds while it is entered and `active`, until `forget`."""
+
+    checks_updates: bool
+    """Whether it also finds what an optimizer makes."""
+    active: bool
+    updating: bool
+    """Whether an optimizer runs."""
+
+    def __enter__(self) -> OriginWatch: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def forget(self) -> None:
+        """Forget what was found: a step starts here."""
+
+    def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
+        """Enter what was found in a trip, or a note if that is nothing.
+
+        `paths` has the identity and the path of each module.
+        """

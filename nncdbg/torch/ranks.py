@@ -1,0 +1,48 @@
+"""What the ranks of a data-parallel training have to do with a NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from nncdbg.engine.ops.aten.internals import gradient_buckets
+
+_MOST = 2
+"""Gradients that a note lists."""
+
+
+def rank_notes() -> list[str]:
+    """Return which rank this process is, if there are several."""
+    ranks = _ranks()
+    if ranks == 1:
+        return []
+    return [f"found on rank {torch.distributed.get_rank()} of {ranks}; gradients are averages over all ranks"]
+
+
+def bucket_notes(modules: Iterable[torch.nn.Module], bad: Sequence[tuple[str, Any]]) -> list[str]:
+    """Return for each `DistributedDataParallel` the first of its buckets, as ranks reduce them, that is bad.
+
+    `bad` are the names and parameters of the bad gradients.
+    """
+    names = {id(each): f"{name}.grad" for name, each in bad}
+    notes: list[str] = []
+    for module in modules:
+        if _ranks() > 1 and isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            buckets = gradient_buckets(module)
+            for number, bucket in enumerate(buckets, 1):
+                found = [names[id(each)] for each in bucket if id(each) in names]
+                if found:
+                    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+                    place = f"bucket {number} of {len(buckets)}"
+                    notes.append(f"{place} is the first with NaN or Inf: {', '.join(found[:_MOST])}{more}")
+                    break
+    return notes
+
+
+def _ranks() -> int:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    return 1

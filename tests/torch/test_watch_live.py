@@ -1,0 +1,156 @@
+"""The tier live of the watch reports an operator as it makes a NaN or Inf."""
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from torch import nn  # noqa: E402
+
+import nncdbg  # noqa: E402
+import nncdbg.torch  # noqa: E402
+from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.terminal.main import main  # noqa: E402
+from tests.torch.planted import PLANTED  # noqa: E402
+from tests.torch.planted.origins import differences  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+MADE_BY_OPERATORS = [case for case in PLANTED if case.group in ("forward", "half")]
+
+
+class RootOfError(nn.Module):
+    def forward(self, output):
+        return (output - output.detach()).abs().sqrt().mean()
+
+
+LINE = RootOfError.forward.__code__.co_firstlineno + 1
+
+
+def train(steps=4, bad=2, *, reached=None, **options):
+    """Train with a NaN gradient in the step `bad`; return report and parameters."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    loss_of = RootOfError()
+    if "tier" not in options:
+        return None, run(model, optimizer, loss_of, steps, bad, reached)
+    with nncdbg.torch.watch(model, optimizer, **options) as report:
+        state = run(model, optimizer, loss_of, steps, bad, reached)
+    return report, state
+
+
+def run(model, optimizer, loss_of, steps, bad, reached):
+    for number in range(steps):
+        output = model(torch.randn(8, 3))
+        optimizer.zero_grad()
+        loss = loss_of(output) if number == bad else output.square().mean()
+        loss.backward()
+        if reached is not None:
+            reached.append(number)
+        optimizer.step()
+    return [*model.state_dict().values(), torch.rand(3)]
+
+
+def test_operator_is_reported_once_and_the_training_continues(capsys):
+    report, _ = train(tier="live", on_nan="report")
+    bad = report.bad_steps[0]
+    assert (bad.step, bad.where) == (3, "backward")
+    assert (bad.origin.op, bad.origin.site.node) == ("aten.div.Tensor", "SqrtBackward0")
+    assert bad.origin.cause == "square root at zero in backward"
+    assert (Path(bad.origin.site.file).name, bad.origin.site.source_line) == (Path(__file__).name, LINE)
+    assert report.steps == 4
+    assert str(bad).startswith("step 3: NaN or Inf originates in the phase backward: aten.div.Tensor (8 Inf")
+    assert capsys.readouterr().err.count("aten.div.Tensor produced it") == 1
+
+
+def test_raise_ends_the_training_before_the_backward_pass_does():
+    reached: list[int] = []
+    with pytest.raises(nncdbg.torch.NaNFound) as caught:
+        train(tier="live", reached=reached)
+    assert reached == [0, 1]
+    debugger = nncdbg.Debugger(caught.value.bad_step.recorded)
+    debugger.run()
+    with nncdbg.torch.watch(tier="live"):
+        pass
+
+
+@pytest.mark.parametrize("bad", [2, None])
+def test_watched_training_is_bit_equal(bad):
+    _, plain = train(bad=bad)
+    _, watched = train(bad=bad, tier="live", on_nan="report")
+    assert all(
+        torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in zip(plain, watched, strict=True)
+    )
+    assert [each.isnan().sum() for each in plain] == [each.isnan().sum() for each in watched]
+
+
+@pytest.mark.parametrize("first", ["guard", "live"])
+def test_live_watch_inside_of_a_watch_is_refused(first):
+    with nncdbg.torch.watch(tier=first), pytest.raises(UsageError, match="active already"):
+        train(tier="live")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in MADE_BY_OPERATORS[::8]])
+def test_planted_value_is_reported_at_its_operator(case):
+    training = case.build()
+    with nncdbg.torch.watch(training.model, training.optimizers, tier="live", on_nan="report") as report:
+        for _ in range(case.first_bad_step + 1):
+            training.step()
+    assert differences(report.origin, case) == []
+
+
+def test_nan_of_the_batch_is_found_before_the_update():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(model, optimizer, tier="live", on_nan="skip") as report:
+        model(torch.tensor([[1.0, float("nan")]])).sum().backward()
+        optimizer.step()
+    [bad] = report.bad_steps
+    assert (bad.where, report.skipped, bad.origin) == ("loss", 1, None)
+    assert "no operator made it from finite operands" in bad.notes[0]
+    assert all(bool(each.isfinite().all()) for each in model.parameters())
+
+
+def test_breakpoint_of_the_script_is_no_finding(capsys):
+    class Stopping(nn.Linear):
+        def forward(self, x):
+            nncdbg.breakpoint()
+            return super().forward(x)
+
+    with nncdbg.torch.watch(tier="live") as report:
+        Stopping(2, 1)(torch.ones(1, 2)).sum().backward()
+    assert report.ok
+    assert "does not stop under `watch`" in capsys.readouterr().err
+
+
+SCRIPT = """
+import torch
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for number in range(3):
+    output = net(torch.randn(8, 3))
+    loss = (output - output.detach() if number == 1 else output).abs().log().mean()
+    loss.backward()
+    print("update", number)
+    optimizer.step()
+"""
+
+
+def test_command_reports_the_operator_and_saves_it(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT)
+    assert main(["watch", "--tier", "live", "--on-nan", "raise", "--bundle", "op", "train.py"]) == 1
+    output = capfd.readouterr().out
+    assert "update 0" in output
+    assert "update 1" not in output
+    assert "cause: log of zero" in output
+    assert main(["watch", "op"]) == 1
