@@ -264,7 +264,7 @@ class LiveTraining:
     def _note(self, text: str) -> None:
         if text not in self._notes:
             self._notes.add(text)
-            self._said(f"note: {text}")
+            self._said(text)
 
     def _so_far(self, operator: Operator) -> RecordedStep:
         recorder = self.mode.recorder
