@@ -37,8 +37,8 @@ def _record_cell(shell: Any, name: str, cell: str) -> None:
     import torch
     from IPython.display import display
 
-    from nncdbg.torch.recorded_step import record
     from nncdbg.torch.script_recording import live_objects, models_of
+    from nncdbg.torch.step_recording import record
 
     optimizers = live_objects(torch.optim.Optimizer)
     with record(models_of(optimizers), optimizers) as step:

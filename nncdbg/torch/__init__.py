@@ -21,8 +21,9 @@ check_torch()
 
 from nncdbg.torch.capture import capture  # noqa: E402
 from nncdbg.torch.compiled import compiled_values  # noqa: E402
-from nncdbg.torch.recorded_step import RecordedStep, record  # noqa: E402
+from nncdbg.torch.recorded_step import RecordedStep  # noqa: E402
 from nncdbg.torch.step_function import step  # noqa: E402
+from nncdbg.torch.step_recording import record  # noqa: E402
 
 _ABOVE = {
     "debug": "nncdbg.script_breakpoint",

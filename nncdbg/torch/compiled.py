@@ -16,8 +16,8 @@ from nncdbg.engine.graph import Array, Program, TensorType, Type, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import backend_named, compiling_nothing
 from nncdbg.torch.capture import OUTPUT, named_leaves
-from nncdbg.torch.recorded_step import step_so_far
 from nncdbg.torch.recording import FORWARD, Recorder
+from nncdbg.torch.step_recording import step_so_far
 
 
 def compiled_values(

@@ -17,10 +17,10 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.module_watch import ModuleWatch
+from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.ranks import bucket_notes
-from nncdbg.torch.recorded_step import Models, Optimizers
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import Lines, user_lines

@@ -22,9 +22,10 @@ from torch.optim.optimizer import (
 )
 
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.torch.recorded_step import RecordedStep, record
+from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.script import run_script, run_to_end
 from nncdbg.torch.skipped_steps import on_skipped_step
+from nncdbg.torch.step_recording import record
 
 T = TypeVar("T")
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
-from nncdbg.torch.recorded_step import Optimizers, RecordedStep, record
+from nncdbg.torch.named_models import Optimizers
+from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines, call_again
+from nncdbg.torch.step_recording import record
 from nncdbg.torch.step_state import BufferState, RandomState, rerun_from
 from nncdbg.torch.tape import Tape
 from nncdbg.torch.tape_rerun import rerun_calls

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import uncompiled_name
-from nncdbg.torch.recorded_step import Models, Optimizers, listed_optimizers, named_models
+from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models
 from nncdbg.torch.second_run import owners_of
 
 

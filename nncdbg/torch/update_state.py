@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from nncdbg.torch.recorded_step import Models, RecordedStep, record
+from nncdbg.torch.named_models import Models
+from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.step_recording import record
 from nncdbg.torch.step_state import TensorCopies
 from nncdbg.torch.tape import tensors_in
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nncdbg.nan_watch.training.records import BadStep, TrainingReport
 from nncdbg.nan_watch.training.watching import watch
-from nncdbg.torch.recorded_step import Models, Optimizers
+from nncdbg.torch.named_models import Models, Optimizers
 
 
 class TrainingWatch:

@@ -16,8 +16,9 @@ from nncdbg.torch.guard import Guard
 from nncdbg.torch.live.breakpoints import KINDS
 from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.training import LiveTraining
+from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import rank_notes
-from nncdbg.torch.recorded_step import Models, Optimizers, RecordedStep
+from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.trips import GuardTrip
 
 TIERS = ("guard", "hooks", "native", "live")

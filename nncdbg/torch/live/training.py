@@ -19,20 +19,13 @@ from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
-from nncdbg.torch.recorded_step import (
-    Models,
-    Optimizers,
-    RecordedStep,
-    listed_optimizers,
-    named_models,
-    named_tensors,
-    recording_with,
-    step_so_far,
-)
+from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, named_tensors
+from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Recorder
 from nncdbg.torch.script_recording import live_objects, models_of, on_module_call
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import compiled_calls
+from nncdbg.torch.step_recording import recording_with, step_so_far
 from nncdbg.torch.step_state import RandomState
 
 Hold = Callable[[LiveDebugger], None]

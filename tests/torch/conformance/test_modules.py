@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from torch.testing._internal.common_modules import module_db  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.torch.recorded_step import named_tensors  # noqa: E402
+from nncdbg.torch.named_models import named_tensors  # noqa: E402
 from tests.torch.conformance.exemptions import EXEMPT_MODULES  # noqa: E402
 from tests.torch.conformance.replaying import (  # noqa: E402
     FAILURES,

@@ -15,7 +15,7 @@ from torch.testing._internal.common_optimizers import (  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
-from nncdbg.torch.recorded_step import named_tensors  # noqa: E402
+from nncdbg.torch.named_models import named_tensors  # noqa: E402
 from tests.torch.conformance.replaying import copies, differing, replayed  # noqa: E402
 
 pytestmark = pytest.mark.conformance_torch

@@ -1,0 +1,211 @@
+"""Record the training step in a block: `with nncdbg.torch.record(model, optimizer) as step:`."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.ops.aten.internals import compiling_nothing, is_wrapped, key_of, uncompiled
+from nncdbg.engine.process.collector import collector_paused
+from nncdbg.torch.named_models import (
+    Models,
+    Optimizers,
+    classes_of_modules,
+    listed_optimizers,
+    named_models,
+    named_tensors,
+    own_tensors,
+    submodules,
+)
+from nncdbg.torch.program import program_of
+from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.recording import Recorder
+from nncdbg.torch.source_lines import compiled_calls
+from nncdbg.torch.storages import copy_content
+
+_EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
+
+_NO_CHECKSUMS = "out of memory for checksums of the results: a run cannot be compared with them"
+
+_recording = threading.local()
+"""`active` is True while this thread records."""
+
+
+@contextmanager
+def record(model: Models | None = None, optimizer: Optimizers | None = None) -> Iterator[RecordedStep]:
+    """Record each operator that the block runs, in forward, backward and optimizer, as a program.
+
+    `model` (one, several, or by name) names parameters, buffers and layers; `optimizer` (one or several)
+    names moments and separates its phase.  Operators run as without recording.  If the block raises, the
+    program ends there, and the exception is raised as usual.  Without memory for the inputs of the step,
+    the block runs on and nothing is recorded.
+
+    Raises UsageError for a nested recording and for arguments of other types.
+    """
+    if getattr(_recording, "active", False):
+        raise UsageError(
+            "a recording cannot start inside another recording",
+            hint="record the whole step in one block of `nncdbg.torch.record`",
+        )
+    modules, optimizers = named_models(model), listed_optimizers(optimizer)
+    recorder = Recorder()
+    with recording_with(recorder, modules, optimizers) as step, recorder:
+        yield step
+
+
+@contextmanager
+def recording_with(
+    recorder: Recorder,
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> Iterator[RecordedStep]:
+    """Name what `recorder` records; the caller passes the operators to it."""
+    step = RecordedStep()
+    compiled_before = compiled_calls()
+    with ExitStack() as hooks:
+        hooks.callback(recorder.release)
+        # Each event has some objects that stay: the collector would scan all modules for them.
+        hooks.enter_context(collector_paused())
+        hooks.callback(lambda: _finish(step, recorder, modules, optimizers, compiled_before))
+        for name, tensor in own_tensors(modules):
+            recorder.parameters[id(tensor)] = name
+        _label(recorder, modules, optimizers)
+        for hook in _hooks(recorder, modules, optimizers):
+            hooks.callback(hook.remove)
+        # The compiler would trace the recorder as part of the functions that it compiles.
+        hooks.enter_context(compiling_nothing())
+        _recording.active = True
+        hooks.callback(setattr, _recording, "active", False)
+        yield step
+
+
+def step_so_far(
+    recorder: Recorder,
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    results: Sequence[Any] = (),
+) -> RecordedStep:
+    """Return what was recorded until now; the recording continues.
+
+    Its program also returns `results`, which are tensors of the recording.
+
+    Raises RunError without memory for the inputs.
+    """
+    if recorder.failure is not None:
+        raise recorder.failure.with_traceback(None)
+    _label(recorder, modules, optimizers)
+    inputs = {number: replace(kept, keys=dict(kept.keys)) for number, kept in recorder.inputs.items()}
+    for kept in inputs.values():
+        if kept.content is None:
+            copy_content(kept, whole=False)
+    step = RecordedStep()
+    labels = dict(recorder.labels)
+    for number, tensor in enumerate(results):
+        if tensor.layout is torch.strided and not is_wrapped(tensor):
+            labels.setdefault(key_of(tensor), f"result.{number}" if number else "result")
+    step._build = partial(program_of, recorder.events[:], inputs, labels, classes_of_modules(modules))
+    return step
+
+
+def _finish(
+    step: RecordedStep,
+    recorder: Recorder,
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Iterable[torch.optim.Optimizer],
+    compiled_before: int,
+) -> None:
+    """Complete a step: its program is built on first use, from what was recorded."""
+    if compiled_calls() > compiled_before:
+        step._notes = (_EAGER,)
+    # Moments that the first step makes, and gradients that a user sets, exist only now.
+    _label(recorder, modules, optimizers)
+    recorder.copy_inputs()
+    step._failure = recorder.failure
+    if step._failure is not None:
+        return
+    try:
+        checksums = recorder.checksums(tensor for _, tensor in named_tensors(modules, optimizers))
+    except MemoryError:
+        checksums = {}
+        step._notes = (*step._notes, _NO_CHECKSUMS)
+    step._build = partial(
+        program_of, recorder.events, recorder.inputs, recorder.labels, classes_of_modules(modules), checksums
+    )
+
+
+def _label(
+    recorder: Recorder, models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> None:
+    for name, tensor in named_tensors(models, optimizers):
+        recorder.label(tensor, name)
+
+
+def _hooks(
+    recorder: Recorder, models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> Iterator[Any]:
+    for model in map(uncompiled, models.values()):
+        yield model.register_forward_pre_hook(
+            _naming_arguments(recorder, model), prepend=True, with_kwargs=True
+        )
+    for name, module in submodules(models):
+        yield module.register_forward_pre_hook(_entering(recorder, name), prepend=True)
+        yield module.register_forward_hook(_leaving(recorder, name), always_call=True)
+    for name, tensor in own_tensors(models):
+        if tensor.requires_grad and tensor.is_leaf:
+            yield tensor.register_post_accumulate_grad_hook(_accumulated(recorder, f"{name}.grad"))
+    for optimizer in optimizers:
+        yield optimizer.register_step_pre_hook(_optimizing(recorder, 1))
+        yield optimizer.register_step_post_hook(_optimizing(recorder, -1))
+
+
+def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..., None]:
+    """Return a hook that names the tensors passed to a model after the parameters of its `forward`."""
+    signature = inspect.signature(model.forward)
+
+    def name_arguments(_: Any, positional: Any, keywords: Any) -> None:
+        try:
+            bound = signature.bind(*positional, **keywords)
+        except TypeError:
+            return  # `forward` raises this error itself.
+        for name, value in bound.arguments.items():
+            if isinstance(value, torch.Tensor) and value.is_leaf:
+                recorder.label(value, name)
+
+    return name_arguments
+
+
+def _entering(recorder: Recorder, name: str) -> Callable[..., None]:
+    def enter(*_: Any) -> None:
+        recorder.enter_module(name)
+
+    return enter
+
+
+def _leaving(recorder: Recorder, name: str) -> Callable[..., None]:
+    def leave(*_: Any) -> None:
+        recorder.leave_module(name)
+
+    return leave
+
+
+def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None]:
+    def accumulated(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            recorder.label(parameter.grad, name)
+
+    return accumulated
+
+
+def _optimizing(recorder: Recorder, change: int) -> Callable[..., None]:
+    def step(*_: Any) -> None:
+        recorder.optimizing += change
+
+    return step
