@@ -371,7 +371,7 @@ def test_step_back_from_the_start_names_what_is_not_recorded(history, message):
         for verb in (debugger.step_back, debugger.step_back_into, debugger.reverse_continue):
             with pytest.raises(UsageError, match=message) as caught:
                 verb()
-            assert history or "--history" in caught.value.hint
+            assert history or "--history" in str(caught.value.hint)
         debugger.run()
 
     stops = Stops(back, back)

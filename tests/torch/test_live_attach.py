@@ -38,13 +38,17 @@ def debugged(folder, *options, script=None, python=()):
         try:
             found = re.search(r"waiting for an editor at 127\.0\.0\.1:(\d+)", process.stderr.readline())
             assert found is not None
-            address = "127.0.0.1", int(found[1])
-            with socket_client(socket.create_connection(address)) as client:
-                client.address = address
+            with socket_client(socket.create_connection(("127.0.0.1", int(found[1])))) as client:
                 client.request("initialize", {"adapterID": "nncdbg"})
                 yield client, process
         finally:
             process.kill()
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def configure(client, filters=(), functions=(), lines=(), folder=None):
@@ -125,9 +129,7 @@ def test_pause_and_disconnect(tmp_path):
 
 def test_debugpy_pauses_the_thread_that_a_stop_holds(tmp_path, monkeypatch):
     pytest.importorskip("debugpy")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     python = ["-Xfrozen_modules=off", "-m", "debugpy", "--listen", f"127.0.0.1:{port}"]
     with (
         debugged(tmp_path, python=python) as (client, process),
@@ -213,10 +215,11 @@ def test_stop_without_history_names_the_option(tmp_path):
 
 
 def test_breakpoint_set_while_the_script_runs_and_a_second_client(tmp_path):
-    with debugged(tmp_path, script=LOOP) as (client, process):
+    port = free_port()
+    with debugged(tmp_path, "--listen", f"127.0.0.1:{port}", script=LOOP) as (client, process):
         configure(client)
         client.expect_event("process")
-        with socket_client(socket.create_connection(client.address)) as second:
+        with socket_client(socket.create_connection(("127.0.0.1", port))) as second:
             assert "another client is connected" in second.refused("initialize", {"adapterID": "nncdbg"})
         client.request("setFunctionBreakpoints", {"breakpoints": [{"name": "aten.pow"}]})
         assert "op aten.pow" in client.expect_stop("breakpoint")["text"]

@@ -1,8 +1,8 @@
 """A training that runs under the live debugger, shown to the attached client.
 
-The client's function breakpoints, its data breakpoints on parameters, its line breakpoints in Python files, and
-its filters for NaN and Inf stop the script itself, not a recorded program.  Beside debugpy, which gets the
-line breakpoints too, they are left to debugpy: otherwise each line would stop the script twice.
+The client's function breakpoints, data breakpoints on parameters, line breakpoints in Python files, and
+filters for NaN and Inf stop the script itself, not a recorded program.  Beside debugpy, which gets the line
+breakpoints too, they are left to debugpy: otherwise each line would stop the script twice.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ def listening_training(address: str, *, history: bool) -> LiveTraining:
 def _live(kept: ClientBreakpoint) -> LiveBreakpoint:
     """Return the breakpoint of the script for one of the client.  Raises NncdbgError."""
     requested = kept.requested
-    terms = requested.terms
-    when = terms.when
+    when = None
     if isinstance(requested, FunctionRequest):
         kind, name, rest = split_place(requested.name)
+        when = requested.terms.when
         if rest:
             raise UsageError(f'unexpected "{rest}" after the place', hint="set a condition instead")
     elif isinstance(requested, DataRequest):
@@ -110,13 +110,13 @@ def _live(kept: ClientBreakpoint) -> LiveBreakpoint:
                 hint="for the tensors, set a function breakpoint such as aten.addmm, or press Pause in the "
                 "session of nncdbg: it stops at the next operator",
             )
-        kind, name = "source", f"{requested.path}:{requested.line}"
+        kind, name, when = "source", f"{requested.path}:{requested.line}", requested.terms.when
     else:
         raise UsageError(
             "the text of a stop changes with each stop of a running script",
             hint="set a function breakpoint, such as aten.addmm or @encoder.out, or one in a Python file",
         )
-    return live_breakpoint(kept.id, kind, name, when, terms.hits, terms.log)
+    return live_breakpoint(kept.id, kind, name, when, requested.terms.hits, requested.terms.log)
 
 
 def _debugpy_is_attached() -> bool:
