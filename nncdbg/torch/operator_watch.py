@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from nncdbg.engine.ops.aten.internals import backward_call, has_kernel
-from nncdbg.engine.ops.aten.names import overwrites, takes_memory
+from nncdbg.engine.ops.aten.names import overwrites, takes_memory, text_name
 from nncdbg.engine.ops.aten.signatures import Signature, signature
 from nncdbg.torch.finiteness import counted
 from nncdbg.torch.module_watch import module_label
@@ -262,8 +262,7 @@ class OperatorWatch:
 def _operator_name(name: bytes, overload: bytes) -> str:
     """Return the name of an operator in program text."""
     namespace, _, operator = name.decode().partition("::")
-    prefix = namespace if namespace in ("aten", "prims") else f"torch.{namespace}"
-    return f"{prefix}.{operator}.{overload.decode() or 'default'}"
+    return text_name(namespace, operator, overload.decode())
 
 
 def _classified(name: bytes, overload: bytes) -> int:

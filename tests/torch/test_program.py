@@ -43,6 +43,24 @@ def ops(step, graph):
     return [node.op for node in step.program.graphs[graph].nodes if not node.op.startswith("@")]
 
 
+@pytest.mark.parametrize("name", ["aten._softmax.default", "aten._softmax", "aten.softmax"])
+def test_breakpoint_at_an_operator_needs_no_overload(name):
+    x = torch.ones(2, 3)
+    with nncdbg.torch.record() as step:
+        torch.softmax(x, 1)
+    debugger = nncdbg.Debugger(step)
+    debugger.break_at(op=name)
+    assert (debugger.run().reason, debugger.run().reason) == ("breakpoint", "end")
+
+
+def test_breakpoint_at_an_operator_that_is_not_there_has_a_hint():
+    with nncdbg.torch.record() as step:
+        torch.ones(2).sqrt()
+    with pytest.raises(UsageError, match=r"no op aten\.sqrrt") as raised:
+        nncdbg.Debugger(step).break_at(op="aten.sqrrt")
+    assert raised.value.hint == "did you mean aten.sqrt?"
+
+
 def all_nodes(step):
     return [node for graph in step.program.graphs.values() for node in graph.nodes]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.graph import Graph, Program, Type
+from nncdbg.engine.ops.aten.names import stop_names
 
 
 def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
@@ -29,7 +30,7 @@ def places(program: Program, kind: str, target: str) -> Iterator[tuple[Path, int
         if kind in ("value", "data") and any(value.name == target for value in graph.inputs):
             yield path, 0
         for pc, node in enumerate(graph.nodes):
-            if kind == "op" and node.op == target:
+            if kind == "op" and target in stop_names(node.op):
                 yield path, pc
             if kind in ("value", "data") and any(value.name == target for value in node.outputs):
                 yield path, pc
@@ -42,7 +43,7 @@ def candidates(program: Program, kind: str) -> set[str]:
         if kind == "graph":
             found.add(graph.name)
         elif kind == "op":
-            found.update(node.op for node in graph.nodes)
+            found.update(name for node in graph.nodes for name in stop_names(node.op))
         else:
             found.update(value.name for value in graph.inputs)
             found.update(value.name for node in graph.nodes for value in node.outputs)

@@ -16,6 +16,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.graph import Node
+from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.engine.text.listing import Listing
 
 Hits = Callable[[int], bool]
@@ -182,7 +183,7 @@ def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
     if breakpoint.kind == "graph" and code.graph.name == breakpoint.target:
         yield 0, False
     for pc, node in enumerate(code.nodes):
-        if breakpoint.kind == "op" and node.op == breakpoint.target:
+        if breakpoint.kind == "op" and breakpoint.target in stop_names(node.op):
             after = reads_result(breakpoint, node)
             yield pc + after, after
         elif breakpoint.kind == "value" or breakpoint.after_writes:

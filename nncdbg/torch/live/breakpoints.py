@@ -15,6 +15,8 @@ from nncdbg.engine.compilation.search import same_file
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import Expression, check_condition, condition, evaluate, parse
 from nncdbg.engine.ops.aten.internals import all_operator_names, next_sequence_number
+from nncdbg.engine.ops.aten.names import stop_names, text_name
+from nncdbg.engine.ops.aten.signatures import signature_of
 from nncdbg.engine.stopping.breakpoints import hit_rule
 from nncdbg.engine.stopping.placement import braced
 from nncdbg.presentation.breakpoint_syntax import parse_stop, split_source
@@ -59,7 +61,7 @@ class LiveBreakpoint:
 
     def matches(self, overload: Any) -> bool:
         """Return whether the operators of an overload can be at this place."""
-        return self.kind != "op" or self.target in _names_of(overload)
+        return self.kind != "op" or self.target in stop_names(signature_of(overload).name)
 
     def reached(self, operator: Operator, names: Mapping[int, str]) -> bool:
         """Return whether an operator is the first one at this place; `names` maps identities to names."""
@@ -194,15 +196,6 @@ def _is_file(known: str, asked: str) -> bool:
 # -- names ---------------------------------------------------------------------------------
 
 
-@cache
-def _names_of(overload: Any) -> frozenset[str]:
-    """Return the names of an overload: with and without its last part and leading underscores."""
-    full = str(overload)
-    packet = full.rpartition(".")[0]
-    namespace, _, name = packet.partition(".")
-    return frozenset((full, packet, f"{namespace}.{name.lstrip('_')}"))
-
-
 def _known_operator(name: str) -> str:
     """Return the name of an operator of torch.  Raises UsageError for an unknown one."""
     if name not in _all_names():
@@ -218,8 +211,7 @@ def _all_names() -> frozenset[str]:
     for registered in all_operator_names():
         namespace, _, rest = registered.partition("::")
         name, _, overload = rest.partition(".")
-        names |= {f"{namespace}.{name}", f"{namespace}.{name.lstrip('_')}"}
-        names.add(f"{namespace}.{name}.{overload or 'default'}")
+        names |= stop_names(text_name(namespace, name, overload))
     return frozenset(names)
 
 

@@ -49,9 +49,28 @@ _OVERWRITING = frozenset(
 OWN = {VIEW, WRITE, RECORDED, READ, NUMBER}
 
 
+def text_name(namespace: str, name: str, overload: str) -> str:
+    """Return the name of one of torch's operators in program text; an `overload` "" is the default one."""
+    domain = namespace if namespace in ("aten", "prims") else f"torch.{namespace}"
+    return f"{domain}.{name}.{overload or 'default'}"
+
+
 def is_torch(op: str) -> bool:
     """Return whether a statement's op belongs to PyTorch."""
     return op.partition(".")[0] in DOMAINS
+
+
+@cache
+def stop_names(op: str) -> frozenset[str]:
+    """Return the names by which a user may stop at a statement's op.
+
+    For an operator of PyTorch, they include those without the overload and without leading underscores:
+    ``aten.softmax`` is one for ``aten._softmax.default``.
+    """
+    if not is_torch(op) or op in OWN:
+        return frozenset((op,))
+    domain, _, name = op.rpartition(".")[0].rpartition(".")
+    return frozenset((op, f"{domain}.{name}", f"{domain}.{name.lstrip('_')}"))
 
 
 def allocates_only(op: str) -> bool:

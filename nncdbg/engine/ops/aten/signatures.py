@@ -36,7 +36,7 @@ import torch
 from nncdbg.engine.dtypes import register_dtypes
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.aten.internals import OpOverload, random_tag, reshaping_tag, schema_of
-from nncdbg.engine.ops.aten.names import OWN, allocates_only
+from nncdbg.engine.ops.aten.names import OWN, allocates_only, text_name
 
 RANDOM = "random"
 """The attribute of a random statement: the device of the generator with the state in the last operand."""
@@ -153,8 +153,7 @@ class Signature:
 
 def name_of(overload: Any) -> str:
     """Return the name of an overload in program text."""
-    name = str(overload)
-    return name if overload.namespace in ("aten", "prims") else f"torch.{name}"
+    return text_name(*str(overload).split(".", 2))
 
 
 @cache
