@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
+import net from "node:net";
 import path from "node:path";
 
 /** Timeout in ms, enough for a busy machine. */
@@ -148,6 +149,20 @@ export class Screen {
     await this.pressUntil("F9", BREAKPOINT, "a breakpoint in the margin");
   }
 
+  /** Opens a file, and sets a breakpoint in the line with this text. */
+  async breakIn(name, text) {
+    const tab = this.page.locator(`.tab[data-resource-name="${name}"]`);
+    if (await tab.count()) {
+      await tab.click();
+    } else {
+      await this.doubleClickFile(name);
+      await tab.waitFor();
+    }
+    await this.click(text);
+    const before = await this.page.locator(BREAKPOINT).count();
+    await this.pressUntil("F9", `${BREAKPOINT} >> nth=${before}`, `a breakpoint at ${text}`);
+  }
+
   pressUntil(key, seen, what) {
     return this.again(() => this.page.keyboard.press(key), seen, what, RETRY_ONCE_AFTER);
   }
@@ -275,4 +290,14 @@ export function launches(workspace, configuration) {
   const configurations = [{ type: "nncdbg", name: "the one", ...configuration }];
   const file = path.join(workspace, ".vscode", "launch.json");
   fs.writeFileSync(file, JSON.stringify({ version: "0.2.0", configurations }));
+}
+
+/** Returns a port of this machine on which no program listens. */
+export function freePort() {
+  return new Promise((resolve) => {
+    const server = net.createServer().listen(0, "127.0.0.1", () => {
+      const { port } = server.address();
+      server.close(() => resolve(port));
+    });
+  });
 }

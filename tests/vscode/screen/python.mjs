@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import net from "node:net";
 import path from "node:path";
-import { STARTING, BREAKPOINT, launches } from "../screen.mjs";
+import { STARTING, freePort, launches } from "../screen.mjs";
 
 const DIALOG = ".monaco-dialog-box";
 
@@ -19,15 +19,6 @@ result = "finished"
 print("the program has ended")
 `;
 
-function freePort() {
-  return new Promise((resolve) => {
-    const server = net.createServer().listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => resolve(port));
-    });
-  });
-}
-
 /** Writes the program and one launch configuration for both sessions, and returns the port. */
 async function compound(workspace, script = program, port = undefined) {
   port ??= await freePort();
@@ -40,20 +31,6 @@ async function compound(workspace, script = program, port = undefined) {
   return port;
 }
 
-/** Opens a file, and sets a breakpoint in the line with this text. */
-async function breakIn(page, screen, name, text) {
-  const tab = page.locator(`.tab[data-resource-name="${name}"]`);
-  if (await tab.count()) {
-    await tab.click();
-  } else {
-    await screen.doubleClickFile(name);
-    await tab.waitFor();
-  }
-  await screen.click(text);
-  const before = await page.locator(BREAKPOINT).count();
-  await screen.pressUntil("F9", `${BREAKPOINT} >> nth=${before}`, `a breakpoint at ${text}`);
-}
-
 const sessions = async (page, screen) => (await screen.texts(screen.rows("debug-call-stack"))).join(" | ");
 
 export const tests = {
@@ -61,13 +38,13 @@ export const tests = {
     await compound(workspace);
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
-    await breakIn(page, screen, "both.py", "dbg = ");
-    await breakIn(page, screen, "both.py", "result = ");
+    await screen.breakIn("both.py", "dbg = ");
+    await screen.breakIn("both.py", "result = ");
     await screen.pressUntil("F5", STARTING, "the start of the sessions");
     await screen.stoppedAt("dbg = ");
     await screen.picture("python-stopped");
     // The server of the graphs answers while Python is stopped.
-    await breakIn(page, screen, "first_steps.nnc", "%scores");
+    await screen.breakIn("first_steps.nnc", "%scores");
     await screen.row("debug-breakpoints", /first_steps\.nnc/);
     await page.keyboard.press("F5");
     await screen.stoppedAt("%scores");
@@ -84,7 +61,7 @@ export const tests = {
     await compound(workspace, (port) => `${program(port)}import time\ntime.sleep(600)\n`);
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
-    await breakIn(page, screen, "first_steps.nnc", "%scores");
+    await screen.breakIn("first_steps.nnc", "%scores");
     await screen.pressUntil("F5", STARTING, "the start of the sessions");
     await screen.stoppedAt("%scores");
     await screen.stop();
@@ -95,7 +72,7 @@ export const tests = {
     await compound(workspace, slow);
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
-    await breakIn(page, screen, "first_steps.nnc", "%scores");
+    await screen.breakIn("first_steps.nnc", "%scores");
     await screen.pressUntil("F5", STARTING, "the start of the sessions");
     await screen.stoppedAt("%scores");
     const computed = '.view-line:has-text("%scores"):has-text("MatMul"):has-text("[[")';

@@ -1,0 +1,93 @@
+// A PyTorch training under debugpy and the live debugger of nncdbg, started together.
+
+import fs from "node:fs";
+import path from "node:path";
+import { STARTING, freePort, launches } from "../screen.mjs";
+
+const TRAINING = `import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(4, 8)
+        self.out = nn.Linear(8, 2)
+
+    def forward(self, points):
+        activated = torch.tanh(self.hidden(points))
+        return self.out(activated)
+
+
+torch.manual_seed(0)
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for step in range(1, 1000):
+    batch = torch.randn(16, 4)
+    loss = model(batch).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+`;
+
+/** Writes the training, and the launch configuration of the documentation. */
+async function compound(workspace) {
+  const port = await freePort();
+  fs.writeFileSync(path.join(workspace, "train.py"), TRAINING);
+  const args = ["debug", "--history", "--listen", `127.0.0.1:${port}`, "${workspaceFolder}/train.py"];
+  launches(workspace, {
+    request: "attach",
+    debugpy: { module: "nncdbg", args, justMyCode: false, cwd: "${workspaceFolder}" },
+    connect: { host: "127.0.0.1", port },
+  });
+}
+
+export const tests = {
+  async "Python and the training stop at their breakpoints, show both at one operator, continue and end together"({ page, screen, workspace, open }) {
+    await compound(workspace);
+    await open("debugpy");
+    await screen.openFile("first_steps.nnc");
+    await screen.breakIn("train.py", "batch = ");
+    await screen.command("Add Function Breakpoint");
+    await page.locator('.debug-breakpoints input[type="text"]').fill("aten.tanh");
+    await page.keyboard.press("Enter");
+    await screen.row("debug-breakpoints", /aten\.tanh/);
+    await page.locator('.tab[data-resource-name="train.py"]').click();
+    await screen.pressUntil("F5", STARTING, "the start of the sessions");
+    await screen.stoppedAt("batch = ");
+    await screen.row("debug-call-stack", /the one *Running/i);
+    await screen.row("debug-variables", /step = 1/);
+    await screen.picture("live-python");
+
+    await page.keyboard.press("F5");
+    await screen.stoppedAt("aten.tanh");
+    await screen.row("debug-call-stack", /train\.py:12/);
+    await screen.row("debug-variables", /hidden\.addmm = f32\[16,8\]/);
+    await screen.picture("live-operator");
+
+    // Python pauses within the operator: its variables and the tensors are those of one moment.
+    const python = screen.rows("debug-call-stack", { hasText: "the one: Python" });
+    const frame = screen.rows("debug-call-stack", { hasText: /^forward/ });
+    await python.click();
+    await screen.again(() => page.keyboard.press("F6"), screen.rows("debug-call-stack", { hasText: "runner.py" }), "the frames of Python");
+    await screen.until(async () => {
+      await page.mouse.wheel(0, 40);
+      return (await frame.count()) > 0;
+    }, "the frame of forward");
+    await frame.click();
+    await screen.row("debug-variables", /points = tensor/);
+    await screen.picture("live-both");
+
+    // Each continues; the next stop is Python's, once, although VS Code sends this breakpoint to both.
+    await page.keyboard.press("F5");
+    await screen.until(async () => (await screen.texts(python)).some((each) => /running/i.test(each)), "Python runs");
+    await screen.rows("debug-call-stack", { hasText: "@forward" }).click();
+    await page.keyboard.press("F5");
+    await screen.stoppedAt("batch = ");
+    // The second batch: the first has made a loss.
+    await screen.row("debug-variables", /loss = tensor/);
+    await screen.row("debug-call-stack", /the one *Running/i);
+    await screen.picture("live-continued");
+    await screen.stop();
+  },
+};
