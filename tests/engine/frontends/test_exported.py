@@ -114,6 +114,18 @@ def test_an_operation_without_a_statement_is_refused_with_its_line():
     assert caught.value.hint == "record a run instead: nncdbg.torch.record"
 
 
+class HalfComplex(torch.nn.Module):
+    def forward(self, x):
+        return torch.view_as_complex(x).to(torch.complex32)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_a_dtype_that_a_program_cannot_hold_is_refused_with_its_line():
+    with pytest.raises(GraphError, match="a program cannot hold a tensor of complex32") as caught:
+        nncdbg.load(export(HalfComplex(), torch.randn(3, 2)))
+    assert "test_exported.py:" in str(caught.value.source)
+
+
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 broken"])
 def test_a_damaged_file_is_one_error(tmp_path, content, caplog):
     path = tmp_path / "damaged.pt2"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.frontends.exported.places import classes_of, place_of
-from nncdbg.engine.frontends.exported.values import refuse, type_of
+from nncdbg.engine.frontends.exported.values import refuse, type_of, type_of_node
 from nncdbg.engine.frontends.layers import ModulePath
 from nncdbg.engine.graph import (
     Array,
@@ -237,7 +237,7 @@ class ExportedBlock:
             yield Value(result.name) if unsure else result
 
     def _result(self, node: Any) -> Value:
-        type_ = type_of(node.meta.get("val"))
+        type_ = type_of_node(node)
         if type_ is None:
             refuse(node)
         name = self.names.of(node, inner=self._inner)
