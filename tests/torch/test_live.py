@@ -378,3 +378,17 @@ def test_step_back_from_the_start_names_what_is_not_recorded(history, message):
     stops.run("aten.tanh if $step == 2", history=history, steps=3)
     assert len(stops.seen) == 1
     assert len([each for each in stops.said if "--history" in each]) == (not history)
+
+
+@pytest.mark.parametrize("history", [False, True], ids=["plain", "history"])
+def test_torch_compile_compiles_again_afterwards(history):
+    traced = []
+
+    def backend(graph, examples):
+        traced.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda x: x * 2, backend=backend)
+    Stops().run(history=history)
+    compiled(torch.ones(2))
+    assert len(traced) == 1

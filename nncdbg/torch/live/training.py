@@ -92,9 +92,9 @@ class LiveTraining:
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._end_step))
         entered.callback(on_module_call(self._begin, self._thread))
-        entered.callback(self._recording.close)
-        # The compiler would compile the dispatch mode as a part of each function.
+        # The compiler would compile the dispatch mode as a part of each function.  A recording ends first.
         entered.enter_context(compiling_nothing())
+        entered.callback(self._recording.close)
         self._compiled = compiled_calls()
         entered.enter_context(self.mode)
         return self
