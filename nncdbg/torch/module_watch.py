@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from nncdbg.engine.ops.aten.internals import current_autograd_node, transformation, without_dispatch
 from nncdbg.torch.finiteness import is_finite, not_finite
+from nncdbg.torch.origin_watch import UserPlace
 from nncdbg.torch.source_lines import Lines, user_lines
 from nncdbg.torch.step_calls import StepCalls
 from nncdbg.torch.tape import tensors_in
@@ -34,7 +35,7 @@ _COMPILE_WARNING = "Using `torch.compile\\(module\\)` when there are global hook
 
 
 @dataclass(frozen=True, slots=True)
-class BadModule:
+class BadModule(UserPlace):
     """A module with NaN or Inf in its outputs or their gradients, the first of its kind in a step.
 
     `phase` is "forward" or "backward", `value` "NaN" or "Inf", and `path` is the path of the module, empty
@@ -68,20 +69,14 @@ class BadModule:
         """Return what happens at `location`."""
         return "called at"
 
-    @property
-    def location(self) -> tuple[str, int] | None:
-        """Return file and line of the user's code that calls the module."""
-        return self.lines[0] if self.lines else None
-
     def as_dict(self) -> dict[str, Any]:
         """Return the module as a JSON object."""
-        location = None if self.location is None else {"file": self.location[0], "line": self.location[1]}
         return {
             "phase": self.phase,
             "path": self.path,
             "type": self.type,
             "counts": self.counts,
-            "location": location,
+            "location": self.location_as_dict(),
             "operands": dict(self.operands),
             "finite_before": self.finite or None,
         }

@@ -28,6 +28,7 @@ from nncdbg.torch.observer import (
     NodesCallback,
     load_observer,
 )
+from nncdbg.torch.origin_watch import UserPlace
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
 from nncdbg.torch.source_lines import Lines, calling_modules, user_lines
 from nncdbg.torch.step_calls import StepCalls
@@ -46,7 +47,7 @@ _MOST_NODES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class BadOperator:
+class BadOperator(UserPlace):
     """An operator with NaN or Inf in a result, the first of its kind in a step.
 
     `phase` is "forward", "backward" or "optimizer", `value` "NaN" or "Inf".  With `originates`, no operand
@@ -90,14 +91,8 @@ class BadOperator:
         """Return what `location` is to the operator."""
         return "gradient of" if self.of_forward else "at"
 
-    @property
-    def location(self) -> tuple[str, int] | None:
-        """Return file and line of the user's code."""
-        return self.lines[0] if self.lines else None
-
     def as_dict(self) -> dict[str, Any]:
         """Return the operator as a JSON object."""
-        location = None if self.location is None else {"file": self.location[0], "line": self.location[1]}
         return {
             "phase": self.phase,
             "value": self.value,
@@ -107,7 +102,7 @@ class BadOperator:
             "path": self.path,
             "type": self.type or None,
             "counts": self.counts,
-            "location": location,
+            "location": self.location_as_dict(),
             "operands": dict(self.operands),
         }
 

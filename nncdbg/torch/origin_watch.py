@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nncdbg.torch.source_lines import Lines
 
 if TYPE_CHECKING:
     from nncdbg.torch.trips import GuardTrip
+
+
+class UserPlace:
+    """A finding with the user's `lines`, innermost first."""
+
+    __slots__ = ()
+    lines: Lines
+
+    @property
+    def location(self) -> tuple[str, int] | None:
+        """Return file and line of the user's code."""
+        return self.lines[0] if self.lines else None
+
+    def location_as_dict(self) -> dict[str, Any] | None:
+        """Return the location as a JSON object."""
+        return None if self.location is None else {"file": self.location[0], "line": self.location[1]}
 
 
 class OriginWatch(Protocol):

@@ -66,52 +66,78 @@ def watch(
     """
     _check("tier", tier, TIERS)
     _check("on_nan", on_nan, REACTIONS)
-    report = TrainingReport()
-    known: set[object] = set()
-    live_steps: set[int] = set()
-    """The steps with an operator that the tier "live" reported."""
-
-    def add(bad: BadStep) -> None:
-        if bad.key() in known:
-            report.repeated += 1
-            return
-        known.add(bad.key())
-        report.bad_steps.append(bad)
-        if found is not None:
-            found(bad)
-        if on_nan == "raise":
-            raise NaNFound(bad, report)
-        _show(bad)
-        if on_nan == "stop":
-            _open_prompt(bad)
-
-    def react(trip: GuardTrip) -> bool:
-        skips = on_nan == "skip" and (trip.where != "update" or keep_update)
-        report.skipped += skips
-        if trip.follows or trip.step in live_steps:
-            report.repeated += 1
-            return skips
-        with live.asleep():
-            if tier == "live":
-                trip.notes.append(_NO_OPERATOR)
-            add(_reported(trip))
-        return skips
-
-    def react_live(debugger: LiveDebugger) -> None:
-        if debugger.live.reason != "exception":
-            _say(f"{debugger.live.detail} does not stop under `watch`: use `nncdbg debug`")
-        elif not guard.rerunning:
-            live_steps.add(debugger.live.operator.step)
-            add(_reported_live(debugger))
-
-    guard = Guard(model, optimizer, react, keep_update=keep_update, tier=tier)
-    live = LiveTraining(react_live, _say, history=True, returns=True, model=model, optimizer=optimizer)
-    live.catch(dict.fromkeys(KINDS))
+    watching = _Watching(model, optimizer, tier, on_nan, keep_update, found)
+    guard, report = watching.guard, watching.report
     try:
-        with live if tier == "live" else nullcontext(), guard:
+        with watching.live or nullcontext(), guard:
             yield report
     finally:
         report.steps, report.skipped_by_scaler = guard.steps, guard.skipped_by_scaler
+
+
+class _Watching:
+    """The guard of a watch, with the tier "live" also the live debugger, and the reaction to both."""
+
+    def __init__(
+        self,
+        model: Models | None,
+        optimizer: Optimizers | None,
+        tier: str,
+        on_nan: str,
+        keep_update: bool,
+        found: Callable[[BadStep], None] | None,
+    ) -> None:
+        self.report = TrainingReport()
+        self.guard = Guard(model, optimizer, self._react, keep_update=keep_update, tier=tier)
+        self.live: LiveTraining | None = None
+        if tier == "live":
+            self.live = LiveTraining(
+                self._react_live, _say, history=True, returns=True, model=model, optimizer=optimizer
+            )
+            self.live.catch(dict.fromkeys(KINDS))
+        self._on_nan = on_nan
+        self._keep_update = keep_update
+        self._found = found
+        self._known: set[object] = set()
+        """The keys of the steps in the report."""
+        self._live_steps: set[int] = set()
+        """The steps with an operator that the live debugger reported."""
+
+    def _react(self, trip: GuardTrip) -> bool:
+        """Report a trip of the guard; return whether to leave out the update."""
+        skips = self._on_nan == "skip" and (trip.where != "update" or self._keep_update)
+        self.report.skipped += skips
+        if trip.follows or trip.step in self._live_steps:
+            self.report.repeated += 1
+            return skips
+        with self.live.asleep() if self.live is not None else nullcontext():
+            if self.live is not None:
+                trip.notes.append(_NO_OPERATOR)
+            self._add(_reported(trip))
+        return skips
+
+    def _react_live(self, debugger: LiveDebugger) -> None:
+        if debugger.live.reason != "exception":
+            _say(f"{debugger.live.detail} does not stop under `watch`: use `nncdbg debug`")
+        elif not self.guard.rerunning:
+            self._live_steps.add(debugger.live.operator.step)
+            self._add(_reported_live(debugger))
+
+    def _add(self, bad: BadStep) -> None:
+        """Add a step to the report unless it is known, and react to it.  Raises NaNFound."""
+        report = self.report
+        if bad.key() in self._known:
+            report.repeated += 1
+            return
+        self._known.add(bad.key())
+        report.bad_steps.append(bad)
+        if self._found is not None:
+            self._found(bad)
+        if self._on_nan == "raise":
+            raise NaNFound(bad, report)
+        _show(bad)
+        if self._on_nan == "stop":
+            _open_prompt(bad)
 
 
 def _check(name: str, given: str, known: tuple[str, ...]) -> None:
