@@ -159,9 +159,16 @@ def watched(step: Any, name: str, options: dict[str, Any], bar: float | None, ru
     return figure(f"watch, {name}, {step.name} / eager", rounds, 1, bar)
 
 
+def watched_live(step: Any, runs: int) -> dict[str, Any]:
+    """Return the time per operator of a step under a watch that records it, over the step."""
+    from nncdbg.torch import watch
+
+    rounds = within(step, lambda training: watch(training.models, training.optimizers, tier="live"), runs)
+    return per_operator(f"watch, live, {step.name}", rounds, operators_of(step), 60)
+
+
 def live(step: Any, name: str, kinds: tuple[str, ...], runs: int) -> dict[str, Any]:
     """Return the time per operator of a step under the live debugger, which never stops, over the step."""
-    from nncdbg.torch import record
     from nncdbg.torch.live.training import LiveTraining
 
     def stopped(debugger: Any) -> None:
@@ -172,11 +179,18 @@ def live(step: Any, name: str, kinds: tuple[str, ...], runs: int) -> dict[str, A
         training.catch(dict.fromkeys(kinds))
         return training
 
+    return per_operator(f"{name}, {step.name}", within(step, block, runs), operators_of(step), 25)
+
+
+def operators_of(step: Any) -> int:
+    """Return the number of operators of the second run of a step."""
+    from nncdbg.torch import record
+
     training = step.build()
     training.run()
     with record(training.models, training.optimizers) as recorded:
         training.run()
-    return per_operator(f"{name}, {step.name}", within(step, block, runs), operators(recorded), 25)
+    return operators(recorded)
 
 
 def measure(runs: int = RUNS, names: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -209,6 +223,7 @@ def figures(runs: int = RUNS, names: tuple[str, ...] = ()) -> Iterator[dict[str,
             yield from engine(step, runs)
             for way in WATCHES:
                 yield watched(step, *way, runs)
+            yield watched_live(step, runs)
             for name, kinds in LIVE:
                 yield live(step, name, kinds, runs)
 

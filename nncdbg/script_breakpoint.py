@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.attach import calls
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.ranks import choose_rank
 from nncdbg.engine.stopping.supervision import PROCESS
 
 if TYPE_CHECKING:
@@ -25,8 +26,13 @@ def breakpoint() -> None:  # noqa: A001  as debugpy has it
     statement is the one after the kernel's own.  ``PYTHONBREAKPOINT=nncdbg.breakpoint`` makes Python's
     own `breakpoint()` call this function.
 
-    Raises UsageError if the prompt cannot read standard input.
+    Under torchrun, the prompt opens on one rank: that of `nncdbg debug --rank` or ``NNCDBG_RANK``, or else
+    rank 0.  Other ranks run on.
+
+    Raises UsageError if the prompt cannot read standard input, and for a rank that does not exist.
     """
+    if calls.attachment() is None and not choose_rank():
+        return
     caller = sys._getframe(1)
     place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
     words = f"nncdbg.breakpoint() at {place}"
@@ -52,7 +58,9 @@ def _stop_training(words: str, frame: FrameType) -> bool:
     attachment = calls.attachment()
     if not _in_forward(frame) or (attachment is not None and attachment.session is None):
         return False
-    debug().training.pause(words)
+    training = debug().training
+    assert training is not None  # `breakpoint` returns before on other ranks.
+    training.pause(words)
     return True
 
 
@@ -70,8 +78,9 @@ def _in_forward(frame: FrameType | None) -> bool:
 class LiveDebugging:
     """A training under the live debugger, until `stop` or the end of a `with` block."""
 
-    def __init__(self, training: LiveTraining) -> None:
+    def __init__(self, training: LiveTraining | None) -> None:
         self.training = training
+        """None on a rank that runs without stops."""
 
     def __enter__(self) -> LiveDebugging:
         return self
@@ -81,10 +90,13 @@ class LiveDebugging:
 
     def stop(self) -> None:
         """Run the rest of the script without the live debugger."""
-        self.training.__exit__()
+        if self.training is not None:
+            self.training.__exit__()
 
 
-def debug(*places: str, catch: Iterable[str] = (), history: bool = False) -> LiveDebugging:
+def debug(
+    *places: str, catch: Iterable[str] = (), history: bool = False, rank: int | None = None
+) -> LiveDebugging:
     """Run the rest of the training of this thread under the live debugger.
 
     `places` are breakpoints as `break` takes them: ``"aten.softmax if max($out) > 1e4"``, ``"@encoder.out"``,
@@ -92,12 +104,17 @@ def debug(*places: str, catch: Iterable[str] = (), history: bool = False) -> Liv
     next operator is a stop.  With `history`, each step is recorded as it runs, and a stop can step back to
     its start.  After `nncdbg.listen`, stops are shown in the editor, otherwise the prompt opens.
 
+    Under torchrun, only `rank` stops, without it that of `nncdbg debug --rank` or ``NNCDBG_RANK``, or else
+    rank 0.  A rank that called `nncdbg.listen` stops also without being named.
+
     Raises UsageError for places and kinds that do not exist, if the training is debugged already, if a
-    dispatch mode is active, and if the prompt cannot read standard input.
+    dispatch mode is active, if the prompt cannot read standard input, and for a rank that does not exist.
     """
     from nncdbg.engine.ops.aten.internals import dispatch_modes
     from nncdbg.torch.live.breakpoints import parse_breakpoint
 
+    if (rank is not None or calls.attachment() is None) and not choose_rank(rank):
+        return LiveDebugging(None)
     if dispatch_modes():
         raise UsageError(
             "the live debugger cannot start inside a dispatch mode of torch",

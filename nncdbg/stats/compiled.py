@@ -316,6 +316,22 @@ def all_below(limit: Any, address: Any, count: Any) -> Any:
     return 1
 
 
+@_jit(nogil=True)
+def each_below(limit: Any, addresses: Any, counts: Any, arrays: Any) -> Any:
+    """Return 1 if `all_below` is 1 for each of several arrays, else 0.
+
+    `addresses` and `counts` are themselves addresses, of as many i64 as there are arrays.
+    """
+    starts, lengths = (
+        carray(_pointer(arrays, addresses), (arrays,)),
+        carray(_pointer(arrays, counts), (arrays,)),
+    )
+    for i in range(arrays):
+        if not all_below(limit, starts[i], lengths[i]):
+            return 0
+    return 1
+
+
 @_jit()
 def _scale_for(top: Any) -> Any:
     """Return a power of two that keeps squares of numbers up to `top` in f64; 1 if none is needed."""
@@ -547,17 +563,20 @@ def build(name: str) -> Kernel:
     return Kernel(entry, leading, exact=function is integers, all_finite=finite, squares_finite=squares)
 
 
-def _limit_kernels(name: str) -> tuple[Callable[[int, int], bool], Callable[[int, int], bool]]:
-    """Return `all_finite` and `squares_finite` of one dtype, as functions of address and count."""
+def _limit_kernels(name: str) -> tuple[Callable[[int, int], bool], Callable[[int, int, int], bool]]:
+    """Return `all_finite` and `squares_finite` of one dtype."""
     limits = ml_dtypes.finfo(dtypes.NUMPY[name])
     word = getattr(types, f"uint{limits.bits}")
-    signature = (word, types.intp, types.intp)
-    all_below.compile(signature)
-    below = all_below.overloads[signature].entry_point
     infinite = (1 << (limits.bits - 1 - limits.nmant)) - 1
     # The exponent of the square root of the first power of two that is not finite.
     root = infinite // 2 + (infinite + 1) // 4
-    return partial(below, infinite << limits.nmant + 1), partial(below, root << limits.nmant + 1)
+    one, several = (word, *(types.intp,) * 2), (word, *(types.intp,) * 3)
+    all_below.compile(one)
+    each_below.compile(several)
+    return (
+        partial(all_below.overloads[one].entry_point, infinite << limits.nmant + 1),
+        partial(each_below.overloads[several].entry_point, root << limits.nmant + 1),
+    )
 
 
 @_jit()

@@ -19,5 +19,7 @@ class Kernel:
     exact: bool
     all_finite: Callable[[int, int], bool] | None = None
     """``all_finite(address, count)``: whether there is no NaN or Inf; for floats of 16 bits and more."""
-    squares_finite: Callable[[int, int], bool] | None = None
-    """As `all_finite`, for the square of each element."""
+    squares_finite: Callable[[int, int, int], bool] | None = None
+    """``squares_finite(addresses, counts, arrays)``: whether the square of each element of several arrays is.
+
+    The first two arguments are addresses of one i64 per array."""

@@ -23,7 +23,7 @@ from nncdbg.presentation.breakpoint_syntax import split_place
 from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.repl import confirmed, read_lines
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, parse_breakpoint, parse_condition
-from nncdbg.torch.live.debugger import CONTINUE, LiveDebugger
+from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.training import LiveTraining
 
 if TYPE_CHECKING:
@@ -262,11 +262,9 @@ def _record(prompt: LivePrompt, text: str) -> None:
     if text != "step":
         TABLE["record"].run(prompt, text)
         return
-    prompt.training.record_step()
-    which = "this" if prompt.training.mode.recorder is not None else "the next"
-    prompt.screen.put(f"recording {which} step; the script stops at its end")
+    prompt.screen.put(prompt.training.record_step())
     if isinstance(prompt.debugger, LiveDebugger):
-        prompt.debugger.wanted = CONTINUE
+        prompt.debugger.release()
     prompt.leave()
 
 

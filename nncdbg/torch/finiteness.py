@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+import operator
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
@@ -13,18 +15,31 @@ from nncdbg.engine.ops.aten.internals import norms_of
 from nncdbg.stats.preparation import kernel_of
 
 
-def suspicious(tensors: Iterable[Any]) -> bool:
+def suspicious(tensors: Sequence[Any]) -> bool:
     """Return False if every element and its square are finite.
 
     True means that an element is NaN or Inf, or that its square or a sum of squares overflows.
     `not_finite` decides.  Costs one pass, and one synchronization per device.
     """
-    groups: dict[tuple[Any, Any], list[Any]] = {}
-    for tensor in tensors:
-        small = _small_in_memory(tensor)
-        if small is False:
+    kinds = {*map(_kind_of, tensors)}
+    others: Sequence[Any] = ()
+    for kind in kinds:
+        same = tensors if len(kinds) == 1 else [each for each in tensors if _kind_of(each) == kind]
+        check = _memory_check(kind)
+        if check is not None and not all(map(_is_contiguous, same)):
+            others = [*others, *(each for each in same if not is_dense(each))]
+            same = [each for each in same if is_dense(each)]
+        if check is None:
+            others = [*others, *same]
+        elif not check(same):
             return True
-        values = _values(tensor) if small is None else None
+    return bool(others) and _has_large_norm(others)
+
+
+def _has_large_norm(tensors: Iterable[Any]) -> bool:
+    """Return whether a sum of squares is not finite, as `suspicious` does, for any kind of tensor."""
+    groups: dict[tuple[Any, Any], list[Any]] = {}
+    for values in map(_values, tensors):
         if values is not None:
             groups.setdefault((values.device, values.dtype), []).append(values)
     totals = [
@@ -83,25 +98,36 @@ _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that have memory of their own."""
 
-_checks: dict[torch.dtype, Callable[[int, int], bool]] = {}
-"""The compiled check of each dtype, once it is compiled."""
+_kind_of = operator.attrgetter("__class__", "is_cpu", "layout", "dtype")
+_is_contiguous = torch.Tensor.is_contiguous
+
+_MemoryCheck: TypeAlias = "Callable[[Sequence[Any]], bool]"
+
+_checks: dict[Any, _MemoryCheck] = {}
+"""The compiled check of each kind of tensor, once it is compiled."""
 
 
-def _small_in_memory(tensor: Any) -> bool | None:
-    """Return whether all squares are finite, by a compiled pass over host memory; None if there is none."""
-    if tensor.__class__ not in _PLAIN or tensor.layout is not torch.strided or not tensor.is_cpu:
-        return None
-    check = _checks.get(tensor.dtype) or _compiled_check(tensor.dtype)
-    if check is None or not (tensor.is_contiguous() or is_dense(tensor)):
-        return None
-    return bool(check(tensor.data_ptr(), tensor.numel()))
+def _memory_check(kind: Any) -> _MemoryCheck | None:
+    """Return the compiled check whether all squares are finite, of dense host memory; None without one."""
+    return _checks.get(kind) or _compiled_check(*kind)
 
 
-def _compiled_check(dtype: torch.dtype) -> Callable[[int, int], bool] | None:
+def _compiled_check(
+    class_: type, is_cpu: bool, layout: torch.layout, dtype: torch.dtype
+) -> _MemoryCheck | None:
     kernel = kernel_of(_COMPILED.get(dtype, ""))
+    if class_ not in _PLAIN or not is_cpu or layout is not torch.strided:
+        return None
     if kernel is None or kernel.squares_finite is None:
         return None
-    return _checks.setdefault(dtype, kernel.squares_finite)
+    squares_finite = kernel.squares_finite
+
+    def check(tensors: Sequence[Any]) -> bool:
+        addresses = array("q", map(torch.Tensor.data_ptr, tensors))
+        counts = array("q", map(torch.Tensor.numel, tensors))
+        return bool(squares_finite(addresses.buffer_info()[0], counts.buffer_info()[0], len(tensors)))
+
+    return _checks.setdefault((class_, is_cpu, layout, dtype), check)
 
 
 def _values(tensor: Any) -> Any:

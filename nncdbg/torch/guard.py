@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node
 from nncdbg.torch.finiteness import not_finite, suspicious
+from nncdbg.torch.live.recording_watch import RecordingWatch
 from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
@@ -35,8 +36,12 @@ from nncdbg.torch.update_check import UpdateCheck
 PATIENCE = 20
 """The number of backward passes without an update, or of skips by a gradient scaler, that is a finding."""
 
-_WATCHES: Mapping[str, Callable[[StepCalls], OriginWatch]] = {"hooks": ModuleWatch, "native": OperatorWatch}
-"""What a tier checks besides gradients and parameters."""
+_WATCHES: Mapping[str, Callable[[StepCalls, Trained], OriginWatch]] = {
+    "hooks": lambda calls, trained: ModuleWatch(calls),
+    "native": lambda calls, trained: OperatorWatch(),
+    "live": RecordingWatch,
+}
+"""What a tier observes besides gradients and parameters."""
 
 
 class Guard:
@@ -46,7 +51,7 @@ class Guard:
     optimizer, all are watched, and without a model, those with the optimizer's parameters are.  With
     `keep_update`, parameters and moments are copied before each update, so that it can run again.  With the
     tier "hooks", the outputs of modules and their gradients are checked too, to name the first bad module;
-    with "native", the results of operators.  With "live", no step runs again: it is recorded as it runs.
+    with "native", the results of operators.  With "live", each step is recorded as it runs.
     Raises UsageError if the tier "native" cannot be compiled.
     """
 
@@ -72,12 +77,12 @@ class Guard:
         )
         """The updates that a gradient scaler left out since the last one of an optimizer."""
         self._on_trip = on_trip
-        self._calls = StepCalls(self._before_module, self._after_backward, keeps_buffers=tier != "live")
+        self._calls = StepCalls(self._before_module, self._after_backward, repeatable=tier != "live")
         self._tape = self._calls.tape
         self._runs_again = tier != "live"
-        watch = _WATCHES.get(tier)
-        self._watch: OriginWatch | None = None if watch is None else watch(self._calls)
         self._trained = Trained(model, optimizer, self._calls.modules)
+        watch = _WATCHES.get(tier)
+        self._watch: OriginWatch | None = None if watch is None else watch(self._calls, self._trained)
         self._updates = UpdateCheck(self._trained, keeps=keep_update)
         self._updating: list[torch.optim.Optimizer] = []
         self._in_closure = False
@@ -101,10 +106,11 @@ class Guard:
         entered.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._after_skip))
-        entered.enter_context(self._calls)
         if self._watch is not None:
+            # Before the tape, whose dispatch mode must be the innermost one so that it can be left.
             self._tape.watch = self._watch
             entered.enter_context(self._watch)
+        entered.enter_context(self._calls)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -124,11 +130,6 @@ class Guard:
             return function(*args, **kwargs)
         finally:
             self._running = None
-
-    @property
-    def rerunning(self) -> bool:
-        """Whether a step or an update runs again now."""
-        return self._rerunning or self._updates.repeating
 
     def leave_process(self) -> None:
         """Stop watching: this process is a fork, such as a worker of a DataLoader."""
@@ -163,7 +164,7 @@ class Guard:
         gradients = {id(each): each.grad for call in passes for each, _ in call.gradients}
         with self._tape.own_work():
             lost = self._has_lost()
-            finite = not lost and not suspicious(each for each in gradients.values() if each is not None)
+            finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
         if finite:
             if len(self._trained.optimizers) <= 1:
                 self._tape.clear()
@@ -391,6 +392,8 @@ class Guard:
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
             if self._watch is not None and self._watch.checks_updates:
                 self._name_origin(trip, self._trained.parameters())
+            if trip.recorded is None:
+                updates.record_again(trip, optimizer)
             if self._on_trip(trip):
                 updates.undo(optimizer, new)
 

@@ -30,6 +30,22 @@ if TYPE_CHECKING:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that are checked; others may have no memory of their own."""
 
+_KEEP_FINITE = {
+    torch.nn.Flatten: "moves elements",
+    torch.nn.Unflatten: "moves elements",
+    torch.nn.PixelShuffle: "moves elements",
+    torch.nn.PixelUnshuffle: "moves elements",
+    torch.nn.ReLU: "keeps an element or makes it 0",
+    torch.nn.ReLU6: "keeps an element or makes it 0 or 6",
+    torch.nn.Sigmoid: "makes elements from 0 to 1",
+    torch.nn.Tanh: "makes elements from -1 to 1",
+}
+"""Classes whose output is finite if their input is, and why; subclasses may do more.
+
+Not so: dropout and average pools multiply and add, so an element may overflow; a max pool with dilation may
+see nothing but its padding of -Inf.
+"""
+
 _COMPILE_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks on modules"
 """The start of a warning of torch about hooks on all modules, which `_check_outputs` allows for."""
 
@@ -108,6 +124,8 @@ class ModuleWatch:
         """A weak reference to the output that was checked last: outer modules return it again."""
         self._version = 0
         """The version of that output, which a write in place increases."""
+        self._was_finite = False
+        """Whether that output was finite."""
         self._last_finite: torch.nn.Module | None = None
         """The module with the last finite gradient of this backward pass."""
         self._entered = ExitStack()
@@ -142,6 +160,8 @@ class ModuleWatch:
     def _check_outputs(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         if is_compiling() or not self.active or not self._calls.here or not is_grad_enabled():
             return
+        if result.__class__ is torch.Tensor and self._is_checked(result):
+            return
         if transformation() is not None or is_tracing():
             return
         if isinstance(module, torch.fx.GraphModule):
@@ -151,19 +171,30 @@ class ModuleWatch:
         lines = None
         outputs = (result,) if result.__class__ is torch.Tensor else tensors_in(result)
         for output in outputs:
-            if not _can_be_bad(output):
+            if not _can_be_bad(output) or self._is_checked(output):
                 continue
-            version = 0 if output.is_inference() else output._version
-            if self._checked() is output and self._version == version:
-                continue
-            self._checked, self._version = weakref.ref(output), version
+            finite = self._stays_finite(module, args, output) or _finite(output)
+            self._checked, self._version, self._was_finite = weakref.ref(output), _version(output), finite
             lines = lines or user_lines(sys._getframe(1), most=1)
-            if not _finite(output):
+            if not finite:
                 self._add("forward", module, output, lines, _operands(module, args, kwargs))
             if output.requires_grad and not output.is_leaf:
                 # Cheaper than a hook on the tensor, and a `StepCalls` does not keep it.
                 check = partial(self._check_gradient, module, lines, output.output_nr)
                 output.grad_fn.register_prehook(check)
+
+    def _is_checked(self, output: Any) -> bool:
+        """Return whether an output is the one that was checked last, unchanged."""
+        return self._checked() is output and self._version == _version(output)
+
+    def _stays_finite(self, module: torch.nn.Module, args: Sequence[Any], output: Any) -> bool:
+        """Return whether a module cannot have made NaN or Inf of its input, which was finite a module ago."""
+        if type(module) not in _KEEP_FINITE or "forward" in vars(module) or not self._was_finite:
+            return False
+        if len(args) != 1 or self._checked() is not args[0]:
+            return False
+        own_writes = bool(getattr(module, "inplace", False)) and not output.is_inference()
+        return _version(args[0]) == self._version + own_writes
 
     def _check_gradient(
         self, module: torch.nn.Module, lines: Lines, index: int, gradients: Sequence[Any]
@@ -206,6 +237,10 @@ class SeenModule:
     finite: torch.nn.Module | None
     """Backward: the module with the last finite gradient."""
     bad: BadModule
+
+
+def _version(tensor: Any) -> int:
+    return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def _can_be_bad(tensor: Any) -> bool:

@@ -1,8 +1,8 @@
 // The observer of the tier `native`: checks the results of each operator for NaN and Inf.
 //
 // It is a callback of at::RecordFunction on the thread of the training; autograd passes it on to its own
-// threads.  Python is called for the first findings of a step only, and once per operator that makes
-// autograd nodes.  operator_watch.py describes the arguments.
+// threads.  Python is called for the first findings of a step only; the source lines of operators that make
+// autograd nodes are read from Python's frames.  operator_watch.py describes the arguments.
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
@@ -20,6 +20,24 @@
 #include <type_traits>
 #include <unordered_map>
 #include <vector>
+
+// Functions of CPython 3.11 or later, found in the process: so the library does not depend on its version.
+extern "C" {
+struct _object;
+using PyObject = _object;
+int PyGILState_Ensure();
+void PyGILState_Release(int);
+void Py_IncRef(PyObject*);
+void Py_DecRef(PyObject*);
+PyObject* PyErr_Occurred();
+void PyErr_Clear();
+PyObject* PyEval_GetFrame();                 // borrowed
+PyObject* PyFrame_GetBack(PyObject* frame);  // new references
+PyObject* PyFrame_GetCode(PyObject* frame);
+PyObject* PyFrame_GetLocals(PyObject* frame);
+PyObject* PyMapping_GetItemString(PyObject* mapping, const char* key);
+int PyFrame_GetLasti(PyObject* frame);
+}
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
 // The loader picks the version for the processor: the library may be used on another one.
@@ -54,7 +72,15 @@ struct Finding {
 
 using FoundCallback = void (*)(const Finding*);
 using ClassifyCallback = int64_t (*)(const char* name, const char* overload);
-using NodesCallback = void (*)(int64_t first, int64_t end);
+using CodeCallback = int (*)(PyObject* code);
+
+// The place of a call that made the autograd nodes from `first` up to `end`; null without one.
+struct MadeNodes {
+  int64_t first, end;
+  PyObject* code;    // of the innermost frame of the user
+  int64_t position;  // of the instruction in it
+  PyObject* module;  // the innermost one
+};
 
 // What `classify` returns: positions of the arguments that an operator writes to, and these.
 constexpr int64_t UNCHECKED = int64_t(1) << 62;
@@ -64,7 +90,8 @@ constexpr size_t MOST_ARGUMENTS = 60;
 
 FoundCallback on_found = nullptr;
 ClassifyCallback on_new_operator = nullptr;
-NodesCallback on_nodes = nullptr;
+CodeCallback on_new_code = nullptr;
+PyObject* module_call = nullptr;  // the code that runs while a module is called: its variable `self`
 std::atomic<bool> active{false};
 std::atomic<bool> updating{false};
 
@@ -450,6 +477,58 @@ void check_results(Thread& here, const at::RecordFunction& function, const Frame
     check_result(here, frame, *here.writes[i].tensor.unsafeGetTensorImpl());
 }
 
+// -- source lines of the operators that make autograd nodes ------------------------------------------------
+
+constexpr size_t MOST_NODES = 100'000;  // if no step ends
+
+// Both are used with Python's lock held.
+std::vector<MadeNodes> all_made;
+std::unordered_map<PyObject*, bool> user_codes;  // Python keeps these
+
+bool is_user_code(Thread& here, PyObject* code) {
+  const auto known = user_codes.find(code);
+  if (known != user_codes.end()) return known->second;
+  here.inside = true;
+  const int found = on_new_code(code);
+  here.inside = false;
+  return found >= 0 && (user_codes[code] = found != 0);  // otherwise it was interrupted
+}
+
+// Returns the variable `self` of a frame, a new reference, or nullptr.
+PyObject* self_of(PyObject* frame) {
+  PyObject* locals = PyFrame_GetLocals(frame);
+  PyObject* self = locals == nullptr ? nullptr : PyMapping_GetItemString(locals, "self");
+  if (locals != nullptr) Py_DecRef(locals);
+  if (PyErr_Occurred()) PyErr_Clear();
+  return self;
+}
+
+// Keeps the place of a call that made autograd nodes: a value of their gradients may be bad.
+void keep_place(Thread& here, int64_t first, int64_t end) {
+  const int lock = PyGILState_Ensure();
+  if (all_made.size() < MOST_NODES && !PyErr_Occurred()) {
+    MadeNodes made{first, end, nullptr, 0, nullptr};
+    PyObject* frame = PyEval_GetFrame();
+    if (frame != nullptr) Py_IncRef(frame);
+    while (frame != nullptr && (made.code == nullptr || made.module == nullptr)) {
+      PyObject* code = PyFrame_GetCode(frame);
+      if (made.module == nullptr && code == module_call) made.module = self_of(frame);
+      if (made.code == nullptr && is_user_code(here, code)) {
+        made.code = code;
+        made.position = PyFrame_GetLasti(frame);
+      } else {
+        Py_DecRef(code);
+      }
+      PyObject* back = PyFrame_GetBack(frame);
+      Py_DecRef(frame);
+      frame = back;
+    }
+    if (frame != nullptr) Py_DecRef(frame);
+    all_made.push_back(made);
+  }
+  PyGILState_Release(lock);
+}
+
 constexpr std::string_view EVALUATION = "autograd::engine::evaluate_function: ";
 
 // Whether a kernel runs: the operators that it calls are parts of its own operator.
@@ -513,11 +592,7 @@ void ended(const at::RecordFunction& function, at::ObserverContext*) {
   if (active && !here.inside) {
     if (frame.checked) check_results(here, function, frame);
     const int64_t next = frame.sequence < 0 ? -1 : int64_t(at::sequence_number::peek());
-    if (next > frame.sequence) {
-      here.inside = true;
-      on_nodes(frame.sequence, next);
-      here.inside = false;
-    }
+    if (next > frame.sequence) keep_place(here, frame.sequence, next);
   }
   here.reads.resize(frame.reads);
   here.writes.resize(frame.writes);
@@ -528,10 +603,11 @@ void ended(const at::RecordFunction& function, at::ObserverContext*) {
 
 extern "C" {
 
-uint64_t nncdbg_begin(FoundCallback found, ClassifyCallback classify, NodesCallback nodes) {
+uint64_t nncdbg_begin(FoundCallback found, ClassifyCallback classify, CodeCallback code, PyObject* call) {
   on_found = found;
   on_new_operator = classify;
-  on_nodes = nodes;
+  on_new_code = code;
+  module_call = call;
   return at::addThreadLocalCallback(
       at::RecordFunctionCallback(&started, &ended)
           .needsInputs(true)
@@ -548,9 +624,26 @@ void nncdbg_set_active(int value) { active = value != 0; }
 
 void nncdbg_set_updating(int value) { updating = value != 0; }
 
+// Python's lock must be held.
 void nncdbg_forget() {
   for (auto& phase : originated)
     for (auto& value : phase) value = false;
   for (auto& value : entered) value = false;
+  std::vector<MadeNodes> made;
+  made.swap(all_made);  // The last reference to a module may run any code.
+  for (const MadeNodes& each : made) {
+    if (each.code != nullptr) Py_DecRef(each.code);
+    if (each.module != nullptr) Py_DecRef(each.module);
+  }
+  made.clear();
+  if (all_made.empty()) made.swap(all_made);  // with its memory
+}
+
+// Returns the call that made the autograd node with this number, or nullptr.  Python's lock must be held.
+const MadeNodes* nncdbg_made(int64_t sequence) {
+  const auto after = std::upper_bound(
+      all_made.begin(), all_made.end(), sequence,
+      [](int64_t number, const MadeNodes& made) { return number < made.first; });
+  return after == all_made.begin() || sequence >= (after - 1)->end ? nullptr : &*(after - 1);
 }
 }

@@ -16,6 +16,8 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 import torch
 
@@ -66,18 +68,40 @@ class BadResult(ctypes.Structure):
     )
 
 
+class MadeNodes(ctypes.Structure):
+    """The call that made some autograd nodes: `MadeNodes` of the source file."""
+
+    _fields_ = (
+        ("first", ctypes.c_int64),
+        ("end", ctypes.c_int64),
+        ("code", ctypes.c_void_p),
+        ("position", ctypes.c_int64),
+        ("module", ctypes.c_void_p),
+    )
+
+    def place(self) -> tuple[CodeType | None, int, Any]:
+        """Return the code of the user's frame, the position of its instruction, and the innermost module."""
+        return _object_at(self.code), self.position, _object_at(self.module)
+
+
+def _object_at(address: int | None) -> Any:
+    """Return the object of Python at an address; None without one."""
+    return None if address is None else ctypes.cast(address, ctypes.py_object).value
+
+
 FoundCallback = ctypes.CFUNCTYPE(None, ctypes.POINTER(BadResult))
 ClassifyCallback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p)
-NodesCallback = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+CodeCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object)
 
 UNCHECKED, OVERWRITES, COMPOSITE = 1 << 62, 1 << 61, 1 << 60
 """What `ClassifyCallback` returns, besides a bit for each argument that the operator writes to."""
 
 
 @cache
-def load_observer() -> ctypes.CDLL:
+def load_observer() -> ctypes.PyDLL:
     """Return the library, and compile it first if it is not kept yet.
 
+    Its functions are called with Python's lock, for they hold objects of Python.
     Raises UsageError without a compiler, and for a library that cannot be compiled, kept or loaded.
     """
     path = _kept_path()
@@ -87,15 +111,17 @@ def load_observer() -> ctypes.CDLL:
         )
         _compile(_compiler(), path)
     try:
-        library = ctypes.CDLL(str(path))
+        library = ctypes.PyDLL(str(path))
     except OSError as error:
         raise UsageError(
             f"the observer of the tier native cannot be loaded: {error}",
             hint=f"delete {path}, then try again",
         ) from None
-    library.nncdbg_begin.argtypes = (FoundCallback, ClassifyCallback, NodesCallback)
+    library.nncdbg_begin.argtypes = (FoundCallback, ClassifyCallback, CodeCallback, ctypes.py_object)
     library.nncdbg_begin.restype = ctypes.c_uint64
     library.nncdbg_end.argtypes = (ctypes.c_uint64,)
+    library.nncdbg_made.argtypes = (ctypes.c_int64,)
+    library.nncdbg_made.restype = ctypes.POINTER(MadeNodes)
     for name in ("nncdbg_set_active", "nncdbg_set_updating"):
         getattr(library, name).argtypes = (ctypes.c_int,)
     return library

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import backward_call, has_kernel
+from nncdbg.engine.ops.aten.internals import backward_call, has_kernel, module_call
 from nncdbg.engine.ops.aten.names import overwrites, takes_memory, text_name
 from nncdbg.engine.ops.aten.signatures import Signature, signature
 from nncdbg.torch.finiteness import counted
@@ -24,14 +23,13 @@ from nncdbg.torch.observer import (
     BadOperand,
     BadResult,
     ClassifyCallback,
+    CodeCallback,
     FoundCallback,
-    NodesCallback,
     load_observer,
 )
 from nncdbg.torch.origin_watch import UserPlace
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
-from nncdbg.torch.source_lines import Lines, calling_modules, user_lines
-from nncdbg.torch.step_calls import StepCalls
+from nncdbg.torch.source_lines import Lines, calling_modules, is_user_code, line_at, user_lines
 
 if TYPE_CHECKING:
     from nncdbg.torch.trips import GuardTrip
@@ -41,9 +39,6 @@ _PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 
 _VALUES = {1: "NaN", 2: "Inf"}
 """Values by their numbers in the observer."""
-
-_MOST_NODES = 100_000
-"""The most operators with autograd nodes whose lines are kept, if no step ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +115,6 @@ class _SeenOperator:
     bad: BadOperator
 
 
-class _MadeNodes(NamedTuple):
-    """The call that made the autograd nodes up to the number `end`."""
-
-    end: int
-    lines: Lines
-    module: torch.nn.Module | None
-
-
 class OperatorWatch:
     """Checks the results of each operator on the thread that enters it, while it is `active`.
 
@@ -137,25 +124,22 @@ class OperatorWatch:
 
     checks_updates = True
 
-    def __init__(self, calls: StepCalls) -> None:
+    def __init__(self) -> None:
         self._library = load_observer()
         self._active = self._updating = False
         self._seen: list[_SeenOperator] = []
-        self._firsts: list[int] = []
-        """The number of the first autograd node of each call in `_made`."""
-        self._made: list[_MadeNodes] = []
         # The library keeps pointers to these.
         self._callbacks = (
             FoundCallback(self._delaying_interrupts(self._found)),
             ClassifyCallback(_classified),
-            NodesCallback(self._delaying_interrupts(self._nodes_made)),
+            CodeCallback(self._delaying_interrupts(is_user_code)),
         )
         self._interrupted = False
         """Whether Ctrl-C came while the observer called Python, which cannot raise through C++."""
         self._entered = ExitStack()
 
     def __enter__(self) -> OperatorWatch:
-        handle = self._library.nncdbg_begin(*self._callbacks)
+        handle = self._library.nncdbg_begin(*self._callbacks, module_call)
         self._entered.callback(self._library.nncdbg_end, handle)
         self.forget()
         self.active = True
@@ -190,7 +174,6 @@ class OperatorWatch:
     def forget(self) -> None:
         """Forget the bad operators: a step starts here."""
         self._seen = []
-        self._firsts, self._made = [], []
         self._library.nncdbg_forget()
 
     def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
@@ -205,12 +188,15 @@ class OperatorWatch:
 
     # -- called by the observer ------------------------------------------------------------
 
-    def _delaying_interrupts(self, function: Callable[..., None]) -> Callable[..., None]:
-        def call(*args: Any) -> None:
+    def _delaying_interrupts(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that returns -1 after an interrupt."""
+
+        def call(*args: Any) -> Any:
             try:
-                function(*args)
+                return function(*args)
             except KeyboardInterrupt:
                 self._interrupted = True
+                return -1
 
         return call
 
@@ -220,9 +206,12 @@ class OperatorWatch:
         phase, node = _PHASES[found.phase], (found.node or b"").decode()
         within = backward_call if phase == BACKWARD else None
         own = user_lines(frame, within=within)
-        made = self._made_of(found.sequence) if phase == BACKWARD else None
-        module = next(calling_modules(frame, within), None) if made is None else made.module
-        lines = own if own or made is None else made.lines
+        made = self._library.nncdbg_made(found.sequence) if phase == BACKWARD else None
+        if made:
+            code, position, module = made.contents.place()
+            lines = own or (() if code is None else line_at(code, position))
+        else:
+            module, lines = next(calling_modules(frame, within), None), own
         name = _operator_name(found.name, found.overload)
         bad = BadOperator(
             phase,
@@ -238,20 +227,6 @@ class OperatorWatch:
             _operands(signature(name), found.operand[: found.operands]),
         )
         self._seen.append(_SeenOperator(module, bad))
-
-    def _nodes_made(self, first: int, end: int) -> None:
-        """Keep the line of a call that made autograd nodes: a value of their gradients may be bad."""
-        if len(self._made) < _MOST_NODES:
-            frame: FrameType | None = sys._getframe(0).f_back
-            lines = user_lines(frame, most=1)
-            self._firsts.append(first)
-            self._made.append(_MadeNodes(end, lines, next(calling_modules(frame), None)))
-
-    def _made_of(self, sequence: int) -> _MadeNodes | None:
-        """Return the call that made an autograd node, by the node's number."""
-        index = bisect_right(self._firsts, sequence) - 1
-        made = self._made[index] if index >= 0 else None
-        return made if made is not None and sequence < made.end else None
 
 
 def _operator_name(name: bytes, overload: bytes) -> str:

@@ -52,9 +52,7 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType |
         code = frame.f_code
         if code is within:
             break
-        entry = known.get(id(code))
-        if entry is None:
-            entry = known[id(code)] = code, _kind_of(code)
+        entry = known.get(id(code)) or _known(code)
         kind = entry[1]
         if kind == _USER:
             found.append((code.co_filename, frame.f_lineno))
@@ -65,6 +63,17 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType |
             _compiled_calls += 1
         frame = frame.f_back
     return tuple(found)
+
+
+def is_user_code(code: CodeType) -> bool:
+    """Return whether code is outside of torch, nncdbg and the standard library.  It is kept from then on."""
+    return _known(code)[1] == _USER
+
+
+def line_at(code: CodeType, position: int) -> Lines:
+    """Return the line of an instruction, by its position in bytes."""
+    lines = (line for start, end, line in code.co_lines() if start <= position < end and line is not None)
+    return tuple((code.co_filename, line) for line in lines)
 
 
 def calling_modules(frame: FrameType | None, within: CodeType | None = None) -> Iterator[torch.nn.Module]:
@@ -79,6 +88,11 @@ def calling_modules(frame: FrameType | None, within: CodeType | None = None) -> 
 def names_allocation(code: CodeType) -> bool:
     """Return whether Python code itself allocates memory without writing it, as with `torch.empty`."""
     return any("empty" in name for name in code.co_names)
+
+
+def _known(code: CodeType) -> tuple[CodeType, int]:
+    """Return the entry of code in `_KINDS`, which keeps its identity from being used again."""
+    return _KINDS.setdefault(id(code), (code, _kind_of(code)))
 
 
 def _kind_of(code: CodeType) -> int:

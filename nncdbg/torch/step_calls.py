@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from nncdbg.engine.ops.aten.internals import profiler_marks_undispatched
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
@@ -52,7 +53,7 @@ class StepCalls:
     """Keeps the calls of this thread on `tape` while it is entered.
 
     `before_module` is called before an outermost module that computes gradients, `after_backward` after each
-    backward pass.  Without `keeps_buffers`, the calls cannot run again.
+    backward pass.  Without `repeatable`, neither operators nor buffers are kept, so no step can run again.
     """
 
     def __init__(
@@ -60,14 +61,14 @@ class StepCalls:
         before_module: Callable[[], None],
         after_backward: Callable[[StepCall], None],
         *,
-        keeps_buffers: bool = True,
+        repeatable: bool = True,
     ) -> None:
-        self.tape = Tape()
+        self.tape = Tape(keeps_operators=repeatable)
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """The outermost modules that were called so far."""
         self._before_module = before_module
         self._after_backward = after_backward
-        self._keeps_buffers = keeps_buffers
+        self._repeatable = repeatable
         self._buffers = KeptBuffers()
         self._inside: list[tuple[torch.nn.Module, StepCall | None]] = []
         """The outermost modules that run now, each with its call if the tape keeps it."""
@@ -88,6 +89,7 @@ class StepCalls:
         self._entered.callback(self.stop_learning)
         self._entered.callback(self._remove_hooks)
         self._entered.callback(_leave_out_hooks(self._without_hooks))
+        self._entered.enter_context(profiler_marks_undispatched())
         self.tape.begin()
         self._entered.callback(self.tape.end)
         return self
@@ -156,7 +158,7 @@ class StepCalls:
         if keeps:
             random = tape.starting() or RandomState()
             called = _unwrapped(module)
-            if self._keeps_buffers and id(called) not in tape.module_buffers and called.training:
+            if self._repeatable and id(called) not in tape.module_buffers and called.training:
                 with tape.own_work():
                     tape.module_buffers[id(called)] = self._buffers.of(called)
             lines = user_lines(sys._getframe(1))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.ops.aten.internals import compiling_nothing, is_wrapped, key_of, uncompiled
+from nncdbg.engine.ops.aten.internals import compiling_nothing, uncompiled
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.torch.named_models import (
     Models,
@@ -56,9 +56,13 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
             hint="record the whole step in one block of `nncdbg.torch.record`",
         )
     modules, optimizers = named_models(model), listed_optimizers(optimizer)
-    recorder = Recorder()
-    with recording_with(recorder, modules, optimizers) as step, recorder:
-        yield step
+    recorder, step = Recorder(), RecordedStep()
+    compiled_before = compiled_calls()
+    with ExitStack() as ending:
+        ending.callback(recorder.release)
+        ending.callback(lambda: _finish(step, recorder, modules, optimizers, compiled_before))
+        with recording_with(recorder, modules, optimizers), recorder:
+            yield step
 
 
 @contextmanager
@@ -66,15 +70,11 @@ def recording_with(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
-) -> Iterator[RecordedStep]:
-    """Name what `recorder` records; the caller passes the operators to it."""
-    step = RecordedStep()
-    compiled_before = compiled_calls()
+) -> Iterator[None]:
+    """Name what `recorder` records; the caller passes the operators to it, and releases it."""
     with ExitStack() as hooks:
-        hooks.callback(recorder.release)
         # Each event has some objects that stay: the collector would scan all modules for them.
         hooks.enter_context(collector_paused())
-        hooks.callback(lambda: _finish(step, recorder, modules, optimizers, compiled_before))
         for name, tensor in own_tensors(modules):
             recorder.parameters[id(tensor)] = name
         _label(recorder, modules, optimizers)
@@ -84,18 +84,15 @@ def recording_with(
         hooks.enter_context(compiling_nothing())
         _recording.active = True
         hooks.callback(setattr, _recording, "active", False)
-        yield step
+        yield
 
 
 def step_so_far(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
-    results: Sequence[Any] = (),
 ) -> RecordedStep:
     """Return what was recorded until now; the recording continues.
-
-    Its program also returns `results`, which are tensors of the recording.
 
     Raises RunError without memory for the inputs.
     """
@@ -107,11 +104,9 @@ def step_so_far(
         if kept.content is None:
             copy_content(kept, whole=False)
     step = RecordedStep()
-    labels = dict(recorder.labels)
-    for number, tensor in enumerate(results):
-        if tensor.layout is torch.strided and not is_wrapped(tensor):
-            labels.setdefault(key_of(tensor), f"result.{number}" if number else "result")
-    step._build = partial(program_of, recorder.events[:], inputs, labels, classes_of_modules(modules))
+    step._build = partial(
+        program_of, recorder.events[:], inputs, dict(recorder.labels), classes_of_modules(modules)
+    )
     return step
 
 

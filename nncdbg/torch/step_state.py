@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import operator
 import random
+import struct
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import copy_each, keeping_version
+from nncdbg.torch.tensor_copies import TensorCopies
 
 
 class RandomState:
@@ -22,7 +23,7 @@ class RandomState:
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()
         self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self._python = random.getstate()
+        self._python = _python_state()
         self._numpy = _numpy_state() if "numpy" in sys.modules else None
 
     def restore(self) -> None:
@@ -34,56 +35,67 @@ class RandomState:
             sys.modules["numpy"].random.set_state(self._numpy)
 
 
-_numpy_seen: tuple[bytes, Any] = b"", None
-"""The memory of NumPy's global generator when its state was last read, and that state."""
+class _Twister:
+    """Reads the state of a Mersenne Twister only if it has changed.
 
-
-def _numpy_state() -> Any:
-    """Return the state of NumPy's global generator.
-
-    Reading it takes longer than all else in a `RandomState`, and most steps do not draw from it.  The
-    memory of a Mersenne Twister has all of its state but one number kept from a pair: if there was none
-    and the memory is unchanged, there still is none.
+    Reading a state takes longer than all else in a `RandomState`, and most steps do not draw from it.  Each
+    draw changes the position of the generator or all of its words, and so does a seed.
     """
-    global _numpy_seen
-    numpy_random = sys.modules["numpy"].random
-    generator = numpy_random.get_bit_generator()
-    memory = b""
-    if type(generator) is numpy_random.MT19937:
-        memory = ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
-        if memory == _numpy_seen[0] and not _numpy_seen[1][3]:
-            return _numpy_seen[1]
-    state = numpy_random.get_state()
-    _numpy_seen = memory, state
-    return state
+
+    def __init__(self, read: Callable[[], Any], pending: Callable[[Any], bool]) -> None:
+        self._read = read
+        self._pending = pending
+        """Returns whether a state has a number kept from a pair, which is not in the memory."""
+        self._memory = b""
+        """The memory when the state was last read."""
+        self._state: Any = None
+
+    def state(self, address: int) -> Any:
+        """Return the state of the generator, with its position and some words at `address`.
+
+        If there was no pending number and these are unchanged, there still is none.
+        """
+        memory = ctypes.string_at(address, _SEEN_BYTES)
+        if memory != self._memory or self._pending(self._state):
+            self._state, self._memory = self._read(), memory
+        return self._state
 
 
 _TWISTER_BYTES = 625 * 4
 """Size of the state of a Mersenne Twister in memory: 624 words and the position."""
 
+_SEEN_BYTES = 64
+"""How much of it is compared."""
 
-class TensorCopies:
-    """Copies of tensors."""
+_python_twister = _Twister(random.getstate, lambda state: state[2] is not None)
+_numpy_twister = _Twister(lambda: sys.modules["numpy"].random.get_state(), lambda state: bool(state[3]))
 
-    def __init__(self, tensors: Sequence[Any]) -> None:
-        self._tensors: Sequence[Any] = ()
-        self._contents: Sequence[Any] = ()
-        self.update(tensors)
 
-    def update(self, tensors: Sequence[Any]) -> None:
-        """Copy tensors as they are now, into the same memory where that fits."""
-        with torch.no_grad():
-            if tensors and _same(tensors, self._tensors) and all(map(_fits, tensors, self._contents)):
-                copy_each(self._contents, tensors)
-            else:
-                self._tensors, self._contents = tensors, [each.detach().clone() for each in tensors]
+def _python_state() -> Any:
+    """Return the state of Python's global generator."""
+    address = _python_address()
+    return random.getstate() if address is None else _python_twister.state(address)
 
-    def restore(self) -> None:
-        """Write the copies to the tensors."""
-        with torch.no_grad():
-            for tensor, content in zip(self._tensors, self._contents, strict=True):
-                with keeping_version(tensor):
-                    tensor.copy_(content)
+
+@cache
+def _python_address() -> int | None:
+    """Return the address of the state of Python's global generator; None if it is not as CPython has it."""
+    generator: Any = random.getstate.__self__  # type: ignore[attr-defined]
+    header = object.__basicsize__
+    if sys.implementation.name != "cpython" or type(generator).__basicsize__ < header + _TWISTER_BYTES:
+        return None
+    position, *words = struct.unpack("625I", ctypes.string_at(id(generator) + header, _TWISTER_BYTES))
+    return id(generator) + header if (*words, position) == random.getstate()[1] else None
+
+
+def _numpy_state() -> Any:
+    """Return the state of NumPy's global generator."""
+    numpy_random = sys.modules["numpy"].random
+    generator = numpy_random.get_bit_generator()
+    if type(generator) is not numpy_random.MT19937:
+        return numpy_random.get_state()
+    # NumPy stores the position after the words.
+    return _numpy_twister.state(generator.ctypes.state_address + _TWISTER_BYTES - _SEEN_BYTES)
 
 
 class BufferState:
@@ -129,15 +141,6 @@ class KeptBuffers:
         else:
             state.update()
         return state
-
-
-def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    return len(some) == len(others) and all(map(operator.is_, some, others))
-
-
-def _fits(tensor: Any, content: Any) -> bool:
-    """Return whether a tensor, which may have other memory than before, can be copied into `content`."""
-    return bool(tensor.shape == content.shape and tensor.dtype is content.dtype)
 
 
 @contextmanager

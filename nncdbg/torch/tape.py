@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,10 +46,14 @@ class StepCall:
 
 
 class Tape(DispatchMode):
-    """The calls of a step, kept while the tape is entered and not paused."""
+    """The calls of a step, kept while the tape is entered and not paused.
 
-    def __init__(self) -> None:
+    Without `keeps_operators`, these are only modules and functions of autograd.
+    """
+
+    def __init__(self, *, keeps_operators: bool = True) -> None:
         super().__init__()
+        self._keeps_operators = keeps_operators
         self.calls: list[StepCall] = []
         self.start: RandomState | None = None
         """The state of the random generators before the first call."""
@@ -97,6 +101,10 @@ class Tape(DispatchMode):
         An optimizer may use what was computed before the update of another one.  A training without named
         optimizers learns the last one of the first round by its first update, which ends that round.
         """
+        if len(watched) == 1 and watched[0] is optimizer:
+            self._known.add(optimizer)
+            self.clear()
+            return
         before = [count for each, count in self._updates if each is optimizer]
         dropped = before[-1] if before else 0
         del self.calls[:dropped]
@@ -121,18 +129,9 @@ class Tape(DispatchMode):
         if not self._paused:
             self._enter()
 
-    @contextmanager
-    def own_work(self) -> Iterator[None]:
-        """Keep the operators of the block, which are those of nncdbg, from the watch."""
-        watch = self.watch
-        if watch is None or not watch.active:
-            yield
-            return
-        watch.active = False
-        try:
-            yield
-        finally:
-            watch.active = True
+    def own_work(self) -> AbstractContextManager[None]:
+        """Return a block whose operators, which are those of nncdbg, the watch does not see."""
+        return _NOTHING if self.watch is None or not self.watch.active else _inactive(self.watch)
 
     def add(self, call: StepCall) -> None:
         """Append a call."""
@@ -163,7 +162,7 @@ class Tape(DispatchMode):
         return call.result
 
     def _enter(self) -> None:
-        if not self._entered:
+        if self._keeps_operators and not self._entered:
             self.__enter__()
             self._entered = True
 
@@ -172,6 +171,18 @@ class Tape(DispatchMode):
         if self._entered and innermost_mode() is self:
             self.__exit__(None, None, None)
             self._entered = False
+
+
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _inactive(watch: OriginWatch) -> Iterator[None]:
+    watch.active = False
+    try:
+        yield
+    finally:
+        watch.active = True
 
 
 def tensors_in(value: Any) -> Iterator[Any]:

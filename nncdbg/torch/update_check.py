@@ -72,10 +72,6 @@ class UpdateCheck:
         parameter, bad = next((owner, each) for name, owner, each in named if name in new)
         name = next(name for name, _, each in named if each is parameter)
         trip.notes += described_update(optimizer, name, parameter, bad)
-        if self._keeps:
-            self._record(trip, optimizer)
-        else:
-            trip.notes.append("to run such an update again, use --keep-update or keep_update=True")
         return trip
 
     def undo(self, optimizer: torch.optim.Optimizer, new: dict[str, str]) -> None:
@@ -84,7 +80,11 @@ class UpdateCheck:
             self._before[optimizer].restore()
             self.spoiled -= new.keys()
 
-    def _record(self, trip: GuardTrip, optimizer: torch.optim.Optimizer) -> None:
+    def record_again(self, trip: GuardTrip, optimizer: torch.optim.Optimizer) -> None:
+        """Record a second run of the update in a trip, if its state was kept; otherwise enter a note."""
+        if not self._keeps:
+            trip.notes.append("to run such an update again, use --keep-update or keep_update=True")
+            return
         if len(self._evaluations) > 1:
             trip.notes.append("the update evaluates its closure several times, so it does not run again")
             return

@@ -63,7 +63,11 @@ def test_squares_that_overflow_are_found(name: str) -> None:
         array[4999] = number
         with np.errstate(over="ignore"):
             assert bool(np.isfinite(array[4999] * array[4999])) == finite
-        assert bool(kernel.squares_finite(array.ctypes.data, array.size)) == finite
+        for arrays in ([array], [np.ones(3, dtype), array], [array, np.ones(0, dtype)]):
+            addresses = np.array([each.ctypes.data for each in arrays], np.int64)
+            counts = np.array([each.size for each in arrays], np.int64)
+            found = kernel.squares_finite(addresses.ctypes.data, counts.ctypes.data, len(arrays))
+            assert bool(found) == finite
 
 
 @settings(max_examples=60, deadline=None)

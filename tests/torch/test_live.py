@@ -268,6 +268,10 @@ def checkpointed(model):
     return lambda x: checkpoint(model, x, use_reentrant=False)
 
 
+def checkpointed_reentrantly(model):
+    return lambda x: checkpoint(model, x.requires_grad_(), use_reentrant=True)
+
+
 def mapped(model):
     parameters = dict(model.named_parameters())
 
@@ -318,6 +322,7 @@ def backward_on_a_thread(loss):
 SCRIPTS = {
     "compile": lambda: train_with(compiled),
     "checkpoint": lambda: train_with(checkpointed),
+    "reentrant checkpoint": lambda: train_with(checkpointed_reentrantly),
     "vmap": lambda: train_with(mapped),
     "grad": train_with_gradients_of_a_function,
     "workers": lambda: train_with(workers=2),

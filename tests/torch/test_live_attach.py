@@ -101,6 +101,25 @@ def test_stops_steps_and_goes_back_in_an_editor(tmp_path):
         assert process.stdout.read().count("loss") == 6
 
 
+@pytest.mark.parametrize(("options", "step"), [(("--history",), 2), ((), 3)])
+def test_record_step_in_the_debug_console_stops_with_the_whole_step(tmp_path, options, step):
+    with debugged(tmp_path, *options) as (client, process):
+        configure(client, functions=[{"name": "aten.tanh", "condition": "$step == 2"}])
+        client.expect_stop("breakpoint")
+        assert client.evaluate("$step") == "2"
+        if options:
+            client.request("stepBack", {"threadId": 1})
+            client.expect_stop("step")
+        assert "the script stops at its end" in client.evaluate("record step", context="repl")
+        assert f"the end of step {step}" in client.expect_stop("pause")["text"]
+        assert client.evaluate("$step") == str(step)
+        client.request("restart", {})
+        client.expect_event("stopped")
+        assert "@optimizer(" in client.evaluate("ll", context="repl")
+        client.request("disconnect", {"terminateDebuggee": False})
+        assert process.wait(60) == 0
+
+
 LOOP = """
 import os, torch
 

@@ -70,9 +70,13 @@ def test_catch_where_back_and_continue_to_the_next_step(debug):
 
 def test_options_set_stops_and_quit_ends_the_script(debug):
     code, out, err = debug(
-        "--break", "aten.tanh if $step == 2", "train.py", commands=["p $out.shape", "info b", "quit"]
+        "--break",
+        "aten.tanh if $step == 2",
+        "train.py",
+        commands=["p $out.shape", "print 10 + $step", "info b", "quit"],
     )
     assert (code, err) == (0, "")
+    assert "\n12\n" in out
     assert "Breakpoint 1, op aten.tanh if $step == 2" in out
     assert "(16, 8)" in out
     assert "hit 1x" in out
@@ -294,8 +298,8 @@ if "nncdbg" not in sys.modules:
 """
 
 
-def run_ranks(folder, *command, commands=()):
-    (folder / "train.py").write_text(RANKS)
+def run_ranks(folder, *command, commands=(), script=RANKS):
+    (folder / "train.py").write_text(script)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     found = subprocess.run(
         [sys.executable, *torchrun, *command],
@@ -330,4 +334,28 @@ def test_a_rank_that_does_not_exist_is_refused(debug, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, err = debug("--rank", "2", "train.py")
     assert code == 2
-    assert "there is no rank 2 of 2\n  hint: use --rank 0 to 1" in err
+    assert "there is no rank 2 of 2\n  hint: use a rank from 0 to 1" in err
+
+
+@pytest.mark.parametrize(
+    ("call", "command", "variable"),
+    [
+        ("nncdbg.torch.debug('aten.tanh', rank=1)", (), ""),
+        ("nncdbg.torch.debug('aten.tanh')", (), "1"),
+        ("nncdbg.torch.debug('aten.tanh')", (), ""),
+        ("model.register_forward_hook(lambda *_: nncdbg.breakpoint())", (), "1"),
+        (
+            "model.register_forward_hook(lambda *_: nncdbg.breakpoint())",
+            ("-m", "nncdbg", "debug", "--rank", "1", "-ex", "continue"),
+            "",
+        ),
+    ],
+)
+def test_one_rank_stops_for_calls_in_the_script(tmp_path, monkeypatch, call, command, variable):
+    monkeypatch.setenv("NNCDBG_RANK", variable or "0")
+    rank = 0 if call.endswith("tanh')") and not variable else 1
+    marked = RANKS.replace("for step", f"import nncdbg, nncdbg.torch\n{call}\nfor step")
+    shown = ["py print('stopped on', __import__('os').environ['RANK'])", "quit"]
+    code, out, err = run_ranks(tmp_path, *command, "train.py", commands=shown, script=marked)
+    assert out.count("stopped on") == 1, err
+    assert f"stopped on {rank}" in out

@@ -69,11 +69,13 @@ def test_recording_a_random_step_changes_no_bit(seed: int) -> None:
     assert [name for name, value in expected.items() if not same_bits(value, now[name])] == []
 
 
+@pytest.mark.parametrize("history", [None, 1], ids=["all history", "no history"])
 @pytest.mark.parametrize("seed", range(14, 36, 8))
-def test_random_moves_change_no_bit(seed: int) -> None:
+def test_random_moves_change_no_bit(seed: int, history: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nncdbg.engine.memory.plain.STEP", 1)
     recording, _ = recorded(seed)
     expected = replayed(recording)
-    debugger = nncdbg.Debugger(recording.program, recording.inputs, backend="torch")
+    debugger = nncdbg.Debugger(recording.program, recording.inputs, backend="torch", history=history)
     draw = random.Random(seed)
     for _ in range(200):
         try:

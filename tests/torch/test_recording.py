@@ -111,13 +111,20 @@ def test_recording_changes_no_bit(step):
     [step for step in STEPS if not step.skip_reason and not step.heavy][::12],
     ids=lambda step: step.name,
 )
-def test_200_random_steps_back_and_forth_change_no_bit(step):
+@pytest.mark.parametrize("limited", [False, True], ids=["all history", "no history"])
+def test_200_random_steps_back_and_forth_change_no_bit(step, limited, monkeypatch):
     if step.name in UNSEEN:
         pytest.skip(UNSEEN[step.name])
     recorded, _, _ = record(step)
     plain = nncdbg.Debugger(recorded.program, recorded.inputs, backend="torch")
     assert plain.run().reason == "end"
-    stepped = nncdbg.Debugger(recorded.program, recorded.inputs, backend="torch")
+    if limited:
+        monkeypatch.setattr("nncdbg.engine.memory.plain.STEP", 1)
+    stepped = nncdbg.Debugger(
+        recorded.program, recorded.inputs, backend="torch", history=1 if limited else None
+    )
+    stepped.run()
+    assert (live_bytes(stepped) < live_bytes(plain)) == limited
     draw = random.Random(0)
     for _ in range(200):
         try:
@@ -130,6 +137,11 @@ def test_200_random_steps_back_and_forth_change_no_bit(step):
     assert stepped.outputs is not None
     for name, value in plain.outputs.items():
         assert same_or_nan(value, stepped.outputs[name]), name
+
+
+def live_bytes(debugger):
+    debugger.timeline.checkpoints.recount()
+    return debugger.timeline.checkpoints.live_bytes()
 
 
 def test_resized_memory_is_not_all_of_memory_with_gaps() -> None:

@@ -1,5 +1,7 @@
 """`nncdbg.torch.watch` reports the origin, and reacts as requested."""
 
+from collections import Counter
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -323,6 +325,35 @@ def test_step_that_raises_is_forgotten(training):
         RootOfError()(output, output.detach()).backward()
         optimizer.step()
     assert report.origin.site.node == "SqrtBackward0"
+
+
+def test_dispatch_mode_inside_of_a_watch_sees_the_operators_of_the_step(training):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Listing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def operators():
+        seen.clear()
+        with Listing():
+            optimizer.zero_grad()
+            model(torch.ones(8, 3)).square().mean().backward()
+            optimizer.step()
+        return list(seen)
+
+    seen = []
+    model, optimizer = training
+    operators()
+    plain = operators()
+    with nncdbg.torch.watch(model, optimizer):
+        operators()
+        watched = operators()
+    marks = [each for each in plain if each.startswith("profiler.")]
+    assert marks
+    assert Counter(plain) - Counter(watched) == Counter(marks)
+    assert operators() == plain
 
 
 def test_watch_ends_without_a_trace(training):

@@ -15,6 +15,7 @@ from torch.nn.modules import module as torch_modules  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
+from nncdbg.torch import module_watch  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
 from tests.torch.planted import CLEAN  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
@@ -131,6 +132,82 @@ def test_module_is_named_where_the_step_cannot_run_again(net):
     bad = report.bad_steps[0]
     assert bad.origin is None
     assert [(each.path, each.type) for each in bad.modules] == [("net.first", "Linear")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("class_", module_watch._KEEP_FINITE, ids=lambda each: each.__name__)
+def test_module_that_is_not_checked_makes_finite_outputs_of_all_finite_inputs(class_, dtype):
+    sizes = {nn.Unflatten: (1, (4, 4)), nn.PixelShuffle: (2,), nn.PixelUnshuffle: (2,)}
+    limits = torch.finfo(dtype)
+    extremes = [limits.max, limits.min, limits.tiny, -limits.tiny, limits.smallest_normal / 2, 0.0, -0.0, 1.0]
+    x = torch.tensor(extremes, dtype=dtype).repeat(2 * 16 * 4 * 4 // len(extremes)).view(2, 16, 4, 4)
+    assert torch.isfinite(class_(*sizes.get(class_, ()))(x)).all()
+
+
+class Twice(nn.ReLU):
+    def forward(self, x):
+        return super().forward(x) / 0
+
+
+class Between(nn.Module):
+    """Calls `inner` with the output of `first`, after `write`."""
+
+    def __init__(self, inner, write=None):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.inner = inner
+        self.head = nn.Linear(4, 1)
+        self.write = write
+
+    def forward(self, x):
+        hidden = self.first(x)
+        if self.write is not None:
+            hidden = self.write(hidden)
+        return self.head(self.inner(hidden))
+
+
+def _infinite_relu():
+    relu = nn.ReLU()
+    relu.forward = lambda x: x * float("inf")
+    return relu
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Between(Twice()),
+        lambda: Between(_infinite_relu()),
+        lambda: Between(nn.ReLU(), lambda hidden: hidden / 0),
+        lambda: Between(nn.ReLU(), lambda hidden: hidden.div_(0)),
+        lambda: Between(nn.ReLU(inplace=True), lambda hidden: hidden.div_(0)),
+        lambda: Between(nn.Flatten(), lambda hidden: hidden.div_(0)),  # returns its input
+    ],
+    ids=["subclass", "own forward", "quotient", "in place", "in place twice", "the same tensor"],
+)
+def test_bad_output_of_an_activation_is_named_there(build):
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with nncdbg.torch.watch(model, optimizer, tier="hooks", on_nan="report") as report:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).square().mean().backward()
+            optimizer.step()
+    assert report.bad_steps[0].modules[0].path == "inner"
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_activation_of_a_checked_output_is_not_read(inplace, monkeypatch):
+    def counted(tensor):
+        checked.append(tuple(tensor.shape))
+        return True
+
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace), nn.Unflatten(1, (2, 2)), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    checked: list[tuple[int, ...]] = []
+    with nncdbg.torch.watch(model, optimizer, tier="hooks"), monkeypatch.context() as patched:
+        patched.setattr(module_watch, "_finite", counted)
+        model(torch.ones(5, 3))
+    assert checked == [(5, 4), (5, 2, 1)]
 
 
 def test_loss_outside_of_modules_is_noted(net):

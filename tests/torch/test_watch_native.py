@@ -1,6 +1,7 @@
 """The tier `native` names the first operator with NaN or Inf, and changes no bit of the training."""
 
 import copy
+import gc
 import json
 import multiprocessing
 import os
@@ -21,7 +22,7 @@ from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch import observer  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
-from nncdbg.torch.operator_watch import OperatorWatch  # noqa: E402
+from nncdbg.torch.source_lines import is_user_code  # noqa: E402
 from tests.torch.planted import CLEAN, PLANTED  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 from tests.torch.steps.training import copies, differing_names  # noqa: E402
@@ -225,10 +226,14 @@ def test_operators_of_other_threads_are_not_checked(net):
 
 
 def test_interrupt_inside_of_the_observer_is_raised_before_the_update(net):
-    """The tracer interrupts the callback of the observer as Ctrl-C does."""
+    """The tracer interrupts the callback of the observer for new code as Ctrl-C does."""
+
+    class New(nn.Module):
+        def forward(self, x):
+            return net(x) * 2
 
     def interrupt_once(frame, event, argument):
-        if frame.f_code is not OperatorWatch._nodes_made.__code__:
+        if frame.f_code is not is_user_code.__code__:
             return None if event == "call" and frame.f_code.co_name != "call" else interrupt_once
         sys.settrace(None)
         raise KeyboardInterrupt
@@ -237,10 +242,26 @@ def test_interrupt_inside_of_the_observer_is_raised_before_the_update(net):
     sys.settrace(interrupt_once)
     try:
         with pytest.raises(KeyboardInterrupt):
-            train(net)
+            train(New(), optimizer=torch.optim.SGD(net.parameters(), lr=0.01))
     finally:
         sys.settrace(None)
     assert all(torch.equal(each, before[name]) for name, each in net.state_dict().items())
+
+
+def test_many_steps_keep_no_code_and_no_module(net):
+    def references():
+        gc.collect()
+        return [sys.getrefcount(each) for each in (Net.forward.__code__, train.__code__, net, net.first)]
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    train(net, optimizer=optimizer)
+    before = references()
+    train(net, steps=50, optimizer=optimizer)
+    assert references() == before
+    with nncdbg.torch.watch(net, optimizer, tier="native"):
+        net(torch.randn(8, 3))
+        assert references()[0] > before[0]  # The step has not ended yet.
+    assert references() == before
 
 
 def test_forked_process_is_not_watched(net):

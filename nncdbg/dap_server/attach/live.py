@@ -14,10 +14,12 @@ from nncdbg.dap_server.attach.calls import attachment, listen, wait_for_client
 from nncdbg.dap_server.breakpoints.breakpoint_requests import DataRequest, FunctionRequest, LineRequest
 from nncdbg.dap_server.failures import reason
 from nncdbg.dap_server.protocol.types import Breakpoint
+from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.transport.addresses import address_text, parse_address
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.presentation.breakpoint_syntax import split_place
 from nncdbg.torch.live.breakpoints import KINDS, LiveBreakpoint, live_breakpoint, parse_condition
+from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.training import LiveTraining
 
 if TYPE_CHECKING:
@@ -70,6 +72,13 @@ class AttachedTraining:
 
     def pause(self, why: str) -> None:
         self.training.pause(why or "paused by the editor")
+
+    def record_step(self, session: Session) -> str:
+        debugger = session.debuggee.debugger if session.debuggee is not None else None
+        if session.state is not State.STOPPED or not isinstance(debugger, LiveDebugger):
+            raise UsageError("a step is recorded from a stop of the script", hint="pause it first")
+        session.program.move(session, debugger.release, unasked=True)
+        return self.training.record_step()
 
     def _say(self, text: str) -> None:
         session = self._clients.session

@@ -47,6 +47,9 @@ class RunningScript(Protocol):
     def pause(self, why: str) -> None:
         """Stop the script soon."""
 
+    def record_step(self, session: Session) -> str:
+        """Continue the script to the end of a whole training step; return a sentence for the user."""
+
 
 class Attachment:
     """The clients attached to this process.

@@ -112,7 +112,7 @@ def recorded_outputs(debugger: Debugger, checksums: Mapping[str, str]) -> Record
     outputs: Mapping[str, Any] = debugger.outputs or {}
     known = [name for name in checksums if name in outputs]
     changed = {name for name in known if checksum(outputs[name]) != checksums[name]}
-    computed = dict(_computed(debugger.program, changed))
+    computed = dict(_computed(debugger.loaded.program, changed))
     ordered = (*computed, *sorted(changed - computed.keys()))
     return RecordedOutputs(len(known), ordered, next(iter(computed.values()), None))
 

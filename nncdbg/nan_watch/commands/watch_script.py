@@ -82,7 +82,7 @@ def _parser() -> ArgumentParser:
         "--tier",
         default="guard",
         metavar="TIER",
-        help="guard, hooks (checks modules), native or live (check operators)",
+        help="guard, hooks (checks modules), native (operators) or live (records steps)",
     )
     add("--keep-update", action="store_true", help="copy the state before each update, to run it again")
     add("--bundle", metavar="DIR", help="save the first step with NaN; `nncdbg DIR` opens it")

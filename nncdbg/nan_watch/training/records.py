@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _MOST = 3
 """The most tensors that a sentence names."""
 
-_PHASES = ("forward", "backward", "optimizer")
-"""Places of an operator that the tier "live" reports."""
-
 
 @dataclass(slots=True)
 class BadStep:
@@ -34,11 +31,9 @@ class BadStep:
 
     `where` is "loss", "gradients" or "update"; `bad` maps the names of tensors to counts such as
     ``"2 NaN of 12"``.  `report` has the op where the value originates, from a second run of the step, which
-    is `recorded`; both are None if the step could not run again, and `notes` say why.  `modules` are the
-    first modules with NaN or Inf, with the tier "hooks", and `operators` the first operators, with "native".
-
-    For an operator that the tier "live" reports, `where` is "forward", "backward" or "optimizer", `bad` has
-    its name, and `recorded` the step up to it.
+    is `recorded`; both are None if the step could not run again, and `notes` say why.  With the tier "live",
+    `recorded` is the first run.  `modules` are the first modules with NaN or Inf, with the tier "hooks", and
+    `operators` the first operators, with "native".
     """
 
     step: int
@@ -89,8 +84,6 @@ class BadStep:
         listed = ", ".join(names[:_MOST]) + more
         if self.where == "update":
             return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {listed}"
-        if self.where in _PHASES:
-            return f"step {self.step}: NaN or Inf originates in the phase {self.where}: {listed}"
         return f"step {self.step}: NaN or Inf before the update: {listed}"
 
     def key(self) -> tuple[Any, ...]:

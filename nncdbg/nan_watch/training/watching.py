@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.nan_watch.call import watch as watch_program
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
-from nncdbg.torch.finiteness import not_finite
 from nncdbg.torch.guard import Guard
-from nncdbg.torch.live.breakpoints import KINDS
-from nncdbg.torch.live.debugger import LiveDebugger
-from nncdbg.torch.live.training import LiveTraining
 from nncdbg.torch.named_models import Models, Optimizers
-from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.trips import GuardTrip
 
 TIERS = ("guard", "hooks", "native", "live")
 REACTIONS = ("raise", "report", "skip", "stop")
-
-_NO_OPERATOR = (
-    "no operator made it from finite operands: it comes from the batch, a parameter or a number in the code; "
-    "the tier guard runs the step again and names its first use"
-)
-"""A note of the tier "live" on a value that it did not catch."""
 
 _LISTED = 3
 """Findings of a step that a report lists: the origin, and what it reaches."""
@@ -55,8 +44,7 @@ def watch(
     With the tier "hooks", the outputs of modules and their gradients are checked as well, and the report
     names the first module with NaN or Inf, even if the step cannot run again.  The tier "native" checks the
     results of each operator on the CPU instead, in C++, and the report names the first operator.
-    With the tier "live", each operator is recorded and checked as it runs, and one that makes a NaN or Inf is
-    reported at once.  The other checks remain, for a NaN in the batch or in a parameter.
+    With the tier "live", each operator is recorded as it runs, so that no step runs again.
     With `keep_update`, parameters and moments are copied before each update.  If the optimizer makes a NaN or
     Inf from finite gradients, the update runs again under the recorder, and "skip" undoes it.
     `found` is called with each step that is reported, before the reaction.
@@ -69,14 +57,14 @@ def watch(
     watching = _Watching(model, optimizer, tier, on_nan, keep_update, found)
     guard, report = watching.guard, watching.report
     try:
-        with watching.live or nullcontext(), guard:
+        with guard:
             yield report
     finally:
         report.steps, report.skipped_by_scaler = guard.steps, guard.skipped_by_scaler
 
 
 class _Watching:
-    """The guard of a watch, with the tier "live" also the live debugger, and the reaction to both."""
+    """The guard of a watch, and the reaction to what it finds."""
 
     def __init__(
         self,
@@ -89,39 +77,21 @@ class _Watching:
     ) -> None:
         self.report = TrainingReport()
         self.guard = Guard(model, optimizer, self._react, keep_update=keep_update, tier=tier)
-        self.live: LiveTraining | None = None
-        if tier == "live":
-            self.live = LiveTraining(
-                self._react_live, _say, history=True, returns=True, model=model, optimizer=optimizer
-            )
-            self.live.catch(dict.fromkeys(KINDS))
         self._on_nan = on_nan
         self._keep_update = keep_update
         self._found = found
         self._known: set[object] = set()
         """The keys of the steps in the report."""
-        self._live_steps: set[int] = set()
-        """The steps with an operator that the live debugger reported."""
 
     def _react(self, trip: GuardTrip) -> bool:
         """Report a trip of the guard; return whether to leave out the update."""
         skips = self._on_nan == "skip" and (trip.where != "update" or self._keep_update)
         self.report.skipped += skips
-        if trip.follows or trip.step in self._live_steps:
+        if trip.follows:
             self.report.repeated += 1
-            return skips
-        with self.live.asleep() if self.live is not None else nullcontext():
-            if self.live is not None:
-                trip.notes.append(_NO_OPERATOR)
+        else:
             self._add(_reported(trip))
         return skips
-
-    def _react_live(self, debugger: LiveDebugger) -> None:
-        if debugger.live.reason != "exception":
-            _say(f"{debugger.live.detail} does not stop under `watch`: use `nncdbg debug`")
-        elif not self.guard.rerunning:
-            self._live_steps.add(debugger.live.operator.step)
-            self._add(_reported_live(debugger))
 
     def _add(self, bad: BadStep) -> None:
         """Add a step to the report unless it is known, and react to it.  Raises NaNFound."""
@@ -167,17 +137,6 @@ def _reported(trip: GuardTrip) -> BadStep:
     return bad
 
 
-def _reported_live(debugger: LiveDebugger) -> BadStep:
-    """Return the record of an operator that makes NaN or Inf."""
-    operator = debugger.live.operator
-    counts = ", ".join(filter(None, map(not_finite, operator.results)))
-    location = operator.lines[0] if operator.lines else None
-    bad = BadStep(operator.step, operator.phase, {operator.signature.name: counts}, location)
-    bad.notes += rank_notes()
-    _examine(bad, debugger.recorded)
-    return bad
-
-
 def _examine(bad: BadStep, recorded: RecordedStep) -> None:
     """Watch a recorded step, and add the step and the report to a record."""
     try:
@@ -196,12 +155,6 @@ def _examine(bad: BadStep, recorded: RecordedStep) -> None:
     report.model = f"step {bad.step}"
     bad.report = report
     bad.notes += recorded.notes
-
-
-def _say(message: str) -> None:
-    from nncdbg.presentation.screen import Screen
-
-    Screen().note(message)
 
 
 def _show(bad: BadStep) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.ranks import choose_rank
 from nncdbg.opening.command_line import ArgumentParser, add_commands, script_arguments
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.terminal.live_prompt import ScriptLeft
 
     target = options.module or options.script
-    debugged = _is_debugged(options.rank)
+    debugged = choose_rank(options.rank)
 
     def run() -> None:
         with ExitStack() as entered:
@@ -51,17 +51,6 @@ def main(arguments: Sequence[str]) -> int:
             import_module("nncdbg.dap_server.attach.calls").exit_with(failure.exit_code)
         raise failure
     return 0
-
-
-def _is_debugged(rank: int) -> bool:
-    """Return whether this process stops: of those that torchrun starts, only the one with this rank.
-
-    Raises UsageError if there is no such rank.
-    """
-    ranks = os.environ.get("WORLD_SIZE", "")
-    if ranks.isdecimal() and not 0 <= rank < int(ranks):
-        raise UsageError(f"there is no rank {rank} of {ranks}", hint=f"use --rank 0 to {int(ranks) - 1}")
-    return os.environ.get("RANK", str(rank)) == str(rank)
 
 
 def _enter_prompt(entered: ExitStack, options: Namespace, target: str) -> None:
@@ -129,7 +118,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--catch", metavar="KINDS", help="stop where a NaN or Inf originates: nan, inf or nan,inf")
     add("--history", action="store_true", help="record each step as it runs, to step back in all of it")
     add("--listen", metavar="HOST:PORT", help="stop in an editor that attaches there")
-    add("--rank", type=int, default=0, help="under torchrun, the rank that stops (default: 0)")
+    add("--rank", type=int, help="under torchrun, the rank that stops (default: $NNCDBG_RANK, or 0)")
     add_commands(parser)
     own, of_script = script_arguments(parser, arguments)
     options = parser.parse_args(own)

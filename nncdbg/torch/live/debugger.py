@@ -31,6 +31,7 @@ class LiveDebugger(Debugger):
         """The source of the statement: in a backward pass, that of the forward operator."""
         self._go_to_last_operator()
         self.stop = self._run_last_operator(live)
+        self.values.convenience["step"] = live.operator.step
         self.present = self.timeline.tick
         """The moment at which the script is, in statements: after its operator."""
 
@@ -50,12 +51,16 @@ class LiveDebugger(Debugger):
     def step_out(self) -> Stop:
         return self._forward(FINISH, super().step_out)
 
+    def release(self, wanted: str = CONTINUE) -> Stop:
+        """Return to the script, also from the past of its step; `wanted` is what it then does."""
+        self.wanted = wanted
+        self.stop = Stop("end", None, None, None)
+        return self.stop
+
     def _forward(self, wanted: str, verb: Callable[[], Stop]) -> Stop:
         """Move through the past by `verb`, at most to the present; from there, return to the script."""
         if self.ended or (self.timeline.tick >= self.present and self.control.stack[-1].code.formula is None):
-            self.wanted = wanted
-            self.stop = Stop("end", None, None, None)
-            return self.stop
+            return self.release(wanted)
         stop = verb()
         if not self.ended and self.timeline.tick <= self.present:
             return stop

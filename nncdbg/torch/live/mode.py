@@ -79,7 +79,9 @@ class LiveMode(DispatchMode):
         """The number of the training step that runs now."""
         self.optimizing = 0
         self.asleep = False
-        """Whether operators only run."""
+        """Whether operators run without stops."""
+        self.suspended = False
+        """Whether operators only run: they are those of nncdbg."""
         self._stopped = stopped
         self._said = said
         self._named = named
@@ -98,6 +100,8 @@ class LiveMode(DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if self.suspended:
+            return func(*args, **(kwargs or {}))
         try:
             plan = self._plans[func]
         except KeyError:

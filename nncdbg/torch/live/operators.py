@@ -12,6 +12,8 @@ import torch
 
 from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.expression import STATEMENT_VARIABLE
+from nncdbg.engine.expression.derivatives import DerivativeRequest
+from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import current_autograd_node, sequence_number
@@ -104,6 +106,9 @@ class OperatorScope:
 
     def previous(self, name: str) -> Array:
         raise NotComputed(f"%{name} has no previous value while the script runs")
+
+    def derivative(self, wanted: DerivativeRequest, vectors: Sequence[Any]) -> Array:
+        raise OperandError(f"`{wanted.kind}` needs a program", hint="record the step: nncdbg record")
 
     def variables(self) -> Iterator[str]:
         """Return the names of the variables."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -43,8 +43,8 @@ class LiveTraining:
 
     `hold` is called at each stop, and `said` with each message of a logpoint.  With `history`, the operators
     of the present step are recorded as they run, so that a stop can step back to the start of the step;
-    without it, a stop has the operator at which the script is.  With `returns`, the program of a stop returns
-    the results of that operator.  `model` and `optimizer` are as for `record`; missing ones are found.
+    without it, a stop has the operator at which the script is.  `model` and `optimizer` are as for `record`;
+    missing ones are found.  `ends` returns whether the history ends with an update that has just ended.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class LiveTraining:
         said: Callable[[str], None],
         *,
         history: bool = False,
-        returns: bool = False,
         model: Models | None = None,
         optimizer: Optimizers | None = None,
+        ends: Callable[[], bool] = lambda: True,
     ) -> None:
         self.history = history
-        self._returns = returns
+        self._ends = ends
         self.last_number = 0
         """The number of the latest breakpoint."""
         self.stops = 0
@@ -91,11 +91,13 @@ class LiveTraining:
         entered.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._end_step))
-        entered.callback(on_module_call(self._begin, self._thread))
+        entered.callback(on_module_call(self._before_first_module, self._thread))
         # The compiler would compile the dispatch mode as a part of each function.  A recording ends first.
         entered.enter_context(compiling_nothing())
         entered.callback(self._recording.close)
         self._compiled = compiled_calls()
+        if self.history and self._models:
+            self._begin()
         entered.enter_context(self.mode)
         return self
 
@@ -126,15 +128,6 @@ class LiveTraining:
         """Stop at the next operator."""
         self.mode.pausing = why
 
-    @contextmanager
-    def asleep(self) -> Iterator[None]:
-        """Do not stop inside the block."""
-        before, self.mode.asleep = self.mode.asleep, True
-        try:
-            yield
-        finally:
-            self.mode.asleep = before
-
     def check_name(self, found: LiveBreakpoint) -> None:
         """Raise UsageError for a module or parameter that the models do not have."""
         known = set(self.mode.names.values())
@@ -150,9 +143,24 @@ class LiveTraining:
                 else "use a name of named_modules() or named_parameters()",
             )
 
-    def record_step(self) -> None:
-        """Stop at the end of the present step, or without `history` of the next one, with all of it."""
+    def step_so_far(self) -> RecordedStep:
+        """Return the present step until now.  Raises RunError if it was not recorded."""
+        recorder = self.mode.recorder
+        if recorder is None:
+            raise RunError(
+                "the step was not recorded: no module was called before its end",
+                hint="pass the model to nncdbg.torch.watch",
+            )
+        return step_so_far(recorder, self._models, self._optimizers)
+
+    def record_step(self) -> str:
+        """Stop at the end of the present step, or without `history` of the next one, with all of it.
+
+        Return a sentence for the user.
+        """
         self._records_step = self.mode.asleep = True
+        which = "this" if self.mode.recorder is not None else "the next"
+        return f"recording {which} step; the script stops at its end"
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -164,6 +172,11 @@ class LiveTraining:
     def leave_fork(self) -> None:
         """Run without stops in this forked process, such as a worker of a DataLoader."""
         self._thread, self.mode.asleep = None, True
+
+    def _before_first_module(self) -> None:
+        """Begin the first step, unless its history began with the training, whose models were known."""
+        if self.mode.recorder is None:
+            self._begin()
 
     def _begin(self) -> None:
         """Find models and optimizers, and begin the history of a step."""
@@ -177,6 +190,7 @@ class LiveTraining:
         self.mode.recorder = None
         if self.history or self._records_step:
             recorder = Recorder()
+            self._recording.callback(recorder.release)
             self._recording.enter_context(recording_with(recorder, self._models, self._optimizers))
             self.mode.recorder = recorder
 
@@ -201,7 +215,8 @@ class LiveTraining:
         if self._records_step and self.mode.recorder is not None:
             self._stop_at_end(self.mode.recorder)
         self.mode.step += 1
-        self._begin()
+        if self._ends():
+            self._begin()
 
     def _stop_at_end(self, recorder: Recorder) -> None:
         """Stop after the last operator of a step that was requested whole."""
@@ -271,8 +286,7 @@ class LiveTraining:
             recorder.add_finished(
                 operator.signature.overload, operator.args, operator.kwargs, operator.result, operator.lines
             )
-        results = operator.results if self._returns else ()
-        return step_so_far(recorder, self._models, self._optimizers, results)
+        return step_so_far(recorder, self._models, self._optimizers)
 
 
 def _goal(wanted: str, start: Operator) -> Goal | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,6 +21,23 @@ def host_memory(value: Any) -> tuple[int, int] | None:
         return None
     direct = (value.is_contiguous() or is_dense(value)) and not value.is_neg() and not value.is_conj()
     return value.data_ptr() if direct else 0, value.numel()
+
+
+def tensor_storage(value: Any) -> tuple[int, int] | None:
+    """Return address and size in bytes of the storage of a strided tensor; None for other values.
+
+    A lazy zero tensor has no memory.
+    """
+    if not isinstance(value, _TENSOR) or value.layout is not _STRIDED or value._is_zerotensor():
+        return None
+    storage = value.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
+
+
+def device_bytes(values: Iterable[Any]) -> int | None:
+    """Return the size in bytes of the smallest CUDA device with one of the values; None without one."""
+    devices = {value.device for value in values if isinstance(value, _TENSOR) and value.is_cuda}
+    return min((torch.cuda.get_device_properties(each).total_memory for each in devices), default=None)
 
 
 def is_dense(value: Any) -> bool:

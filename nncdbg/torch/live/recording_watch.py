@@ -1,0 +1,91 @@
+"""Record each step of a training as it runs, so that a step with NaN or Inf need not run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from nncdbg.engine.errors import RunError
+from nncdbg.presentation.screen import Screen
+from nncdbg.torch.live.debugger import LiveDebugger
+from nncdbg.torch.live.training import LiveTraining
+from nncdbg.torch.step_calls import StepCalls
+from nncdbg.torch.trained import Trained
+from nncdbg.torch.trips import GuardTrip
+
+_MOST_UPDATES = 16
+"""The most updates in one recording, if one of several optimizers makes none."""
+
+
+class RecordingWatch:
+    """Records the operators of this thread while it is entered and `active`.
+
+    A recording ends with the update after which the guard forgets the calls of the step.
+    """
+
+    checks_updates = True
+
+    def __init__(self, calls: StepCalls, trained: Trained) -> None:
+        self._forgets = False
+        """Whether the guard forgot the calls of the step, since the last update began."""
+        self._updating = False
+        self._updates = 0
+        """The number of updates in this recording."""
+        self._training = LiveTraining(
+            _refuse_stop,
+            Screen().note,
+            history=True,
+            model=trained.models,
+            optimizer=trained.optimizers,
+            ends=self._ends,
+        )
+        self._entered = ExitStack()
+
+    def __enter__(self) -> RecordingWatch:
+        self._entered.enter_context(self._training)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.close()
+
+    @property
+    def active(self) -> bool:
+        """Whether operators are recorded: those of nncdbg itself are not."""
+        return not self._training.mode.suspended
+
+    @active.setter
+    def active(self, value: bool) -> None:
+        self._training.mode.suspended = not value
+
+    @property
+    def updating(self) -> bool:
+        """Whether an optimizer runs."""
+        return self._updating
+
+    @updating.setter
+    def updating(self, value: bool) -> None:
+        self._updating = value
+        self._forgets &= not value
+
+    def forget(self) -> None:
+        """End the recording with the present update; parts of an accumulated gradient are in one program."""
+        self._forgets = True
+
+    def _ends(self) -> bool:
+        """Return whether the recording ends with the update that has just ended."""
+        self._updates += 1
+        ends = self._forgets or self._updates >= _MOST_UPDATES
+        if ends:
+            self._forgets, self._updates = False, 0
+        return ends
+
+    def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
+        """Enter the step so far in a trip, or a note if it was not recorded."""
+        try:
+            trip.recorded = self._training.step_so_far()
+        except RunError as error:
+            trip.notes.append(error.message)
+
+
+def _refuse_stop(debugger: LiveDebugger) -> None:
+    Screen().note(f"{debugger.live.detail} does not stop under `watch`: use `nncdbg debug`")

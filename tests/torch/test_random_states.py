@@ -1,0 +1,56 @@
+"""The states of random generators are read again exactly when they changed."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+np = pytest.importorskip("numpy")
+
+from nncdbg.torch import step_state  # noqa: E402
+from nncdbg.torch.step_state import RandomState  # noqa: E402
+
+
+def draws():
+    """Return numbers from each generator, among them one of a pair."""
+    return (
+        random.random(),
+        random.gauss(0, 1),
+        np.random.random(),
+        np.random.standard_normal(),
+        torch.rand(()).item(),
+    )
+
+
+CHANGES = {
+    "no draw": lambda: None,
+    "draw": draws,
+    "one of a pair": lambda: (random.gauss(0, 1), np.random.standard_normal()),
+    "seed": lambda: (random.seed(7), np.random.seed(7), torch.manual_seed(7)),
+    "the same seed": lambda: (random.seed(5), np.random.seed(5), torch.manual_seed(5)),
+    "624 draws of 32 bits": lambda: (random.getrandbits(624 * 32), np.random.bytes(624 * 4)),
+    "another seed after equal draws": lambda: (random.seed(8), np.random.seed(8), draws()),
+}
+
+
+@pytest.mark.parametrize("second", CHANGES)
+@pytest.mark.parametrize("first", CHANGES)
+def test_restored_state_draws_the_same_numbers(first, second):
+    for generator in (random, np.random):
+        generator.seed(5)
+    for name in (first, second):
+        CHANGES[name]()
+        RandomState()
+        state = RandomState()
+        expected = draws()
+        state.restore()
+        assert draws() == expected
+
+
+def test_unchanged_state_is_not_read_again():
+    assert step_state._python_address() is not None
+    random.seed(5)
+    first = step_state._python_state()
+    assert step_state._python_state() is first
+    random.random()
+    assert step_state._python_state() is not first
