@@ -7,9 +7,11 @@ when its backend is requested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import UnsupportedOp, UsageError
@@ -72,6 +74,15 @@ class Backend(Protocol):
     def to_host(self, value: Any) -> Any:
         """Convert a value to a NumPy array, waiting if necessary; non-tensors are returned unchanged."""
 
+    def storage(self, value: Any) -> tuple[int, int] | None:
+        """Return address and size in bytes of the memory that a value is in; None for a value without memory.
+
+        Views of one another are in the same memory.
+        """
+
+    def device_bytes(self, values: Iterable[Any]) -> int | None:
+        """Return the size in bytes of the smallest device memory with one of the values; None without one."""
+
     def memory(self, value: Any) -> tuple[int, int] | None:
         """Return address and number of elements of a tensor of the backend in host memory, otherwise None.
 
@@ -98,11 +109,26 @@ class HostBackend:
     def to_host(self, value: Any) -> Any:
         return value
 
+    def storage(self, value: Any) -> tuple[int, int] | None:
+        return array_storage(value)
+
+    def device_bytes(self, values: Iterable[Any]) -> int | None:
+        return None
+
     def memory(self, value: Any) -> tuple[int, int] | None:
         raise AssertionError("memory() is only for backends with device memory")
 
     def summarize(self, value: Any, row: Any) -> None:
         raise AssertionError("summarize() is only for results in device memory")
+
+
+def array_storage(value: Any) -> tuple[int, int] | None:
+    """Return address and size in bytes of the memory of a NumPy array; None for other values."""
+    if not isinstance(value, np.ndarray):
+        return None
+    while isinstance(value.base, np.ndarray):
+        value = value.base
+    return value.__array_interface__["data"][0], value.nbytes
 
 
 def backend(chosen: str | Backend) -> Backend:

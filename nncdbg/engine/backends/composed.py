@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine.backends import Call, Kernels
-from nncdbg.engine.compilation.code import CONTROL, Code, Compiler, Instruction, gatherer, initial_data
+from nncdbg.engine.compilation.code import Code, Compiler, Instruction, gatherer, initial_data
 from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.graph import TensorType
+from nncdbg.engine.graph import Node, TensorType
 from nncdbg.engine.inference.types import type_of_array
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete, split, version_of
@@ -61,8 +61,7 @@ class FormulaKernel:
         return execute
 
     def _step(self, code: Code, pc: int) -> Instruction:
-        node = code.nodes[pc]
-        if node.op in CONTROL or node.op.startswith("@"):
+        if code.transfers(pc):
             raise UnsupportedOp(
                 f"the formula of {self._call.node.op} contains a block; a block needs a kernel here"
             )
@@ -74,13 +73,23 @@ def call_of(
     code: Code, pc: int, generator: Callable[[], Any], fresh: Callable[[Any], Any] | None = None
 ) -> Call:
     """Return the Call of the statement at `pc`, for binding its kernel."""
-    node = code.nodes[pc]
-    version = version_of(node.op, code.opsets)
-    op = lookup(node.op, version) or Op(node.op, kernel=None)
-    attributes = op.arguments(complete(node.op, version, node.attributes), version, len(node.outputs))
     constants = frozenset(
         index for index, slot in enumerate(code.operands[pc]) if isinstance(code.template[slot], np.ndarray)
     )
-    return Call(
-        node, op, version, attributes, isinstance(code.targets[pc], slice), constants, generator, fresh
-    )
+    several = isinstance(code.targets[pc], slice)
+    return call_for(code.nodes[pc], code.opsets, several, constants, generator, fresh)
+
+
+def call_for(
+    node: Node,
+    opsets: Mapping[str, int],
+    several: bool,
+    constants: frozenset[int],
+    generator: Callable[[], Any],
+    fresh: Callable[[Any], Any] | None = None,
+) -> Call:
+    """Return the Call of a statement in a program with these opsets; the other fields are as in Call."""
+    version = version_of(node.op, opsets)
+    op = lookup(node.op, version) or Op(node.op, kernel=None)
+    attributes = op.arguments(complete(node.op, version, node.attributes), version, len(node.outputs))
+    return Call(node, op, version, attributes, several, constants, generator, fresh)

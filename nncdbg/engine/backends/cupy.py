@@ -12,14 +12,14 @@ has run on a device yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.backends import Call, Execute, Kernels
+from nncdbg.engine.backends import Call, Execute, Kernels, array_storage
 from nncdbg.engine.backends.arrays import bind_over
 from nncdbg.engine.backends.summing import Summing, summing
 from nncdbg.engine.errors import UnsupportedOp, UsageError
@@ -59,6 +59,15 @@ class CuPy:
 
     def memory(self, value: Any) -> tuple[int, int] | None:
         return None
+
+    def storage(self, value: Any) -> tuple[int, int] | None:
+        if not isinstance(value, self.xp.ndarray):
+            return array_storage(value)
+        owner = value if value.base is None else value.base
+        return owner.data.ptr, owner.nbytes
+
+    def device_bytes(self, values: Iterable[Any]) -> int | None:
+        return int(self.xp.cuda.runtime.memGetInfo()[1])
 
     def summarize(self, value: Any, row: Any) -> None:
         self._summing(value, row)

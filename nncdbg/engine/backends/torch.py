@@ -8,11 +8,12 @@ No operator writes to an operand: it gets a copy, with the same strides, of what
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Call, Kernels, refusal, way_past
+from nncdbg.engine.backends import Call, Kernels, array_storage, refusal, way_past
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.ops.aten.names import is_torch
@@ -32,14 +33,20 @@ class Torch:
 
     def __init__(self) -> None:
         _check_installed()
-        from nncdbg.engine.ops.aten.inspection import host_memory
+        from nncdbg.engine.ops.aten.inspection import device_bytes, host_memory, tensor_storage
+        from nncdbg.engine.ops.aten.signatures import FROM_HOST
 
+        self._from_host = FROM_HOST
+        self._device_bytes = device_bytes
+        self._tensor_storage = tensor_storage
         self._numpy = NumPy()
         self.memory = host_memory
 
     def bind(self, call: Call) -> Kernels:
         if call.node.op.startswith("nncdbg."):
             return self._on_host(call)
+        if call.node.op == "update":
+            return Kernels(call.op.bind(np, {}), views=True)
         if not is_torch(call.node.op):
             from nncdbg.engine.backends.torch_onnx import onnx_call
 
@@ -58,8 +65,6 @@ class Torch:
     def to_device(self, array: Any) -> Any:
         import torch
 
-        from nncdbg.engine.ops.aten.signatures import FROM_HOST
-
         if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.hasobject:
             return array
         array = np.asarray(array)
@@ -69,7 +74,7 @@ class Torch:
             or min(array.strides, default=0) < 0
         ):
             array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
-        viewed = FROM_HOST.get(array.dtype)
+        viewed = self._from_host.get(array.dtype)
         try:
             if viewed is not None:
                 return torch.from_numpy(array.view(viewed[0])).view(viewed[1])
@@ -83,6 +88,12 @@ class Torch:
         from nncdbg.engine.ops.aten.arrays import host_array
 
         return host_array(value)
+
+    def storage(self, value: Any) -> tuple[int, int] | None:
+        return self._tensor_storage(value) or array_storage(value)
+
+    def device_bytes(self, values: Iterable[Any]) -> int | None:
+        return self._device_bytes(values)
 
     def summarize(self, value: Any, row: Any) -> None:
         row.copy_(self.to_device(np.asarray(row_of(summarize(self.to_host(value))))))

@@ -81,7 +81,10 @@ def converting_constants(run: Execute, to_device: Callable[[Any], Any]) -> Execu
         return known
 
     def with_constants(*operands: Any) -> Any:
-        return run(*map(tensor_of, operands))
+        for value in operands:
+            if value.__class__ is not torch.Tensor:
+                return run(*map(tensor_of, operands))
+        return run(*operands)
 
     return with_constants
 

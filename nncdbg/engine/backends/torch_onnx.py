@@ -14,7 +14,9 @@ import torch
 from torch.nn import functional
 
 from nncdbg.engine.backends.torch_calls import converting_constants
+from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.engine.ops.aten.signatures import TORCH_DTYPES
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute
@@ -32,8 +34,9 @@ def onnx_call(call: Call, to_device: Callable[[Any], Any]) -> Execute | None:
         return None
 
     def run(*given: Any) -> Any:
-        if not all(value is None or isinstance(value, torch.Tensor) for value in given):
-            raise UnsupportedOp(f"{call.node.op} has no kernel on torch: torch has no tensors of text")
+        for value in given:
+            if value is not None and not isinstance(value, torch.Tensor):
+                raise UnsupportedOp(f"{call.node.op} has no kernel on torch: torch has no tensors of text")
         try:
             return function(*given)
         except (RuntimeError, NotImplementedError) as error:
@@ -251,6 +254,35 @@ def _expand(x: Any, shape: Any) -> Any:
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist())))
 
 
+def _gather_elements(call: Call) -> Execute:
+    axis = call.attributes["axis"]
+
+    def run(x: Any, indices: Any) -> Any:
+        positive = torch.where(indices < 0, indices + x.shape[axis], indices)
+        return torch.gather(x, axis, positive.long())
+
+    return run
+
+
+def _shape(call: Call) -> Execute:
+    start, end = call.attributes.get("start") or 0, call.attributes.get("end")
+    return lambda x: torch.tensor(tuple(x.shape)[start:end], dtype=torch.int64)
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    if 1 in (x.itemsize, dtype.itemsize) and (x.is_floating_point() or dtype.is_floating_point):
+        if torch.bool not in (x.dtype, dtype):
+            raise UnsupportedOp("torch rounds and saturates floats of 8 bits in its own way")
+    elif x.is_floating_point() and not dtype.is_floating_point:
+        raise UnsupportedOp("torch has its own integers for floats out of range")
+    return x.to(dtype)
+
+
+def _cast_to(call: Call) -> Execute | None:
+    dtype = TORCH_DTYPES.get(FROM_ONNX[call.attributes["to"]])
+    return (lambda x: _cast(x, dtype)) if dtype is not None else None
+
+
 def _clip(call: Call) -> Execute | None:
     def run(x: Any, low: Any = None, high: Any = None) -> Any:
         return x if low is None and high is None else torch.clamp(x, low, high)
@@ -326,6 +358,11 @@ _FUNCTIONS: Mapping[str, _Maker] = {
     "Concat": _concat,
     "Gather": _gather,
     "Expand": _same_for_all(_expand),
+    "GatherElements": _gather_elements,
+    "Shape": _shape,
+    "Size": _same_for_all(lambda x: torch.tensor(x.numel(), dtype=torch.int64)),
+    "Cast": _cast_to,
+    "CastLike": _same_for_all(lambda x, like: _cast(x, like.dtype)),
     "ReduceSum": _reduction(_sum, 13),
     "ReduceMean": _reduction(torch.mean, 18),
     "ReduceMax": _reduction(torch.amax, 18),

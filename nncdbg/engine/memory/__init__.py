@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from nncdbg.engine.backends import Backend
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.freed import keep_freed
+from nncdbg.engine.memory.plain import PlainAllocation
 
 ALLOCATORS = ("debug", "arena", "poison", "plain")
 
 
-def allocation(name: str | Allocation) -> Allocation:
-    """Return the allocation called `name`, or the given one; raises UsageError for an unknown name."""
+def allocation(name: str | Allocation, backend: Backend) -> Allocation:
+    """Return the allocation called `name`, or the given one; raises UsageError for an unknown name.
+
+    `backend` makes the values.
+    """
     keep_freed()
     if isinstance(name, Allocation):
         return name
     if name == "plain":
-        return Allocation()
+        return PlainAllocation(backend.storage)
     if name == "debug":
         from nncdbg.engine.memory.debug import DebugAllocation
 

@@ -12,13 +12,15 @@ _UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "T": 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
 
 
-def parse_bytes(size: int | str | None) -> int:
+def parse_bytes(size: int | str | None, device: int | None = None) -> int:
     """Parse a number of bytes, or text such as ``4GiB`` or ``500MB``.
 
-    None is a quarter of the machine's memory. Raises UsageError for anything else.
+    None is a quarter of the machine's memory, or of the bytes `device` of a device with less memory.
+    Raises UsageError for anything else.
     """
     if size is None:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return (host if device is None else min(host, device)) // 4
     match = _SIZE.match(str(size))
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from nncdbg.engine.compilation.code import CONTROL, Code, Statement
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.buffers import GUARD, pattern_between
@@ -148,15 +148,8 @@ class Stretches:
 def _plannable(code: Code, outermost: bool) -> tuple[bool, ...]:
     given = set() if outermost else set(range(1, 1 + len(code.graph.inputs)))
     unsure = given | {inner for _, inner in code.captures}
-    unsure |= {slot for slot, pc in enumerate(code.definition) if pc >= 0 and _transfers(code, pc)}
-    ordinary = [
-        isinstance(code.targets[pc], int) and not _transfers(code, pc) for pc in range(len(code.nodes))
-    ]
+    unsure |= {slot for slot, pc in enumerate(code.definition) if pc >= 0 and code.transfers(pc)}
+    ordinary = [isinstance(code.targets[pc], int) and not code.transfers(pc) for pc in range(len(code.nodes))]
     return tuple(
         each and unsure.isdisjoint(read) for each, read in zip([*ordinary, True], code.operands, strict=True)
     )
-
-
-def _transfers(code: Code, pc: int) -> bool:
-    op = code.nodes[pc].op
-    return op in CONTROL or op.startswith("@")

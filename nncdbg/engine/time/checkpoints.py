@@ -1,20 +1,23 @@
 """Checkpoints of a machine at roughly logarithmic distances, and the bounds on the memory of its past.
 
-The journal is bounded to `JOURNAL` entries, old values to `budget` bytes: the oldest are dropped, and
-recomputed from the nearest checkpoint.
+The journal is bounded to `JOURNAL` entries and `STEPS` steps of a run, old values to `budget` bytes: the
+oldest are dropped, and recomputed from the nearest checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Any
 
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.compilation.liveness import last_uses
-from nncdbg.engine.execution.events import Event
+from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.transfers import Transfer
 from nncdbg.engine.time.deviations import Deviation, apply_edits
 
 JOURNAL = 2048
@@ -22,6 +25,9 @@ JOURNAL = 2048
 
 SPACING = 1024
 """Ticks between checkpoints at the newest end of the timeline."""
+
+STEPS = 50
+"""Steps of a ``run`` line that can be undone without a replay."""
 
 
 class _Evicted:
@@ -41,18 +47,36 @@ class Checkpoints:
         self.machine = machine
         self.budget = budget
         self.live_bytes = allocation.live_bytes
+        self._allocation = allocation
+        self.saved: Callable[[], Iterable[Any]] = tuple
+        """Returns the values that other branches hold, once for each holder."""
         self.retains = allocation.retains
         self.states: list[Machine] = [machine.clone()]
         self._threshold = budget
+        self._steps: deque[int] = deque()
+        """The ticks at which the latest steps of a run began."""
         machine.listeners.append(self._hear)
 
     def _hear(self, event: Event) -> None:
         machine = self.machine
+        if isinstance(event, Iterated) and event.frame.code.epoch is not None:
+            self._step_began()
         if len(machine.journal) > JOURNAL:
             for _ in range(JOURNAL // 4):
                 machine.forget()
         if machine.tick - self.states[-1].tick >= SPACING:
             self.keep()
+
+    def _step_began(self) -> None:
+        """Forget all but the latest steps, so that memory does not grow with the length of a training."""
+        machine, steps = self.machine, self._steps
+        while steps and steps[-1] >= machine.tick:
+            steps.pop()
+        steps.append(machine.tick)
+        if len(steps) > STEPS:
+            first = steps.popleft()
+            while machine.journal and machine.journal[0].tick <= first:
+                machine.forget()
 
     def keep(self) -> None:
         """Keep the machine's present state, and thin out the older states."""
@@ -85,17 +109,28 @@ class Checkpoints:
         return self.live_bytes() > self._threshold
 
     def enforce(self) -> None:
-        """Drop old values until memory is within the budget, or only needed values are left."""
+        """If over budget, drop old values to three quarters of it, or until only needed values are left."""
+        if not self.over_budget:
+            return
         self.keep()
-        journal = self.machine.journal
-        while journal and self.live_bytes() > self.budget:
-            self.machine.forget()
+        self.recount()
+        # Leave room for new values: counting takes much longer than a statement.
+        goal = self.budget - self.budget // 4
+        journal, dropped = self.machine.journal, self._allocation.dropped
+        while journal and self.live_bytes() > goal:
+            dropped(self.machine.forget().values())
         for frame in self.machine.frames:
-            if self.live_bytes() <= self.budget:
+            if self.live_bytes() <= goal:
                 break
-            _drop_dead(frame)
+            dropped(_drop_dead(frame))
         # If all of it is needed, check again only after it has grown.
         self._threshold = max(self.budget, self.live_bytes() + self.live_bytes() // 8)
+
+    def recount(self) -> None:
+        """Make `live_bytes` exact: count the values that the machine, its past and other branches hold."""
+        start, *states = self.states
+        held = chain(held_by([self.machine, *states], self.machine.journal), self.saved())
+        self._allocation.recount(held, held_by([start], ()))
 
 
 def begun(states: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> Machine:
@@ -105,13 +140,26 @@ def begun(states: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> M
     return machine
 
 
-def _drop_dead(frame: Frame) -> None:
-    """Drop the slots that no later statement of the frame reads; keep those set at its start."""
+def held_by(machines: Iterable[Machine], journal: Iterable[Transfer]) -> Iterator[Any]:
+    """Yield the values in the frames of machines and in a journal, once for each holder."""
+    for machine in machines:
+        for frame in machine.frames:
+            yield from frame.values()
+    for transfer in journal:
+        yield from transfer.values()
+
+
+def _drop_dead(frame: Frame) -> list[Any]:
+    """Drop the slots that no later statement of the frame reads, and return their values.
+
+    Slots set at its start are kept.
+    """
+    dropped = []
     last = last_uses(frame.code)
     for slot, written in enumerate(frame.code.definition):
         if written < 0:
             continue
-        if written >= frame.pc:
-            frame.slots[slot] = UNSET
-        elif last[slot] < frame.pc:
-            frame.slots[slot] = EVICTED
+        if written >= frame.pc or last[slot] < frame.pc:
+            dropped.append(frame.slots[slot])
+            frame.slots[slot] = UNSET if written >= frame.pc else EVICTED
+    return dropped

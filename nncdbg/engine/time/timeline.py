@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Transfer
-from nncdbg.engine.time.checkpoints import begun
+from nncdbg.engine.time.checkpoints import begun, held_by
 from nncdbg.engine.time.deviations import Detour, Deviation, Edit, delayed, edits_of, parted
 from nncdbg.engine.time.history import History
 
@@ -62,6 +63,7 @@ class Timeline(History):
         self.marks: dict[str, Mark] = {}
         self.branches = {0: Branch(0, None, 0, "the original run")}
         self.branch = 0
+        self.checkpoints.saved = self._saved_values
 
     def __repr__(self) -> str:
         branches = f"{len(self.branches)} branches" if len(self.branches) > 1 else self.branches[0].title
@@ -199,6 +201,13 @@ class Timeline(History):
             tuple(self.edits),
             tuple(self.checkpoints.states),
         )
+
+    def _saved_values(self) -> Iterator[Any]:
+        """Yield the values of the branches that were left, once for each holder."""
+        for branch in self.branches.values():
+            if branch.saved is not None:
+                machines = branch.saved.machine, *branch.saved.checkpoints[1:]
+                yield from held_by(machines, branch.saved.journal)
 
     def other(self, number: int, tick: int) -> Machine:
         """Return a separate machine on branch `number` at `tick`, run on if the branch was left before it."""

@@ -7,7 +7,7 @@ as operands, and there is no object dtype.  `transfers` lists each copy between 
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +35,19 @@ class DeviceArray:
 
     def __array_function__(self, function: Any, types: Any, args: Any, fields: Any) -> Any:
         return self._space.close(function(*self._space.open(list(args)), **self._space.open(fields)))
+
+    @property
+    def base(self) -> Any:
+        """The array that owns the memory of a view."""
+        owner = self._numbers
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        return None if owner is self._numbers else DeviceArray(self._space, owner)
+
+    @property
+    def data(self) -> Any:
+        """The memory, with its address."""
+        return SimpleNamespace(ptr=self._numbers.__array_interface__["data"][0])
 
     # -- explicit transfers to the host ----------------------------------------------------
 
@@ -135,6 +148,8 @@ class StandIn(ModuleType):
     def __init__(self) -> None:
         super().__init__("cupy")
         self.transfers: list[str] = []
+        runtime = SimpleNamespace(memGetInfo=lambda: (1 << 29, 1 << 30))
+        self.cuda = SimpleNamespace(runtime=runtime)
         self.waits = 0
 
     def open(self, value: Any) -> Any:

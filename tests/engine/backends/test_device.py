@@ -326,3 +326,34 @@ def test_a_kernel_that_fails_is_an_error_of_the_run(xp: StandIn) -> None:
     stop = opened(PROGRAM.replace("%flat = Reshape(%h, [-1])", "%flat = Reshape(%h, [7])")).run()
     assert stop.reason == "exception"
     assert isinstance(stop.error, RunError)
+
+
+# -- optimizers ---------------------------------------------------------------------------------
+
+UPDATES = {
+    "SGD": "%y, %m.1, %s.1 = nncdbg.SGD(%w, %d, %m, %s, %r, momentum=0.9, dampening=0.1, weight_decay=0.1)",
+    "RMSProp": "%y, %v.1, %m.1 = nncdbg.RMSProp(%w, %d, %v, _, %m, %r, momentum=0.9)",
+    "Adam": "%y, %m.1, %v.1, %s.1, %x.1 = nncdbg.Adam(%w, %d, %m, %v, %s, %v, %r, weight_decay=0.1)",
+    "AdamW": "%y, %m.1 = nncdbg.AdamW(%w, %d, %m, %v, %s, _, %r)",
+    "LAMB": "%y, %m.1, %v.1 = nncdbg.LAMB(%w, %d, %m, %v, %s, %r)",
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_runs_on_the_device_and_does_not_wait(xp: StandIn, name: str, dtype: str) -> None:
+    given = ", ".join(f"%{key}: {dtype}[2,3]" for key in "wdmv")
+    text = (
+        f"#nncdbg 1\ngraph @main({given}, %s: i64[], %r: f32[]) -> (%y) {{\n"
+        f"  {UPDATES[name]}\n  return %y\n}}\n"
+    )
+    random = np.random.default_rng(0)
+    inputs = {
+        key: random.uniform(1, 2, (2, 3)).astype(np.dtype(f"f{2 if dtype == 'f16' else 4}")) for key in "wdmv"
+    }
+    inputs |= {"s": np.array(2), "r": np.array(0.1, np.float32)}
+    debugger = opened(text, inputs=inputs)
+    assert debugger.run().reason == "end"
+    assert xp.waits == 0
+    wanted = nncdbg.run(nncdbg.parse(text), inputs)["y"]
+    np.testing.assert_array_equal(debugger.value("y"), wanted)

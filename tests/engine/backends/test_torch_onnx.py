@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -17,7 +18,7 @@ import nncdbg
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.backends.torch import Torch
 from nncdbg.engine.backends.torch_onnx import mapped
-from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.engine.errors import RunError, UnsupportedOp
 from tests.engine.backends.calls import call_of, results_of
 from tests.engine.ops.onnx_cases import NodeCase, all_cases, assert_close
 
@@ -32,11 +33,21 @@ def by_op() -> list[Any]:
     return [pytest.param(list(group), id=op) for op, group in groupby(cases, key=lambda case: case.op)]
 
 
+def placed(inputs: Sequence[Any]) -> list[Any] | None:
+    """Return operands as tensors; None for an element type that torch lacks."""
+    try:
+        return [*map(backend().to_device, inputs)]
+    except RunError:
+        return None
+
+
 def run(case: NodeCase) -> bool:
     """Check one case; return False if torch has no kernel for its attributes or dtypes."""
-    bound = call_of(case)
+    bound, operands = call_of(case), placed(case.inputs)
+    if operands is None:
+        return False
     try:
-        results = results_of(bound, backend().bind(bound).run(*map(backend().to_device, case.inputs)))
+        results = results_of(bound, backend().bind(bound).run(*operands))
     except UnsupportedOp:
         return False
     for result, expected in zip(results, case.outputs, strict=False):
@@ -46,9 +57,14 @@ def run(case: NodeCase) -> bool:
     return True
 
 
+SHARES = {"Cast": 8, "CastLike": 8}
+"""One of how many cases must run on torch: most cases of casts have element types of 4 or 8 bits."""
+
+
 @pytest.mark.parametrize("group", by_op())
 def test_the_cases_of_a_mapped_operator_pass(group: list[NodeCase]) -> None:
-    assert sum([run(case) for case in group]) >= len(group) / 3
+    passed = sum([run(case) for case in group])
+    assert passed >= len(group) / SHARES.get(group[0].op, 3)
 
 
 def permitted(case: NodeCase, positions: list[int], dtype: str) -> bool:
@@ -88,12 +104,13 @@ def test_results_have_the_values_and_dtypes_of_numpy(dtype: str) -> None:
     on_numpy, compared = NumPy(), 0
     for case in all_cases():
         inputs = cast_inputs(case, dtype) if case.op in mapped() else None
-        if inputs is None:
+        operands = placed(inputs) if inputs is not None else None
+        if inputs is None or operands is None:
             continue
         bound = call_of(replace(case, inputs=inputs))
         try:
             wanted = results_of(bound, on_numpy.bind(bound).run(*inputs))
-            found = results_of(bound, backend().bind(bound).run(*map(backend().to_device, inputs)))
+            found = results_of(bound, backend().bind(bound).run(*operands))
         except UnsupportedOp:
             continue
         for one, other in zip(wanted, map(backend().to_host, found), strict=True):

@@ -16,9 +16,10 @@ from nncdbg.engine.memory import freed
 FAULTS = """
 import resource
 import numpy as np
+from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.memory import allocation
 
-allocation("plain")
+allocation("plain", NumPy())
 
 def use():
     for array in [np.ones(1 << 18, np.float32) for _ in range(50)]:
