@@ -154,7 +154,14 @@ def _bit_cast_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(target, given.shape),)
 
 
-@op("BitCast", since=26, infer=_bit_cast_types, influence=POINTWISE, cause="casts.bit_cast")
+@op(
+    "BitCast",
+    since=26,
+    infer=_bit_cast_types,
+    influence=POINTWISE,
+    cause="casts.bit_cast",
+    no_gradient="it reinterprets the bits of floats",
+)
 def bit_cast(xp: Any, x: Any, *, to: int) -> Any:
     """The bits of `x` read as the type `to` of the same width.  ONNX BitCast since 26."""
     target = element_type(to)

@@ -14,6 +14,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
+from nncdbg.engine.ops.gradient_shape import ascending
 from nncdbg.engine.ops.influence import NOTHING, RESIZED, Content
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.shape import ranked
@@ -115,6 +116,7 @@ def _range_types(attributes: Attributes, types: Types) -> Types:
     integers=valid.between(
         {0: valid.Integers(0, 1), 1: valid.Integers(1, valid.FEW), 2: valid.Integers(1, 2)}
     ),
+    vjp=ascending,
     influence=RESIZED,
     content=Content.GENERATED,
     host_operands=(0, 1, 2),

@@ -14,6 +14,7 @@ from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.ops import gradient_windows as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.influence import probed
@@ -21,7 +22,7 @@ from nncdbg.engine.ops.influence_products import counted
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, shape_at, typed
-from nncdbg.engine.ops.windows import WindowAxis, axes_of, padded, taps, window_view
+from nncdbg.engine.ops.windows import WindowAxis, axes_of, padded, taps, transposed, window_view
 
 STRIP_ELEMENTS = 1 << 21
 """Size of the im2col matrix of one strip: 8 MB of f32, the fastest of 2**18 ... 2**23 on VGG."""
@@ -170,6 +171,7 @@ def _spread(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
     since=1,
     infer=conv_types,
     formula=conv_formula,
+    vjp=gradients.conv,
     accepts_out=True,
     influence=probed(0, 1, 2),
     terms=_weighted,
@@ -245,27 +247,6 @@ def _by_strips(
 # ConvTranspose --------------------------------------------------------------------------------
 
 
-def transposed(
-    attributes: Attributes, axes: Sequence[WindowAxis], sizes: Sequence[int]
-) -> list[tuple[int, int]]:
-    """Return (output size, elements cropped at the start) per spatial axis, by ONNX ConvTranspose 22."""
-    extra = attributes["output_padding"] or (0,) * len(axes)
-    wanted = attributes["output_shape"] or (None,) * len(axes)
-    wanted = wanted[len(wanted) - len(axes) :]
-    result = []
-    for axis, size, more, output in zip(axes, sizes, extra, wanted, strict=True):
-        whole = (size - 1) * axis.stride + axis.extent + more
-        if output is None and axis.auto_pad.startswith("SAME"):
-            output = size * axis.stride
-        if output is None:
-            begin, end = (axis.begin, axis.end) if axis.auto_pad == "NOTSET" else (0, 0)
-            result.append((whole - begin - end, begin))
-        else:
-            total = max(whole - output, 0)
-            result.append((output, total // 2 if axis.auto_pad == "SAME_UPPER" else total - total // 2))
-    return result
-
-
 def conv_transpose_types(attributes: Attributes, inputs: Types) -> Types:
     """[N, M, *outputs] from x [N, C, *sizes] and weight [C, M / group, *kernel]."""
     known = _known_shapes(inputs, 3)
@@ -297,6 +278,7 @@ def _only(attributes: Attributes, place: int) -> Attributes:
     "ConvTranspose",
     since=1,
     infer=conv_transpose_types,
+    vjp=gradients.conv_transpose,
     influence=probed(0, 1, 2),
     terms=_spread,
     unit_axis=1,

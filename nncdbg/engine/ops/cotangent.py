@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Operand
+from nncdbg.engine.graph import Literal, Operand
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.gradient import Applied, Emit, nothing, shape_of
-from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, of_first, probed
+from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Content, of_first, probed
 from nncdbg.engine.ops.precision import settled, widened
-from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, shaped
+from nncdbg.engine.ops.types import Attributes, Types, at, fixed, same_as, shape_at, shaped
 
 
 @op(
@@ -63,6 +64,52 @@ def sum_like(xp: Any, x: Any, like: Any) -> Any:
     if not axes:
         return x
     return settled(xp, widened(xp, x).sum(axis=axes), x.dtype).reshape(like.shape)
+
+
+@op(
+    "nncdbg.Positions",
+    infer=fixed("i64", lambda attributes, types: shape_at(types, 0)),
+    vjp=nothing,
+    influence=NOTHING,
+    content=Content.GENERATED,
+)
+def positions(xp: Any, x: Any) -> Any:
+    """The flat position of each element, i64 in the shape of `x`: 0, 1, 2 ... in row-major order."""
+    return xp.arange(x.size, dtype=xp.int64).reshape(x.shape)
+
+
+def _sum_at_formula(attributes: Attributes, types: Types) -> str:
+    """Add each element to a flat tensor of zeros, in the shape of the operand."""
+    lines = [
+        "%zeros = nncdbg.FullLike(%like, value=0.0)",
+        "%flat = Reshape(%zeros, [-1])",
+        "%places = Reshape(%positions, [-1])",
+        "%values = Reshape(%x, [-1])",
+        '%sums = ScatterElements(%flat, %places, %values, reduction="add")',
+        "%shape = Shape(%like)",
+        "%y = Reshape(%sums, %shape, allowzero=1)",
+    ]
+    names = ("x", "positions", "like")
+    return formula_text("SumAt", zip(names, types, strict=True), lines, ["y"])
+
+
+def _sum_at_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+    return emit("Gather", emit("Reshape", at.d, Literal((-1,))), at.operands[1]), None, None
+
+
+@op(
+    "nncdbg.SumAt",
+    infer=shaped(lambda attributes, types: shape_at(types, 2)),
+    formula=_sum_at_formula,
+    vjp=_sum_at_vjp,
+    influence=of_first(probed(0), 2),
+)
+def sum_at(xp: Any, x: Any, positions: Any, like: Any) -> Any:
+    """Zeros in the shape of `like`, with each element of `x` added at its flat position."""
+    wide = widened(xp, x)
+    sums = xp.zeros(math.prod(like.shape), wide.dtype)
+    xp.add.at(sums, positions.reshape(-1), wide.reshape(-1))
+    return settled(xp, sums, x.dtype).reshape(like.shape)
 
 
 @op("nncdbg.NoGradientRule", influence=EVERYTHING)

@@ -157,6 +157,7 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     accepts_out=True,
     integers=valid.divisor,
     integer_fault=divides_by_zero,
+    vjp=gradients.remainder,
     influence=POINTWISE.roughly,
     jumps=True,
     cause="arithmetic.remainder",

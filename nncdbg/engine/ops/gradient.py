@@ -26,6 +26,9 @@ class Emit(Protocol):
     def __call__(self, op: str, *operands: Operand, **attributes: Attribute) -> str:
         """Append a statement of one output and return the name of its value."""
 
+    def output(self, index: int, op: str, *operands: Operand, **attributes: Attribute) -> str:
+        """Append a statement and return the name of its output `index`; the others have no names."""
+
     def type_of(self, operand: Operand) -> TensorType | None:
         """Return the type of an operand, as far as it is known before the run."""
 
@@ -52,6 +55,10 @@ class Applied:
     def y(self) -> str:
         """The first output."""
         return self.outputs[0]
+
+    def output(self, index: int) -> str:
+        """Return the name of output `index`, "" if it has none."""
+        return self.outputs[index] if index < len(self.outputs) else ""
 
     @property
     def d(self) -> str:
@@ -98,6 +105,15 @@ def reshaped_like(emit: Emit, cotangent: str, operand: Operand) -> str:
     return emit("Reshape", cotangent, shape_of(emit, operand), **attributes)
 
 
+def fitted_like(emit: Emit, value: str, operand: Operand) -> str:
+    """Crop the last elements along each axis, or append zeros, up to the sizes of the operand."""
+    if same_shape(emit, value, operand):
+        return value
+    missing = emit("Sub", shape_of(emit, operand), shape_of(emit, value))
+    none = emit("Mul", missing, Literal(0))
+    return emit("Pad", value, emit("Concat", none, missing, axis=0), number(0))
+
+
 def cast_like(emit: Emit, value: str, operand: Operand) -> str:
     """Cast the value to the element type of the operand."""
     source, target = emit.type_of(value), emit.type_of(operand)
@@ -111,6 +127,22 @@ def cast_like(emit: Emit, value: str, operand: Operand) -> str:
 def indicator(emit: Emit, condition: str, operand: Operand) -> str:
     """Emit 1 where the condition holds, else 0, and NaN where the operand is NaN; in its element type."""
     return emit("Where", emit("IsNaN", operand), operand, cast_like(emit, condition, operand))
+
+
+def positions_of(emit: Emit, operand: Operand) -> str:
+    """Emit the flat position of each element: 0, 1, 2 ... in the shape of the operand."""
+    return emit("nncdbg.Positions", operand)
+
+
+def other_factors(emit: Emit, factor: Operand, product: str, nonzero: str, zeros: str) -> str:
+    """Emit the product of all factors except one, without a division by 0.
+
+    `nonzero` is the product of the factors that are not 0, `zeros` the number of those that are 0.
+    """
+    is_zero = emit("Equal", factor, number(0))
+    at_zero = emit("Where", emit("Equal", zeros, number(1)), nonzero, number(0))
+    quotient = emit("Div", product, emit("Where", is_zero, number(1), factor))
+    return emit("Where", is_zero, at_zero, quotient)
 
 
 def number(value: float) -> Literal:

@@ -153,6 +153,14 @@ def divide(emit: Emit, at: Applied) -> Sequence[Operand]:
     return summed_like(emit, share, a), summed_like(emit, emit("Neg", emit("Mul", share, at.y)), b)
 
 
+def remainder(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The cotangent, and minus the whole quotient times the cotangent."""
+    a, b = at.operands
+    quotient = emit("Round", emit("Div", emit("Sub", a, at.y), b))
+    to_b = emit("Neg", emit("Mul", at.d, quotient))
+    return summed_like(emit, at.d, a), summed_like(emit, to_b, b)
+
+
 def power(emit: Emit, at: Applied) -> Sequence[Operand]:
     """d e x^(e-1) for the base, 0 where e is 0; d y log(x) for the exponent, 0 where base and y are 0."""
     x, e = at.operands

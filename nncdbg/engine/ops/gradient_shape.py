@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from nncdbg.engine.dtypes import FLOATS
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.graph import Attribute, Literal, Operand
-from nncdbg.engine.ops.declaration import Vjp
 from nncdbg.engine.ops.gradient import (
     Applied,
     Emit,
     cast_like,
     number,
+    other_factors,
+    positions_of,
     reshaped_like,
     shape_of,
     summed_like,
 )
 from nncdbg.engine.ops.types import element_type
-
-FLAT = Literal((-1,))
 
 
 def identity(emit: Emit, at: Applied) -> Sequence[Operand]:
@@ -69,10 +68,10 @@ def dropout(emit: Emit, at: Applied) -> Sequence[Operand]:
     ratio, training = at.operand(1), at.operand(2)
     if training is None:
         return (at.d,)
-    if len(at.outputs) < 2 or not at.outputs[1]:
+    if not at.output(1):
         raise UnsupportedOp("its second output, the mask, has no name")
     part = number(0.5) if ratio is None else cast_like(emit, ratio, at.d) if isinstance(ratio, str) else ratio
-    kept = emit("Mul", at.d, cast_like(emit, at.outputs[1], at.d))
+    kept = emit("Mul", at.d, cast_like(emit, at.output(1), at.d))
     scaled = emit("Div", kept, emit("Sub", number(1), part))
     return (emit("Where", training, scaled, at.d),)
 
@@ -155,25 +154,33 @@ def split(emit: Emit, at: Applied) -> Sequence[Operand]:
     return (emit("Concat", *parts, axis=at.attributes["axis"] or 0),)
 
 
-def moved(op: str, *, repeats: bool = False) -> Vjp:
-    """Return the rule of an op that only moves elements; moving positions the same way gives the sources.
+def padded(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """For Pad: the elements that are no padding; the padded value gets the sum of the others."""
+    pads, value, axes = at.operands[1], at.operand(2), at.operand(3)
+    mode = at.attributes["mode"]
+    if mode != "constant":
+        given = (pads,) if axes is None else (pads, None, axes)
+        sources = emit("Pad", positions_of(emit, at.x), *given, mode=mode)
+        return (emit("nncdbg.SumAt", at.d, sources, at.x),)
+    back = Literal(tuple(-pad for pad in pads.data)) if isinstance(pads, Literal) else emit("Neg", pads)
+    tail = () if axes is None else (axes,)
+    to_x = emit("Pad", at.d, back, number(0), *tail)
+    if not isinstance(value, str):
+        return (to_x,)
+    inside = emit("Pad", emit("nncdbg.FullLike", at.x, value=1.0), pads, number(0), *tail)
+    around = emit("Where", emit("Equal", inside, number(0)), at.d, number(0))
+    return to_x, None, reshaped_like(emit, emit("ReduceSum", around), value)
 
-    `repeats`: an element may move to several positions, and their cotangents are summed.
-    """
 
-    def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
-        if repeats and emit.version < 16:
-            raise UnsupportedOp("it needs ScatterElements with a reduction (opset 16)")
-        count = emit("Size", at.x)
-        ascending = emit("Range", Literal(0), count, Literal(1))
-        positions = emit("Reshape", ascending, shape_of(emit, at.x))
-        sources = emit("Reshape", emit(op, positions, *at.operands[1:], **at.given), FLAT)
-        zeros = emit("Reshape", emit("nncdbg.FullLike", at.x, value=0.0), FLAT)
-        attributes: dict[str, Attribute] = {"reduction": "add"} if repeats else {}
-        flat = emit("ScatterElements", zeros, sources, emit("Reshape", at.d, FLAT), **attributes)
-        return (reshaped_like(emit, flat, at.x),)
-
-    return vjp
+def padded_by_attribute(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """As for Pad, with the pads in an attribute."""
+    name = "paddings" if "paddings" in at.given else "pads"
+    given = at.attributes
+    if given["mode"] == "constant":
+        back: dict[str, Attribute] = {name: tuple(-pad for pad in given[name])}
+        return (emit("Pad", at.d, **back),)
+    sources = emit("Pad", positions_of(emit, at.x), **at.given)
+    return (emit("nncdbg.SumAt", at.d, sources, at.x),)
 
 
 def triangle(emit: Emit, at: Applied) -> Sequence[Operand]:
@@ -181,24 +188,60 @@ def triangle(emit: Emit, at: Applied) -> Sequence[Operand]:
     return (emit("Trilu", at.d, *at.operands[1:], **at.given),)
 
 
-def scattered(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """For ScatterElements that sets or adds: the updates get the elements at their positions."""
-    _, indices, updates = at.operands
-    axis, reduction = at.attributes["axis"], at.attributes.get("reduction", "none")
-    to_updates = emit("GatherElements", at.d, indices, axis=axis)
-    if reduction == "add":
-        return at.d, None, to_updates
-    if reduction != "none":
-        raise UnsupportedOp(f"its rule is not for the reduction {reduction}")
-    kept = emit("ScatterElements", at.d, indices, emit("nncdbg.FullLike", updates, value=0.0), axis=axis)
-    return kept, None, to_updates
+# Running sums and products ----------------------------------------------------------------------
 
 
-def gathered_elements(emit: Emit, at: Applied) -> Sequence[Operand]:
-    """Each cotangent, added at the source position of its element."""
-    if emit.version < 16:
-        raise UnsupportedOp("it needs ScatterElements with a reduction (opset 16)")
-    zeros = emit("nncdbg.FullLike", at.x, value=0.0)
-    axis = at.attributes["axis"]
-    added = emit("ScatterElements", zeros, at.operands[1], at.d, axis=axis, reduction="add")
-    return (added,)
+def _back(emit: Emit, at: Applied, value: str) -> str:
+    """Emit the running sum in the opposite direction."""
+    given: dict[str, Attribute] = {**at.given, "reverse": 1 - at.attributes["reverse"]}
+    return emit("CumSum", value, at.operands[1], **given)
+
+
+def running_sum(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The running sum of the cotangent in the opposite direction."""
+    return (_back(emit, at, at.d),)
+
+
+def running_product(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The sum of d y from each element on, divided by the element.
+
+    At the first 0 along the axis, the products without it; at a later 0, the derivative is 0.
+    """
+    is_zero = emit("Equal", at.x, number(0))
+    counted = cast_like(emit, is_zero, at.x)
+    before = emit("CumSum", counted, at.operands[1], exclusive=1, reverse=at.attributes["reverse"])
+    first = emit("And", is_zero, emit("Equal", before, number(0)))
+    without = emit("CumProd", emit("Where", first, number(1), at.x), at.operands[1], **at.given)
+    at_first = _back(emit, at, emit("Mul", at.d, without))
+    divisor = emit("Where", is_zero, number(1), at.x)
+    elsewhere = emit("Div", _back(emit, at, emit("Mul", at.d, at.y)), divisor)
+    return (emit("Where", first, at_first, emit("Where", is_zero, number(0), elsewhere)),)
+
+
+def reduced_norm(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """For ReduceL2: the share x / y of each element; 0 where the norm is 0."""
+    y = _with_axes(emit, at, at.y)
+    share = emit("Div", at.x, emit("Where", emit("Equal", y, number(0)), number(1), y))
+    return (emit("Mul", _with_axes(emit, at, at.d), share),)
+
+
+def reduced_product(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The product of the other elements; exact also where elements are 0."""
+    is_zero = emit("Equal", at.x, number(0))
+    rest: list[Operand] = [_axes(at)] if _axes(at) is not None else []
+    attributes: dict[str, Attribute] = {"keepdims": 1}
+    if at.attributes.get("noop_with_empty_axes"):
+        attributes["noop_with_empty_axes"] = 1
+    zeros = emit("ReduceSum", cast_like(emit, is_zero, at.x), *rest, **attributes)
+    nonzero = emit("ReduceProd", emit("Where", is_zero, number(1), at.x), *rest, **attributes)
+    others = other_factors(emit, at.x, _with_axes(emit, at, at.y), nonzero, zeros)
+    return (emit("Mul", _with_axes(emit, at, at.d), others),)
+
+
+def ascending(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """For Range: the sum of the cotangent to the start, weighted by the step number to the delta."""
+    start, _, delta = at.operands
+    steps = emit("Range", Literal(0), emit("Size", at.d), Literal(1))
+    weighted = emit("Mul", at.d, cast_like(emit, steps, at.d))
+    to_start, to_delta = (emit("ReduceSum", each, keepdims=0) for each in (at.d, weighted))
+    return reshaped_like(emit, to_start, start), None, reshaped_like(emit, to_delta, delta)

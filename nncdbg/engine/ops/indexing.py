@@ -11,7 +11,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
-from nncdbg.engine.ops import gradient_shape as gradients
+from nncdbg.engine.ops import gradient_indices as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import MOVED, RESIZED, Content
@@ -51,7 +51,7 @@ def _gather_shape(attributes: Attributes, types: Types) -> Shape | None:
     "Gather",
     since=1,
     infer=shaped(_gather_shape),
-    vjp=gradients.moved("Gather", repeats=True),
+    vjp=gradients.moved("Gather"),
     integers=valid.indices(1),
     influence=GATHERED,
 )
@@ -64,7 +64,7 @@ def gather(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     "GatherElements",
     since=11,
     infer=shaped(lambda attributes, types: shape_at(types, 1)),
-    vjp=gradients.gathered_elements,
+    vjp=gradients.moved("GatherElements"),
     integers=valid.indices(1),
     influence=GATHERED_ELEMENTS,
 )
@@ -91,7 +91,7 @@ def _gather_nd_shape(attributes: Attributes, types: Types) -> Shape | None:
     "GatherND",
     since=11,
     infer=shaped(_gather_nd_shape),
-    vjp=gradients.moved("GatherND", repeats=True),
+    vjp=gradients.moved("GatherND"),
     integers=valid.index_tuples,
     influence=GATHERED_TUPLES,
 )
@@ -150,6 +150,7 @@ op(
     integers=valid.indices(1),
     influence=SCATTERED,
     content=Content.UPDATED,
+    no_gradient="ScatterElements replaces it since opset 11, and has a gradient",
 )(scatter_elements)
 
 
@@ -158,6 +159,7 @@ op(
     since=11,
     infer=same_as(0),
     accepts_out=True,
+    vjp=gradients.scattered_tuples,
     integers=valid.index_tuples,
     influence=SCATTERED,
     content=Content.UPDATED,
@@ -182,6 +184,7 @@ def _one_hot_types(attributes: Attributes, types: Types) -> Types:
     "OneHot",
     since=9,
     infer=_one_hot_types,
+    vjp=gradients.moved("OneHot", 2),
     integers=valid.one_hot,
     influence=ONE_HOT,
     content=Content.BOUNDED,
@@ -226,7 +229,13 @@ def _compress_shape(attributes: Attributes, types: Types) -> Shape | None:
     return (*shape[:axis], unknown, *shape[axis + 1 :])
 
 
-@op("Compress", since=9, infer=shaped(_compress_shape), influence=MOVED)
+@op(
+    "Compress",
+    since=9,
+    infer=shaped(_compress_shape),
+    vjp=gradients.moved("Compress"),
+    influence=MOVED,
+)
 def compress(xp: Any, x: Any, condition: Any, *, axis: int | None) -> Any:
     """The slices of `x` along `axis` (of flattened `x` without `axis`) where `condition` is true.
 

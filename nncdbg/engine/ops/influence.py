@@ -206,23 +206,27 @@ def _pointwise(application: Application) -> Sequence[Marked]:
 POINTWISE = Influence("element by element, with broadcasting", _pointwise, pointwise=True)
 
 
-def of_first(row: Influence) -> Influence:
-    """Return the same row for an op where operands after the first give only a type or a shape."""
+def of_first(row: Influence, count: int = 1) -> Influence:
+    """Return the same row for an op where operands after the first `count` give only a type or a shape."""
 
     def find(application: Application) -> Sequence[Marked]:
-        return row.find(replace(application, marked=application.marked[:1]))
+        return row.find(replace(application, marked=application.marked[:count]))
 
-    return replace(row, words=f"for the first operand, {row.words}", find=find)
+    operands = "the first operand" if count == 1 else f"the first {count} operands"
+    return replace(row, words=f"for {operands}, {row.words}", find=find)
 
 
 # -- elements moved ----------------------------------------------------------------------------
 
 
-def moved(*data: int, every: bool = False) -> Influence:
-    """Run the op on the marks: operands `data` (all with `every`) are moved, the others give positions."""
+def moved(*data: int, every: bool = False, first: int = 0) -> Influence:
+    """Run the op on the marks: operands `data` are moved, the others give positions.
+
+    With `every`, all operands from `first` on are moved.
+    """
 
     def find(application: Application) -> Sequence[Marked]:
-        chosen = range(len(application.operands)) if every else data
+        chosen = range(first, len(application.operands)) if every else data
         if any(marks is not None for i, marks in enumerate(application.marked) if i not in chosen):
             return resized(application.results)
         operands = [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim
+from nncdbg.engine.graph import Dim, Literal, Operand
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.gradient import Applied, Emit, cast_like
 from nncdbg.engine.ops.influence import Infinities, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
@@ -56,6 +58,26 @@ def negative_log_likelihood_loss(
     return settled(xp, loss, log_prob.dtype)
 
 
+def _cross_entropy_vjp(emit: Emit, at: Applied) -> Sequence[Operand] | None:
+    """(softmax - one-hot) times the cotangent of each sample; other forms are left to the formula."""
+    known, labels = emit.type_of(at.x), at.operands[1]
+    classes = known.shape[1] if known is not None and known.shape is not None else None
+    other_form = at.operand(2) is not None or at.attributes["ignore_index"] is not None
+    if other_form or at.cotangents[0] is None or at.cotangents[1:] not in ((), (None,)):
+        return None
+    if not isinstance(classes, int):
+        return None
+    ends = emit("CastLike", Literal((0.0, 1.0)), at.x)
+    hot = emit("OneHot", labels, Literal(classes), ends, axis=1)
+    difference = emit("Sub", emit("Softmax", at.x, axis=1), hot)
+    each: Operand = at.d
+    if at.attributes["reduction"] == "mean":
+        each = emit("Div", at.d, cast_like(emit, emit("Size", labels), at.x))
+    elif at.attributes["reduction"] == "none":
+        each = emit("Unsqueeze", at.d, Literal((1,)))
+    return (emit("Mul", difference, each),)
+
+
 def _cross_entropy_types(attributes: Attributes, types: Types) -> Types:
     return (*_loss_types(attributes, types), at(types, 0))
 
@@ -64,6 +86,7 @@ def _cross_entropy_types(attributes: Attributes, types: Types) -> Types:
     "SoftmaxCrossEntropyLoss",
     since=12,
     infer=_cross_entropy_types,
+    vjp=_cross_entropy_vjp,
     outputs_count=True,
     integers=valid.class_labels,
     influence=probed(0, 2).taking(Infinities.ABSORBED),

@@ -11,6 +11,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import gradient_matrix as gradients
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.einsum_equation import einsum_terms
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.influence import Application, Influence, Marked, probed
 from nncdbg.engine.ops.influence_products import PRODUCT, PRODUCT_AND_SUM
@@ -23,6 +24,7 @@ from nncdbg.engine.ops.types import (
     broadcast_dims,
     broadcast_shapes,
     need_rank,
+    same_as,
     shape_at,
     typed,
 )
@@ -268,32 +270,6 @@ def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: in
 # Einsum, Det ----------------------------------------------------------------------------------
 
 
-def einsum_terms(equation: str, count: int) -> tuple[list[str], str]:
-    """Return the letters of each input and of the output, ``.`` for the ellipsis."""
-    left, arrow, right = equation.replace(" ", "").replace("...", ".").partition("->")
-    terms = left.split(",")
-    if len(terms) != count:
-        raise GraphError(
-            f"the equation {equation!r} has {len(terms)} terms, but the op has {count} inputs",
-            attribute="equation",
-        )
-    letters = left.replace(",", "").replace(".", "")
-    if not all(c.isascii() and c.isalpha() for c in letters):
-        raise GraphError(
-            f"the equation {equation!r} contains a character that is not a letter", attribute="equation"
-        )
-    if not arrow:
-        # Without an arrow: the letters that occur once, in alphabetical order.
-        single = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-        right = ("." if "." in left else "") + single
-    unknown = [c for c in right if c != "." and c not in letters]
-    if unknown:
-        raise GraphError(
-            f"the output letter {unknown[0]!r} of {equation!r} is not in any input", attribute="equation"
-        )
-    return terms, right
-
-
 def einsum_types(attributes: Attributes, inputs: Types) -> Types:
     """Each letter has one size; the axes of the ellipsis broadcast."""
     terms, right = einsum_terms(attributes["equation"], len(inputs))
@@ -340,7 +316,14 @@ def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
     return covered
 
 
-@op("Einsum", since=12, infer=einsum_types, influence=probed(every=True), cause="matrices.einsum")
+@op(
+    "Einsum",
+    since=12,
+    infer=einsum_types,
+    vjp=gradients.einsum,
+    influence=probed(every=True),
+    cause="matrices.einsum",
+)
 def einsum(xp: ModuleType, *inputs: Any, equation: str) -> Any:
     """Sums of products by Einstein's convention: ``ij,jk->ik``.  ONNX Einsum since 12."""
     terms, right = einsum_terms(equation, len(inputs))
@@ -365,7 +348,30 @@ def det_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), None if x is None else x[:-2])]
 
 
-@op("Det", since=11, infer=det_types, influence=_MATRIX, cause="matrices.determinant")
+@op(
+    "Det",
+    since=11,
+    infer=det_types,
+    vjp=gradients.determinant,
+    influence=_MATRIX,
+    cause="matrices.determinant",
+)
 def det(xp: ModuleType, x: Any) -> Any:
     """The determinant of the matrices in the last two axes."""
     return settled(xp, xp.linalg.det(widened(xp, x)), x.dtype)
+
+
+@op("nncdbg.Cofactors", infer=same_as(0), vjp=gradients.cofactors, influence=probed(0))
+def cofactors(xp: ModuleType, x: Any) -> Any:
+    """The derivative of Det: the matrices of cofactors of the matrices in the last two axes.
+
+    By the singular values, so that a singular matrix has cofactors, too.  NaN for one that is not finite.
+    """
+    wide, n = widened(xp, x), x.shape[-1]
+    finite = xp.isfinite(wide).all(axis=(-2, -1), keepdims=True)
+    # LAPACK may not return from a matrix with NaN or Inf.
+    left, sizes, right = xp.linalg.svd(xp.where(finite, wide, wide.dtype.type(0)))
+    others = xp.where(xp.eye(n, dtype=bool), sizes.dtype.type(1), sizes[..., None, :]).prod(axis=-1)
+    sign = xp.linalg.det(left) * xp.linalg.det(right)
+    result = sign[..., None, None] * xp.matmul(left * others[..., None, :], right)
+    return settled(xp, xp.where(finite, result, result.dtype.type(xp.nan)), x.dtype)

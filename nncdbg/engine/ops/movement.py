@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
@@ -173,7 +174,14 @@ def _slice_shape(attributes: Attributes, types: Types) -> Shape | None:
     )
 
 
-@op("Slice", since=1, infer=shaped(_slice_shape), influence=MOVED, host_operands=(1, 2, 3, 4))
+@op(
+    "Slice",
+    since=1,
+    infer=shaped(_slice_shape),
+    vjp=indices.moved("Slice"),
+    influence=MOVED,
+    host_operands=(1, 2, 3, 4),
+)
 def slice_by_attributes(
     xp: Any, x: Any, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None
 ) -> Any:
@@ -186,7 +194,7 @@ def slice_by_attributes(
     since=10,
     infer=shaped(same_rank),
     view=True,
-    vjp=gradients.moved("Slice"),
+    vjp=indices.moved("Slice"),
     integers=valid.slices,
     influence=MOVED,
 )
@@ -239,6 +247,7 @@ def _pad_shape(attributes: Attributes, types: Types) -> Shape | None:
     "Pad",
     since=1,
     infer=shaped(_pad_shape),
+    vjp=gradients.padded_by_attribute,
     influence=moved(0, 2),
     host_operands=(1, 3),
     cause="constants.padding",
@@ -248,13 +257,26 @@ def pad_by_paddings(xp: Any, x: Any, *, paddings: Sequence[int], mode: str, valu
     return _pad(xp, x, paddings, value, mode, None)
 
 
-@op("Pad", since=2, infer=shaped(_pad_shape), influence=moved(0, 2))
+@op(
+    "Pad",
+    since=2,
+    infer=shaped(_pad_shape),
+    vjp=gradients.padded_by_attribute,
+    influence=moved(0, 2),
+)
 def pad_by_attribute(xp: Any, x: Any, *, pads: Sequence[int], mode: str, value: float) -> Any:
     """`x` with `pads` (all begins, then all ends) of `value` or of itself.  ONNX Pad 2 to 10."""
     return _pad(xp, x, pads, value, mode, None)
 
 
-@op("Pad", since=11, infer=shaped(same_rank), integers=valid.pads, influence=moved(0, 2))
+@op(
+    "Pad",
+    since=11,
+    infer=shaped(same_rank),
+    vjp=gradients.padded,
+    integers=valid.pads,
+    influence=moved(0, 2),
+)
 def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Any:
     """`x` with `pads` along `axes`; a negative pad crops.  ONNX Pad since 11, wrap since 19."""
     listed = None if axes is None else axes.tolist()
@@ -300,7 +322,7 @@ def _spatial_shape(to_space: bool) -> Any:
     "DepthToSpace",
     since=1,
     infer=shaped(_spatial_shape(True)),
-    vjp=gradients.moved("DepthToSpace"),
+    vjp=indices.moved("DepthToSpace"),
     influence=MOVED,
 )
 def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
@@ -321,7 +343,7 @@ def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     "SpaceToDepth",
     since=1,
     infer=shaped(_spatial_shape(False)),
-    vjp=gradients.moved("SpaceToDepth"),
+    vjp=indices.moved("SpaceToDepth"),
     influence=MOVED,
 )
 def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
@@ -337,7 +359,7 @@ def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     "ReverseSequence",
     since=10,
     infer=same_as(0),
-    vjp=gradients.moved("ReverseSequence"),
+    vjp=indices.moved("ReverseSequence"),
     integers=valid.lengths(1, axis=0, attribute="time_axis"),
     influence=MOVED,
 )

@@ -12,6 +12,8 @@ import numpy as np
 
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.ops import gradient_indices as indices
+from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import RESIZED, Content, probed
@@ -74,6 +76,7 @@ def _running(xp: Any, function: Any, neutral: int, x: Any, axis: Any, exclusive:
     since=11,
     infer=same_as(0),
     integers=valid.axes(),
+    vjp=gradients.running_sum,
     influence=probed(0),
     host_operands=(1,),
     cause="reductions.running_sum",
@@ -88,6 +91,7 @@ def cumulative_sum(xp: Any, x: Any, axis: Any, *, exclusive: int, reverse: int) 
     since=26,
     infer=same_as(0),
     integers=valid.axes(),
+    vjp=gradients.running_product,
     influence=probed(0),
     cause="reductions.running_product",
 )
@@ -150,13 +154,21 @@ def _top(xp: Any, x: Any, k: int, axis: int, largest: int) -> Any:
     return tuple(xp.ascontiguousarray(xp.moveaxis(part, -1, axis)) for part in (values, indices))
 
 
-@op("TopK", since=1, infer=_top_types, influence=BEST, content=Content.BOUNDED, host_operands=(1,))
+@op(
+    "TopK",
+    since=1,
+    infer=_top_types,
+    vjp=indices.top,
+    influence=BEST,
+    content=Content.BOUNDED,
+    host_operands=(1,),
+)
 def top_by_attribute(xp: Any, x: Any, *, k: int, axis: int) -> Any:
     """The `k` greatest elements along `axis` and their i64 indices.  ONNX TopK 1."""
     return _top(xp, x, k, axis, 1)
 
 
-@op("TopK", since=10, infer=_top_types, integers=valid.top_count, influence=BEST)
+@op("TopK", since=10, infer=_top_types, vjp=indices.top, integers=valid.top_count, influence=BEST)
 def top(xp: Any, x: Any, k: Any, *, axis: int, largest: int = 1, sorted: int = 1) -> Any:
     """The `k` greatest (or least) elements along `axis` and their i64 indices, always sorted.
 
@@ -176,7 +188,15 @@ def _unique_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), kept), *[TensorType("i64", (None,))] * 3)
 
 
-@op("Unique", since=11, infer=_unique_types, outputs_count=True, influence=RESIZED, content=Content.BOUNDED)
+@op(
+    "Unique",
+    since=11,
+    infer=_unique_types,
+    vjp=indices.unique,
+    outputs_count=True,
+    influence=RESIZED,
+    content=Content.BOUNDED,
+)
 def unique(xp: Any, x: Any, *, axis: int | None, sorted: int, outputs_count: int) -> Any:
     """Each element (or slice along `axis`) once, with first index, inverse and count, as i64.
 

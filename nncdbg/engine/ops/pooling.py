@@ -17,6 +17,7 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import gradient_windows as gradients
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
@@ -119,6 +120,7 @@ def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
     since=1,
     infer=max_pool_types,
     formula=max_pool_formula,
+    vjp=gradients.max_pool,
     outputs_count=True,
     accepts_out=True,
     influence=probed(0).taking(Infinities.ABSORBED),
@@ -238,7 +240,43 @@ def average_pool(
     return settled(xp, sums, x.dtype, out)
 
 
-@op("LpPool", since=2, infer=pool_types, influence=probed(0), cause="pooling.window")
+def power_lines(p: float) -> list[str]:
+    """Compute `%powers`: the absolute values to the power of `p`, exactly 0 where `%x` is 0."""
+    return ["%size = Abs(%x.wide)", f"%powers = Pow(%size, {float(p)})"]
+
+
+def lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
+    """Powers, padded with zeros, their sum over each window, and its root."""
+    given, sizes, p = type_at(inputs, 0), sizes_at(inputs, 0)[2:], attributes["p"]
+    axes = axes_of(attributes, attributes["kernel_shape"])
+    padding = [line.replace("%x.wide", "%powers") for line in padding_lines(paddings(axes, sizes), "0")]
+    lines = [
+        *power_lines(p),
+        *padding,
+        windows_line(axes),
+        f"%sum = ReduceSum(%windows, {list(range(2 + len(axes), 2 + 2 * len(axes)))}, keepdims=0)",
+        f"%y.wide = Pow(%sum, {1 / p})",
+    ]
+    return formula_text("LpPool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
+
+
+def global_lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
+    """Powers, their sum over all axes after the second, and its root."""
+    given, p = type_at(inputs, 0), attributes["p"]
+    axes = list(range(2, len(sizes_at(inputs, 0))))
+    lines = [*power_lines(p), f"%sum = ReduceSum(%powers, {axes})", f"%y.wide = Pow(%sum, {1 / p})"]
+    text = in_precision(given.dtype, ["x"], lines, ["y"])
+    return formula_text("GlobalLpPool", [("x", given)], text, ["y"])
+
+
+@op(
+    "LpPool",
+    since=2,
+    infer=pool_types,
+    formula=lp_pool_formula,
+    influence=probed(0),
+    cause="pooling.window",
+)
 def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **attributes: Any) -> Any:
     """The p-norm of each window of x [N, C, *sizes]."""
     wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
@@ -295,7 +333,14 @@ def global_max_pool(xp: ModuleType, x: Any) -> Any:
     return over_planes(xp, x, xp.max)
 
 
-@op("GlobalLpPool", since=2, infer=shaped(one_per_plane), influence=probed(0), cause="pooling.plane")
+@op(
+    "GlobalLpPool",
+    since=2,
+    infer=shaped(one_per_plane),
+    formula=global_lp_pool_formula,
+    influence=probed(0),
+    cause="pooling.plane",
+)
 def global_lp_pool(xp: ModuleType, x: Any, *, p: int) -> Any:
     """The p-norm over all axes after the second."""
     wide = widened(xp, x)

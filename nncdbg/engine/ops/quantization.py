@@ -12,6 +12,8 @@ from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.cast import cast_to
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.gradient import nothing
+from nncdbg.engine.ops.gradient_indices import dequantized
 from nncdbg.engine.ops.influence import Application, Influence, Marked
 from nncdbg.engine.ops.integer_faults import SCALE, IntegerFault, bad_scales
 from nncdbg.engine.ops.precision import widened
@@ -81,6 +83,7 @@ _ROW = Influence(
     "QuantizeLinear",
     since=10,
     infer=_quantize_types,
+    vjp=nothing,
     influence=_ROW,
     integer_fault=_bad_scale,
     saturates=True,
@@ -126,7 +129,14 @@ def _dequantize_types(attributes: Attributes, types: Types) -> Types:
     return (None if scale is None else TensorType(scale.dtype, shape_at(types, 0)),)
 
 
-@op("DequantizeLinear", since=10, infer=_dequantize_types, influence=_ROW, cause="casts.dequantize")
+@op(
+    "DequantizeLinear",
+    since=10,
+    infer=_dequantize_types,
+    vjp=dequantized,
+    influence=_ROW,
+    cause="casts.dequantize",
+)
 def dequantize_linear(
     xp: Any,
     x: Any,

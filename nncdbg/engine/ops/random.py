@@ -104,7 +104,7 @@ def random_uniform_like(
     return _uniform(xp, rng, x.shape, _dtype_like(x, dtype), low, high)
 
 
-@op("Bernoulli", since=15, infer=_types_like, random=True, influence=POINTWISE)
+@op("Bernoulli", since=15, infer=_types_like, vjp=nothing, random=True, influence=POINTWISE)
 def bernoulli(xp: Any, x: Any, *, dtype: int | None, seed: float | None, rng: Any) -> Any:
     """1 with the probability in `x`, else 0; NaN where `x` is NaN, if the type supports it.
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.gates import Gate, gates_of
 from nncdbg.engine.ops.types import Attributes, Types, at
 
@@ -38,7 +39,8 @@ def recurrent_formula(
     for d, reverse in enumerate(reverses):
         lines += weights_lines(d, inputs)
         for state in states:
-            lines += initial_lines(state, d, inputs, layout, [batch, hidden])
+            type_ = TensorType(wide_name(given.dtype), (batch, hidden))
+            lines += initial_lines(state, d, inputs, layout, type_)
         lines += loop_lines(d, time, states, cell(f".d{d}", gates[d]), at(inputs, 4) is not None, reverse)
     lines += joined_lines(len(reverses), states, layout)
     floats = [key for index, key in enumerate(INPUTS) if at(inputs, index) is not None and index != 4]
@@ -62,13 +64,13 @@ def weights_lines(d: int, inputs: Types) -> list[str]:
     return lines
 
 
-def initial_lines(state: str, d: int, inputs: Types, layout: int, shape: list[int]) -> list[str]:
+def initial_lines(state: str, d: int, inputs: Types, layout: int, type_: TensorType) -> list[str]:
     """Compute `%h0.d0`: the given initial state, or zeros."""
     if at(inputs, INPUTS.index(f"initial_{state}")) is not None:
         return [f"%{state}0.d{d} = Gather(%initial_{state}.wide, {d}, axis={1 if layout else 0})"]
     return [
         f"%{state}0.d{d}.zero = CastLike(0, %series)",
-        f"%{state}0.d{d} = Expand(%{state}0.d{d}.zero, {shape})",
+        f"%{state}0.d{d}: {type_} = Expand(%{state}0.d{d}.zero, {[*(type_.shape or ())]})",
     ]
 
 

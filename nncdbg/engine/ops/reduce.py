@@ -194,9 +194,17 @@ _doc = "The greatest element, NaN if one is NaN,"
 _declare("ReduceMax", _greatest, _doc, influence=REDUCED_TO_GREATEST, cause="reductions.greatest", **_EXTREME)
 _doc = "The least element, NaN if one is NaN,"
 _declare("ReduceMin", _least, _doc, influence=REDUCED_TO_LEAST, cause="reductions.least", **_EXTREME)
-_declare("ReduceProd", _product, "The product", cause="reductions.reduced_product")
+_declare(
+    "ReduceProd", _product, "The product", vjp=gradients.reduced_product, cause="reductions.reduced_product"
+)
 _declare("ReduceL1", _l1, "The sum of absolute values", cause="reductions.total_of_sizes")
-_declare("ReduceL2", _l2, "The root of the sum of squares", cause="reductions.total_of_squares")
+_declare(
+    "ReduceL2",
+    _l2,
+    "The root of the sum of squares",
+    vjp=gradients.reduced_norm,
+    cause="reductions.total_of_squares",
+)
 _doc = "The logarithm of the sum"
 _declare("ReduceLogSum", _log_sum, _doc, cause="reductions.logarithm_of_sum", **_EMPTY)
 _declare(

@@ -19,10 +19,15 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import SequenceType, TensorType, Type
+from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops.declaration import Op, describe, facts_of
+from nncdbg.engine.ops.gradient import nothing
+from nncdbg.engine.ops.gradient_matrix import affine_grid
+from nncdbg.engine.ops.gradient_signal import transformed
 from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.onnx_messages import node_proto, type_of_proto, type_proto
 from nncdbg.engine.ops.schema import complete, split
+from nncdbg.engine.ops.signal_formula import stft_formula
 
 _LOADERS = {
     "": "onnx.reference.ops",
@@ -59,7 +64,32 @@ describe(
 )
 describe("CenterCropPad", content=Content.BOUNDED)
 describe("DynamicQuantizeLinear", saturates=True, cause="casts.dynamic")
-describe("TensorScatter", content=Content.UPDATED)
+describe("AffineGrid", vjp=affine_grid)
+describe("DFT", vjp=transformed)
+describe("STFT", formula=stft_formula)
+describe("Col2Im", vjp=indices.from_columns)
+describe("MaxUnpool", vjp=indices.unpooled)
+describe("MelWeightMatrix", vjp=nothing)
+describe("TensorScatter", vjp=indices.tensor_scattered, content=Content.UPDATED)
+for _unwritten in ("DeformConv", "RoiAlign"):
+    describe(_unwritten, no_gradient="its derivative exists, but has no rule yet")
+for _linear in (
+    "FeatureVectorizer",
+    "Imputer",
+    "LinearClassifier",
+    "LinearRegressor",
+    "Normalizer",
+    "Scaler",
+):
+    describe(f"ai.onnx.ml.{_linear}", no_gradient="its derivative exists, but has no rule yet")
+for _machine in ("SVMClassifier", "SVMRegressor"):
+    describe(f"ai.onnx.ml.{_machine}", no_gradient="its derivative exists, but has no rule yet")
+_TREE = "it is constant between the thresholds of its trees"
+for _tree in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"):
+    describe(f"ai.onnx.ml.{_tree}", no_gradient=_TREE)
+for _choice in ("Binarizer", "LabelEncoder", "OneHotEncoder"):
+    describe(f"ai.onnx.ml.{_choice}", vjp=nothing)
+describe("ai.onnx.ml.ArrayFeatureExtractor", vjp=indices.moved("ai.onnx.ml.ArrayFeatureExtractor"))
 for _window in ("HannWindow", "HammingWindow", "BlackmanWindow"):
     describe(_window, cause="constants.shape_of_window")
 describe("ai.onnx.preview.training.Adagrad", cause="recurrent.adagrad")

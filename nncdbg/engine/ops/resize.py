@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.graph import Array
+from nncdbg.engine.graph import Array, Attribute, Literal, Operand
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.influence import probed
-from nncdbg.engine.ops.types import Attributes, Shape, Types, at, normal_axes, shape_at, typed
+from nncdbg.engine.ops.gradient import Applied, Emit
+from nncdbg.engine.ops.influence import of_first, probed
+from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.types import Attributes, Shape, Types, at, normal_axes, shape_at, shaped, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,24 @@ def _from_sizes(old: Sequence[int], sizes: Sequence[int], policy: str) -> tuple[
     return [chosen] * len(old), [int(chosen * size + 0.5) for size in old]
 
 
+def _resize_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The cotangent by the transposed map; none for the region, scales and sizes."""
+    extrapolated = {key: value for key, value in at.given.items() if key != "extrapolation_value"}
+    return (emit("nncdbg.ResizeTransposed", at.d, at.x, *at.operands[1:], **extrapolated),)
+
+
+def _scaled_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """As for Resize, for the versions with scales only."""
+    given: dict[str, Attribute] = {
+        "mode": at.attributes["mode"],
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
+    listed = at.attributes.get("scales")
+    scales = at.operands[1] if listed is None else Literal(tuple(listed))
+    return (emit("nncdbg.ResizeTransposed", at.d, at.x, None, scales, **given),)
+
+
 def _resize_types(attributes: Attributes, types: Types) -> Types:
     """Keep the rank; axes that are not listed keep their sizes."""
     shape, axes = shape_at(types, 0), attributes.get("axes")
@@ -221,6 +241,7 @@ def _resize_types(attributes: Attributes, types: Types) -> Types:
     "Resize",
     since=11,
     infer=_resize_types,
+    vjp=_resize_vjp,
     integers=valid.sizes(3),
     influence=probed(0),
     host_operands=(1, 2, 3),
@@ -255,14 +276,21 @@ def resize(
     return _resized(xp, x, _axes(x, numbers, factors, lengths, keep_aspect_ratio_policy, roi), method)
 
 
-@op("Resize", since=10, infer=_resize_types, influence=probed(0))
+@op("Resize", since=10, infer=_resize_types, vjp=_scaled_vjp, influence=probed(0))
 def resize_by_scales(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     """`x` resized by `scales`, nearest or linear.  ONNX Resize 10."""
     factors = [float(scale) for scale in scales]
     return _resized(xp, x, _axes(x, range(x.ndim), factors, None, "stretch", None), Method(mode))
 
 
-@op("Upsample", since=9, infer=_resize_types, influence=probed(0), host_operands=(1,))
+@op(
+    "Upsample",
+    since=9,
+    infer=_resize_types,
+    vjp=_scaled_vjp,
+    influence=probed(0),
+    host_operands=(1,),
+)
 def upsample(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     """`x` stretched by `scales`, nearest or linear.  ONNX Upsample since 9."""
     return resize_by_scales(xp, x, scales, mode=mode)
@@ -281,7 +309,84 @@ def _upsample_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), result),)
 
 
-@op("Upsample", since=7, infer=_upsample_types, influence=probed(0))
+@op("Upsample", since=7, infer=_upsample_types, vjp=_scaled_vjp, influence=probed(0))
 def upsample_by_attribute(xp: Any, x: Any, *, scales: Sequence[float], mode: str) -> Any:
     """`x` stretched by `scales`, nearest or linear.  ONNX Upsample 7 and 8."""
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
+
+
+# The transpose ---------------------------------------------------------------------------------
+
+
+def _spread_axis(xp: Any, d: Any, axis: ResizedAxis, method: Method) -> Any:
+    """Add each element of `d` to the elements of the old axis that made it, with their weights."""
+    where = method.coordinates(axis)
+    if method.coordinate_transformation_mode == "tf_crop_and_resize":
+        outside = (where < 0) | (where > axis.size - 1)
+        d = xp.where(_along(xp, outside, d.ndim - 1 - axis.number), d.dtype.type(0), d)
+    if method.mode == "nearest":
+        nearest = np.clip(_NEAREST[method.nearest_mode](where), 0, axis.size - 1).astype(np.int64)
+        indices, weights = nearest[:, None], np.ones((axis.length, 1))
+    else:
+        indices, weights = method.weights(axis, where)
+    matrix = np.zeros((axis.length, axis.size))
+    np.add.at(matrix, (np.arange(axis.length)[:, None], indices), weights)
+    moved = xp.moveaxis(d, axis.number, -1)
+    return xp.moveaxis(xp.matmul(moved, xp.asarray(matrix.astype(d.dtype))), -1, axis.number)
+
+
+def _spread_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The resized cotangent, in the form that the opset has."""
+    _, _, roi, *lengths = at.operands
+    if emit.version >= 11:
+        return (emit("Resize", at.d, roi, *lengths, **at.given),)
+    mode, scales = at.attributes["mode"], lengths[0]
+    if isinstance(scales, Literal) and emit.version < 9:
+        return (emit("Upsample", at.d, scales=scales.data, mode=mode),)
+    return (emit("Resize" if emit.version == 10 else "Upsample", at.d, scales, mode=mode),)
+
+
+@op(
+    "nncdbg.ResizeTransposed",
+    infer=shaped(lambda attributes, types: shape_at(types, 1)),
+    vjp=_spread_vjp,
+    influence=of_first(probed(0)),
+)
+def resize_transposed(
+    xp: Any,
+    d: Any,
+    like: Any,
+    roi: Any = None,
+    scales: Any = None,
+    sizes: Any = None,
+    *,
+    axes: Sequence[int] | None = None,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    antialias: int = 0,
+) -> Any:
+    """The elements of `d`, a result of Resize, added to those of `like` that they were computed from.
+
+    With the weights of Resize: the transpose of the linear map, in the shape of `like`.
+    """
+    method = Method(
+        mode,
+        coordinate_transformation_mode,
+        nearest_mode,
+        cubic_coeff_a,
+        exclude_outside,
+        extrapolation_value,
+        antialias,
+    )
+    numbers = range(like.ndim) if axes is None else normal_axes(axes, like.ndim)
+    factors = None if scales is None or not scales.size else [float(scale) for scale in scales]
+    lengths = None if sizes is None or not sizes.size else [int(size) for size in sizes]
+    working = widened(xp, d)
+    for axis in _axes(like, numbers, factors, lengths, keep_aspect_ratio_policy, roi):
+        working = _spread_axis(xp, working, axis, method)
+    return settled(xp, working, d.dtype)

@@ -12,13 +12,8 @@ from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.sampling_formula import CUBIC, MODES, grid_sample_formula
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
-
-_CUBIC = -0.75
-"""The free parameter of Keys' kernel, as in PyTorch."""
-
-_MODES = {"bilinear": "linear", "bicubic": "cubic"}
-"""Mode names of opset 16."""
 
 
 def _sample_types(attributes: Attributes, types: Types) -> Types:
@@ -64,8 +59,8 @@ def _neighbours(xp: Any, x: Any, mode: str) -> tuple[list[Any], list[Any]]:
 
 
 def _keys(xp: Any, x: Any) -> Any:
-    near = ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
-    return xp.where(x <= 1, near, _CUBIC * (((x - 5) * x + 8) * x - 4))
+    near = ((CUBIC + 2) * x - (CUBIC + 3)) * x * x + 1
+    return xp.where(x <= 1, near, CUBIC * (((x - 5) * x + 8) * x - 4))
 
 
 def _indices(xp: Any, x: Any, size: int, padding: str, align: bool) -> tuple[Any, Any]:
@@ -76,14 +71,14 @@ def _indices(xp: Any, x: Any, size: int, padding: str, align: bool) -> tuple[Any
     return xp.clip(xp.nan_to_num(x), 0, size - 1).astype(np.int64), inside
 
 
-@op("GridSample", since=16, infer=_sample_types, influence=probed(0, 1))
+@op("GridSample", since=16, infer=_sample_types, formula=grid_sample_formula, influence=probed(0, 1))
 def grid_sample(xp: Any, image: Any, grid: Any, *, align_corners: int, mode: str, padding_mode: str) -> Any:
     """`image` [N, C, D1, ..] at the points of `grid` [N, P1, .., axes], last axis first, in -1 to 1.
 
     Modes nearest, linear and cubic; padding zeros, border and reflection.  A NaN point gives NaN.  ONNX
     GridSample since 16.
     """
-    mode, align = _MODES.get(mode, mode), bool(align_corners)
+    mode, align = MODES.get(mode, mode), bool(align_corners)
     if mode not in ("nearest", "linear", "cubic") or padding_mode not in ("zeros", "border", "reflection"):
         raise GraphError(f"GridSample does not support mode {mode!r} with padding {padding_mode!r}")
     sizes, wide, points = image.shape[2:], widened(xp, image), widened(xp, grid)

@@ -92,6 +92,17 @@ class Schemas(Protocol):
         """Return the newest version of a domain, None if any version is accepted."""
 
 
+_ANNOTATED = {
+    "int": "INT",
+    "float": "FLOAT",
+    "float | None": "FLOAT",
+    "str": "STRING",
+    "Sequence[int]": "INTS",
+    "Sequence[int] | None": "INTS",
+}
+"""The annotation of a kernel's keyword to ONNX's name for the type of the attribute."""
+
+
 class KernelSchemas:
     """Signatures derived from the kernels of declared ops."""
 
@@ -102,17 +113,25 @@ class KernelSchemas:
         if not entries or entries[-1].kernel is None:
             return None
         parameters = list(inspect.signature(entries[-1].kernel).parameters.values())[1:]
-        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
         keywords = [
             p
             for p in parameters
             if p.kind is p.KEYWORD_ONLY and p.name not in ("out", "rng", "opset", "outputs_count")
         ]
+        types = entries[-1].types
         return Schema(
             name=name,
-            inputs=tuple(Parameter(p.name, "T", p.default is None) for p in positional),
-            outputs=(Parameter("output", "T"),),
-            attributes={p.name: REQUIRED if p.default is p.empty else p.default for p in keywords},
+            inputs=tuple(
+                Parameter(p.name, types.get(p.name, "T"), p.default is None, p.kind is p.VAR_POSITIONAL)
+                for p in positional
+            ),
+            outputs=tuple(
+                Parameter(each.removesuffix("..."), types.get(each, "T"), variadic=each.endswith("..."))
+                for each in entries[-1].results
+            ),
+            attributes={p.name: _default(p) for p in keywords},
+            kinds={p.name: _ANNOTATED[p.annotation] for p in keywords if p.annotation in _ANNOTATED},
             doc=inspect.cleandoc(entries[-1].doc),
         )
 
@@ -124,6 +143,13 @@ class KernelSchemas:
 
     def newest(self, domain: str) -> int | None:
         return None
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    """Return the default of an attribute; a float is rounded to f32, as in program text."""
+    if parameter.default is parameter.empty:
+        return REQUIRED
+    return float(np.float32(parameter.default)) if isinstance(parameter.default, float) else parameter.default
 
 
 _DEFAULT = "*"

@@ -11,6 +11,7 @@ from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import OptionalType, SequenceType, TensorType, Type, without_sizes
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.gradient_shape import identity
 from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, Content, moved
 from nncdbg.engine.ops.types import Attributes, element_type, normal_axis
 
@@ -210,7 +211,7 @@ def _get_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (given.element if isinstance(given, OptionalType) else given,)
 
 
-@op("OptionalGetElement", since=15, infer=_get_types, influence=MOVED, content=Content.BOUNDED)
+@op("OptionalGetElement", since=15, infer=_get_types, vjp=identity, influence=MOVED, content=Content.BOUNDED)
 def optional_get_element(xp: Any, x: Any) -> Any:
     """The present value; RunError if it is absent.  ONNX OptionalGetElement since 15."""
     if x is None:

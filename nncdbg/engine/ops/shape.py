@@ -10,6 +10,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
@@ -279,7 +280,7 @@ def _same_rank(attributes: Attributes, types: Types) -> Types:
     "Tile",
     since=6,
     infer=_same_rank,
-    vjp=gradients.moved("Tile", repeats=True),
+    vjp=indices.moved("Tile"),
     integers=valid.sizes(1),
     influence=MOVED,
     host_operands=(1,),

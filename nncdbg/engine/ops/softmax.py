@@ -14,6 +14,7 @@ import numpy as np
 
 from nncdbg.engine.ops.declaration import Formula, op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.gradient_matrix import softmax as gradient
 from nncdbg.engine.ops.influence import Content, Infinities
 from nncdbg.engine.ops.influence_selection import along
@@ -151,6 +152,7 @@ def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     "Hardmax",
     since=13,
     infer=along_axis_types,
+    vjp=nothing,
     influence=along().taking(Infinities.ABSORBED),
     jumps=True,
     content=Content.BOUNDED,
@@ -170,6 +172,7 @@ def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
     "Hardmax",
     since=1,
     infer=flattening_types,
+    vjp=nothing,
     influence=along(rest=True).taking(Infinities.ABSORBED),
     jumps=True,
 )

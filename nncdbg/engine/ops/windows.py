@@ -6,6 +6,7 @@ Sizes follow the ONNX operators Conv 22 and MaxPool 22: ``auto_pad`` is resolved
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,11 +14,13 @@ from types import ModuleType
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim
+from nncdbg.engine.graph import Dim, Literal, Operand
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.influence import Content, probed
+from nncdbg.engine.ops.gradient import Applied, Emit
+from nncdbg.engine.ops.influence import Content, of_first, probed
+from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
-from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, shaped, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,27 @@ def window_view(
     return xp.lib.stride_tricks.as_strided(x, (*x.shape[:lead], *shape), (*x.strides[:lead], *strides))
 
 
+def transposed(
+    attributes: Attributes, axes: Sequence[WindowAxis], sizes: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Return (output size, elements cropped at the start) per spatial axis, by ONNX ConvTranspose 22."""
+    extra = attributes["output_padding"] or (0,) * len(axes)
+    wanted = attributes["output_shape"] or (None,) * len(axes)
+    wanted = wanted[len(wanted) - len(axes) :]
+    result = []
+    for axis, size, more, output in zip(axes, sizes, extra, wanted, strict=True):
+        whole = (size - 1) * axis.stride + axis.extent + more
+        if output is None and axis.auto_pad.startswith("SAME"):
+            output = size * axis.stride
+        if output is None:
+            begin, end = (axis.begin, axis.end) if axis.auto_pad == "NOTSET" else (0, 0)
+            result.append((whole - begin - end, begin))
+        else:
+            total = max(whole - output, 0)
+            result.append((output, total // 2 if axis.auto_pad == "SAME_UPPER" else total - total // 2))
+    return result
+
+
 def windows_types(attributes: Attributes, inputs: Types) -> Types:
     """[N, C, *windows, *kernel]."""
     kernel, shape = attributes["kernel_shape"], shape_at(inputs, 0)
@@ -169,7 +193,15 @@ def windows_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), (*shape[:lead], *counts, *kernel))]
 
 
-@op("nncdbg.Windows", infer=windows_types, influence=probed(0), content=Content.BOUNDED)
+def _windows_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+    return (emit("nncdbg.SumWindows", at.d, at.x, **at.given),)
+
+
+def _sum_windows_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+    return emit("nncdbg.Windows", at.d, **at.given), None
+
+
+@op("nncdbg.Windows", infer=windows_types, vjp=_windows_vjp, influence=probed(0), content=Content.BOUNDED)
 def windows(
     xp: ModuleType,
     x: Any,
@@ -185,3 +217,58 @@ def windows(
     axes = axes_of({"strides": strides, "dilations": dilations}, kernel_shape)
     counts = [axis.count(size) for axis, size in zip(axes, x.shape[x.ndim - len(axes) :], strict=True)]
     return window_view(xp, x, axes, counts, taps_first=False)
+
+
+@op(
+    "nncdbg.SumWindows",
+    infer=shaped(lambda attributes, types: shape_at(types, 1)),
+    vjp=_sum_windows_vjp,
+    influence=of_first(probed(0)),
+)
+def sum_windows(
+    xp: ModuleType,
+    x: Any,
+    like: Any,
+    *,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+) -> Any:
+    """Windows [N, C, *windows, *kernel], each added at its place in zeros of the shape of `like`."""
+    axes = axes_of({"strides": strides, "dilations": dilations}, kernel_shape)
+    wide = widened(xp, x)
+    sums = xp.zeros(like.shape, wide.dtype)
+    counts = x.shape[like.ndim - len(axes) : like.ndim]
+    for index, place in taps(axes, counts):
+        sums[place] += wide[(..., *index)]
+    return settled(xp, sums, x.dtype)
+
+
+def _im2col_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+    sizes = emit("Slice", emit("Shape", at.x), Literal((2,)), Literal((1 << 30,)))
+    return (emit("Col2Im", at.d, sizes, at.operands[1], **at.given),)
+
+
+@op(
+    "nncdbg.Im2Col",
+    infer=lambda attributes, inputs: [typed(at(inputs, 0), None)],
+    vjp=_im2col_vjp,
+    influence=probed(0),
+)
+def im2col(
+    xp: ModuleType,
+    x: Any,
+    block_shape: Any,
+    *,
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+) -> Any:
+    """The windows of x [N, C, *sizes] as columns [N, C * kernel, windows], the adjoint of Col2Im."""
+    kernel = [int(size) for size in block_shape]
+    axes = axes_of({"strides": strides, "dilations": dilations, "pads": pads}, kernel)
+    sizes = x.shape[2:]
+    counts = [axis.count(size) for axis, size in zip(axes, sizes, strict=True)]
+    image = padded(xp, x, [axis.padding(size) for axis, size in zip(axes, sizes, strict=True)], 0)
+    view = window_view(xp, image, axes, counts, taps_first=True)
+    return xp.array(view).reshape(x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts))

@@ -167,6 +167,7 @@ def _schema_of(name: str) -> Schema | None:
 
 
 def _print_one(name: str, *, as_json: bool) -> None:
+    from nncdbg.engine.differentiation.differentiability import differentiability
     from nncdbg.engine.ops.schema import is_flat, schema, split, version_of
     from nncdbg.engine.ops.signatures import label, op_signature
 
@@ -189,28 +190,13 @@ def _print_one(name: str, *, as_json: bool) -> None:
     found = op_signature(name, version)
     print(label(replace(found, attributes=())) if found is not None else f"{name}(...)")
     print(f"  {', '.join(entry.support())}; since {', '.join(map(str, entry.since))}")
-    print(f"  gradient: {_gradient(entry)}")
+    print(f"  gradient: {differentiability(name).description}")
     if found is None:
         return
     for attribute in found.attributes:
         print(f"  {attribute.text()}")
     if found.doc:
         print(f"\n{found.doc}")
-
-
-def _gradient(entry: OpSupport) -> str:
-    if entry.gradient:
-        return "its own rule"
-    if not entry.formula and not entry.function:
-        return "none"
-    from nncdbg.engine.differentiation.differentiability import rule_gaps
-
-    gaps = rule_gaps(entry.name)
-    if gaps is None:
-        return "through its formula, if the ops in it have a gradient"
-    if gaps:
-        return f"none: its formula needs {', '.join(sorted(gaps))}, which has no gradient rule"
-    return "through its formula"
 
 
 def _fields(signature: Schema | None) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def i(*numbers: int) -> Any:
     return np.array(numbers, np.int64)
 
 
-X, ROW = f(3, 4), f(4)
+X, ROW, STEP = f(3, 4), f(4), np.array(2)
 BROADCAST = {"broadcast": 1, "axis": 1}
 HEADS = {"q_num_heads": 1, "kv_num_heads": 1}
 IMAGE = f(1, 2, 4, 4)
@@ -118,6 +118,19 @@ STATEMENTS: list[tuple[Any, ...]] = [
     ("nncdbg.Empty", 1, {"dtype": "f32", "shape": (2,), "init": "zeros"}, ()),
     ("nncdbg.FullLike", 1, {"value": 1.0}, (X,)),
     ("nncdbg.SumLike", 1, {}, (X, f(1, 4))),
+    ("nncdbg.Batch", 1, {"size": 2, "shuffle": 3}, (np.array(1), f(5, 3), f(5)), 2),
+    ("update", 1, {}, (X, f(3)), 2),
+    ("nncdbg.Positions", 1, {}, (X,)),
+    ("nncdbg.SumAt", 1, {}, (f(3), np.array([0, 5, 5]), X)),
+    ("nncdbg.SumWindows", 1, {"kernel_shape": (2,)}, (f(1, 2, 3, 2), f(1, 2, 4))),
+    ("nncdbg.Im2Col", 1, {}, (f(1, 2, 3, 4), np.array([2, 2]))),
+    ("nncdbg.ResizeTransposed", 1, {}, (f(2, 6), f(2, 3), None, np.array([1.0, 2.0], np.float32))),
+    ("nncdbg.Cofactors", 1, {}, (f(2, 3, 3),)),
+    ("nncdbg.SGD", 1, {"lr": 0.1, "momentum": 0.9, "nesterov": 1}, (X, X + 1, X - 1), 2),
+    ("nncdbg.RMSProp", 1, {"lr": 0.1, "momentum": 0.9}, (X, X + 1, X * X + 5, X, X + 2), 4),
+    *((f"nncdbg.{name}", 1, {"lr": 0.1}, (X, X + 1, X - 1, X * X, STEP), 4) for name in (
+        "Adam", "AdamW", "LAMB",
+    )),
     ("nncdbg.Windows", 1, {"kernel_shape": (2,), "dilations": (1,), "strides": (1,)}, (f(1, 2, 4),)),
 ]  # fmt: skip
 """(op, version, attributes, operands, outputs) of versions without an ONNX case and of nncdbg's own ops."""

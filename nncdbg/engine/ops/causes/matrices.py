@@ -24,9 +24,8 @@ from nncdbg.engine.ops.causes.summing import (
     sum_of_products,
     zero_times_infinity,
 )
-from nncdbg.engine.ops.convolution import transposed
-from nncdbg.engine.ops.matrix import einsum_terms
-from nncdbg.engine.ops.windows import WindowAxis, axes_of
+from nncdbg.engine.ops.einsum_equation import einsum_terms
+from nncdbg.engine.ops.windows import WindowAxis, axes_of, transposed
 
 ALL = slice(None)
 
