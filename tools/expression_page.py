@@ -65,6 +65,31 @@ compute from the current value. The shape and type of the value do not change. n
 type of the value, but an integer type accepts only numbers that it can represent exactly. A scalar fills
 the tensor.
 
+## Gradients
+
+`grad(%loss, %h)` is the gradient of a computed value with respect to another. You can write it in every
+expression:
+
+```
+print norm(grad(%loss, %h))
+break 12 if norm(grad(%loss, %h)) > 1e3
+display max(abs(grad(%loss, %w)))
+print hvp(%loss, %w, grad(%loss, %w))
+print grad(grad(%loss, %h), %w)
+```
+
+- The gradient is that of the values in the frame at this moment, so it follows edits. The first value may
+  have any shape: `grad` differentiates the sum of its elements. For other weights, use `vjp`.
+- Both values are of the selected frame or of its callers. The gradient passes through calls, and from a
+  called graph to what its caller passes. An input with the caller's name of a value is that value, so the
+  gradient by a state counts all uses of the state. In a loop, the gradient covers the current iteration.
+- A vector has the shape of its value, or is one number for all elements.
+- If the first value does not depend on the second one, an error says so, as in PyTorch. A derivative of a
+  derivative can be constant, and is then zero. An error for ops without a gradient lists all of them.
+- nncdbg compiles the graph of a gradient once per place, and runs it apart from the program: the program,
+  its history and its random numbers stay the same. Values that were dropped from the history are computed
+  again; values in memory that was reused are an error.
+
 ## Functions
 
 You can also call a function as a method: `%h.mean(axis=0)`. Arguments in brackets are optional.

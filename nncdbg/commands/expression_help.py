@@ -24,6 +24,7 @@ SYNTAX: tuple[tuple[str, str], ...] = (
     ("np.abs(%h)  max(%h, dim=1)", "names from NumPy and PyTorch also work"),
     ("$out $out1  $in0 $in1", "results and operands of the current statement"),
     ("$iter $op $line", "iteration, op and line of the current statement"),
+    ("$step $epoch", "step and epoch of the training, from 0"),
     ("$x = EXPR", "define the name $x, for later expressions"),
     ("$_", "the last printed value"),
 )

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from nncdbg.engine.building.copies import Claim, copied_node, same_type
 from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError, UnsupportedOp
-from nncdbg.engine.frontends.order import reads
+from nncdbg.engine.frontends.order import free_names, reads
 from nncdbg.engine.graph import (
     Attribute,
     Constant,
     Graph,
+    Inline,
     Literal,
     Node,
     Operand,
     TensorType,
     Type,
     Value,
+    tensor_only,
 )
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.inference.types import literal_array, type_of_array, with_symbols
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, version_of, versions_of
 
@@ -38,18 +43,56 @@ class BackwardBuilder(Statements):
         used: set[str],
     ) -> None:
         super().__init__(opsets, graphs, types, used)
+        self.reserved: frozenset[str] = frozenset()
+        """The names in the blocks of the forward graph: only their copies may use them."""
         self.prefix = ""
         """The prefix of the names of anonymous values."""
+        self.origin = ""
+        """The forward statement whose gradient is being written, as a comment."""
+        self._origins: dict[int, str] = {}
+        """Per statement, by its number, its origin if it has one."""
         self._anonymous: set[str] = set()
         self._names: dict[str, str] = {}
 
+    def block(self) -> BackwardBuilder:
+        """Return a builder for a block inside this graph: the block can read the values of the graph."""
+        inside = BackwardBuilder(self.opsets, self.graphs, {}, self.used)
+        inside.types, inside.rules, inside.reserved = self.types, self.rules, self.reserved
+        inside.prefix, inside.location, inside.origin = self.prefix, self.location, self.origin
+        return inside
+
+    def fresh(self, name: str) -> str:
+        claimed = super().fresh(name)
+        while claimed in self.reserved:
+            claimed = super().fresh(name)
+        return claimed
+
+    def copy_name(self, name: str) -> str:
+        """Return an unused name for a copy of a value in a block: its own name where possible."""
+        return super().fresh(name)
+
+    def anonymous(self, name: str) -> str:
+        """Return an unused name for a value that `name` may name later."""
+        claimed = self.fresh(name)
+        self._anonymous.add(claimed)
+        return claimed
+
     def __call__(self, op: str, *operands: Operand, **attributes: Attribute) -> str:
         """Append a statement with one output, and return the name of its value."""
-        name = self.fresh(f"{self.prefix}.{op.rpartition('.')[2].lower()}")
-        self._anonymous.add(name)
-        made = Node(op, operands, (Value(name),), attributes, location=self.location)
+        return self.output(0, op, *operands, **attributes)
+
+    def output(self, index: int, op: str, *operands: Operand, **attributes: Attribute) -> str:
+        """Append a statement, and return the name of its output `index`; the others have no names."""
+        name = self.anonymous(f"{self.prefix}.{op.rpartition('.')[2].lower()}")
+        outputs = (*map(Value, ("",) * index), Value(name))
+        made = Node(op, operands, outputs, attributes, location=self.location)
         self.append(self._fitted(made))
         return name
+
+    def append(self, node: Node) -> None:
+        if self.origin:
+            self._origins[len(self.nodes)] = self.origin
+        super().append(node)
 
     def inferred(self, node: Node) -> Sequence[Type | None]:
         try:
@@ -66,53 +109,89 @@ class BackwardBuilder(Statements):
         self._names[value] = self.fresh(wanted)
         return True
 
+    def replaced(self, node: Node, other: Node) -> bool:
+        """Put another statement in the place of this one; return False if it is not of this graph."""
+        number = next((i for i, each in enumerate(self.nodes) if each is node), None)
+        if number is None:
+            return False
+        self.nodes[number] = other
+        self.learn(other)
+        return True
+
     def repeated(self, graph: Graph, operands: Sequence[Operand]) -> tuple[list[Node], list[Operand]]:
         """Append the statements of a graph for these operands; return those statements and its results.
 
-        Raises UnsupportedOp for control flow, and for a statement that the opset does not have.
+        Raises UnsupportedOp for a statement that the opset does not have.
         """
+        given = [
+            self._as_value(operand, value) if _in_block(graph, value.name) else operand
+            for value, operand in zip(graph.inputs, operands, strict=True)
+        ]
+        return self._copied(graph, given, lambda name: self.fresh(f"{self.prefix}.{name}"), _without_symbols)
+
+    def computed_again(self, block: Graph, operands: Sequence[Operand]) -> tuple[list[Node], list[Operand]]:
+        """Append the statements of a block of the forward graph, under their own names where possible.
+
+        Return those statements and the block's results.
+        """
+        return self._copied(block, operands, self.copy_name, same_type)
+
+    def _copied(
+        self,
+        graph: Graph,
+        operands: Sequence[Operand],
+        claim: Claim,
+        retyped: Callable[[Type | None], Type | None],
+    ) -> tuple[list[Node], list[Operand]]:
         inside: dict[str, Operand] = {
             value.name: operand for value, operand in zip(graph.inputs, operands, strict=True)
         }
         for constant in graph.constants:
-            name = self.fresh(f"{self.prefix}.{constant.value.name}")
+            name = claim(constant.value.name)
             inside[constant.value.name] = self.append_constant(constant, name)
         nodes = []
         for node in graph.nodes:
-            if node.subgraphs or node.op == "break":
-                raise UnsupportedOp("it contains control flow")
-            inputs = tuple(inside[each] if isinstance(each, str) else each for each in node.inputs)
-            outputs = tuple(self.fresh(f"{self.prefix}.{v.name}") if v.name else "" for v in node.outputs)
-            inside |= {value.name: name for value, name in zip(node.outputs, outputs, strict=True)}
-            location = node.location or self.location
-            made = replace(node, inputs=inputs, outputs=tuple(map(Value, outputs)), location=location)
-            nodes.append(self._fitted(made))
+            made = copied_node(node, inside, claim, retyped)
+            nodes.append(self._fitted(replace(made, location=node.location or self.location)))
             self.append(nodes[-1])
-        return nodes, [inside[value.name] for value in graph.outputs]
+        return nodes, [inside.get(value.name, value.name) for value in graph.outputs]
+
+    def _as_value(self, operand: Operand, value: Value) -> Operand:
+        """Return an operand that a block may return: inline data become a constant."""
+        if not isinstance(operand, Literal):
+            return operand
+        known = tensor_only(value.type)
+        array = literal_array(
+            operand, known.dtype if known is not None else literal_dtype(operand, None, 0, (), {})
+        )
+        constant = Constant(Value(value.name, type_of_array(array)), Inline(array))
+        return self.append_constant(constant, self.fresh(f"{self.prefix}.{value.name}"))
 
     def finished(self, results: Sequence[str]) -> tuple[list[str], tuple[Node, ...], tuple[Constant, ...]]:
         """Return the names of the results, their statements, and the constants that those read."""
         needed, kept = set(results), []
-        for node in reversed(self.nodes):
+        for number, node in reversed([*enumerate(self.nodes)]):
             if any(value.name in needed for value in node.outputs):
                 needed.update(reads(node))
-                kept.append(self._renamed(node))
+                kept.append(replace(self._renamed(node), comment=self._origins.get(number, "")))
+        kept = _commented_once([*reversed(kept)])
         for old, new in self._names.items():
             self.types[new] = self.types.get(old)
         constants = tuple(constant for constant in self.constants if constant.value.name in needed)
-        return [self._names.get(name, name) for name in results], tuple(reversed(kept)), constants
+        return [self._names.get(name, name) for name in results], tuple(kept), constants
 
     def _renamed(self, node: Node) -> Node:
-        names = self._names
-        inputs = tuple(names.get(each, each) if isinstance(each, str) else each for each in node.inputs)
-        outputs = tuple(replace(each, name=names.get(each.name, each.name)) for each in node.outputs)
-        return replace(node, inputs=inputs, outputs=outputs)
+        names: dict[str, Operand] = {**self._names}
+        return copied_node(node, names, lambda name: self._names.get(name, name))
 
     # -- opsets --------------------------------------------------------------------------
 
     def _fitted(self, node: Node) -> Node:
         """Return the statement in the program's opset.  Raises UnsupportedOp if the opset lacks it."""
-        if node.op.startswith("@") or node.subgraphs:
+        if node.subgraphs:
+            blocks = (replace(each, nodes=tuple(map(self._fitted, each.nodes))) for each in node.subgraphs)
+            return replace(node, subgraphs=tuple(blocks))
+        if node.op.startswith("@") or node.op in ("break", "update"):
             return node
         version = version_of(node.op, self.opsets)
         found = schema(node.op, version)
@@ -131,6 +210,25 @@ class BackwardBuilder(Statements):
         if not fits:
             raise UnsupportedOp(f"it needs {node.op} in a form that opset {version} does not have")
         return node
+
+
+def _in_block(graph: Graph, name: str) -> bool:
+    """Return whether a block inside the graph uses the value."""
+    return any(name in free_names(block) for node in graph.nodes for block in node.subgraphs)
+
+
+def _without_symbols(type_: Type | None) -> Type | None:
+    """Return the type of a value of a called graph, whose symbols have no meaning here."""
+    return with_symbols(type_, {}) if type_ is not None else None
+
+
+def _commented_once(nodes: Sequence[Node]) -> list[Node]:
+    """Return the statements with a comment only where it differs from that of the statement before."""
+    before = ["", *(node.comment for node in nodes)]
+    return [
+        replace(node, comment="") if node.comment == last else node
+        for node, last in zip(nodes, before, strict=False)
+    ]
 
 
 def _takes_axes(op: str) -> bool:

@@ -1,97 +1,149 @@
-"""Find the ops that stop a gradient through a formula."""
+"""Whether an op has a gradient: by its rule, through its formula, or not, with the reason.
+
+The gradient of a formula is built for samples of operands; the statements in it that fail give the reason.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
-from nncdbg.engine.compilation.code import CONTROL, Compiler, initial_data, walk
+from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
 from nncdbg.engine.dtypes import FLOATS
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.graph import Node, Program, TensorType, Type, Value
+from nncdbg.engine.graph import Node, TensorType, Value
+from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.schema import REQUIRED, Schema, schema, version_of
+from nncdbg.engine.ops.gradient import nothing
+from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, schema, version_of
 
+_NO_RULE = "it has no gradient rule"
 _RANKS = (4, 3, 2, 1)
 _SAMPLES: dict[str, Any] = {"INT": 1, "FLOAT": 1.0, "FLOATS": (1.0,), "STRING": ""}
 
+_SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "AffineGrid": ((2, 2, 3), (4,)),
+    "BatchNormalization": ((2, 3, 2), (3,), (3,), (3,), (3,)),
+    "CausalConvWithState": ((2, 3, 4), (3, 1, 2)),
+    "GRU": ((2, 2, 3), (1, 12, 3), (1, 12, 4)),
+    "InstanceNormalization": ((2, 3, 2), (3,), (3,)),
+    "LSTM": ((2, 2, 3), (1, 16, 3), (1, 16, 4)),
+    "LinearAttention": ((1, 2, 2, 4), (1, 2, 2, 4), (1, 2, 2, 4)),
+    "QLinearMatMul": ((2, 2), (), (), (2, 2), (), (), (), ()),
+    "RNN": ((2, 2, 3), (1, 4, 3), (1, 4, 4)),
+    "RotaryEmbedding": ((2, 2, 3, 4), (5, 2), (5, 2), (2, 3)),
+}
+"""Shapes of the operands of an op that takes tensors of different ranks."""
+
+Kind = Literal["rule", "zero", "formula", "none", "untried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Differentiability:
+    """How the gradient of an op is computed; for ``none``, `reason` says why there is none."""
+
+    kind: Kind
+    reason: str = ""
+
+    @property
+    def description(self) -> str:
+        """Return a description that completes ``gradient:``."""
+        words = {
+            "rule": "its own rule",
+            "zero": "zeros: a small change of an operand does not change the result",
+            "formula": "through its formula",
+            "untried": "through its formula, if the ops in it have a gradient",
+            "none": "none",
+        }[self.kind]
+        return f"{words}: {self.reason}" if self.reason else words
+
+
+def takes_and_gives_floats(name: str) -> bool:
+    """Return whether a tensor of floats is possible for an operand and for a result of the op."""
+    known = schema(name, version_of(name, {}))
+    return known is not None and any(map(_floats, known.inputs)) and any(map(_floats, known.outputs))
+
 
 @cache
-def rule_gaps(name: str) -> frozenset[str] | None:
-    """Return the ops in the formula of `name` that have neither a gradient rule nor a formula with one.
-
-    Empty if the gradient passes through; None if `name` has no formula for any sample of operands.
-    Statements without float operands or float results are ignored: no gradient passes through them.
-    """
-    return _gaps(name, frozenset())
-
-
-def _gaps(name: str, inside: frozenset[str]) -> frozenset[str] | None:
-    used = {op for program, types in _formulas(name) for op in _float_ops(program, types)}
-    if not used:
-        return None
-    found: set[str] = set()
-    for op in used - inside - {name}:
-        declared = lookup(op, version_of(op, {}))
-        if declared is not None and declared.vjp is not None:
-            continue
-        inner = _gaps(op, inside | {name})
-        found |= {op} if inner is None else inner
-    return frozenset(found)
-
-
-def _formulas(name: str) -> Iterator[tuple[Program, list[TensorType]]]:
-    """Yield an op's formulas for f32 samples of all or only the required operands, with their types."""
+def differentiability(name: str) -> Differentiability:
+    """Return how the gradient of the newest version of an op is computed."""
+    declared = lookup(name, version_of(name, {}))
+    if declared is not None and declared.vjp is nothing:
+        return Differentiability("zero")
+    if declared is not None and declared.vjp is not None:
+        return Differentiability("rule")
     known = schema(name, version_of(name, {}))
-    if known is None:
+    if declared is not None and declared.no_gradient:
+        return Differentiability("none", declared.no_gradient)
+    if declared is not None and declared.formula is None and (known is None or not known.function):
+        return Differentiability("none")
+    if known is None or declared is None:
+        return Differentiability("none")
+    obstacles = list(_obstacles(known))
+    if "" in obstacles:
+        return Differentiability("formula")
+    # A sample of other shapes may not fit the op, and then its reason is about the sample.
+    sure = [each for each in obstacles if name in _SHAPES or each.endswith(_NO_RULE)]
+    return Differentiability("none", sure[0]) if sure else Differentiability("untried")
+
+
+def _obstacles(known: Schema) -> Iterator[str]:
+    """Yield, for each sample that fits the op, the first reason against its gradient, "" if it has one."""
+    for node, types in _samples(known):
+        try:
+            results = TypeRules({}, {}).results(node, tuple(types.values()))
+            for value, type_ in zip(node.outputs, results, strict=False):
+                if isinstance(type_, TensorType) and type_.dtype in FLOATS:
+                    yield _obstacle(node, value.name, types)
+        except (NncdbgError, LookupError, ValueError, ArithmeticError):
+            # The sample's rank or attributes do not fit; another error is a bug of a rule or formula.
+            continue
+
+
+def _obstacle(node: Node, y: str, types: dict[str, TensorType]) -> str:
+    floats = tuple(name for name, type_ in types.items() if type_.dtype in FLOATS)
+    request = GradientRequest(y, floats, floats)
+    for each in gradient_graph("sample", [node], request, types, {}, {}).nodes:
+        if each.op == "nncdbg.NoGradientRule":
+            inner, reason = str(each.attributes["name"]), str(each.attributes["reason"])
+            words = reason or _NO_RULE
+            return words if inner == node.op else f"its formula needs {inner}: {words}"
+    return ""
+
+
+def _samples(known: Schema) -> Iterator[tuple[Node, dict[str, TensorType]]]:
+    """Yield statements with all or only the required operands, and their types."""
+    if known.name in _SHAPES:
+        shapes = _SHAPES[known.name]
+        formals = known.inputs[: len(shapes)]
+        types = {
+            each.name: TensorType(_sample_dtype(each), shape)
+            for each, shape in zip(formals, shapes, strict=True)
+        }
+        yield _sample(known, types, 1)
         return
     for rank in _RANKS:
         for inputs in ([each for each in known.inputs if not each.optional], known.inputs):
-            node = Node(
-                name,
-                tuple(each.name for each in inputs),
-                tuple(Value(each.name) for each in known.outputs if not each.optional),
-                _attributes(known, rank),
-            )
-            types = [TensorType("f32", (2,) * rank)] * len(inputs)
-            try:
-                program = formula_of(node, types, {})
-            except (NncdbgError, LookupError, TypeError, ValueError, ArithmeticError):
-                # The sample's rank or attributes do not fit; another error is a bug of the formula.
-                continue
-            if program is not None:
-                yield program, types
+            types = {each.name: TensorType(_sample_dtype(each), (2,) * rank) for each in inputs}
+            yield _sample(known, types, rank)
 
 
-def _float_ops(program: Program, types: Sequence[TensorType]) -> Iterator[str]:
-    """Yield the ops of a formula that compute floats from floats."""
-    compiler = Compiler(
-        program, lambda constant: initial_data(constant, program), lambda path, pc, error: error
-    )
-    graph = program.graphs[program.entry]
-    try:
-        code = compiler.compile(graph, types)
-    except NncdbgError:
-        return
-    for each in walk(code):
-        for pc, node in enumerate(each.nodes):
-            if node.op in CONTROL or node.op.startswith("@"):
-                continue
-            given = [_may_be_float(each.types.get(each.names[slot])) for slot in each.operands[pc] if slot]
-            made = [_may_be_float(each.types.get(value.name)) for value in node.outputs]
-            if any(given) and any(made) and _takes_floats(node.op):
-                yield node.op
+def _sample(known: Schema, types: dict[str, TensorType], rank: int) -> tuple[Node, dict[str, TensorType]]:
+    outputs = [each for each in known.outputs if not each.optional] or known.outputs[:1]
+    results = tuple(Value(f"{each.name}_result") for each in outputs)
+    return Node(known.name, tuple(types), results, _attributes(known, rank)), types
 
 
-def _takes_floats(name: str) -> bool:
-    known = schema(name, version_of(name, {}))
-    return known is None or any(each.dtypes is None or "f32" in each.dtypes for each in known.inputs)
+def _floats(formal: Parameter) -> bool:
+    return formal.tensor if formal.dtypes is None else bool(formal.dtypes & FLOATS)
 
 
-def _may_be_float(type_: Type | None) -> bool:
-    return not isinstance(type_, TensorType) or type_.dtype in FLOATS
+def _sample_dtype(formal: Parameter) -> str:
+    if formal.dtypes is None or "f32" in formal.dtypes:
+        return "f32"
+    return "i64" if "i64" in formal.dtypes else min(formal.dtypes)
 
 
 def _attributes(known: Schema, rank: int) -> dict[str, Any]:

@@ -13,14 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.dtypes import COMPLEX, FLOATS
-from nncdbg.engine.errors import GraphError, UnsupportedOp
-from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.frontends.order import free_names, reads
-from nncdbg.engine.graph import Graph, Node, Operand, TensorType, Type, Value, tensor_only, without_sizes
-from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.gradient import Applied, nothing
-from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.differentiation.control_flow import ControlFlowPass, inner_names
+from nncdbg.engine.frontends.order import free_names
+from nncdbg.engine.graph import Graph, Node, Type, Value, without_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +57,17 @@ def gradient_graph(
     builder = BackwardBuilder(opsets, graphs, types, defined)
     for node in nodes:
         builder.learn(node)
+    builder.reserved = inner_names(nodes)
     for point in request.moved:
         known = builder.types.get(point)
         builder.types[point] = without_sizes(known) if known is not None else None
-    backward = _Backward(builder, request)
-    backward.repeat(nodes)
-    results, kept, constants = builder.finished(backward.run(nodes))
+    backward = ControlFlowPass(builder, request.points, request.xs)
+    backward.repeat(nodes, request.moved)
+    backward.mark(nodes)
+    y = request.y
+    builder.prefix = f"d_{y}"
+    seeds = [(y, builder("nncdbg.FullLike", y, value=1.0))] if backward.varies(y) else []
+    results, kept, constants = builder.finished(backward.run(nodes, seeds, request.wanted))
     body = Graph(name, (), tuple(map(Value, results)), kept, constants)
     inputs = dict.fromkeys((*points, *free_names(body)))
     words = ", ".join(f"%{x}" for x in request.xs)
@@ -77,197 +77,3 @@ def gradient_graph(
         outputs=tuple(Value(key, builder.types.get(key)) for key in results),
         comment=f"The gradient of %{request.y} by {words}.",
     )
-
-
-class _Backward:
-    """One backward pass from `request.y`."""
-
-    def __init__(self, builder: BackwardBuilder, request: GradientRequest) -> None:
-        self._emit = builder
-        self._request = request
-        self._points = frozenset(request.points)
-        self._active = set(request.xs)
-        """Values that depend differentiably on `xs`."""
-        self._parts: dict[str, list[str]] = {}
-        """Per value the cotangents from the statements that read it."""
-        self._open: list[str] = []
-        """The graphs of the calls that are being differentiated."""
-
-    def repeat(self, nodes: Sequence[Node]) -> None:
-        """Append the statements that depend on moved points."""
-        moved = set(self._request.moved)
-        for node in nodes:
-            if moved.isdisjoint(reads(node)):
-                continue
-            outputs = tuple(
-                Value("") if value.name in self._points else replace(value, type=_resized(value.type))
-                for value in node.outputs
-            )
-            moved.update(value.name for value in outputs if value.name)
-            self._emit.append(replace(node, outputs=outputs))
-
-    def run(self, nodes: Sequence[Node]) -> list[str]:
-        """Append the statements of the backward graph; return the cotangents of `request.wanted`."""
-        self._mark(nodes)
-        y = self._request.y
-        if y in self._active:
-            self._emit.prefix = f"d_{y}"
-            self._parts[y] = [self._emit("nncdbg.FullLike", y, value=1.0)]
-            self._pull(nodes)
-        return [self._result(x) for x in self._request.wanted]
-
-    def _result(self, x: str) -> str:
-        self._emit.prefix, self._emit.location = f"d_{x}", None
-        there = x in self._parts
-        cotangent = self._sum(x) if there else self._emit("nncdbg.FullLike", x, value=0.0)
-        if not self._emit.name(cotangent, f"d_{x}"):
-            # It is also the cotangent of another value, which gave it its name.
-            cotangent = self._emit("Identity", cotangent)
-            self._emit.name(cotangent, f"d_{x}")
-        return cotangent
-
-    def _sum(self, name: str) -> str:
-        """Return the cotangent of a value after all its parts have been added."""
-        parts = self._parts[name]
-        if len(parts) == 1:
-            return parts[0]
-        for number, part in enumerate(parts, 1):
-            self._emit.name(part, f"d_{name}.{number}")
-        return self._emit("Add" if len(parts) == 2 else "Sum", *parts)
-
-    def _mark(self, nodes: Sequence[Node]) -> None:
-        """Find the active values among the outputs of the statements."""
-        for node in nodes:
-            if self._active.isdisjoint(reads(node)) or self._rule(node) is nothing:
-                continue
-            for value in node.outputs:
-                if value.name and value.name not in self._points and self._may_vary(value.name):
-                    self._active.add(value.name)
-
-    def _may_vary(self, name: str) -> bool:
-        """Return False for a value that is known to be of integers, bools or text."""
-        known = self._emit.types.get(name)
-        return not isinstance(known, TensorType) or known.dtype in FLOATS | COMPLEX
-
-    def _rule(self, node: Node) -> object:
-        declared = lookup(node.op, version_of(node.op, self._emit.opsets))
-        return declared.vjp if declared is not None else None
-
-    def _pull(self, nodes: Sequence[Node]) -> None:
-        """Differentiate the statements, from the last to the first."""
-        for node in reversed(nodes):
-            pulled = [value.name in self._parts and value.name not in self._points for value in node.outputs]
-            if not any(pulled):
-                continue
-            self._emit.location = node.location
-            cotangents = []
-            for value, there in zip(node.outputs, pulled, strict=True):
-                self._emit.prefix = f"d_{value.name}"
-                cotangent = self._sum(value.name) if there else None
-                if cotangent is not None:
-                    self._emit.name(cotangent, f"d_{value.name}")
-                cotangents.append(cotangent)
-            self._emit.prefix = f"d_{node.outputs[pulled.index(True)].name}"
-            for operand, part in self._back(node, tuple(cotangents)):
-                self._give(operand, part)
-
-    def _give(self, operand: Operand, part: Operand) -> None:
-        if isinstance(operand, str) and operand in self._active and isinstance(part, str):
-            self._parts.setdefault(operand, []).append(part)
-            # A cotangent has the type of its value, which may be known better than from the rule's ops.
-            self._emit.types[part] = self._emit.types.get(operand) or self._emit.types.get(part)
-
-    def _back(self, node: Node, cotangents: tuple[str | None, ...]) -> Sequence[tuple[Operand, Operand]]:
-        """Return the operands with the cotangent of each."""
-        reason = ""
-        try:
-            parts = self._by_rule(node, cotangents)
-            if parts is not None:
-                return list(zip(node.inputs, parts, strict=False))
-            if self._through(node, cotangents):
-                return ()
-        except (UnsupportedOp, GraphError) as error:
-            reason = error.message
-        first = next(each for each in cotangents if each is not None)
-        part = self._emit("nncdbg.NoGradientRule", first, name=node.op, reason=reason)
-        return [(name, part) for name in dict.fromkeys(reads(node))]
-
-    def _by_rule(self, node: Node, cotangents: tuple[str | None, ...]) -> Sequence[Operand] | None:
-        """Return the cotangents by the op's rule; None if it has none."""
-        version = version_of(node.op, self._emit.opsets)
-        declared = lookup(node.op, version)
-        if declared is None or declared.vjp is None:
-            return None
-        known = [self._emit.type_of(each) for each in (*node.inputs, *cotangents)]
-        if any(each is not None and each.dtype in COMPLEX for each in known):
-            raise UnsupportedOp("its rule is for real numbers")
-        # Rules require statements with valid operands and attributes.
-        self._emit.rules.inferred(node, self._emit.types_at(node))
-        applied = Applied(
-            node.inputs,
-            tuple(value.name for value in node.outputs),
-            cotangents,
-            complete(node.op, version, node.attributes),
-            node.attributes,
-        )
-        return declared.vjp(self._emit, applied)
-
-    def _through(self, node: Node, cotangents: tuple[str | None, ...]) -> bool:
-        """Differentiate the graph of a call, or the formula of an op; return False if there is none."""
-        graph, operands = self._inside(node)
-        if graph is None:
-            return False
-        if node.op in self._open:
-            raise UnsupportedOp("it calls itself")
-        location, prefix = self._emit.location, self._emit.prefix
-        self._emit.prefix = node.outputs[0].name or prefix
-        nodes, results = self._emit.repeated(graph, operands)
-        self._open.append(node.op)
-        self._mark(nodes)
-        for result, cotangent in zip(results, cotangents, strict=False):
-            self._give(result, cotangent)
-        self._pull(nodes)
-        self._open.pop()
-        self._emit.location, self._emit.prefix = location, prefix
-        return True
-
-    def _inside(self, node: Node) -> tuple[Graph | None, list[Operand]]:
-        """Return the graph behind a statement, and the operands that are given.
-
-        Raises UnsupportedOp if it draws random numbers, because a repetition would draw others.
-        """
-        operands: list[Operand] = [operand for operand in node.inputs if operand is not None]
-        graph = self._graph(node)
-        if graph is not None and self._draws(node, {node.op}):
-            raise UnsupportedOp("its random numbers cannot be drawn again")
-        return graph, operands
-
-    def _graph(self, node: Node) -> Graph | None:
-        if node.op.startswith("@"):
-            return self._emit.graphs.get(node.op[1:])
-        if node.subgraphs:
-            return None
-        types = list(map(tensor_only, self._emit.types_at(node)))
-        for operand, known in zip(node.inputs, types, strict=True):
-            if operand is not None and known is None:
-                raise UnsupportedOp(f"the type of %{operand} is not known before the run")
-        program = formula_of(node, types, self._emit.opsets)
-        graph = program.graphs[program.entry] if program is not None else None
-        if graph is not None and len(graph.outputs) < len(node.outputs):
-            raise UnsupportedOp("its formula computes only its first results")
-        return graph
-
-    def _draws(self, node: Node, seen: set[str]) -> bool:
-        """Return whether a statement, or one in a graph that it calls, draws random numbers."""
-        declared = lookup(node.op, version_of(node.op, self._emit.opsets))
-        if declared is not None and declared.random:
-            return declared.draws(node.inputs)
-        called = self._emit.graphs.get(node.op[1:]) if node.op.startswith("@") else None
-        inside = [each for graph in (called, *node.subgraphs) if graph is not None for each in graph.nodes]
-        fresh = [each for each in inside if not each.op.startswith("@") or each.op not in seen]
-        seen.update(each.op for each in fresh)
-        return any(self._draws(each, seen) for each in fresh)
-
-
-def _resized(type_: Type | None) -> Type | None:
-    return without_sizes(type_) if type_ is not None else None

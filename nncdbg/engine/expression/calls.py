@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
 from nncdbg.engine.expression.declarations import Function
+from nncdbg.engine.expression.derivatives import DERIVATIVES, check_derivative
 from nncdbg.engine.expression.functions import FUNCTIONS, PARAMETERS
 from nncdbg.engine.expression.nodes import ExpressionNode
 from nncdbg.engine.expression.tokens import KEYWORD, shortened
@@ -108,6 +109,8 @@ def _check(parser: ExpressionParser, call: _Call, name_start: int) -> None:
         message = f"`{call.name}` needs its argument `{missing[0]}`"
         usage = f"write {call.name}({', '.join(function.parameters[: function.needed])})"
         raise parser.fault(message, width=len(call.name), hint=usage)
+    if call.name in DERIVATIVES:
+        check_derivative(parser.text, call.name, call.given)
     argument = call.given["x"] if call.name == "prev" else None
     if argument is not None and not isinstance(argument, nodes.Name):
         parser.position = argument.start

@@ -19,7 +19,7 @@ class Function:
     parameters: tuple[str, ...]
     needed: int
     run: Callable[..., Any] | None
-    """None for `stats` and `prev`, which the evaluator computes from its scope."""
+    """None for `stats`, `prev` and derivatives, which the evaluator computes from its scope."""
     help: str
     spread: str = ""
     torch: str = ""

@@ -6,13 +6,14 @@ for the operators and functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
+from nncdbg.engine.expression.derivatives import DERIVATIVES, DerivativeRequest, derivative_of
 from nncdbg.engine.expression.functions import FUNCTIONS
 from nncdbg.engine.expression.nodes import ExpressionNode, fault
 from nncdbg.engine.expression.operators import (
@@ -62,6 +63,10 @@ class VisibleValues(Protocol):
 
     def summary(self, array: Array) -> Any:
         """Return the one-pass statistics of the finite elements of an array."""
+        ...
+
+    def derivative(self, wanted: DerivativeRequest, vectors: Sequence[Any]) -> Array:
+        """Return a derivative at the values of this moment.  Raises OperandError if it does not exist."""
         ...
 
 
@@ -192,6 +197,10 @@ class Evaluator:
             argument = node.arguments[0]
             assert isinstance(argument, nodes.Name)
             return self._scope.previous(argument.name)
+        if node.function in DERIVATIVES:
+            vectors: list[Any] = []
+            wanted = derivative_of(node, vectors, self._value)
+            return self._compute(node, lambda: self._scope.derivative(wanted, vectors), (), [])
         run = self._stats if node.function == "stats" else FUNCTIONS[node.function].run
         assert run is not None
         names = node.parameters

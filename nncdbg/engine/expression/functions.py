@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nncdbg.engine.expression.declarations import Function
+from nncdbg.engine.expression.derivatives import DERIVATIVES
 from nncdbg.engine.expression.elementwise import ELEMENTWISE
 from nncdbg.engine.expression.ordering import ORDERING
 from nncdbg.engine.expression.reductions import REDUCTIONS
@@ -18,6 +19,7 @@ DEBUGGER: dict[str, Function] = {
 
 GROUPS: dict[str, dict[str, Function]] = {
     "Debugger functions": DEBUGGER,
+    "Derivatives": DERIVATIVES,
     "Reductions": REDUCTIONS,
     "Element by element": ELEMENTWISE,
     "Order and position": ORDERING,

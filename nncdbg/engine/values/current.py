@@ -34,8 +34,9 @@ class Current:
 def results_of(frame: Frame, pc: int) -> Sequence[int]:
     """Return the slots that a statement writes; for a block's start (-1), its inputs and carried values."""
     if pc < 0:
-        inputs = frame.code.graph.inputs[1 if frame.is_loop else 0 :]
-        return [frame.code.slot_of[value.name] for value in inputs if value.name]
+        inputs = enumerate(frame.code.graph.inputs, 1)
+        # The inputs have the first slots after that of the omitted operand; a loop's counter is no result.
+        return [slot for slot, value in inputs if value.name and not (frame.is_loop and slot == 1)]
     return frame.code.result_slots(pc)
 
 

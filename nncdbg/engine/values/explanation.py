@@ -18,10 +18,11 @@ def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> Nnc
     result = (
         error
         if isinstance(error, NncdbgError)
-        else _wrapped(error, node.op if node else "the end of the graph")
+        else wrapped(error, node.op if node else "the end of the graph")
     )
     if node is not None and node.op not in result.message:
-        result.message = f"{node.op}: {result.message}"
+        called = frame.code.graphs.get(node.op[1:]) if node.op.startswith("@") else None
+        result.message = f"{node.op if called is None else f'@{called.name}'}: {result.message}"
     if result.excerpt is None:
         result.excerpt = text.excerpt(frame.code.path, pc)
     if node is not None:
@@ -93,7 +94,8 @@ def _begun_with(code: Code, wanted: Iterable[int]) -> list[int]:
     return found
 
 
-def _wrapped(error: BaseException, what: str) -> RunError:
+def wrapped(error: BaseException, what: str) -> RunError:
+    """Return an exception of a kernel as an error of the run; `what` is the op."""
     text = f"out of memory in {what}" if isinstance(error, MemoryError) else f"{what} failed: {error}"
     wrapped = RunError(text, hint="check the types and shapes of the operands")
     wrapped.__cause__ = error

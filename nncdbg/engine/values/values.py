@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,16 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
+from nncdbg.engine.expression.derivatives import DerivativeRequest
+from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.graph import Array
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, nearest_name
 from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
+from nncdbg.engine.values.differentiation import DerivativeProgram, Differentiation, by, innermost
+from nncdbg.engine.values.straight_line import Source
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces
@@ -73,6 +77,8 @@ class Values:
     """Returns the names visible in a block."""
     prefixes: Prefixes
     """The prefixes that the program's text abbreviates in names."""
+    differentiation: Differentiation
+    """Computes derivatives between values."""
     depth: int = -1
     to_host: Callable[[Any], Any] = _as_it_is
     """Copies a value of a device to the host."""
@@ -95,7 +101,7 @@ class Values:
         start = len(frames) - 1 if self.depth < 0 else min(self.depth, len(frames) - 1)
         for depth in range(start, -1, -1):
             frame = frames[depth]
-            slot = frame.code.slot_of.get(name)
+            slot = frame.code.slot_at(name, frame.pc)
             if slot is not None:
                 done = frame.code.definition[slot] < frame.pc or self.machine.ended
                 supplied = UNSET if done else self.supplied(frame, slot)
@@ -292,9 +298,10 @@ class Values:
         yield from self.convenience
 
     def variable(self, name: str) -> object:
-        """Return `$iter`, `$op`, `$line`, `$in0`, `$out`, or a variable that the user defined.
+        """Return `$iter`, `$op`, `$line`, `$step`, `$in0`, `$out`, or a variable that the user defined.
 
-        Raises KeyError for another name, NotComputed for a result of a statement that has not run.
+        Raises KeyError for another name, NotComputed for a result of a statement that has not run, and for
+        the step outside a run.
         """
         numbered = STATEMENT_VARIABLE.fullmatch(name)
         if numbered is not None:
@@ -310,7 +317,18 @@ class Values:
                 return frame.code.nodes[pc].op if pc < len(frame.code.nodes) else "return"
             case "line":
                 return self.line(frame.code, pc) or 0
+            case "step" | "epoch" if name not in self.convenience:
+                return self._step(name)
         return self.convenience[name]
+
+    def _step(self, name: str) -> int:
+        """Return the number of the step or the epoch of the run on the stack."""
+        run = next((each for each in self.machine.frames if each.code.epoch is not None), None)
+        if run is None:
+            raise NotComputed(
+                f"${name} is not known outside a run", hint="stop inside a step of a `run` line"
+            )
+        return run.iteration if name == "step" else run.epoch or 0
 
     def _current(self) -> Current:
         if self.current is not None:
@@ -342,6 +360,39 @@ class Values:
         place = ValueLocation(frame.slots, slot, frame.code, depth, True)
         name = frame.code.names[slot]
         return name, self._kept(self._content(place, name))
+
+    def derivative(self, wanted: DerivativeRequest, vectors: Sequence[Any]) -> Array:
+        """Return a derivative at the values of this moment.
+
+        Raises OperandError if it does not exist, and NotComputed as `value` does.
+        """
+        self.between()
+        places, frames = self._places_on_stack(wanted), self.machine.frames
+        return self._kept(self.differentiation.value(frames, places, wanted, vectors, self._at))
+
+    def recomputation(self, wanted: DerivativeRequest) -> DerivativeProgram:
+        """Return the program of a derivative, with values of this moment; raises as `derivative`."""
+        places, frames = self._places_on_stack(wanted), self.machine.frames
+        return self.differentiation.recomputation(frames, places, wanted, self._at)
+
+    def _at(self, source: Source, name: str) -> Any:
+        frame = self.machine.frames[source[0]]
+        return self._content(ValueLocation(frame.slots, source[1], frame.code, source[0], True), name)
+
+    def _places_on_stack(self, wanted: DerivativeRequest) -> dict[str, Source]:
+        return {name: self._on_stack(name) for name in (innermost(wanted), *by(wanted))}
+
+    def _on_stack(self, name: str) -> Source:
+        """Return the depth and the slot of a computed value.  Raises NotComputed, OperandError."""
+        place = self.place(name)
+        if place.depth is None or self.machine.frames[place.depth].slots is not place.slots:
+            if any(each.depth is not None for each in self.places(name)):
+                raise NotComputed(f"%{name} is not computed yet", hint="step over its statement")
+            raise OperandError(
+                f"the statements that use %{name} are in a block that has ended",
+                "stop inside the block, or name values of the frames on the stack",
+            )
+        return place.depth, place.slot
 
     def summary(self, array: Array) -> Summary:
         return summarize_by_pieces(array, self.between)

@@ -1,0 +1,189 @@
+"""Derivatives of statements that have run, as a graph over their values: grad, vjp, jvp, hvp, nested.
+
+A derivative extends the statements by others, which later derivatives go back through as well.  The forward
+mode is a derivative of the reverse mode: ``vjp(y, x, c)`` is linear in ``c``, and its vjp by ``c`` is the
+Jacobian times a tangent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nncdbg.engine.differentiation.backward import BackwardBuilder
+from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, inner_names
+from nncdbg.engine.dtypes import FLOATS
+from nncdbg.engine.errors import GraphError, UnsupportedOp
+from nncdbg.engine.expression.derivatives import DerivativeRequest
+from nncdbg.engine.frontends.order import free_names, reads
+from nncdbg.engine.graph import Constant, Graph, Node, Operand, Type, Value, tensor_only
+from nncdbg.engine.text.lexemes import claimed_name, name_text
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedStatements:
+    """Statements that have run, in order; each name is defined once.
+
+    `types` are those of all their values; `place` names the line of a statement.  `blocked` are statements
+    that a gradient cannot pass, by identity, with the reason.
+    """
+
+    nodes: tuple[Node, ...]
+    types: Mapping[str, Type | None]
+    opsets: Mapping[str, int]
+    graphs: Mapping[str, Graph]
+    place: Callable[[Node], str]
+    blocked: Mapping[int, str]
+
+
+class Derivatives:
+    """Derivatives of values of `executed`."""
+
+    def __init__(self, executed: ExecutedStatements) -> None:
+        self._executed = executed
+        self._types = dict(executed.types)
+        self._used = {*executed.types, *(value.name for node in executed.nodes for value in node.outputs)}
+        self._made: list[Node] = []
+        self._constants: list[Constant] = []
+
+    def graph(self, wanted: DerivativeRequest, *, again: bool = False) -> tuple[Graph, dict[str, int]]:
+        """Return the graph of a derivative, and its inputs that are vectors, with their numbers.
+
+        The other inputs are values of the statements.  With `again`, the graph first computes `wanted.y`, its
+        first result, from `wanted.x` and values that do not depend on it.
+
+        Raises GraphError if the derivative does not exist, with all ops that have none.
+        """
+        vectors: dict[str, int] = {}
+        result = self._result(wanted, vectors)
+        results = (wanted.y, result) if again and isinstance(wanted.y, str) else (result,)
+        repeated = _depending(self._executed.nodes, wanted.x) if again else ()
+        nodes = _needed([*repeated, *self._made], results)
+        constants = tuple(each for each in self._constants if any(each.value.name in reads(n) for n in nodes))
+        body = Graph("derivative", (), tuple(map(Value, results)), nodes, constants)
+        inputs = tuple(Value(name, self._types.get(name)) for name in dict.fromkeys(free_names(body)))
+        return replace(body, inputs=inputs), vectors
+
+    def _result(self, wanted: DerivativeRequest, vectors: dict[str, int]) -> str:
+        y = wanted.y if isinstance(wanted.y, str) else self._result(wanted.y, vectors)
+        nested = not isinstance(wanted.y, str)
+        self._check_float(y, nested)
+        self._check_float(wanted.x)
+        if wanted.kind == "grad":
+            return self._pulled(y, wanted.x, self._filled(y, 1.0), constant=nested)
+        vector = claimed_name(wanted.kind, self._used)
+        assert wanted.vector is not None
+        vectors[vector] = wanted.vector
+        if wanted.kind == "hvp":
+            self._types[vector] = self._types.get(wanted.x)
+            gradient = self._pulled(y, wanted.x, self._filled(y, 1.0), constant=nested)
+            return self._pulled(gradient, wanted.x, vector, constant=True)
+        if wanted.kind == "vjp":
+            self._types[vector] = self._types.get(y)
+            return self._pulled(y, wanted.x, vector, constant=nested)
+        self._types[vector] = self._types.get(wanted.x)
+        probe = self._filled(y, 1.0)
+        back = self._pulled(y, wanted.x, probe, constant=nested)
+        return self._pulled(back, probe, vector, constant=True)
+
+    def _check_float(self, name: str, derived: bool = False) -> None:
+        known = tensor_only(self._types.get(name))
+        if not derived and known is not None and known.dtype not in FLOATS:
+            raise GraphError(f"%{name_text(name)} is {known}, and only floats have derivatives")
+
+    def _filled(self, like: str, value: float) -> str:
+        """Append a statement for a tensor of one number, in the type of another value; return its name."""
+        name = claimed_name(f"d_{like}", self._used)
+        self._types[name] = self._types.get(like)
+        self._made.append(Node("nncdbg.FullLike", (like,), (Value(name),), {"value": value}))
+        return name
+
+    def _pulled(self, y: str, x: str, cotangent: str, *, constant: bool) -> str:
+        """Append the statements for the cotangent of `x`, given that of `y`; return its name.
+
+        It is zero if `y` does not depend on `x` and may be `constant`; otherwise, GraphError is raised.
+        """
+        nodes = _needed([*self._executed.nodes, *self._made], (y,))
+        executed = self._executed
+        builder = BackwardBuilder(executed.opsets, executed.graphs, self._types, self._used)
+        builder.reserved = inner_names(nodes)
+        walk = _CompletePass(builder, (x,), executed, {})
+        walk.mark(nodes)
+        if not walk.varies(y):
+            if constant:
+                return self._filled(x, 0.0)
+            raise GraphError(
+                f"%{name_text(y)} does not depend on %{name_text(x)} by differentiable statements",
+                hint=f"name a value that was computed from %{name_text(x)}",
+            )
+        builder.prefix = f"d_{y}"
+        results, kept, constants = builder.finished(walk.run(nodes, [(y, cotangent)], (x,)))
+        walk.raise_gaps()
+        self._types = dict(builder.types)
+        self._made += kept
+        self._constants += constants
+        return results[0]
+
+
+class _CompletePass(ControlFlowPass):
+    """A backward pass that collects all ops without a gradient in `gaps`."""
+
+    def __init__(
+        self, builder: BackwardBuilder, xs: Iterable[str], executed: ExecutedStatements, gaps: dict[str, None]
+    ) -> None:
+        xs = (*xs,)
+        super().__init__(builder, xs, xs)
+        self._executed = executed
+        self._lines = {id(node) for node in executed.nodes}
+        self._line = ""
+        self._gaps = gaps
+
+    def inner(
+        self, builder: BackwardBuilder, xs: Iterable[str], node: Node, number: int, copies: Copies
+    ) -> _CompletePass:
+        walk = _CompletePass(builder, xs, self._executed, self._gaps)
+        walk._open, walk._line = [*self._open], self._line
+        return walk
+
+    def _begin(self, node: Node) -> None:
+        if id(node) in self._lines:
+            self._line = self._executed.place(node)
+
+    def _by_rule(self, node: Node, cotangents: tuple[str | None, ...]) -> Sequence[Operand] | None:
+        if (reason := self._executed.blocked.get(id(node))) is not None:
+            raise UnsupportedOp(reason)
+        return super()._by_rule(node, cotangents)
+
+    def _no_rule(self, node: Node, reason: str) -> None:
+        place = f"{self._line}: " if self._line else ""
+        self._gaps[f"{place}{node.op}{f' ({reason})' if reason else ''}"] = None
+
+    def raise_gaps(self) -> None:
+        """Raise GraphError if a gradient cannot pass through some statements."""
+        if self._gaps:
+            count = "an op" if len(self._gaps) == 1 else f"{len(self._gaps)} ops"
+            raise GraphError(
+                f"the gradient cannot go back through {count}: {'; '.join(self._gaps)}",
+                hint="name values with a path that does not pass through them",
+            )
+
+
+def _depending(nodes: Sequence[Node], x: str) -> list[Node]:
+    """Return the statements that depend on a value, without the one that computes it."""
+    moved, kept = {x}, []
+    for node in nodes:
+        outputs = {value.name for value in node.outputs if value.name}
+        if x not in outputs and not moved.isdisjoint(reads(node)):
+            moved |= outputs
+            kept.append(node)
+    return kept
+
+
+def _needed(nodes: Sequence[Node], results: Iterable[str]) -> tuple[Node, ...]:
+    """Return the statements that values depend on."""
+    needed, kept = {*results}, []
+    for node in reversed(nodes):
+        if any(value.name in needed for value in node.outputs):
+            needed.update(reads(node))
+            kept.append(node)
+    return tuple(reversed(kept))

@@ -1,0 +1,372 @@
+"""Expand ``backward`` lines: the backward graph of a graph, and the graph with the values that it needs.
+
+For ``backward @loss.backward of @loss by (%w)`` two graphs are made:
+
+* ``loss.forward`` is `loss` with further results, the values that the backward graph needs.  It keeps the
+  name and the lines of `loss`: to the user it is the same graph.
+* ``loss.backward`` takes the cotangents of the float results of `loss`, then those values, and returns the
+  cotangents of ``%w``.
+
+A call inside `loss` is differentiated by graphs of its own, so that the frames of the backward graph mirror
+those of the forward graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nncdbg.engine.compilation.effects import all_nodes, effects_of
+from nncdbg.engine.differentiation.backward import BackwardBuilder
+from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, calls_in, inner_names
+from nncdbg.engine.errors import Excerpt, GraphError, UnsupportedOp
+from nncdbg.engine.frontends.order import free_names, reads
+from nncdbg.engine.graph import (
+    BackwardLine,
+    Constant,
+    Graph,
+    Inline,
+    Literal,
+    Node,
+    Operand,
+    Program,
+    TensorType,
+    Type,
+    Value,
+    has_cotangent,
+    tensor_only,
+)
+from nncdbg.engine.inference.types import literal_array
+from nncdbg.engine.text.lexemes import claimed_name, name_text
+from nncdbg.engine.text.listing import Listing, Path
+
+SAVED = "saved"
+"""The attribute of a call with the name of what it saves for the backward graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derivative:
+    """The graphs of one ``backward`` line, or of one call inside a differentiated graph.
+
+    `forward` and `backward` are their keys in the program.  `backward` takes cotangents, then the values
+    `saved`.
+    """
+
+    forward: str
+    backward: str
+    saved: tuple[Value, ...]
+
+
+def expanded(program: Program, listing: Listing) -> tuple[Program, tuple[str, ...]]:
+    """Return the program with the graphs of its ``backward`` lines, and the names of the backward graphs.
+
+    `listing` has the lines of its statements.
+
+    Raises GraphError for an op without a gradient, with all of them in one message, and for a call of a
+    backward graph that does not fit.
+    """
+    expansion = _Expansion(program, listing)
+    for line in program.backwards:
+        expansion.top(line)
+    expansion.raise_gaps()
+    graphs = {**program.graphs, **expansion.made}
+    calls = _Calls(expansion.tops, graphs, listing)
+    expanded_graphs = {name: calls.graph(graph) for name, graph in graphs.items()}
+    written = tuple(each for each in expansion.made if each in expansion.backwards)
+    return replace(program, graphs=expanded_graphs, backwards=()), written
+
+
+class _Expansion:
+    """Makes the graphs of all ``backward`` lines of a program."""
+
+    def __init__(self, program: Program, listing: Listing) -> None:
+        self.program = program
+        self.listing = listing
+        self.states: dict[str, Type | None] = {s.value.name: s.value.type for s in program.states}
+        self.effects = effects_of(program)
+        self.made: dict[str, Graph] = {}
+        self.backwards: set[str] = set()
+        self.tops: dict[str, Derivative] = {}
+        """The derivatives of the ``backward`` lines, by the name of the backward graph."""
+        self._names = {*program.graphs, *(line.name for line in program.backwards)}
+        self._done: dict[tuple[str, tuple[int, ...], tuple[str, ...]], Derivative] = {}
+        self._open: list[str] = []
+        self._gaps: dict[str, Excerpt | None] = {}
+
+    def top(self, line: BackwardLine) -> None:
+        """Make the graphs of a ``backward`` line."""
+        graph = self.program.graphs[line.of]
+        unknown = [name for name in line.by if name not in self.states and name not in names_of(graph.inputs)]
+        if unknown:
+            raise GraphError(
+                f"%{name_text(unknown[0])} is neither a state nor an input of @{name_text(line.of)}",
+                hint="differentiate by states and by inputs of the graph",
+            )
+        given = tuple(i for i, value in enumerate(graph.outputs) if has_cotangent(value.type))
+        self.tops[line.name] = self.derivative(line.of, given, line.by, line.name)
+
+    def derivative(
+        self, name: str, given: tuple[int, ...], by: tuple[str, ...], backward: str = ""
+    ) -> Derivative:
+        """Return the derivative of a graph by these inputs and states, made at its first use."""
+        key = (name, given, by)
+        if key in self._done and not backward:
+            return self._done[key]
+        if name in self._open:
+            raise UnsupportedOp("it calls itself")
+        self._open.append(name)
+        found = self._made(name, given, by, backward or claimed_name(f"{name}.backward", self._names))
+        self._open.pop()
+        self._done.setdefault(key, found)
+        return found
+
+    def _made(self, name: str, given: tuple[int, ...], by: tuple[str, ...], backward: str) -> Derivative:
+        graph = self.program.graphs[name]
+        self._check_first_order(graph)
+        forward = claimed_name(f"{name}.forward", self._names)
+        types = {v.name: v.type for v in (*graph.inputs, *(c.value for c in graph.constants))} | self.states
+        used = {*types, *(value.name for node in graph.nodes for value in node.outputs)}
+        builder = BackwardBuilder(self.program.opsets, self.program.graphs, types, used)
+        builder.reserved = inner_names(graph.nodes)
+        nodes = [node for node in graph.nodes if node.op != "update"]
+        for node in nodes:
+            builder.learn(node)
+        cotangents = {}
+        for index in given:
+            value = graph.outputs[index]
+            cotangents[value.name] = name_ = builder.fresh(f"d_{value.name}")
+            builder.types[name_] = value.type or builder.types.get(value.name)
+        walk = _LayeredPass(builder, by, self)
+        walk.place((graph.name,), enumerate(graph.nodes))
+        walk.mark(nodes)
+        seeds = [(key, cotangent) for key, cotangent in cotangents.items() if walk.varies(key)]
+        results, kept, constants = builder.finished(walk.run(nodes, seeds, by))
+        body = Graph(backward, (), tuple(map(Value, results)), kept, constants)
+        free = dict.fromkeys(each for each in free_names(body) if each not in cotangents.values())
+        own = tuple(constant for constant in graph.constants if constant.value.name in free)
+        named = {constant.value.name for constant in own}
+        saved = tuple(Value(each, builder.types.get(each)) for each in free if each not in named)
+        self._check_saved(name, [value.name for value in saved])
+        self.made[forward] = replace(
+            graph, nodes=walk.augmented(graph.nodes), outputs=(*graph.outputs, *saved)
+        )
+        inputs = tuple(Value(each, builder.types.get(each)) for each in cotangents.values())
+        by_text = ", ".join(f"%{each}" for each in by)
+        self.made[backward] = replace(
+            body,
+            inputs=(*inputs, *saved),
+            outputs=tuple(Value(result, types.get(x)) for result, x in zip(results, by, strict=True)),
+            constants=(*own, *constants),
+            comment=f"The gradient of @{name} by {by_text}.",
+        )
+        self.backwards.add(backward)
+        return Derivative(forward, backward, saved)
+
+    def _check_first_order(self, graph: Graph) -> None:
+        """Raise GraphError for a graph that computes a gradient itself."""
+        for pc, node in enumerate(graph.nodes):
+            if any(each not in self.program.graphs for each in calls_in(node)) or saves(node):
+                raise GraphError(
+                    f"@{name_text(graph.name)} computes a gradient: `backward` has no second derivatives",
+                    excerpt=self.listing.excerpt((graph.name,), pc),
+                    hint="differentiate the graph that computes the loss",
+                )
+
+    def _check_saved(self, graph: str, saved: Sequence[str]) -> None:
+        """Raise GraphError for a state that the backward graph needs and the graph changes."""
+        changed = next((name for name in saved if name in self.effects[graph].updated), None)
+        if changed is not None:
+            raise GraphError(
+                f"the gradient of @{name_text(graph)} needs %{name_text(changed)}, which the graph updates",
+                hint="move the update behind the call of the graph",
+            )
+
+    def gap(self, place: str, node: Node, reason: str, excerpt: Excerpt | None) -> None:
+        """Note a statement through which no gradient passes."""
+        self._gaps.setdefault(f"{place}: {node.op}{f' ({reason})' if reason else ''}", excerpt)
+
+    def raise_gaps(self) -> None:
+        """Raise GraphError if a gradient cannot pass through some statements."""
+        if self._gaps:
+            gaps = [*self._gaps]
+            count = "an op" if len(gaps) == 1 else f"{len(gaps)} ops"
+            raise GraphError(
+                f"the gradient cannot go back through {count}: {'; '.join(gaps)}",
+                excerpt=self._gaps[gaps[-1]],
+                hint="leave the ops out, or differentiate by values that do not pass through them",
+            )
+
+
+class _LayeredPass(ControlFlowPass):
+    """A backward pass that calls a backward graph for each call."""
+
+    def __init__(self, builder: BackwardBuilder, by: Iterable[str], expansion: _Expansion) -> None:
+        self._by = tuple(by)
+        super().__init__(builder, self._by, self._by)
+        self._expansion = expansion
+        self._excerpt: Excerpt | None = None
+        """The statement whose gradient is being written."""
+        self._places: dict[int, tuple[Node, Path, int]] = {}
+        """By the identity of a statement, or of a copy of it: its block and its number there."""
+        self._saving: dict[int, Node] = {}
+        """The statements that save values, by the identity of the original statement."""
+
+    def place(self, path: Path, statements: Iterable[tuple[int, Node]]) -> None:
+        """Note the numbers of these statements, or of their originals, in the block at `path`."""
+        self._places |= {id(node): (node, path, pc) for pc, node in statements}
+
+    def inner(
+        self, builder: BackwardBuilder, xs: Iterable[str], node: Node, number: int, copies: Copies
+    ) -> _LayeredPass:
+        walk = _LayeredPass(builder, xs, self._expansion)
+        walk._excerpt = self._excerpt
+        if id(node) in self._places:
+            _, path, pc = self._places[id(node)]
+            walk.place((*path, pc, number), copies)
+        return walk
+
+    def reads(self, node: Node) -> Sequence[str]:
+        return [*reads(node), *self._states_of(node)]
+
+    def _states_of(self, node: Node) -> tuple[str, ...]:
+        """Return the differentiated states that a call, or the calls in its blocks, use."""
+        effects = self._expansion.effects
+        used = {name for call in calls_in(node) for name in effects[call].used}
+        return tuple(name for name in self._by if name in self._expansion.states and name in used)
+
+    def check_repeatable(self, node: Node) -> None:
+        super().check_repeatable(node)
+        for call in calls_in(node):
+            if self._expansion.effects[call].updated:
+                raise UnsupportedOp(f"@{call} updates a state, and would update it again")
+
+    def replaced(self, node: Node, other: Node) -> bool:
+        if not super().replaced(node, other):
+            self._saving[id(node)] = other
+        return True
+
+    def _begin(self, node: Node) -> None:
+        if id(node) in self._places:
+            _, path, pc = self._places[id(node)]
+            self._emit.origin = f"of line {self._expansion.listing.line(path, pc)}"
+            self._excerpt = self._expansion.listing.excerpt(path, pc)
+
+    def _no_rule(self, node: Node, reason: str) -> None:
+        line = self._emit.origin.removeprefix("of ") or "a block"
+        self._expansion.gap(line, node, reason, self._excerpt)
+
+    def _through(self, node: Node, cotangents: tuple[str | None, ...]) -> bool:
+        if not node.op.startswith("@"):
+            return super()._through(node, cotangents)
+        called = self._expansion.program.graphs[node.op[1:]]
+        operands = [
+            (value.name, operand)
+            for value, operand in zip(called.inputs, node.inputs, strict=True)
+            if isinstance(operand, str) and self.varies(operand)
+        ]
+        states = self._states_of(node)
+        given = tuple(i for i, cotangent in enumerate(cotangents) if cotangent is not None)
+        by = (*(name for name, _ in operands), *states)
+        derivative = self._expansion.derivative(called.name, given, by)
+        saved = tuple(
+            Value(self._emit.fresh(f"{called.name}.{value.name}"), value.type) for value in derivative.saved
+        )
+        for value in saved:
+            self._emit.types[value.name] = value.type
+        self.replaced(node, replace(node, op=f"@{derivative.forward}", outputs=(*node.outputs, *saved)))
+        targets = [*(operand for _, operand in operands), *states]
+        parts = [self._emit.fresh(f"d_{name}.{called.name}") for name in targets]
+        arguments = (*(cotangents[i] for i in given), *(value.name for value in saved))
+        outputs = tuple(
+            Value(part, self._emit.types.get(target)) for part, target in zip(parts, targets, strict=True)
+        )
+        self._emit.append(Node(f"@{derivative.backward}", arguments, outputs, location=self._emit.location))
+        for target, part in zip(targets, parts, strict=True):
+            self._give(target, part)
+        return True
+
+    def augmented(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """Return the statements with calls and loops that also return what the backward graph needs."""
+        return tuple(self._saving.get(id(node), node) for node in nodes)
+
+
+class _Calls:
+    """Replaces ``saved %s`` and the calls of backward graphs in the graphs that the user wrote."""
+
+    def __init__(self, tops: Mapping[str, Derivative], graphs: Mapping[str, Graph], listing: Listing) -> None:
+        self._tops = tops
+        self._graphs = graphs
+        self._listing = listing
+
+    def graph(self, graph: Graph) -> Graph:
+        """Return a graph with every value saved by name as one value for each part."""
+        saved: dict[str, Derivative] = {}
+        constants: list[Constant] = []
+        nodes = []
+        by_graph = {self._graphs[each.forward].name: each for each in self._tops.values()}
+        # Of several derivatives of one graph, the backward call that takes the saved values decides.
+        takers = {
+            node.inputs[-1]: self._tops[node.op[1:]]
+            for node in graph.nodes
+            if node.op.startswith("@") and node.op[1:] in self._tops and node.inputs
+        }
+        for pc, node in enumerate(graph.nodes):
+            name = node.attributes.get(SAVED)
+            if node.op.startswith("@") and isinstance(name, str):
+                derivative = takers.get(name) or by_graph.get(node.op[1:])
+                if derivative is None or self._graphs[derivative.forward].name != node.op[1:]:
+                    raise GraphError(
+                        f"{node.op} saves %{name}, but no `backward` line differentiates {node.op}",
+                        excerpt=self._listing.excerpt((graph.name,), pc),
+                        hint=f"add the line: backward {node.op}.backward of {node.op} by (%w)",
+                    )
+                saved[name] = derivative
+                parts = tuple(replace(each, name=f"{name}.{each.name}") for each in derivative.saved)
+                node = replace(
+                    node, op=f"@{derivative.forward}", outputs=(*node.outputs, *parts), attributes={}
+                )
+            elif node.op[1:] in self._tops and node.op.startswith("@"):
+                place = self._listing.excerpt((graph.name,), pc)
+                node = self._backward(node, self._tops[node.op[1:]], saved, constants, place)
+            nodes.append(node)
+        return replace(graph, nodes=tuple(nodes), constants=(*graph.constants, *constants))
+
+    def _backward(
+        self,
+        node: Node,
+        derivative: Derivative,
+        saved: Mapping[str, Derivative],
+        constants: list[Constant],
+        place: Excerpt,
+    ) -> Node:
+        """Return a call of a backward graph with typed cotangents, and the parts of what was saved."""
+        last = node.inputs[-1] if node.inputs else None
+        if not isinstance(last, str) or saved.get(last) is not derivative:
+            forward = self._graphs[derivative.forward].name
+            raise GraphError(
+                f"{node.op} needs the values saved by a call of @{forward} as its last operand",
+                excerpt=place,
+                hint=f"write %l, saved %s = @{forward}(...), then {node.op}(1.0, %s)",
+            )
+        inputs = self._graphs[derivative.backward].inputs
+        cotangents: list[Operand] = []
+        for operand, value in zip(node.inputs[:-1], inputs, strict=False):
+            known = tensor_only(value.type)
+            if isinstance(operand, Literal) and known is not None:
+                name = f"{last}.{value.name}"
+                data = literal_array(operand, known.dtype)
+                constants.append(Constant(Value(name, TensorType(known.dtype, data.shape)), Inline(data)))
+                operand = name
+            cotangents.append(operand)
+        return replace(node, inputs=(*cotangents, *(f"{last}.{each.name}" for each in derivative.saved)))
+
+
+def saves(node: Node) -> bool:
+    """Return whether a statement, or one in its blocks, is a call that saves values."""
+    inside = (each for block in node.subgraphs for each in all_nodes(block))
+    return any(SAVED in each.attributes for each in (node, *inside) if each.op.startswith("@"))
+
+
+def names_of(values: Sequence[Value]) -> set[str]:
+    """Return the names of these values."""
+    return {value.name for value in values}

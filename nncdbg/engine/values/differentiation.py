@@ -1,0 +1,243 @@
+"""Derivatives of values at a stop, over the statements that have run in the frames on the stack.
+
+The graph of a derivative is compiled once per place.  It runs on the values of the frames, apart from the
+debugged run: without journal, random numbers or observers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.backends.fallback import Fallback
+from nncdbg.engine.compilation.effects import all_nodes
+from nncdbg.engine.differentiation.derivatives import Derivatives
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.errors import GraphError, NncdbgError
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.linking import Allocation, Linker
+from nncdbg.engine.execution.loaded import Loaded, generator_of, run_apart
+from nncdbg.engine.execution.machine import Running
+from nncdbg.engine.expression.derivatives import DerivativeRequest
+from nncdbg.engine.expression.operators import OperandError
+from nncdbg.engine.graph import Array, Graph, Program, Type, tensor_only, type_of
+from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.values.straight_line import ActiveBlock, Source, StraightLine
+
+ReadSlot: TypeAlias = "Callable[[Source, str], Any]"
+
+_CACHED = 200
+"""Maximum number of compiled graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A derivative's graph, and per input the slot or the number of the vector that it takes."""
+
+    loaded: Loaded
+    sources: tuple[tuple[str, Source | int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DerivativeProgram:
+    """A program with the results y and a derivative of it: the statements that depend on `x`, then others.
+
+    `contents` are its inputs, as they are in the frames; None is a vector.
+    """
+
+    program: Program
+    contents: Mapping[str, Any]
+    x: str
+
+
+class Differentiation:
+    """Computes derivatives of values of one program, on its backend."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._backend = loaded.linker.backend
+        self._running = Running()
+        self._lines: dict[Any, StraightLine] = {}
+        self._compiled: dict[Any, _Compiled] = {}
+
+    def value(
+        self,
+        frames: Sequence[Frame],
+        places: Mapping[str, Source],
+        wanted: DerivativeRequest,
+        vectors: Sequence[Any],
+        read: ReadSlot,
+    ) -> Any:
+        """Return a derivative of values at `places` of a stack; `read` returns the content of a slot.
+
+        Raises OperandError if the derivative does not exist, and the errors of `read`.
+        """
+        given = [self._vector(each, frames, places, vectors) for each in _with_vectors(wanted)]
+        line, key = self._straight_line(frames, places, wanted)
+        types = {name: type_of(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
+        full = (key, tuple(types.values()))
+        if full not in self._compiled:
+            if len(self._compiled) >= _CACHED:
+                self._compiled.clear()
+            self._compiled[full] = self._compile(line, types, wanted)
+        compiled = self._compiled[full]
+        inputs = [
+            self._backend.to_device(given[source]) if isinstance(source, int) else read(source, name)
+            for name, source in compiled.sources
+        ]
+        return self._run(compiled, inputs)
+
+    def _straight_line(
+        self, frames: Sequence[Frame], places: Mapping[str, Source], wanted: DerivativeRequest
+    ) -> tuple[StraightLine, Any]:
+        depth, slot = places[innermost(wanted)]
+        late = next((x for x in by(wanted) if places[x][0] > depth), None)
+        if late is not None:
+            raise OperandError(
+                f"%{innermost(wanted)} was computed before the frame of %{late} began",
+                f"name a value that was computed from %{late}",
+            )
+        levels = [ActiveBlock(frame.code, frame.pc, frame.iteration > 0) for frame in frames[:depth]]
+        last = frames[depth]
+        levels.append(ActiveBlock(last.code, max(0, last.code.definition[slot] + 1), last.iteration > 0))
+        key = (wanted, tuple(levels), tuple(places.items()))
+        if key not in self._lines:
+            if len(self._lines) >= _CACHED:
+                self._lines.clear()
+            xs = {x: places[x] for x in by(wanted)}
+            self._lines[key] = StraightLine(tuple(levels), places[innermost(wanted)], xs)
+        return self._lines[key], key
+
+    def _compile(
+        self, line: StraightLine, types: Mapping[str, Type | None], wanted: DerivativeRequest
+    ) -> _Compiled:
+        program, sources = self._program(line, types, wanted)
+        backend = self._backend
+        covers = [] if backend.name == "numpy" else [Fallback(backend).cover]
+        linker = Linker(backend, Allocation(), generator_of(self._running, 0), covers)
+        return _Compiled(Loaded(program, program.as_listing(), linker), sources)
+
+    def _program(
+        self,
+        line: StraightLine,
+        types: Mapping[str, Type | None],
+        wanted: DerivativeRequest,
+        *,
+        again: bool = False,
+    ) -> tuple[Program, tuple[tuple[str, Source | int], ...]]:
+        """Return a program for a derivative (see `Derivatives.graph`), and what its inputs take."""
+        executed = line.executed(types, self._loaded.line)
+        try:
+            graph, vectors = Derivatives(executed).graph(_renamed(wanted, line.names), again=again)
+        except GraphError as error:
+            raise OperandError(error.message, error.hint) from None
+        called = {key: executed.graphs[key] for key in _called(graph, executed.graphs)}
+        name = fresh_name(graph.name, called)
+        program = replace(
+            self._loaded.program,
+            graphs={name: replace(graph, name=name), **called},
+            entry=name,
+            opsets=executed.opsets,
+            listing=None,
+        )
+        sources = tuple(
+            (value.name, vectors[value.name] if value.name in vectors else line.sources[value.name])
+            for value in graph.inputs
+        )
+        return program, sources
+
+    def recomputation(
+        self,
+        frames: Sequence[Frame],
+        places: Mapping[str, Source],
+        wanted: DerivativeRequest,
+        read: ReadSlot,
+    ) -> DerivativeProgram:
+        """Return the program that computes a derivative and what it depends on; raises as `value`."""
+        line, _ = self._straight_line(frames, places, wanted)
+        types = {name: type_of(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
+        program, sources = self._program(line, types, wanted, again=True)
+        contents = {name: None if isinstance(source, int) else read(source, name) for name, source in sources}
+        return DerivativeProgram(program, contents, line.names[wanted.x])
+
+    def _run(self, compiled: _Compiled, inputs: Sequence[Any]) -> Any:
+        loaded = compiled.loaded
+        code = loaded.call(loaded.program.entry, inputs)
+        try:
+            return run_apart(loaded, code, inputs, self._running)[0]
+        except NncdbgError as error:
+            raise OperandError(f"the derivative fails: {error.message}", error.hint) from None
+
+    def _vector(
+        self,
+        wanted: DerivativeRequest,
+        frames: Sequence[Frame],
+        places: Mapping[str, Source],
+        vectors: Sequence[Any],
+    ) -> Array:
+        """Return the vector of a derivative in the type and shape of its value."""
+        assert wanted.vector is not None
+        vector = np.asarray(vectors[wanted.vector])
+        like = wanted.y if wanted.kind == "vjp" else wanted.x
+        if not isinstance(like, str):
+            like = _shaped_like(like)
+        depth, slot = places[like]
+        known = tensor_only(type_of(frames[depth].slots[slot]))
+        if known is None:
+            return vector
+        if vector.dtype.kind not in "biuf" and vector.dtype != NUMPY[known.dtype]:
+            raise OperandError(f"the vector of `{wanted.kind}` must have numbers, not {vector.dtype}")
+        if vector.ndim and vector.shape != known.shape:
+            raise OperandError(
+                f"the vector of `{wanted.kind}` has the shape {list(vector.shape)}, but %{like} is {known}",
+                "give one number per element, or a single number for all",
+            )
+        like_value = np.broadcast_to(vector, frames[depth].slots[slot].shape)
+        return np.ascontiguousarray(like_value, NUMPY[known.dtype])
+
+
+def innermost(wanted: DerivativeRequest) -> str:
+    """Return the value that is differentiated."""
+    while not isinstance(wanted.y, str):
+        wanted = wanted.y
+    return wanted.y
+
+
+def by(wanted: DerivativeRequest) -> Iterator[str]:
+    """Yield the values by which a derivative and those inside it differentiate."""
+    yield wanted.x
+    if not isinstance(wanted.y, str):
+        yield from by(wanted.y)
+
+
+def _called(graph: Graph, graphs: Mapping[str, Graph]) -> list[str]:
+    """Return the names of the graphs that a graph calls, directly or in others."""
+    found: dict[str, None] = {}
+    waiting = [graph]
+    for each in waiting:
+        names = [node.op[1:] for node in all_nodes(each) if node.op.startswith("@")]
+        fresh = [name for name in dict.fromkeys(names) if name not in found]
+        found.update(dict.fromkeys(fresh))
+        waiting.extend(graphs[name] for name in fresh)
+    return [*found]
+
+
+def _with_vectors(wanted: DerivativeRequest) -> list[DerivativeRequest]:
+    """Return the derivatives that have a vector, in the order of the vectors."""
+    inner = [] if isinstance(wanted.y, str) else _with_vectors(wanted.y)
+    return [*inner, wanted] if wanted.vector is not None else inner
+
+
+def _shaped_like(wanted: DerivativeRequest) -> str:
+    """Return a value with the shape of a derivative."""
+    if wanted.kind != "jvp":
+        return wanted.x
+    return wanted.y if isinstance(wanted.y, str) else _shaped_like(wanted.y)
+
+
+def _renamed(wanted: DerivativeRequest, names: Mapping[str, str]) -> DerivativeRequest:
+    y = names[""] if isinstance(wanted.y, str) else _renamed(wanted.y, names)
+    return replace(wanted, y=y, x=names[wanted.x])
