@@ -17,7 +17,11 @@ import nncdbg.engine.ops.microsoft.quantized_pools
 import nncdbg.engine.ops.microsoft.quantized_products
 import nncdbg.engine.ops.microsoft.recurrent
 import nncdbg.engine.ops.microsoft.rotary
-import nncdbg.engine.ops.microsoft.tensors  # noqa: F401
+import nncdbg.engine.ops.microsoft.tensors
+import nncdbg.engine.ops.optimizers.adam
+import nncdbg.engine.ops.optimizers.lamb
+import nncdbg.engine.ops.optimizers.rmsprop
+import nncdbg.engine.ops.optimizers.sgd  # noqa: F401
 from nncdbg.engine import extensions
 from nncdbg.engine.graph import DEFAULT_DOMAIN
 from nncdbg.engine.ops import (  # noqa: F401
@@ -50,6 +54,7 @@ from nncdbg.engine.ops import (  # noqa: F401
     sequence,
     shape,
     softmax,
+    state,
     windows,
 )
 from nncdbg.engine.ops.aten.names import DOMAINS as TORCH_DOMAINS

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
@@ -54,12 +54,13 @@ Formula: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], 
 The text is empty for a statement that is a primitive with these operands.
 """
 
-Vjp: TypeAlias = "Callable[[Emit, Applied], Sequence[Operand]]"
+Vjp: TypeAlias = "Callable[[Emit, Applied], Sequence[Operand] | None]"
 """`vjp(emit, applied) -> cotangents` of the operands in order, from those of the outputs.
 
 It emits statements (`emit("Mul", ...)`) and returns the names of their values; None, or a shorter sequence,
 for operands without a derivative.  A cotangent has the shape and element type of its operand.  Raises
-UnsupportedOp with the reason if the derivative of the statement cannot be written.
+UnsupportedOp with the reason if the derivative of the statement cannot be written.  None for a statement in
+a form that the rule leaves to the op's formula.
 """
 
 CauseRule: TypeAlias = "Callable[[Birth], Cause | None]"
@@ -97,6 +98,8 @@ class Facts:
     """A program on the host read the operand, one number; the attribute `value` is the recorded number."""
     screens: bool = False
     """The op tests gradients for NaN and Inf, so that the optimizer's step is skipped if there are any."""
+    optimizes: bool = False
+    """The op is an optimizer: from a parameter and its gradient it computes the new parameter, first."""
     rectifies: bool = False
     """The op is an activation that is exactly 0 on one side, so that a unit can be dead."""
     bounds: tuple[float, float] | None = None
@@ -116,6 +119,8 @@ class Facts:
     """The cause of a NaN or Inf: a function, or its name in `ops/causes/`: ``"softmax.softmax"``."""
     zeros: ZerosRule | str | None = None
     """The cause of a result of only zeros; a function or a name, as for `cause`."""
+    no_gradient: str = ""
+    """Why an op of floats has no gradient."""
     legal: LegalRule | str | None = None
     """Which infinities are legal by definition and never reported; a function or a name."""
 
@@ -157,6 +162,10 @@ class Op(Facts):
     """True if the kernel takes `opset`, the version that the program imports."""
     outputs_count: bool = False
     """True if kernel and inference take `outputs_count`, the number of outputs of the statement."""
+    results: tuple[str, ...] = ("output",)
+    """The names of the results in the signature of an op of nncdbg's domain; ``states...`` is variadic."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """The types of operands and results in that signature, as in ONNX's schemas; ``T`` for the others."""
     integers: IntegerRule | None = None
     """The integers that operands accept, for operands that are indices, sizes, axes or counts."""
     reference: bool = False
