@@ -6,6 +6,7 @@ The terminal, the protocol server and scripts translate into these calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path as FilePath
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.states import lowered
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
-from nncdbg.engine.errors import UnsupportedOp, UsageError
+from nncdbg.engine.differentiation.expansion import expanded
+from nncdbg.engine.errors import NotComputed, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.findings import HOST_READ, Finding
 from nncdbg.engine.execution.frame import Frame
@@ -26,7 +29,7 @@ from nncdbg.engine.expression import (
     split_definition,
 )
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import Array, type_of
+from nncdbg.engine.graph import Array, Program, type_of
 from nncdbg.engine.inputs.binding import Note, bind
 from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.launch import CompiledProgram
@@ -44,17 +47,32 @@ from nncdbg.engine.time.timeline import Branch, Mark, Timeline
 from nncdbg.engine.time.visits import left_micro_program
 from nncdbg.engine.values.awaited import Awaited
 from nncdbg.engine.values.current import Current
+from nncdbg.engine.values.differentiation import Differentiation
 from nncdbg.engine.values.editing import change
 from nncdbg.engine.values.new_values import from_text
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
+from nncdbg.textual_repr.printer import with_graphs
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
     from nncdbg.engine.execution.black_box import BlackBox
     from nncdbg.engine.observers.oracle import MicroCheck
+
+
+def with_backward_graphs(program: Program) -> Program:
+    """Return the program with the graphs of its ``backward`` lines, listed after its text.
+
+    Raises GraphError if a gradient does not exist.
+    """
+    if not program.backwards:
+        return program
+    listing = program.as_listing()
+    made, written = expanded(program, listing)
+    graphs = [made.graphs[name] for name in written]
+    return replace(made, listing=with_graphs(listing, graphs, "the graphs of the lines `backward`"))
 
 
 class Debugger(RichOutput):
@@ -70,7 +88,7 @@ class Debugger(RichOutput):
     * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
       on a device), or an Allocation.
     * `history`: the bytes that old values may use, a number or text such as ``"4GiB"``; default: a
-      quarter of RAM.
+      quarter of RAM, or of the memory of a smaller device.
     * `statistics`: log the summary of every result.
     * `check`: ``"micro"`` runs micro programs beside the kernels (see `micro`).
     * `max_ops`: stop after this many statements, and again after each further `max_ops`.
@@ -115,20 +133,22 @@ class Debugger(RichOutput):
         arguments = program.saved.completed(
             fallback=fallback, allocator=allocator, seed=seed, max_ops=max_ops
         )
+        program = with_backward_graphs(program)
+        runs = lowered(program)
         self.inputs = bind(
-            program.graph,
-            program.saved.completed_inputs(inputs, program.graph),
+            runs.graph,
+            program.saved.completed_inputs(inputs, runs.graph),
             dims,
             arguments["seed"],
             folder=folder,
-            consumers=Consumers(program, program.as_listing().line),
+            consumers=Consumers(runs, program.as_listing().line),
         )
         """The arrays by name; `dims`, `seed` and `given` are the sizes, the seed and the inputs as given."""
         self.notes = [*map(Note, program.notes), *self.inputs.notes]
         if compiled is None or not compiled.accepts(self.inputs):
             allocation = allocation_on(self.backend, arguments["allocator"])
             compiled = CompiledProgram(
-                program,
+                lowered(program, self.inputs.samples),
                 self.backend,
                 allocation,
                 arguments["seed"],
@@ -144,7 +164,8 @@ class Debugger(RichOutput):
         self.observers = compiled.observers
         self._folder = folder
         self._supervision = supervision
-        self._begin(parse_bytes(history), arguments["max_ops"])
+        device = self.backend.device_bytes(self.inputs.values())
+        self._begin(parse_bytes(history, device), arguments["max_ops"])
 
     def __repr__(self) -> str:
         stop = self.stop
@@ -170,6 +191,7 @@ class Debugger(RichOutput):
             loaded.names,
             loaded.names_in,
             loaded.listing.prefixes,
+            Differentiation(loaded),
             to_host=self.backend.to_host,
             supplied=self._awaited.content,
         )
@@ -178,7 +200,7 @@ class Debugger(RichOutput):
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
         self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
-        placement = Placement(self.program, loaded.listing, loaded.listing_of)
+        placement = Placement(loaded.program, loaded.listing, loaded.listing_of)
         self.breakpoints = Breakpoints(placement, traps, self._innermost)
         self._reads_said: set[tuple[int, Code, int]] = set()
         """Branch, block and number of each host read that was reported."""
@@ -402,6 +424,16 @@ class Debugger(RichOutput):
     def outputs(self) -> Outputs | None:
         """The program's results by name; None until it has ended."""
         return self.values.outputs() if self.ended else None
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """The present values of the program's states by name, without those that have no value yet."""
+        values = self.values_at(0)
+        found = {}
+        for state in self.program.states:
+            with suppress(NotComputed):
+                found[state.value.name] = values.to_host(values.content(state.value.name))
+        return found
 
     # -- frames ----------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ Control flow is three ops and a statement:
   collected ones stacked on a new first axis; an unused output is ``Value("")``.
 * ``"break"`` inside a body leaves the loop unless its one input is true.  The results are the
   carried values of that moment; `next` is not reached, so nothing is collected.
+* ``"update"`` gives states (its `outputs`, by name) the values of its `inputs`: every later statement of
+  the run reads the new values.  It is the only statement that defines a name again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
+from nncdbg.engine.dtypes import COMPLEX, FLOATS
 from nncdbg.representation import RichOutput, representations
 
 if TYPE_CHECKING:
@@ -92,6 +95,11 @@ def type_of(content: Any) -> TensorType | None:
 def tensor_only(type: Type | None) -> TensorType | None:
     """Return the type if it is a known tensor type, else None."""
     return type if isinstance(type, TensorType) else None
+
+
+def has_cotangent(type: Type | None) -> bool:
+    """Return False for the type of a value without a derivative: integers, bools, text."""
+    return not isinstance(type, TensorType) or type.dtype in FLOATS | COMPLEX
 
 
 def without_sizes(type: Type) -> Type:
@@ -189,6 +197,69 @@ class Constant:
 
     value: Value
     data: Inline | Reference
+
+
+@dataclass(frozen=True, slots=True)
+class StateLine:
+    """A value that is kept from step to step: a parameter, a moment, a counter.
+
+    `first` is its first value: data, or a statement that computes it, which may read the states before it.
+    `of` is the state that it belongs to, such as the parameter of a moment.
+    """
+
+    value: Value
+    first: Node | Inline | Reference
+    of: str | None = None
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """A ``run`` line: a call of `graph` for each batch of its data.
+
+    Input `values[i]` of the graph is a batch of `sources[i]`, or without sources of the program's input of
+    that name; the first axis counts the samples.  `batch` is the number of samples per step (None: one
+    sample, without that axis).  Each epoch uses all samples once, in the order of `shuffle`, a seed (None:
+    as they are); the last batch may be smaller, or is left out with `drop_last`.  `steps` ends the run
+    earlier, and is the number of steps of a run without data.  `evaluations` are the ``evaluate`` lines after
+    the run: calls of a graph for all batches of their data after each epoch.
+    """
+
+    graph: str
+    values: tuple[str, ...] = ()
+    sources: tuple[Reference, ...] = ()
+    batch: int | None = None
+    epochs: int = 1
+    shuffle: int | None = None
+    drop_last: bool = False
+    steps: int | None = None
+    comment: str = ""
+    evaluations: tuple[RunLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardLine:
+    """A ``backward`` line: graph `name` is the gradient of graph `of` by the states and inputs `by`."""
+
+    name: str
+    of: str
+    by: tuple[str, ...]
+    comment: str = ""
+
+    def signature(self, of: Graph, states: Mapping[str, Type | None]) -> Graph:
+        """Return the graph without its statements, for the graph that it differentiates.
+
+        Its inputs are the cotangents of the float results, then what the call of `of` has saved.
+        """
+        floats = [value for value in of.outputs if has_cotangent(value.type)]
+        types = {**states, **{value.name: value.type for value in of.inputs}}
+        inputs = (*(Value(f"d_{value.name}", value.type) for value in floats), Value("saved"))
+        return Graph(self.name, inputs, tuple(Value(f"d_{name}", types.get(name)) for name in self.by))
+
+
+def zeros_like(value: Value, of: str) -> Node:
+    """Return the statement written ``zeros for %of``."""
+    return Node("nncdbg.FullLike", (of,), (value,), {"value": 0.0})
 
 
 Operand: TypeAlias = "str | Literal | None"
@@ -314,6 +385,9 @@ class SavedRun:
 class Program(RichOutput):
     """All graphs of a source; the run begins with `entry`.
 
+    `states` are in the order in which they get their first values.  With `runs`, these are executed in order
+    instead of one run of `entry`.  `backwards` are gradients, made as graphs when the program is opened.
+
     `stores` are the paths for `Reference.store`, as in the text; `opsets` maps an op domain to its
     version (empty: the newest supported).  These fields are not part of the identity: `source` (the
     program's file), `readers` (opened stores), `listing` (the lines of that file, if it is graph text),
@@ -325,6 +399,9 @@ class Program(RichOutput):
     entry: str
     stores: tuple[str, ...] = ()
     opsets: Mapping[str, int] = field(default_factory=dict)
+    states: tuple[StateLine, ...] = ()
+    runs: tuple[RunLine, ...] = ()
+    backwards: tuple[BackwardLine, ...] = ()
     source: str | None = field(default=None, compare=False)
     readers: tuple[Any, ...] = field(default=(), compare=False, repr=False)
     listing: Listing | None = field(default=None, compare=False, repr=False)

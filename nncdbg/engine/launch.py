@@ -9,6 +9,7 @@ from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.search import candidates, constant_names
+from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.diagnosis.instrumentation import Instrumentation
 from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.execution.findings import Finding, Report
@@ -49,7 +50,7 @@ class CompiledProgram(Loaded):
                 )
             )
         linker = Linker(backend, allocation, generator_of(self.running, seed), covers)
-        super().__init__(program, program.as_listing(), linker)
+        super().__init__(program, program.as_listing(), linker, rebound=rebound(program))
         self.found: Report = _ignore
         """Called with each finding of the run."""
         self.observers = Instrumentation(self, lambda finding: self.found(finding), statistics)

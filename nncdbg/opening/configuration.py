@@ -135,6 +135,30 @@ class RunConfiguration:
         description="More folders from which graph text may read weights.",
         parameter="load",
     )
+    steps: int | None = _setting(
+        None,
+        "end each run of a training after N steps",
+        "--steps",
+        "N",
+        description="End each `run` of a training after this many steps.",
+        parameter="load",
+    )
+    states: str | None = _setting(
+        None,
+        "first values of the states, from a .safetensors file or an ONNX model",
+        "--states",
+        "FILE",
+        description="A .safetensors file or an ONNX model with first values of the states.",
+        parameter="load_states",
+    )
+    strict_states: bool = _setting(
+        False,
+        "fail unless FILE and program have the same states",
+        "--strict-states",
+        key="strictStates",
+        description="Fail unless the file of `states` and the program have the same states.",
+        parameter="load_states",
+    )
     folder: str | None = _setting(
         None,
         "folder for listings, and base of relative paths",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,9 +73,23 @@ def open_program(
         load_op_library(library)
         between()
     if folder is not None:
-        return OpenedProgram(folder.program, configuration, folder)
+        program = load(folder.program, steps=configuration.steps)
+        return OpenedProgram(with_states(program, configuration), configuration, folder)
     if named:
-        program = load_python_name(path, place, flat=configuration.flat)
+        program = load(load_python_name(path, place, flat=configuration.flat), steps=configuration.steps)
     else:
-        program = load(path, flat=configuration.flat, stores=configuration.stores)
-    return OpenedProgram(program, configuration.completed({"backend": program.saved.backend}))
+        program = load(path, flat=configuration.flat, stores=configuration.stores, steps=configuration.steps)
+    return OpenedProgram(
+        with_states(program, configuration), configuration.completed({"backend": program.saved.backend})
+    )
+
+
+def with_states(program: Program, configuration: RunConfiguration) -> Program:
+    """Return the program with the states of the configuration's file, and a note with the report."""
+    if configuration.states is None:
+        return program
+    from nncdbg.opening.state_file import load_states
+
+    file = Path(configuration.folder or "", configuration.states)
+    found = load_states(program, file, strict_states=configuration.strict_states)
+    return replace(found.program, notes=(*found.program.notes, str(found)))

@@ -11,9 +11,22 @@ from dataclasses import replace
 from functools import partial
 
 from nncdbg.engine.errors import GraphError, ParseError, UsageError
-from nncdbg.engine.graph import Constant, Inline, Node, Program, TensorType, Value
+from nncdbg.engine.graph import (
+    BackwardLine,
+    Constant,
+    Inline,
+    Node,
+    Program,
+    Reference,
+    RunLine,
+    StateLine,
+    TensorType,
+    Value,
+    zeros_like,
+)
 from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.text.lexemes import BARE, OP, STRING, Flaw, quote
+from nncdbg.engine.text.driver import driver_lines
+from nncdbg.engine.text.lexemes import BARE, OP, STRING, Flaw, name_text, quote
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr import statements as read
@@ -21,7 +34,13 @@ from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, BlockHeader
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.plain import read_plain
 from nncdbg.textual_repr.reading import Reading, salvaged
-from nncdbg.textual_repr.resolution import Suggestions, WrittenCall, shown, wrong_calls
+from nncdbg.textual_repr.resolution import (
+    Suggestions,
+    WrittenCall,
+    backward_signatures,
+    shown,
+    wrong_calls,
+)
 from nncdbg.textual_repr.statements import Names, NameSpan
 
 VERSION = 1
@@ -66,10 +85,19 @@ class TextParser(Reading):
         self.opsets: dict[str, int] = {}
         self.graph_lines: dict[str, int] = {}
         self.calls: list[WrittenCall] = []
+        self.states: list[StateLine] = []
+        self.runs: list[RunLine] = []
+        self.run_lines: list[list[int]] = []
+        self.backwards: list[BackwardLine] = []
         self.readers: dict[str, Callable[[Cursor, int], None]] = {
             "opset": self.opset,
             "store": self.store,
             "prefix": self.prefix,
+            "state": self.state,
+            "run": self.run,
+            "evaluate": self.evaluate,
+            "backward": self.backward,
+            "update": self.update,
             "graph": self.graph,
             "if": self.branches,
             "while": self.loop,
@@ -85,7 +113,7 @@ class TextParser(Reading):
         while index < len(lines):
             block = self.block
             if block is not None and not block.end and not self.comment:
-                index = read_plain(lines, index, block, self.prefixes)
+                index = read_plain(lines, index, block, self.prefixes, self.state_lines)
             if index < len(lines):
                 self.line(lines[index], index + 1)
                 index += 1
@@ -95,15 +123,21 @@ class TextParser(Reading):
             next(iter(self.graphs)),
             tuple(self.stores),
             self.opsets,
+            tuple(self.states),
+            tuple(self.runs),
+            tuple(self.backwards),
             self.file,
             prefixes=self.prefixes.declared,
         )
-        return program, Listing(tuple(lines), self.statements, self.headers, self.file, self.prefixes)
+        statements, headers = driver_lines(program, self.state_lines, self.run_lines, self.headers)
+        statements, headers = {**self.statements, **statements}, {**self.headers, **headers}
+        return program, Listing(tuple(lines), statements, headers, self.file, self.prefixes)
 
     def finish(self) -> None:
         """Finish the text: check open blocks and calls, and raise the errors found."""
         self.close_unclosed(len(self.lines))
-        for line, flaw in wrong_calls(self.calls, self.graphs, self.broken, Suggestions()):
+        graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
+        for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions()):
             self.report(line, flaw)
         if not self.graphs and not self.errors:
             hint = "add a graph: graph @main() -> () {"
@@ -194,6 +228,101 @@ class TextParser(Reading):
         if not text:
             raise Flaw("the prefix is empty", place, 2, hint)
         declared[label] = text
+
+    # -- states and runs -----------------------------------------------------------------------
+
+    def state(self, cursor: Cursor, number: int) -> None:
+        """Parse ``state %w: f32[4] = Op(...)``, or with a literal, ``data("key")`` or ``zeros for %v``."""
+        self.before_graphs("state")
+        names = Names()
+        value = read.definition(cursor, names)
+        if not value.name or not isinstance(value.type, TensorType):
+            raise cursor.flaw("a state needs a name and a tensor type", _STATE)
+        cursor.expect("=", _STATE)
+        first = self.first_value(cursor, value, names)
+        of = None
+        if cursor.accept_word("for"):
+            of = read.use(cursor, names)
+            if first is None:
+                first = zeros_like(value, of)
+        if first is None:
+            raise cursor.flaw("expected `for`", "zeros needs the state it belongs to: zeros for %w")
+        location = cursor.location()
+        cursor.end()
+        if isinstance(first, Node):
+            first = replace(first, location=location)
+        self.resolve(names, number)
+        self.states.append(StateLine(value, first, of, self.take_comment()))
+        self.define(names, number)
+
+    def first_value(self, cursor: Cursor, value: Value, names: Names) -> Node | Inline | Reference | None:
+        """Parse the first value of a state; None for ``zeros``, which needs the state after ``for``."""
+        start = cursor.blank()
+        if cursor.accept_word("zeros"):
+            return None
+        if not _call(cursor.line, start):
+            assert isinstance(value.type, TensorType)
+            return Inline(cursor.array(value.type))
+        if cursor.peek_word() == "data":
+            cursor.position += len("data")
+            cursor.expect("(")
+            return read.reference(cursor)
+        op = read.op_name(cursor)
+        if op.startswith("@"):
+            raise Flaw("a graph cannot compute a state", start, len(op), "write the op itself, or a literal")
+        cursor.expect("(")
+        operands, attributes = read.arguments(cursor, names)
+        return Node(op, operands, (value,), attributes)
+
+    def update(self, cursor: Cursor, number: int) -> None:
+        """Parse ``update %w = %w.1, %m = %m.1``."""
+        block = self.inside(cursor)
+        names = Names()
+        states, values = read.updates(cursor, names, self.state_lines)
+        location = cursor.location()
+        cursor.end()
+        node = Node("update", values, states, {}, (), location)
+        self.enter(block, node, names, NameSpan("update", cursor.line.index("update"), 6), number)
+
+    def run(self, cursor: Cursor, number: int) -> None:
+        """Parse ``run @train for %x, %t in data("x"), data("t") batch 32 epochs 10``."""
+        if self.block is not None:
+            raise cursor.whole("run inside a block", "write the line after the graphs")
+        run = self.called(cursor, number, read.run_line)
+        self.runs.append(run)
+        self.run_lines.append([number])
+
+    def evaluate(self, cursor: Cursor, number: int) -> None:
+        """Parse ``evaluate @accuracy for %x, %t in data("test_x"), data("test_t") batch 100``."""
+        if not self.runs or self.block is not None:
+            raise cursor.whole(
+                "evaluate without a run", "write the line after the `run` line that it evaluates"
+            )
+        line = self.called(cursor, number, read.evaluate_line)
+        self.runs[-1] = replace(self.runs[-1], evaluations=(*self.runs[-1].evaluations, line))
+        self.run_lines[-1].append(number)
+
+    def called(self, cursor: Cursor, number: int, reader: Callable[[Cursor], RunLine]) -> RunLine:
+        """Read the rest of a line that calls a graph for batches, and register the call."""
+        start = cursor.blank()
+        line = reader(cursor)
+        cursor.end()
+        mark = NameSpan(line.graph, start, len(cursor.line[start:].split(" ")[0]))
+        self.calls.append(WrittenCall(mark, number, len(line.values), None))
+        return replace(line, comment=self.take_comment())
+
+    def backward(self, cursor: Cursor, number: int) -> None:
+        """Parse ``backward @loss.backward of @loss by (%w, %x)``."""
+        if self.block is not None:
+            raise cursor.whole("backward inside a block", "write the line between the graphs")
+        line, mark = read.backward_line(cursor)
+        cursor.end()
+        if line.name in self.graphs or any(line.name == other.name for other in self.backwards):
+            raise Flaw(
+                f"two graphs are named @{name_text(line.name)}", mark.start, mark.width, code="redefined"
+            )
+        self.calls.append(WrittenCall(mark, number, None, None))
+        self.backwards.append(replace(line, comment=self.take_comment()))
 
     # -- blocks --------------------------------------------------------------------------------
 
@@ -375,6 +504,10 @@ class TextParser(Reading):
         operands, attributes = read.arguments(cursor, names)
         location = cursor.location()
         cursor.end()
+        if names.saved is not None:
+            if not op.startswith("@"):
+                raise Flaw("only a call saves values", start, width, "write %l, saved %s = @loss(...)")
+            attributes["saved"] = names.saved
         mark = NameSpan(op.removeprefix("@"), start, width)
         self.enter(block, Node(op, operands, values, attributes, (), location), names, mark, number)
 
@@ -448,6 +581,8 @@ class TextParser(Reading):
                     message, f"both branches must yield the same number of values; see line {first.end}"
                 )
 
+
+_STATE = "a state looks like state %w: f32[4,3] = RandomNormal(shape=[4,3]), or zeros for %w"
 
 _call = re.compile(rf"(?:@(?:{BARE}|{STRING})|{OP}|{STRING})[ \t]*\(").match
 

@@ -7,7 +7,7 @@ full parser, which produces the same nodes for the same lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from nncdbg.engine.graph import Location, Node, Value
 from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, RESERVED, Flaw
@@ -65,10 +65,17 @@ def _node_name(spelled: str | None, prefixes: Prefixes) -> str | None:
     return spelled if spelled is None else spelled[1:-1] if spelled[0] == '"' else prefixes.full(spelled)
 
 
-def read_plain(lines: Sequence[str], index: int, block: Block, prefixes: Prefixes = NO_PREFIXES) -> int:
+def read_plain(
+    lines: Sequence[str],
+    index: int,
+    block: Block,
+    prefixes: Prefixes = NO_PREFIXES,
+    states: Container[str] = (),
+) -> int:
     """Append to `block` the plain statements from ``lines[index]`` on; return the index of the next line.
 
-    Stops before a line of any other form, and before a line with names that are not in order.
+    Stops before a line of any other form, and before a line with names that are not in order.  `states` are
+    the names of the states, which every statement may read.
     """
     names = block.names
     add_node = block.nodes.append
@@ -80,10 +87,10 @@ def read_plain(lines: Sequence[str], index: int, block: Block, prefixes: Prefixe
             return at
         node, operands, _ = found
         name = node.outputs[0].name
-        if name in names or (nested and block.sees(name)):
+        if name in names or name in states or (nested and block.sees(name)):
             return at
         for operand in operands:
-            if operand not in names and not (nested and block.sees(operand)):
+            if operand not in names and operand not in states and not (nested and block.sees(operand)):
                 return at
         names[name] = at + 1
         add_node(node)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nncdbg.engine.escaping import printable
@@ -20,8 +20,12 @@ from nncdbg.engine.graph import (
     Operand,
     Program,
     Reference,
+    RunLine,
+    StateLine,
     Value,
+    zeros_like,
 )
+from nncdbg.engine.text.driver import driver_lines
 from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
 from nncdbg.engine.text.listing import Line, Lines, Listing, Path
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
@@ -80,6 +84,17 @@ def listing(program: Program, *, locations: bool = True) -> Listing:
     return Listing(Lines(out.lines), out.statements, out.headers, program.source, out.prefixes)
 
 
+def with_graphs(shown: Listing, graphs: Iterable[Graph], title: str) -> Listing:
+    """Return a listing with more graphs after its last line, below a comment."""
+    out = _Output(False, shown.prefixes)
+    out.lines = [*shown.lines, "", f"# {title}"]
+    out.statements, out.headers = dict(shown.statements), dict(shown.headers)
+    for graph in graphs:
+        out.lines.append("")
+        out.graph(graph)
+    return Listing(Lines(out.lines), out.statements, out.headers, shown.file, shown.prefixes)
+
+
 def listing_of(program: Program) -> Listing:
     """Return the lines of the text that the program was parsed from, else of its text without locations."""
     if program.listing is not None:
@@ -110,12 +125,63 @@ def _statement_text(node: Node, locations: bool, prefixes: Prefixes) -> str:
         return f"{_while_text(node, prefixes)}{where} {{"
     if node.op == "break":
         return f"break unless {operand_text(node.inputs[0], prefixes)}{where}"
+    if node.op == "update":
+        return f"update {_updates_text(node, prefixes)}{where}"
+    outputs = _values_text(node.outputs, prefixes)
+    if node.op.startswith("@") and (saved := node.attributes.get("saved")) is not None:
+        node = replace(node, attributes={})
+        outputs = f"{outputs}{', ' if outputs else ''}saved {operand_text(str(saved), prefixes)}"
+    return f"{outputs}{' = ' if outputs else ''}{_application(node, prefixes)}{where}"
+
+
+def _application(node: Node, prefixes: Prefixes) -> str:
+    """Return the op with its operands and attributes."""
     arguments = [operand_text(operand, prefixes) for operand in node.inputs]
     arguments += [
         f"{key_text(key)}={attribute_text(node.attributes[key])}" for key in sorted(node.attributes)
     ]
-    outputs = _values_text(node.outputs, prefixes)
-    return f"{outputs}{' = ' if outputs else ''}{op_text(node.op)}({', '.join(arguments)}){where}"
+    return f"{op_text(node.op)}({', '.join(arguments)})"
+
+
+def _updates_text(node: Node, prefixes: Prefixes) -> str:
+    pairs = zip(node.outputs, node.inputs, strict=True)
+    return ", ".join(
+        f"{operand_text(state.name, prefixes)} = {operand_text(new, prefixes)}" for state, new in pairs
+    )
+
+
+def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
+    first, where = state.first, ""
+    if isinstance(first, Node):
+        text = _application(first, prefixes)
+        if locations and first.location is not None:
+            where = f" {location_text(first.location, prefixes)}"
+        if state.of is not None and first == zeros_like(state.value, state.of):
+            text = "zeros"
+    else:
+        text = _data_text(first, prefixes)
+    belongs = f" for {operand_text(state.of, prefixes)}" if state.of is not None else ""
+    return f"state {value_text(state.value, prefixes.spell)} = {text}{belongs}{where}"
+
+
+def _run_text(run: RunLine, prefixes: Prefixes) -> str:
+    return f"run {_batches_text(run, prefixes)}"
+
+
+def _evaluate_text(line: RunLine, prefixes: Prefixes) -> str:
+    return f"evaluate {_batches_text(line, prefixes)}"
+
+
+def _batches_text(run: RunLine, prefixes: Prefixes) -> str:
+    text = f"@{name_text(run.graph)}"
+    if run.values:
+        text += f" for {', '.join(operand_text(name, prefixes) for name in run.values)}"
+    if run.sources:
+        text += f" in {', '.join(_reference_text(each, prefixes) for each in run.sources)}"
+    numbers = {"batch": run.batch, "epochs": run.epochs if run.epochs > 1 else None}
+    numbers |= {"shuffle": run.shuffle, "steps": run.steps}
+    text += "".join(f" {word} {number}" for word, number in numbers.items() if number is not None)
+    return f"{text} drop_last" if run.drop_last else text
 
 
 def operand_text(operand: Operand, prefixes: Prefixes = NO_PREFIXES) -> str:
@@ -195,9 +261,11 @@ def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes) -> str
 
 
 def _constant_text(constant: Constant, prefixes: Prefixes) -> str:
-    data = constant.data
-    text = array_text(data.array) if isinstance(data, Inline) else _reference_text(data, prefixes)
-    return f"{value_text(constant.value, prefixes.spell)} = {text}"
+    return f"{value_text(constant.value, prefixes.spell)} = {_data_text(constant.data, prefixes)}"
+
+
+def _data_text(data: Inline | Reference, prefixes: Prefixes) -> str:
+    return array_text(data.array) if isinstance(data, Inline) else _reference_text(data, prefixes)
 
 
 def _reference_text(data: Reference, prefixes: Prefixes) -> str:
@@ -221,6 +289,7 @@ def _print(program: Program, locations: bool) -> _Output:
     for graph in (program.graphs[program.entry], *others):
         out.lines.append("")
         out.graph(graph)
+    out.runs(program)
     return out
 
 
@@ -244,6 +313,7 @@ class _Output:
         self.lines: list[Line] = []
         self.statements: dict[Path, tuple[int, ...]] = {}
         self.headers: dict[Path, int] = {}
+        self.state_lines: dict[str, int] = {}
         self.stack: list[_Open] = []
 
     def text(self) -> str:
@@ -255,6 +325,33 @@ class _Output:
             self.lines.append(f"opset {f'{key_text(domain)} ' if domain else ''}{version}")
         self.lines.extend(f"store {quote(store)}" for store in program.stores)
         self.lines.extend(f"prefix {label} {quote(text)}" for label, text in self.prefixes.declared.items())
+        if program.states:
+            self.lines.append("")
+        for state in program.states:
+            self.comment(state.comment, "##")
+            name = state.value.name
+            self.state_lines[name] = self.put_later(_state_text, state, self.locations, self.prefixes)
+
+    def runs(self, program: Program) -> None:
+        """Print the ``backward`` lines and the runs, and add the lines of the driver."""
+        if program.backwards:
+            self.lines.append("")
+        for line in program.backwards:
+            self.comment(line.comment, "##")
+            by = ", ".join(operand_text(name, self.prefixes) for name in line.by)
+            self.put(f"backward @{name_text(line.name)} of @{name_text(line.of)} by ({by})")
+        if program.runs:
+            self.lines.append("")
+        lines = []
+        for run in program.runs:
+            self.comment(run.comment, "##")
+            lines.append([self.put_later(_run_text, run, self.prefixes)])
+            for each in run.evaluations:
+                self.comment(each.comment, "##")
+                lines[-1].append(self.put_later(_evaluate_text, each, self.prefixes))
+        statements, headers = driver_lines(program, self.state_lines, lines, self.headers)
+        self.statements.update(statements)
+        self.headers.update(headers)
 
     def graph(self, graph: Graph) -> None:
         inputs = _values_text(graph.inputs, self.prefixes)

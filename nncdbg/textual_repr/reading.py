@@ -47,6 +47,8 @@ class Reading:
         self.statements: dict[Path, tuple[int, ...]] = {}
         self.headers: dict[Path, int] = {}
         self.prefixes = prefixes
+        self.state_lines: dict[str, int] = {}
+        """The lines of the states, by name."""
 
     def text_of(self, number: int) -> str:
         """Return the line with this 1-based number."""
@@ -117,27 +119,36 @@ class Reading:
     def resolve(self, names: Names, number: int) -> None:
         """Record the used names that are not defined so far."""
         block = self.block
-        if block is None:
-            return
         for mark in names.uses:
-            if not block.sees(mark.name):
+            if mark.name in self.state_lines:
+                continue
+            if block is None:
+                hint = "a state can use only the states above it"
+                flaw = Flaw(f"{shown(mark.name)} is not a state", mark.start, mark.width, hint)
+                self.report(number, flaw)
+            elif not block.sees(mark.name):
                 self.unresolved.append(Unresolved(mark, number, block, len(block.nodes)))
 
     def define(self, names: Names, number: int) -> None:
         """Define names in the block; report duplicates and names that hide others."""
         block = self.block
-        if block is None:
-            return
+        own = self.state_lines if block is None else block.names
         for mark in names.defines:
-            line = block.line_of(mark.name)
+            line = self.state_lines.get(mark.name)
+            if line is None and block is not None:
+                line = block.line_of(mark.name)
             if line is not None:
-                fault = "is defined twice" if mark.name in block.names else "hides a value of the same name"
+                fault = "is defined twice" if mark.name in own else "hides a value of the same name"
                 hint = f"choose another name (it is defined at line {line}); a loop rebinds with next"
+                if mark.name in self.state_lines:
+                    hint = (
+                        f"choose another name (it is a state, line {line}); update gives a state a new value"
+                    )
                 message = f"{shown(mark.name)} {fault}"
                 self.report(
                     number, Flaw(message, mark.start, mark.width, hint, code="redefined", related=line)
                 )
-            block.names.setdefault(mark.name, number)
+            own.setdefault(mark.name, number)
 
     def salvage(self, text: str, number: int) -> None:
         """Recover from a failed line: keep blocks balanced and define the names that it seems to define."""
@@ -157,6 +168,8 @@ class Reading:
             self.open_broken(None if word == "graph" else block, text, number)
         elif word in ENDS.values():
             return
+        elif word == "state" and (spelled := _value_name.search(text)) is not None:
+            self.state_lines.setdefault(self.salvaged_name(spelled[1]), number)
         elif "=" in text:
             self.take_names(text.split("=")[0], number)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from functools import cache, partial
 
-from nncdbg.engine.graph import Graph, Node
+from nncdbg.engine.graph import BackwardLine, Graph, Node
 from nncdbg.engine.text.lexemes import Flaw, name_text, nearest
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statements import NameSpan
@@ -38,8 +38,9 @@ class WrittenCall:
 
     mark: NameSpan
     line: int
-    inputs: int
-    outputs: int
+    inputs: int | None
+    """The number of operands; None if the line names none."""
+    outputs: int | None
 
 
 def shown(name: str) -> str:
@@ -159,6 +160,11 @@ class Suggestions:
         return nearest(word, words, sigil)
 
 
+def backward_signatures(lines: Iterable[BackwardLine], graphs: Mapping[str, Graph]) -> dict[str, Graph]:
+    """Return the graphs of ``backward`` lines by name, without statements."""
+    return {line.name: line.signature(graphs[line.of], {}) for line in lines if line.of in graphs}
+
+
 def wrong_calls(
     calls: Iterable[WrittenCall],
     graphs: Mapping[str, Graph],
@@ -179,7 +185,7 @@ def wrong_calls(
             (call.inputs, len(graph.inputs), "input"),
             (call.outputs, len(graph.outputs), "output"),
         ):
-            if count != wanted:
+            if count is not None and count != wanted:
                 message = (
                     f"@{name_text(mark.name)} has {wanted} {what}{'' if wanted == 1 else 's'}, not {count}"
                 )

@@ -6,11 +6,13 @@ Positions (`NameSpan`) are recorded, so that an error about a name can underline
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
-from nncdbg.engine.graph import Attribute, Literal, Operand, Reference, Value
-from nncdbg.engine.text.lexemes import RESERVED, Flaw
+from nncdbg.engine.graph import Attribute, BackwardLine, Literal, Operand, Reference, RunLine, Value
+from nncdbg.engine.text.lexemes import RESERVED, Flaw, name_text
 from nncdbg.textual_repr.cursor import Cursor
 
 
@@ -29,6 +31,8 @@ class Names:
 
     uses: list[NameSpan] = field(default_factory=list)
     defines: list[NameSpan] = field(default_factory=list)
+    saved: str | None = None
+    """The name after ``saved``: what the call keeps for its backward graph."""
 
 
 def operand(cursor: Cursor, names: Names) -> Operand:
@@ -73,6 +77,9 @@ def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
         return ()
     values = [definition(cursor, names)]
     while cursor.accept(","):
+        if cursor.accept_word("saved"):
+            names.saved = definition(cursor, names).name
+            break
         values.append(definition(cursor, names))
     cursor.expect("=", "write = after the outputs, as in %y: f32[2] = Relu(%x)")
     return tuple(values)
@@ -244,3 +251,120 @@ def _result_place(cursor: Cursor, places: dict[str, int], collected: int) -> int
             f"%{name} is not carried by this loop", start, cursor.position - start, f"it carries {text}"
         )
     return places[name]
+
+
+# -- states and runs -------------------------------------------------------------------------------
+
+
+def updates(
+    cursor: Cursor, names: Names, states: Container[str]
+) -> tuple[tuple[Value, ...], tuple[Operand, ...]]:
+    """Read ``%w = %w.1, %m = %m.1``: states and their new values.  `states` are those of the program."""
+    targets: list[Value] = []
+    values: list[Operand] = []
+    while True:
+        start = cursor.blank()
+        name = cursor.name("%")
+        if name not in states or any(name == value.name for value in targets):
+            fault = "is updated twice" if name in states else "is not a state"
+            hint = "write each state once" if name in states else "declare it: state %w: f32[4] = ..."
+            raise Flaw(f"%{name_text(name)} {fault}", start, cursor.position - start, hint)
+        cursor.expect("=", "an update looks like update %w = %w.1, %m = %m.1")
+        targets.append(Value(name))
+        values.append(use(cursor, names))
+        if not cursor.accept(","):
+            return tuple(targets), tuple(values)
+
+
+def backward_line(cursor: Cursor) -> tuple[BackwardLine, NameSpan]:
+    """Read the rest after ``backward``; return also the place of the differentiated graph."""
+    hint = "it looks like backward @loss.backward of @loss by (%w, %x)"
+    name = cursor.name("@")
+    if not cursor.accept_word("of"):
+        raise cursor.flaw("expected `of`", hint)
+    start = cursor.blank()
+    graph = cursor.name("@")
+    mark = NameSpan(graph, start, cursor.position - start)
+    if not cursor.accept_word("by"):
+        raise cursor.flaw("expected `by`", hint)
+    cursor.expect("(", hint)
+    by: list[str] = []
+    cursor.sequence(lambda: by.append(cursor.name("%")), ")")
+    if not by:
+        raise cursor.flaw("by needs at least one value", hint)
+    return BackwardLine(name, graph, tuple(by)), mark
+
+
+_RUN = 'a run looks like run @train for %x, %t in data("x"), data("t") batch 32 epochs 10'
+
+
+def run_line(cursor: Cursor) -> RunLine:
+    """Read the rest after ``run``."""
+    graph, values, sources = _batches(cursor, _RUN)
+    least = {"batch": 1, "epochs": 1, "shuffle": 0, "steps": 1}
+    numbers = _run_numbers(cursor, bool(values), least, _RUN)
+    if not values and "steps" not in numbers:
+        raise cursor.flaw("the number of steps is missing", "write steps 100, or for %x in data(...)")
+    return RunLine(graph=graph, values=values, sources=sources, **numbers)
+
+
+_EVALUATE = 'an evaluation looks like evaluate @accuracy for %x, %t in data("x"), data("t") batch 100'
+
+
+def evaluate_line(cursor: Cursor) -> RunLine:
+    """Read the rest after ``evaluate``."""
+    graph, values, sources = _batches(cursor, _EVALUATE)
+    numbers = _run_numbers(cursor, bool(values), {"batch": 1}, _EVALUATE)
+    return RunLine(graph=graph, values=values, sources=sources, **numbers)
+
+
+def _batches(cursor: Cursor, hint: str) -> tuple[str, tuple[str, ...], tuple[Reference, ...]]:
+    """Read ``@train for %x, %t in data("x"), data("t")``: the graph, its inputs and their sources."""
+    graph = cursor.name("@")
+    values: list[str] = []
+    sources: list[Reference] = []
+    if cursor.accept_word("for"):
+        place = cursor.blank()
+        values.append(cursor.name("%"))
+        while cursor.accept(","):
+            values.append(cursor.name("%"))
+        if cursor.accept_word("in"):
+            sources.append(_source(cursor, hint))
+            while cursor.accept(","):
+                sources.append(_source(cursor, hint))
+            if len(sources) != len(values):
+                message = f"the number of values is {len(values)}, that of sources {len(sources)}"
+                width = len(cursor.line[place : cursor.position].rstrip())
+                raise Flaw(message, place, width, "write one source for each value")
+    return graph, tuple(values), tuple(sources)
+
+
+def _source(cursor: Cursor, hint: str) -> Reference:
+    if cursor.peek_word() != "data":
+        raise cursor.flaw("expected data(...)", hint)
+    cursor.position = cursor.blank() + len("data")
+    cursor.expect("(", hint)
+    return reference(cursor)
+
+
+def _run_numbers(cursor: Cursor, has_data: bool, least: Mapping[str, int], hint: str) -> dict[str, Any]:
+    """Read ``batch 32 epochs 10 shuffle 1 drop_last steps 500``, in any order; `least` are the least numbers.
+
+    The word ``drop_last`` is for lines that can be shuffled.
+    """
+    found: dict[str, Any] = {}
+    words = (*least, "drop_last") if "shuffle" in least else (*least,)
+    while (word := cursor.peek_word()) in words:
+        start = cursor.blank()
+        if word in found or (not has_data and word != "steps"):
+            reason = "occurs twice" if word in found else "needs data: for %x in data(...)"
+            raise Flaw(f"{word} {reason}", start, len(word), hint)
+        cursor.accept_word(word)
+        if word == "drop_last":
+            found[word] = True
+            continue
+        place = cursor.blank()
+        found[word] = cursor.integer(f"write a number after {word}")
+        if found[word] < least[word]:
+            raise Flaw(f"{word} must be {least[word]} or more", place, cursor.position - place)
+    return found

@@ -100,10 +100,14 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "check": "micro",
         "flat": True,
         "allowStores": ["/"],
+        "states": "w.safetensors",
+        "strictStates": True,
+        "steps": 7,
     }
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
-        "--allocator arena --history 4GiB --max-ops 9 --check micro --flat --allow-store /"
+        "--allocator arena --history 4GiB --max-ops 9 --check micro --flat --allow-store / "
+        "--states w.safetensors --strict-states --steps 7"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
     typed = configuration_of(parser().parse_args(line.split()))
@@ -121,7 +125,7 @@ def test_each_setting_is_a_documented_parameter_in_python(name: str) -> None:
         return
     assert f"`{name}`" in inspect.getdoc(function)  # type: ignore[operator]
     given = inspect.signature(function).parameters[name].default
-    if field.default is not MISSING and name != "program":
+    if field.default is not MISSING and given is not inspect.Parameter.empty:
         # A program folder may supply what is not given.
         assert (getattr(SavedRun(), name, None) if given is None else given) == field.default
     else:

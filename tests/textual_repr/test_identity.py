@@ -60,7 +60,7 @@ def test_listing_agrees_with_the_text(program: Program) -> None:
 def test_the_fast_path_agrees_with_the_full_parser(program: Program) -> None:
     text = print_program(program)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser, "read_plain", lambda lines, index, block, prefixes: index)
+        patch.setattr(parser, "read_plain", lambda lines, index, *others: index)
         program_slow, listing_slow = parse_with_listing(text)
     assert parse_with_listing(text) == (program_slow, listing_slow)
 
@@ -91,7 +91,7 @@ def test_the_fast_path_agrees_with_the_full_parser_on_a_line(line: str) -> None:
             return str(failure)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser, "read_plain", lambda lines, index, block, prefixes: index)
+        patch.setattr(parser, "read_plain", lambda lines, index, *others: index)
         slow = outcome()
     assert outcome() == slow
 

@@ -8,7 +8,7 @@ omitted operand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -32,6 +32,9 @@ Path: TypeAlias = "tuple[str | int, ...]"
 """The path of a block: `("main",)`, or `("main", 5, 0)` for the first body of its statement 5."""
 
 Instruction: TypeAlias = "tuple[Callable[..., Any] | None, Callable[[list[Any]], Sequence[Any]], Any]"
+
+EPOCH = "steps_per_epoch"
+"""The attribute of the loop of a ``run`` line with the number of its steps per epoch."""
 
 CONTROL = frozenset({"if", "while", "break"})
 
@@ -75,6 +78,9 @@ class Code:
     graphs: Mapping[str, Graph] = field(default_factory=dict)
     """The graphs of the program that the statements can call."""
     slot_of: dict[str, int] = field(default_factory=dict)
+    """The slot of each name; of a state, the slot of its last definition here (see `slot_at`)."""
+    definitions: dict[str, list[int]] = field(default_factory=dict)
+    """The slots of a state that is defined several times here, in order."""
     names: list[str] = field(default_factory=list)
     definition: list[int] = field(default_factory=list)
     """Per slot the pc that writes it; -1 for slots set when the frame begins."""
@@ -93,6 +99,8 @@ class Code:
     """The instructions that run, some replaced by traps."""
     types: dict[str, Type | None] = field(default_factory=dict)
     traps: set[int] = field(default_factory=set)
+    epoch: int | None = None
+    """For the loop of a ``run`` line: its steps per epoch, 0 without data."""
     formula: Program | None = None
     """The micro program of this code, if it is one."""
     last_uses: tuple[int, ...] | None = None
@@ -115,8 +123,17 @@ class Code:
         self.names.append(name)
         self.definition.append(pc)
         if name:
+            if name in self.slot_of:
+                self.definitions.setdefault(name, [self.slot_of[name]]).append(slot)
             self.slot_of[name] = slot
         return slot
+
+    def slot_at(self, name: str, pc: int) -> int | None:
+        """Return the slot of a name as the statement at `pc` reads it; None if the block does not have it."""
+        for slot in reversed(self.definitions.get(name, ())):
+            if self.definition[slot] < pc:
+                return slot
+        return self.slot_of.get(name)
 
     def find(self, name: str) -> int | None:
         """Return the slot of a visible name; an outer one is captured on first use."""
@@ -129,6 +146,11 @@ class Code:
         if code is None:
             return None
         slot, type = code.slot_of[name], code.types.get(name)
+        if name in code.definitions:
+            within = inside[-1].path[-2]
+            assert isinstance(within, int)
+            # The blocks inside a block are compiled after it.
+            slot = code.slot_at(name, within) or slot
         for each in reversed(inside):
             slot = each._capture(name, slot, type)
         return slot
@@ -146,6 +168,13 @@ class Code:
         for pc in self.traps:
             armed[pc] = TRAP
         self.patched[:] = armed
+
+    def transfers(self, pc: int) -> bool:
+        """Return whether the machine executes the line at `pc`: control flow, a call, the block's end."""
+        if pc == len(self.nodes):
+            return True
+        op = self.nodes[pc].op
+        return op in CONTROL or op.startswith("@")
 
     def runs_kernel(self, pc: int) -> bool:
         """Return whether the statement at `pc` runs a kernel: not control flow, not the block's end."""
@@ -195,6 +224,8 @@ class Compiler:
     program: Program
     read: ReadConstant
     complain: Complain
+    rebound: Collection[str] = ()
+    """The names that a block may define more than once: those of states."""
     _types: Mapping[Path, dict[str, Type | None]] = field(default_factory=dict)
 
     def compile(self, graph: Graph, types: Sequence[Type | None], path: Path | None = None) -> Code:
@@ -205,7 +236,11 @@ class Compiler:
         path = path or (graph.name,)
         opsets, graphs = self.program.opsets, self.program.graphs
         inference = GraphInference(
-            opsets, graphs, lambda constant: type_of_array(self.read(constant)), self.complain
+            opsets,
+            graphs,
+            lambda constant: type_of_array(self.read(constant)),
+            self.complain,
+            rebound=self.rebound,
         )
         self._types = inference.infer(graph, types, path)
         code = Code(graph, path, opsets, graphs=graphs)
@@ -228,8 +263,9 @@ class Compiler:
         for pc, node in enumerate(code.nodes):
             code.operands.append(self._operands(code, node))
             if node.subgraphs:
+                epoch: Any = node.attributes.get(EPOCH)
                 code.bodies[pc] = tuple(
-                    Code(graph, (*code.path, pc, index), code.opsets, code, code.graphs)
+                    Code(graph, (*code.path, pc, index), code.opsets, code, code.graphs, epoch=epoch)
                     for index, graph in enumerate(node.subgraphs)
                 )
                 inside += code.bodies[pc]

@@ -11,9 +11,12 @@ from nncdbg.engine.ops.aten.names import stop_names
 
 
 def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
-    """Yield every graph, branch and loop body with its path, outer before inner."""
+    """Yield every graph, branch and loop body with its path, outer before inner.
+
+    The forward graph of a ``backward`` line has the path of the graph that it repeats.
+    """
     stack: list[tuple[Path, Graph]] = [
-        ((name,), graph) for name, graph in reversed(list(program.graphs.items()))
+        ((graph.name,), graph) for graph in reversed(list(program.graphs.values()))
     ]
     while stack:
         path, graph = stack.pop()

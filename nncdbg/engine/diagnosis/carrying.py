@@ -101,7 +101,7 @@ class Carrier:
             carried = self.influenced(step, masks_of(step.known, "real", origins), exact=exact)
             for result, marks in zip(step.results, carried, strict=False):
                 self.marks.add(result, "real", origins, marks)
-                if marks is not None:
+                if isinstance(marks, list) or np.any(marks):
                     self.report(origins, step.binding)
         self._carry_shapes(step)
         for number, stage in groups_of(step.known, "meant"):

@@ -39,6 +39,7 @@ class Decisions:
             self._end(event.frame, outer)
         elif isinstance(event, Iterated):
             self._breaks(event.frame, event.before)
+            self._collect(event.frame, event.before)
         elif isinstance(event, Popped):
             self._end(event.frame, machine.frames[-1])
 
@@ -55,6 +56,13 @@ class Decisions:
         if origins:
             before, nearest = self._decided.get(id(frame), (NONE, NONE))
             self._decided[id(frame)] = before | origins, nearest.union(*(marks.latest for marks in known))
+
+    def _collect(self, loop: Frame, slots: Sequence[Any]) -> None:
+        """Mark the collected values of a completed iteration: a run collects copies."""
+        if loop.collected:
+            results = loop.code.operands[-1][-len(loop.collected) :]
+            for items, slot in zip(loop.collected, results, strict=True):
+                self.marks.copy(slots[slot], items[-1])
 
     def _end(self, frame: Frame, outer: Frame) -> None:
         targets = outer.code.result_slots(outer.pc - 1)

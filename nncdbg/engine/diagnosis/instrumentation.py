@@ -177,7 +177,7 @@ class Instrumentation:
 def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Allocation:
     """Return the requested allocation; by default `debug`, or `plain` for device memory."""
     usual = "debug" if backend.on_host else "plain"
-    chosen = allocation(usual if allocator is None else allocator)
+    chosen = allocation(usual if allocator is None else allocator, backend)
     if not backend.on_host and chosen.inspects:
         raise UsageError(
             f"the allocator {chosen.name} manages host memory, but {backend.name} uses device memory",

@@ -96,6 +96,22 @@ class Trail:
         return self._marks.of(value)
 
     @property
+    def unmarked(self) -> bool:
+        """Whether no tensor has marks."""
+        return not self._marks
+
+    def sighting(self, number: int) -> Sighting:
+        """Return a record by its number."""
+        return self._seen[number]
+
+    def reaching(self, outputs: Sequence[tuple[str, Any]]) -> Origins:
+        """Return the numbers of the origins that these values, with their names, depend on."""
+        return self._effect().reaching([value for _, value in outputs], [name for name, _ in outputs])
+
+    def _effect(self) -> Effect:
+        return Effect(self._marks, self._seen, self.to_host, self._legal)
+
+    @property
     def problems(self) -> list[str]:
         """What could not be tracked exactly, and why."""
         return self._carrier.problems
@@ -341,15 +357,20 @@ class Trail:
 
     # -- end -----------------------------------------------------------------------------------------
 
-    def conclude(self, *, ended: bool) -> None:
-        """Determine what reaches an output; if the program did not end, everything may."""
-        frame = self.machine.frames[0]
-        outputs = frame.code.operands_of(-1, frame.slots) if ended else ()
-        effect = Effect(self._marks, self._seen, self.to_host, self._legal)
-        reaching = effect.reaching(outputs, step_outputs(frame.code))
+    def conclude(self, *, ended: bool, outputs: Sequence[tuple[str, Any]] = ()) -> None:
+        """Determine what reaches an output, or if given, the values `outputs` with their names.
+
+        Without either, if the program did not end, everything may reach an output.
+        """
+        if ended:
+            frame = self.machine.frames[0]
+            results = frame.code.operands_of(-1, frame.slots)
+            outputs = [*zip(step_outputs(frame.code), results, strict=True)]
+        reaching, values = self.reaching(outputs), [value for _, value in outputs]
+        effect = self._effect()
         self._carrier.report(reaching)
-        self._seen.conclude(reaching, effect.nearest(outputs), ended=ended)
+        self._seen.conclude(reaching, effect.nearest(values), ended=ended or bool(outputs))
         for sighting in self._seen.reported:
             # The NaN of a where trap is reported; in forward, the infinity behind it was dropped.
-            if sighting.number in self._trapped - effect.of_scalars(outputs):
+            if sighting.number in self._trapped - effect.of_scalars(values):
                 sighting.reaches_output = False

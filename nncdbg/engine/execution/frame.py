@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from nncdbg.engine.compilation.code import Code
@@ -35,6 +36,17 @@ class Frame:
         copy.pc, copy.iteration, copy.entered = self.pc, self.iteration, self.entered
         copy.collected = [items.copy() for items in self.collected]
         return copy
+
+    def values(self) -> Iterator[Any]:
+        """Yield the content of each slot, and the values collected by a loop."""
+        yield from self.slots
+        for items in self.collected:
+            yield from items
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of a frame of a ``run`` line, from 0; None for other frames and runs without data."""
+        return self.iteration // self.code.epoch if self.code.epoch else None
 
     @property
     def is_loop(self) -> bool:

@@ -6,7 +6,7 @@ place; frames and slots are unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from functools import partial
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.compilation.code import CONTROL, Code, Instruction, Path, Statement, gatherer, walk
+from nncdbg.engine.compilation.code import Code, Instruction, Path, Statement, gatherer, walk
 from nncdbg.engine.graph import Node
 from nncdbg.engine.ops import Op
 
@@ -50,12 +50,12 @@ class Binding(Statement):
 
 
 class Allocation:
-    """The allocation of results.  This base class, `plain`, leaves it to NumPy and tracks nothing.
+    """The allocation of results.  This base class leaves it to the kernels and counts nothing.
 
     An instance serves one debugger, which calls `connect`, then `begin`.
     """
 
-    name = "plain"
+    name = "uncounted"
     inspects = False
     """True if the allocator inspects results, so instruments need not."""
     retains = True
@@ -66,8 +66,18 @@ class Allocation:
     """Flags of `stats.inspection` to report."""
 
     def live_bytes(self) -> int:
-        """Return the current size of all tracked buffers in bytes."""
+        """Return the current size of all tracked buffers in bytes, or an upper bound until `recount`."""
         return 0
+
+    def recount(self, held: Iterable[Any], given: Iterable[Any]) -> None:
+        """Count the memory of the values `held` exactly, without inputs (`given`) and constants.
+
+        A value is in `held` once for each holder.  The base class has nothing to do: an allocator that
+        makes its own buffers counts each one until it is freed.
+        """
+
+    def dropped(self, values: Iterable[Any]) -> None:
+        """Subtract the memory of values that lost a holder since `recount`, if it was the last one."""
 
     def connect(self, report: Report, log: StatisticsLog | None) -> None:
         """Send findings to `report` and summaries of results to `log`.  Must be called before linking."""
@@ -175,7 +185,7 @@ class Linker:
         return self.allocation.gathering(code, pc, gatherer(code.operands[pc]))
 
     def _execute(self, code: Code, pc: int, node: Node) -> Execute | None:
-        if node.op in CONTROL or node.op.startswith("@"):
+        if code.transfers(pc):
             return None
         binding = self.bind(code, pc, node)
         execute = self.allocation.wrap(binding)

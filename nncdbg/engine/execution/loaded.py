@@ -36,6 +36,8 @@ class Loaded:
     listing: Listing
     linker: Linker
     arrived: Callable[[Code], None] = lambda code: None
+    rebound: frozenset[str] = frozenset()
+    """The states that the program updates: names that a block may define again."""
     _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     _called_with: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     """Name and the dtypes themselves to the code in `_called`: the fastest search."""
@@ -149,7 +151,7 @@ class Loaded:
         def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
             return _underlined(error, self._text(formula), path, pc, program)
 
-        compiler = Compiler(program, lambda constant: self._read(constant, program), complain)
+        compiler = Compiler(program, lambda constant: self._read(constant, program), complain, self.rebound)
         code = compiler.compile(program.graphs[name], types)
         if formula is not None:
             _mark_formula(code, formula)
@@ -184,14 +186,22 @@ class MicroPrograms:
     def run(self, formula: Code, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results over these operands.  Raises NncdbgError if a statement fails."""
         given = [value for value in operands if value is not None]
-        around = self._running.frames
-        machine = Machine(formula, given, self._loaded.call, self._running)
-        outcome = machine.run()
-        self._running.frames = around
-        if isinstance(outcome, Failed):
-            raise outcome.error if isinstance(outcome.error, NncdbgError) else NncdbgError(str(outcome.error))
-        frame = machine.frames[0]
-        return frame.code.operands_of(-1, frame.slots)
+        return run_apart(self._loaded, formula, given, self._running)
+
+
+def run_apart(loaded: Loaded, code: Code, operands: Sequence[Any], running: Running) -> Sequence[Any]:
+    """Return the results of a block that runs apart from a debugged run.
+
+    `running` is that of the linker of `loaded`.  Raises NncdbgError if a statement fails.
+    """
+    around = running.frames
+    machine = Machine(code, operands, loaded.call, running, loaded.linker.backend)
+    outcome = machine.run()
+    running.frames = around
+    if isinstance(outcome, Failed):
+        raise outcome.error if isinstance(outcome.error, NncdbgError) else NncdbgError(str(outcome.error))
+    frame = machine.frames[0]
+    return frame.code.operands_of(-1, frame.slots)
 
 
 def _fits(declared: Type | None, element: TensorType) -> bool:

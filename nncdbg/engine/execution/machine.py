@@ -313,7 +313,9 @@ class Machine:
             self._pop(frame, self._loop_results(frame, carried, collected))
             return
         for items, value in zip(frame.collected, collected, strict=True):
-            items.append(value)
+            # Each scalar of a long training would keep a segment of the allocator in use.
+            apart = frame.code.epoch is not None and isinstance(value, np.ndarray)
+            items.append(value.copy() if apart else value)
         before = frame.slots
         fresh = frame.code.template.copy()
         fresh[1] = self._placed(np.array(frame.iteration + 1, np.int64))
@@ -396,9 +398,11 @@ class Machine:
         """Return False at the beginning, and if the journal no longer holds the last statement."""
         return self.tick > self.floor
 
-    def forget(self) -> None:
-        """Drop the oldest entry of the journal."""
-        self.floor = self.journal.popleft().tick
+    def forget(self) -> Transfer:
+        """Drop the oldest entry of the journal, and return it."""
+        oldest = self.journal.popleft()
+        self.floor = oldest.tick
+        return oldest
 
     def become(self, other: Machine, journal: Iterable[Transfer] = (), floor: int | None = None) -> None:
         """Take the state of a clone, with its journal."""

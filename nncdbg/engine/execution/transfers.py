@@ -5,7 +5,7 @@ Straight-line statements add no record, because their results stay in their slot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -34,6 +34,10 @@ class FramePushed:
     def needed(self) -> tuple[Sequence[Any], Sequence[int]]:
         """Return (slots, indices) that must not be evicted, so that execution can continue after an undo."""
         return (), ()
+
+    def values(self) -> Iterable[Any]:
+        """Return the values that this record holds."""
+        return ()
 
     def copy(self) -> FramePushed:
         """Return a copy that shares no state changed by an undo."""
@@ -65,6 +69,9 @@ class FramePopped:
     def needed(self) -> tuple[Sequence[Any], Sequence[int]]:
         return self.frame.slots, self.frame.code.operands[self.frame.pc]
 
+    def values(self) -> Iterable[Any]:
+        return self.frame.values()
+
     def copy(self) -> FramePopped:
         return replace(self, frame=self.frame.clone())
 
@@ -89,6 +96,9 @@ class IterationEnded:
     def needed(self) -> tuple[Sequence[Any], Sequence[int]]:
         return self.slots, self.code.operands[-1]
 
+    def values(self) -> Iterable[Any]:
+        return self.slots
+
     def copy(self) -> IterationEnded:
         return replace(self, slots=self.slots.copy())
 
@@ -107,6 +117,9 @@ class ProgramEnded:
 
     def needed(self) -> tuple[Sequence[Any], Sequence[int]]:
         return (), ()
+
+    def values(self) -> Iterable[Any]:
+        return ()
 
     def copy(self) -> ProgramEnded:
         return self

@@ -16,6 +16,7 @@ from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.folder_files import PROGRAM, is_program_folder
 from nncdbg.engine.frontends.stores import Store, path_inside
 from nncdbg.engine.graph import Program
+from nncdbg.engine.text.driver import with_steps
 
 _STORES = {
     ".onnx": "nncdbg.engine.frontends.onnx:open_store",
@@ -48,7 +49,11 @@ module with its arguments."""
 
 
 def load(
-    source: ProgramSource, *, flat: bool = False, stores: Iterable[str | os.PathLike[str]] = ()
+    source: ProgramSource,
+    *,
+    flat: bool = False,
+    stores: Iterable[str | os.PathLike[str]] = (),
+    steps: int | None = None,
 ) -> Program:
     """Load a program from a file (`.onnx`, `.nnc`, `.pt2`), a program folder or an object.
 
@@ -57,11 +62,17 @@ def load(
 
     A Program is returned unchanged; for a record with a program, such as a recorded step, its program.  With
     `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
-    Graph text may read weights only below its own folder and the folders in `stores`.
+    Graph text may read weights only below its own folder and the folders in `stores`.  `steps` ends each
+    ``run`` of a training after this many steps.
 
     Raises LoadError if the file cannot be read, GraphError if the graph is wrong,
-    ParseError if the text does not parse, UsageError for any other `source`.
+    ParseError if the text does not parse, UsageError for any other `source`, and for `steps` without a run.
     """
+    program = _load(source, flat, stores)
+    return program if steps is None else with_steps(program, steps)
+
+
+def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[str]]) -> Program:
     if isinstance(source, Program):
         return source
     if isinstance(source, (str, os.PathLike)):

@@ -6,7 +6,7 @@ and for models with declared types; the language server applies them to lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -232,7 +232,7 @@ class GraphInference(TypeRules):
     """Infers the types of one graph and all blocks inside it; raises the first error.
 
     `constant_type` returns the type of a constant without a declared type; `complain` adds the place to
-    an error.
+    an error.  A block may define the names in `rebound` more than once, with the same type.
     """
 
     def __init__(
@@ -242,8 +242,10 @@ class GraphInference(TypeRules):
         constant_type: Callable[[Constant], Type],
         complain: Complain,
         answers: Answers | None = None,
+        rebound: Container[str] = (),
     ) -> None:
         super().__init__(opsets, signatures, answers)
+        self._rebound = rebound
         self._constant_type = constant_type
         self._complain = complain
         self.path: Path = ()
@@ -296,7 +298,7 @@ class GraphInference(TypeRules):
 
     def _define(self, node: Node, results: Types, known: dict[str, Type | None]) -> None:
         for value, type_ in zip(node.outputs, results, strict=True):
-            if value.name in known:
+            if value.name in known and value.name not in self._rebound:
                 raise GraphError(f"%{value.name} is defined twice", hint="rename one of the two values")
             if value.name:
                 known[value.name] = type_

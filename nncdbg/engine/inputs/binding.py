@@ -61,6 +61,12 @@ class BoundInputs(dict[str, Any]):
         super().__init__(arrays)
         self.dims, self.notes, self.given, self.seed = dims, notes, given, seed
 
+    @property
+    def samples(self) -> dict[str, int]:
+        """The sizes of the first axes, by name."""
+        shapes = {name: getattr(array, "shape", ()) for name, array in self.items()}
+        return {name: shape[0] for name, shape in shapes.items() if shape}
+
 
 def parse_spec(text: str) -> tuple[str, str]:
     """Parse ``NAME=SPEC`` of the command line.  Raises UsageError unless both sides are given."""

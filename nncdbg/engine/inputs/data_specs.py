@@ -134,3 +134,6 @@ class _NoValues:
 
     def summary(self, array: Array) -> Any:
         raise UsageError("an input cannot use stats()")
+
+    def derivative(self, wanted: object, vectors: object) -> Array:
+        raise UsageError("an input cannot use a derivative")

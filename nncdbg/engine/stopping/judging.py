@@ -151,8 +151,8 @@ class Judge:
         frame = self.machine.frames[-1]
         if not after or (frame.pc == 0 and found.expression is not None):
             current = Current(frame, frame.pc, None)
-        elif frame.pc == 0 and found.target in frame.code.slot_of:
-            current = Current(frame, 0, (frame.code.slot_of[found.target],))
+        elif frame.pc == 0 and (slot := frame.code.slot_at(found.target, 0)) is not None:
+            current = Current(frame, 0, (slot,))
         else:
             current = Current.after(frame, frame.pc - 1)
         return replace(self.scope, current=current)

@@ -19,7 +19,16 @@ PREFIXED = rf"{OP}{PREFIX_END}(?:{BARE}|{STRING})"
 TENSOR = rf"[A-Za-z]\w*\[(?:[^\]\"]|{STRING})*\]"
 
 _WORDS = "graph if else while break unless next collect yield return data type loc true false nan inf b _"
-RESERVED = frozenset(_WORDS.split()) | {"opset", "store", "prefix"}
+RESERVED = frozenset(_WORDS.split()) | {
+    "opset",
+    "store",
+    "prefix",
+    "state",
+    "update",
+    "run",
+    "evaluate",
+    "backward",
+}
 """Reserved words; an op with such a name is quoted."""
 
 _is_bare = re.compile(BARE).fullmatch

@@ -76,7 +76,8 @@ class Listing:
         pairs = [
             (line, Site(path, pc)) for path, lines in self.statements.items() for pc, line in enumerate(lines)
         ]
-        return dict(sorted(pairs, key=lambda pair: pair[0]))
+        # Of several statements on a line, the first one of the outermost block is entered last, and kept.
+        return dict(sorted(pairs, key=lambda pair: (pair[0], -len(pair[1].path), -pair[1].pc)))
 
     @cached_property
     def statement_lines(self) -> list[int]:

@@ -57,7 +57,9 @@ WITHOUT_A_RULE = {
     "com.microsoft.DynamicQuantizeLSTM",
     "com.microsoft.Inverse",
 }
-"""Ops of onnxruntime for which a NaN has the cause `unknown`."""
+WITHOUT_A_RULE |= {f"nncdbg.{name}" for name in ("Cofactors", "Im2Col", "Positions", "ResizeTransposed")}
+WITHOUT_A_RULE |= {f"nncdbg.{name}" for name in ("SGD", "SumAt", "SumWindows")}
+"""Ops of onnxruntime and of backward graphs for which a NaN has the cause `unknown`."""
 
 
 def test_every_op_has_a_rule_or_is_listed() -> None:

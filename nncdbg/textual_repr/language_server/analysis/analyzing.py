@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nncdbg.engine.graph import Graph, Value
+from nncdbg.engine.graph import Graph, Type, Value
 from nncdbg.engine.ops.signatures import op_names
 from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.prefixes import NO_PREFIXES
@@ -23,7 +23,7 @@ from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, H
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReader, GraphReading
 from nncdbg.textual_repr.language_server.document.memory import Memory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
-from nncdbg.textual_repr.resolution import Suggestions, wrong_calls
+from nncdbg.textual_repr.resolution import Suggestions, backward_signatures, wrong_calls
 
 _begins_graph = re.compile(r"[ \t\r]*graph(?![A-Za-z0-9_])").match
 
@@ -49,6 +49,7 @@ class Analyzer:
         self._memory = Memory()
         self._parts: list[_Part] = []
         self._prefixes = NO_PREFIXES
+        self._states: dict[str, Type | None] = {}
 
     def steps(self, lines: Sequence[str]) -> Steps:
         """Analyze these lines, a few hundred at a time; nothing is raised.
@@ -86,10 +87,15 @@ class Analyzer:
                 part = same.pop()
             else:
                 above = self._prefixes if placed else NO_PREFIXES
-                part = _Part(own, (yield from GraphReader(own, start, self._memory, above).steps()))
-            if not placed and part.reading.prefixes.declared != self._prefixes.declared:
+                states = (self._states, placed[0][1].reading.state_lines) if placed else ({}, {})
+                part = _Part(own, (yield from GraphReader(own, start, self._memory, above, states).steps()))
+            if not placed and (
+                part.reading.prefixes.declared != self._prefixes.declared
+                or part.reading.states != self._states
+            ):
                 # The names below have other meanings now.
                 self._prefixes, self._memory, self._parts = part.reading.prefixes, Memory(), []
+                self._states = part.reading.states
                 old.clear()
             placed.append((start, part))
         return placed
@@ -210,6 +216,8 @@ def _problems_between(
         for name, chunk in graphs.items()
         if chunk.signature is not None
     }
+    backwards = [line for chunk in chunks for line in chunk.reading.backwards]
+    records |= backward_signatures(backwards, records)
     called: set[str] = set()
     for chunk in chunks:
         for number, flaw in wrong_calls(chunk.reading.calls, records, broken, suggestions):

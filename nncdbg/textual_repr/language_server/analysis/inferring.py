@@ -80,6 +80,10 @@ class _Inference(TypeRules):
 
     def steps(self) -> Generator[None, None, GraphTypes]:
         self.types.update({block: {} for block in self.reading.opened})
+        header = self.reading.header
+        if header is not None:
+            # Every statement of the graph and its blocks sees the states.
+            self.types[header].update(self.reading.states)
         line, count = 0, len(self.lines)
         while line < count:
             end = min(count, line + MOST)
@@ -160,6 +164,10 @@ class _Inference(TypeRules):
         """Store in `entry` the types and problems of its statement, for operands of these types."""
         entry.asked = types
         completed = types if entry.plain else self.literal_types(node, types)
+        if node.op == "update":
+            states = self.reading.states
+            outputs = tuple(replace(value, type=states.get(value.name)) for value in node.outputs)
+            node = replace(node, outputs=outputs)
         entry.results = self.results(node, completed)
         entry.problems = ()
         if self.errors or (node.op not in self.memory.known_ops and node.op[0] != "@"):

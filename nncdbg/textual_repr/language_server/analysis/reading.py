@@ -6,10 +6,10 @@ unchanged lines cost one look-up together.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nncdbg.engine.graph import Constant, Node
+from nncdbg.engine.graph import BackwardLine, Constant, Node, Type
 from nncdbg.engine.text.lexemes import Flaw
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.blocks import Block
@@ -53,16 +53,28 @@ class GraphReading:
     prefixes: Prefixes = NO_PREFIXES
     opsets: dict[str, int] = field(default_factory=dict)
     stores: list[str] = field(default_factory=list)
+    states: dict[str, Type | None] = field(default_factory=dict)
+    """The types of the states declared in these lines, or in the lines before the first graph."""
+    state_lines: dict[str, int] = field(default_factory=dict)
+    backwards: list[BackwardLine] = field(default_factory=list)
 
 
 class GraphReader(TextParser):
     """Parser of the lines from one ``graph`` to the next; `before` lines precede them in the text.
 
-    `prefixes` are those declared earlier in the text.
+    `prefixes` and `states` are those declared earlier in the text, with the types and lines of the states.
     """
 
-    def __init__(self, lines: Sequence[str], before: int, memory: Memory, prefixes: Prefixes) -> None:
+    def __init__(
+        self,
+        lines: Sequence[str],
+        before: int,
+        memory: Memory,
+        prefixes: Prefixes,
+        states: tuple[Mapping[str, Type | None], Mapping[str, int]] = ({}, {}),
+    ) -> None:
         super().__init__(lines, None, before, prefixes)
+        self.state_types, self.state_lines = dict(states[0]), dict(states[1])
         self.memory = memory
         self.events: list[Event] = []
         self.around: list[Block | None] = []
@@ -105,6 +117,9 @@ class GraphReader(TextParser):
             self.prefixes,
             self.opsets,
             self.stores,
+            self.state_types | {state.value.name: state.value.type for state in self.states},
+            self.state_lines,
+            self.backwards,
         )
 
     # -- stretches -----------------------------------------------------------------------------
@@ -179,10 +194,10 @@ class GraphReader(TextParser):
         if not entry.plain or block.parent is not None or self.comment or block.kind == "broken":
             return False
         for name in entry.uses:
-            if name not in names:
+            if name not in names and name not in self.state_lines:
                 return False
         for name in entry.defines:
-            if name in names:
+            if name in names or name in self.state_lines:
                 return False
         if len(entry.defines) == 1:
             names[entry.defines[0]] = number

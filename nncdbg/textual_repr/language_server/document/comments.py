@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TypeAlias
 
 from nncdbg.engine.text.listing import Listing, Path
-from nncdbg.textual_repr.language_server.document.tokens import tokens
+from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, tokens
 
 Anchor: TypeAlias = "tuple[str, Path, int]"
 """The kind of a line, the block that it opens or belongs to, and its number in that block."""
@@ -83,6 +83,7 @@ def _anchors(listing: Listing) -> dict[int, Anchor]:
     places.update((line - 1, ("open", path, 0)) for path, line in listing.headers.items())
     around: Path = ()
     constants: Counter[Path] = Counter()
+    declared = 0
     for line, own in enumerate(listing.lines):
         known, start = places.get(line), own.lstrip()[:1]
         if known is not None:
@@ -90,6 +91,9 @@ def _anchors(listing: Listing) -> dict[int, Anchor]:
         elif start == "}":
             places[line] = "close", around, 0
             around = around[:-2]
+        elif kind_of_line(own) in ("state", "backward"):
+            declared += 1
+            places[line] = "statement", (), declared
         elif around and start not in ("", "#"):
             constants[around] += 1
             places[line] = "constant", around, constants[around]

@@ -36,6 +36,9 @@ _pieces = re.compile(
 _BY_PLACE = frozenset({"graph", "word", "string", "keyword"})
 """Token kinds that may change with the surrounding tokens."""
 _KEYWORDS = RESERVED - {"nan", "inf", "b"}
+_BLOCK_LINES = {"graph", "if", "while", "break", "next", "yield", "return", "}"}
+_LINES = _BLOCK_LINES | {"update", "state", "run", "evaluate", "backward", "opset", "store", "prefix"}
+"""The first words of the kinds of lines."""
 _first_word = re.compile(r"\s*([a-z]+|\})").match
 
 
@@ -110,8 +113,7 @@ def kind_of_line(text: str) -> str:
     """Return ``graph``, ``if``, ``while``, ``break``, ``next``, ``yield``, ``return``, ``}``, or ""."""
     match = _first_word(text)
     word = match[1] if match else ""
-    starts = ("graph", "if", "while", "break", "next", "yield", "return", "opset", "store", "prefix", "}")
-    return word if word in starts else ""
+    return word if word in _LINES else ""
 
 
 @lru_cache(maxsize=1 << 15)
@@ -125,9 +127,7 @@ def mentions(text: str, prefixes: Prefixes) -> tuple[Mention, ...]:
         return tuple(_loop_mentions(found))
     if kind == "}":
         return tuple(_result_mentions(found))
-    if kind == "next":
-        return tuple(_mention(t, False) for t in found if t.kind == "value")
-    if kind in ("if", "break", "yield", "return"):
+    if kind in ("if", "break", "yield", "return", "next", "update", "run", "evaluate", "backward"):
         return tuple(_mention(t, False) for t in found if t.kind == "value")
     return tuple(_statement_mentions(found))
 
@@ -170,7 +170,8 @@ def _result_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
 
 def _statement_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
     """Yield the mentions before the first ``=`` as definitions, if the line starts with a value."""
-    defines = bool(found) and (found[0].kind == "value" or found[0].name == "_")
+    first = found[1:2] if found and found[0].name == "state" else found[:1]
+    defines = any(token.kind == "value" or token.name == "_" for token in first)
     for token in found:
         if token.name == "=" and token.kind == "operator" or token.name == "(" and token.kind == "operator":
             defines = False

@@ -1,0 +1,67 @@
+"""The parameters that a training learns: states that an `update` changes by an optimizer or a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from nncdbg.engine.graph import Graph, Node, Program
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
+
+_SUMS = frozenset({"Add", "Sub", "Sum"})
+"""Ops that change a value by the other operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedState:
+    """A state that graph `graph` learns; `gradient` is the name of its gradient there (None: unknown)."""
+
+    name: str
+    graph: str
+    gradient: str | None
+    weight_decay: float = 0.0
+    """The attribute of the optimizer."""
+
+
+def parameters_of(program: Program) -> Mapping[str, LearnedState]:
+    """Return the learned states of a program by name, in the order of their updates."""
+    return {
+        each.name: each for key, graph in program.graphs.items() for each in _learned(key, graph, program)
+    }
+
+
+def is_changed_by_sum(node: Node, name: str) -> bool:
+    """Return whether a statement adds something computed to a value, or subtracts it."""
+    others = [each for each in node.inputs if each != name]
+    return node.op in _SUMS and len(others) < len(node.inputs) and any(isinstance(o, str) for o in others)
+
+
+def _learned(key: str, graph: Graph, program: Program) -> Iterator[LearnedState]:
+    """Yield the parameters that a graph updates outside of its blocks."""
+    makers = {value.name: node for node in graph.nodes for value in node.outputs if node.op != "update"}
+    for node in graph.nodes:
+        if node.op != "update":
+            continue
+        for state, new in zip(node.outputs, node.inputs, strict=False):
+            maker = makers.get(new) if isinstance(new, str) else None
+            if maker is None:
+                continue
+            op = lookup(maker.op, version_of(maker.op, program.opsets))
+            if op is not None and op.optimizes:
+                if maker.inputs[0] == state.name and maker.outputs[0].name == new:
+                    gradient, decay = maker.inputs[1], maker.attributes.get("weight_decay", 0.0)
+                    name = gradient if isinstance(gradient, str) else None
+                    yield LearnedState(state.name, key, name, decay if isinstance(decay, float) else 0.0)
+            elif is_changed_by_sum(maker, state.name):
+                yield LearnedState(state.name, key, _gradient(graph, state.name, program))
+
+
+def _gradient(graph: Graph, state: str, program: Program) -> str | None:
+    """Return the result for a state of a call of a ``backward`` graph; None without one."""
+    backwards = {f"@{line.name}": line.by for line in program.backwards}
+    for node in graph.nodes:
+        by = backwards.get(node.op, ())
+        if state in by:
+            return node.outputs[by.index(state)].name
+    return None

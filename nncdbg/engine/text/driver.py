@@ -1,0 +1,109 @@
+"""The driver of a program with states: the graph that gives states their first values and calls the others.
+
+It is not written in the text: its statements are the lines ``state`` and ``run``.  Without a ``run`` line
+it calls the entry graph once, and the header of that graph is the line of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Node, Program, RunLine, Value, tensor_only
+from nncdbg.engine.text.listing import Path
+
+
+def has_driver(program: Program) -> bool:
+    """Return whether a program has states or runs."""
+    return bool(program.states or program.runs)
+
+
+def with_steps(program: Program, steps: int) -> Program:
+    """Return the program with `steps` steps in each run, or fewer if the data of the run end before.
+
+    Raises UsageError for a program without a ``run`` line, and for less than one step.
+    """
+    if not program.runs:
+        raise UsageError(
+            "the number of steps is for trainings, but the program has no `run` line",
+            hint="leave out the number of steps",
+        )
+    if steps < 1:
+        raise UsageError(f"the number of steps cannot be {steps}", hint="use 1 or more")
+    runs = tuple(replace(run, steps=steps) for run in program.runs)
+    return replace(program, runs=runs, listing=program.as_listing())
+
+
+def driver_name(program: Program) -> str:
+    """Return the name of the driver's graph, which no graph of the program has."""
+    number, name = 0, "program"
+    while name in program.graphs:
+        number += 1
+        name = f"program.{number}"
+    return name
+
+
+def body_length(run: RunLine) -> int:
+    """Return the number of statements in one step of a run: the batch, if it has data, and the call."""
+    return 2 if run.values else 1
+
+
+def scalars_of(values: Sequence[Value]) -> tuple[Value, ...]:
+    """Return the values that are declared as scalars, which a run collects."""
+    return tuple(
+        each for each in values if (known := tensor_only(each.type)) is not None and known.shape == ()
+    )
+
+
+def driver_lines(
+    program: Program,
+    state_lines: Mapping[str, int],
+    run_lines: Sequence[Sequence[int]],
+    headers: Mapping[Path, int],
+) -> tuple[dict[Path, tuple[int, ...]], dict[Path, int]]:
+    """Return the lines of the driver's statements, and the header lines of its blocks, as in a Listing.
+
+    `run_lines` has the line of each run, then those of its evaluations; `headers` are those of the graphs.  A
+    line of several statements stands for the first of the outermost block, so that a breakpoint at a run
+    stops once, before its first step, and one at an evaluation stops once per epoch.
+    """
+    if not has_driver(program):
+        return {}, {}
+    name = driver_name(program)
+    lines = [state_lines[state.value.name] for state in program.states if isinstance(state.first, Node)]
+    calls = [] if run_lines else [headers[program.entry,]]
+    statements: dict[Path, tuple[int, ...]] = {}
+    for run, own in zip(program.runs, run_lines, strict=True):
+        results = _evaluated(program, run)
+        statements |= _run_lines(run, own, results, (name, len(lines) + len(calls), 0))
+        # The loop, then a statement for each result of its evaluations.
+        calls += [own[0]] * (1 + sum(results))
+    blocks = {path: lines_[0] for path, lines_ in statements.items()}
+    statements[name,] = (*lines, *calls, calls[-1])
+    return statements, {(name,): min(state_lines.values(), default=calls[0]), **blocks}
+
+
+def _evaluated(program: Program, run: RunLine) -> list[int]:
+    """Return the number of results of each evaluation of a run."""
+    return [
+        len(scalars_of(graph.outputs)) if (graph := program.graphs.get(each.graph)) else 0
+        for each in run.evaluations
+    ]
+
+
+def _run_lines(
+    run: RunLine, lines: Sequence[int], results: Sequence[int], path: Path
+) -> dict[Path, tuple[int, ...]]:
+    """Return the lines of the statements in the body of a run, at `path`, and in its blocks."""
+    length = body_length(run)
+    if not run.evaluations:
+        return {path: (lines[0],) * (length + 1)}
+    # The end of the epoch is decided by three statements and an `if`.
+    found = {path: (lines[0],) * (length + 5), (*path, length + 3, 1): (lines[0],)}
+    inside: list[int] = []
+    for each, line, count in zip(run.evaluations, lines[1:], results, strict=True):
+        found[*path, length + 3, 0, len(inside), 0] = (line,) * (body_length(each) + 1)
+        inside += [line] * (1 + 2 * count)
+    found[*path, length + 3, 0] = (*inside, inside[-1])
+    return found
