@@ -69,17 +69,34 @@ class FindingSite:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """A step of a ``run`` line, from 0, and its epoch, from 0; the epoch is None for a run without data."""
+
+    step: int
+    epoch: int | None = None
+
+    def __str__(self) -> str:
+        """Return `step 37, epoch 1`."""
+        return f"step {self.step}" + ("" if self.epoch is None else f", epoch {self.epoch}")
+
+
+@dataclass(frozen=True, slots=True)
 class FindingUse:
     """One visit of a statement, with its iterations and calls, outermost first."""
 
     site: FindingSite
     iteration: tuple[int, ...] = ()
     calls: tuple[FindingSite, ...] = ()
+    at_step: TrainingStep | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the visit as a JSON object."""
         found = dict(_site_fields(self.site) or {})
-        return {**found, "iteration": list(self.iteration), "calls": [*map(_site_fields, self.calls)]}
+        return {
+            **found,
+            **_visit_fields(self.iteration, self.at_step),
+            "calls": [*map(_site_fields, self.calls)],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +104,8 @@ class WatchFinding:
     """One finding at one statement.
 
     `kind` is a gate kind (nan, inf, uninitialized, ...); `role` one of `ROLES`; `first` marks the
-    finding at the origin.  `iteration` holds the iterations of the enclosing loops, outermost first.
+    finding at the origin.  `iteration` holds the iterations of the enclosing loops, outermost first;
+    `at_step` is the step of a training, whose number is the first of these.
     `cause`, `evidence` and `hint` are those of `diagnosis.cause.Cause` ("" if unknown); `within` is the
     statement of the op's micro program where it happened.
     `calls` are the statements that called the enclosing functions, outermost first.  `used` is the first
@@ -117,6 +135,7 @@ class WatchFinding:
     case: str | None = None
     trips: bool = False
     """Whether it trips a gate of this watch."""
+    at_step: TrainingStep | None = None
 
     def __str__(self) -> str:
         """Return one sentence about what failed."""
@@ -151,7 +170,7 @@ class WatchFinding:
             "first": self.first,
             "line": site.line,
             "graph": site.graph,
-            "iteration": list(self.iteration),
+            **_visit_fields(self.iteration, self.at_step),
             "node": site.node,
             "op": site.op,
             "value": site.value,
@@ -172,6 +191,11 @@ class WatchFinding:
             "case": self.case,
             "trips": self.trips,
         }
+
+
+def _visit_fields(iteration: tuple[int, ...], at_step: TrainingStep | None) -> dict[str, Any]:
+    step = {} if at_step is None else {"step": at_step.step, "epoch": at_step.epoch}
+    return {"iteration": list(iteration), **step}
 
 
 def _site_fields(site: FindingSite | None) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> FindingSite:
     """Return the location of a statement; with the pc ENTRANCE, the line of the block's parameters."""
     graph = code.graph.name or str(code.path[0])
     if pc == ENTRANCE:
-        return FindingSite(debugger.loaded.listing_of(code).header_line(code.path), graph, "", "", value)
+        return FindingSite(_line_of_input(code, value, debugger), graph, "", "", value)
     line = debugger.loaded.line(code, pc)
     text = debugger.loaded.listing_of(code).lines[line - 1].strip() if line is not None else ""
     if pc >= len(code.nodes):
@@ -22,3 +22,11 @@ def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> FindingSite:
     if place is None:
         return FindingSite(line, graph, "", node.op, value, text=text)
     return FindingSite(line, graph, place.name or "", node.op, value, place.file, place.line, text)
+
+
+def _line_of_input(code: Code, name: str, debugger: Debugger) -> int | None:
+    """Return the line of a block's parameters; for the data of a training, that of the run."""
+    for pc, bodies in code.bodies.items():
+        if any(body.epoch is not None and name in body.nodes[0].inputs for body in bodies):
+            return debugger.loaded.line(code, pc)
+    return debugger.loaded.listing_of(code).header_line(code.path)

@@ -17,6 +17,7 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.measuring.steps import FirstBadStep, step_at
 from nncdbg.nan_watch.measuring.training import judge_loop
 from nncdbg.nan_watch.records import FindingSite, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.sites import site_of
@@ -54,18 +55,22 @@ def watch_run(
 
     `run` runs it (`debugger.run`, if None); `measuring` observes it, and returns the findings of ranges.
     A run that fails or is paused ends the watch; findings up to there are reported, with `Report.error`.
+    A training ends after its first step with a finding that trips a gate and influences later steps.
     """
     debugger.uncatch()
     move = run or debugger.run
     trail = debugger.observers.follow(debugger.control)
+    bad = FirstBadStep(debugger, trail, gates)
     started = time.perf_counter()
     stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started
-    trail.conclude(ended=stop.reason == "end")
+    trail.conclude(ended=stop.reason == "end", outputs=bad.reached)
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
     measured, left = measuring.found() if measuring is not None else ([], [])
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
-    if stop.reason != "end":
+    if bad.step is not None:
+        report.notes.append(bad.note())
+    elif stop.reason != "end":
         report.error = _failure(stop)
         report.unchecked.append(f"statements after line {stop.line}: the run did not finish")
     report.unchecked += [*_unchecked(debugger, gates), *left]
@@ -148,6 +153,7 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFindi
         used=_used(sighting, debugger),
         count=sighting.count,
         trips=gates.trips(sighting),
+        at_step=step_at(sighting),
     )
 
 
@@ -174,7 +180,7 @@ def _used(sighting: Sighting, debugger: Debugger) -> FindingUse | None:
         return None
     at = visit.statement
     site = site_of(at.code, at.pc, _first_output(at), debugger)
-    return FindingUse(site, visit.iteration, _calls(visit.calls, debugger))
+    return FindingUse(site, visit.iteration, _calls(visit.calls, debugger), step_at(visit))
 
 
 def _other(sighting: Sighting, debugger: Debugger) -> FindingSite | None:

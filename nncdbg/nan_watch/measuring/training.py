@@ -1,12 +1,13 @@
 """Classify a NaN in a training loop: a faulty op, a high learning rate, a large loss scale, or growth.
 
-The journal of the run holds the carried values of a loop, so this costs nothing until a NaN originates.
-Rules:
+The journal of the run holds the carried values of a loop, so this costs nothing until a NaN originates.  For
+the steps of a ``run`` line, these are the states of the training.  Rules:
 
 * If the norm of a carried value grew over the last iterations, the learning rate is too high, provided
-  the loop learns (it adds something to the carried value); otherwise the value just grew.
+  the loop learns (it adds something to the carried value, or an optimizer computes it); otherwise the value
+  just grew.
 * Else, if an f16 or f8 result that was multiplied by a large power of two is infinite, the loss scale is
-  too large.
+  too large.  The cotangent of a call of a gradient is such a factor.
 * Else, if the carried values were stable, the op itself is at fault.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.trained import is_changed_by_sum, parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
@@ -33,6 +35,9 @@ _LATEST = 16
 _GROWN = 10.0
 """Least growth factor of a norm over these iterations for a trend."""
 
+_JUMP = 1e3
+"""Least growth factor of a norm in a single iteration."""
+
 _STEADY = 0.75
 """Least share of the iterations in which the norm must grow."""
 
@@ -41,9 +46,6 @@ _LEAST_SCALE = 64.0
 
 LEARNING_RATE, LOSS_SCALE, OP = "learning rate too high", "loss scale too large", "faulty op"
 GROWTH = "growth"
-
-_UPDATES = frozenset({"Add", "Sub", "Sum"})
-"""Ops that update a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class _Course:
     @property
     def growth(self) -> float:
         """Return the growth factor of the norm if it grew steadily, else 1."""
+        if len(self.norms) < 2:
+            return 1.0
         first, last = self.norms[0], self.norms[-1]
         rising = sum(1 for a, b in pairwise(self.norms) if b > a)
         steady = rising >= _STEADY * (len(self.norms) - 1)
@@ -79,15 +83,20 @@ def judge_loop(debugger: Debugger, sighting: Sighting) -> TrainingVerdict | None
         return None
     if not debugger.timeline.retains:
         return None
-    steps = _iterations(debugger, sighting.tick)
+    steps = _iterations(debugger, sighting)
     courses = [course for course in _courses(debugger, steps) if len(course.norms) > 1]
-    grown = max(courses, key=lambda course: course.growth, default=None)
-    if grown is not None and len(grown.norms) > 2 and grown.growth >= _GROWN:
+    grown = max(filter(_is_grown, courses), key=lambda each: (each.learns, each.growth), default=None)
+    if grown is not None:
         return _learning_rate(grown) if grown.learns else _growth(grown)
-    scale = _loss_scale(sighting)
+    scale = _loss_scale(sighting, debugger)
     if scale is not None:
         return scale
     return _op(courses) if courses else None
+
+
+def _is_grown(course: _Course) -> bool:
+    """Return whether a norm shows a trend; one iteration is enough for a jump."""
+    return course.growth >= (_GROWN if len(course.norms) > 2 else _JUMP)
 
 
 def _learning_rate(course: _Course) -> TrainingVerdict:
@@ -117,13 +126,25 @@ def _op(courses: list[_Course]) -> TrainingVerdict | None:
     return TrainingVerdict(OP, f"{OP}: the carried values were steady before ({norms})", "")
 
 
-def _iterations(debugger: Debugger, tick: int) -> list[tuple[Code, list[Any]]]:
-    """Return (block, slots) of the latest iterations of the innermost loop at a tick, oldest first."""
+def _loop_of(sighting: Sighting) -> Code | None:
+    """Return the block of the training steps around a statement, else of the innermost loop."""
+    loops = []
+    for statement in (sighting.statement, *reversed(sighting.calls)):
+        code: Code | None = statement.code
+        while code is not None:
+            loops += [code] if code.is_loop else []
+            code = code.parent
+    return next((each for each in loops if each.epoch is not None), loops[0] if loops else None)
+
+
+def _iterations(debugger: Debugger, sighting: Sighting) -> list[tuple[Code, list[Any]]]:
+    """Return (block, slots) of the latest iterations of the loop around a finding, oldest first."""
     found: list[tuple[Code, list[Any]]] = []
+    loop = _loop_of(sighting)
     for each in debugger.control.machine.finished():
-        if each.tick > tick or not isinstance(each, IterationEnded):
+        if each.tick > sighting.tick or not isinstance(each, IterationEnded) or each.code is not loop:
             continue
-        if found and (each.code is not found[0][0] or len(found) == _LATEST):
+        if len(found) == _LATEST:
             break
         found.append((each.code, each.slots))
         if int(each.slots[1]) == 0:
@@ -135,21 +156,22 @@ def _courses(debugger: Debugger, steps: list[tuple[Code, list[Any]]]) -> Iterato
     if not steps:
         return
     code = steps[0][0]
+    learned = parameters_of(debugger.loaded.program) if code.epoch is not None else None
     for index, value in enumerate(code.graph.inputs[1:]):
         contents = [debugger.backend.to_host(slots[2 + index]) for _, slots in steps]
         # The results of each iteration are the inputs of the next one.
         contents.append(debugger.backend.to_host(steps[-1][1][code.operands[len(code.nodes)][index]]))
         norms = [norm for content in contents if (norm := _norm(content)) is not None]
         if norms and value.name:
-            yield _Course(
-                value.name, norms, _is_updated(code, 2 + index, code.operands[len(code.nodes)][index])
-            )
+            after = code.operands[len(code.nodes)][index]
+            learns = _is_updated(code, value.name, after) if learned is None else value.name in learned
+            yield _Course(value.name, norms, learns)
 
 
-def _is_updated(code: Code, before: int, after: int) -> bool:
-    """Return whether the next carried value is a sum or difference with the current one."""
+def _is_updated(code: Code, name: str, after: int) -> bool:
+    """Return whether the next carried value is a sum or difference with the current one, of this name."""
     pc = code.definition[after]
-    return pc >= 0 and code.nodes[pc].op in _UPDATES and before in code.operands[pc]
+    return pc >= 0 and is_changed_by_sum(code.nodes[pc], name)
 
 
 def _norm(content: Any) -> float | None:
@@ -164,7 +186,7 @@ def _norm(content: Any) -> float | None:
     return math.hypot(summary.mean, summary.std)
 
 
-def _loss_scale(sighting: Sighting) -> TrainingVerdict | None:
+def _loss_scale(sighting: Sighting, debugger: Debugger) -> TrainingVerdict | None:
     """Return a verdict if an infinite narrow result contains a factor that looks like a loss scale."""
     if sighting.kind != "inf":
         return None
@@ -174,11 +196,42 @@ def _loss_scale(sighting: Sighting) -> TrainingVerdict | None:
     dtype = getattr(type_, "dtype", "")
     if dtype not in FLOATS or NUMPY[dtype].itemsize > 2:
         return None
-    for name, factor in _factors(code, pc):
+    for name, factor in (*_factors(code, pc), *_cotangents(sighting, debugger)):
         shown = f"%{name} = {factor:g}" if name else f"{factor:g}"
         evidence = f"{LOSS_SCALE}: {dtype} cannot represent its factor {shown}"
         return TrainingVerdict(LOSS_SCALE, evidence, "use a smaller or a dynamic loss scale")
     return None
+
+
+def _is_scale(factor: float) -> bool:
+    """Return whether a factor looks like a loss scale."""
+    return factor >= _LEAST_SCALE and math.frexp(factor)[0] == 0.5
+
+
+def _cotangents(sighting: Sighting, debugger: Debugger) -> Iterator[tuple[str, float]]:
+    """Return the loss scales that the calls around a statement give to gradients, the innermost first."""
+    gradients = {f"@{line.name}" for line in debugger.program.backwards}
+    states = {state.value.name for state in debugger.program.states}
+    for call in reversed(sighting.calls):
+        if call.code.nodes[call.pc].op not in gradients:
+            continue
+        for slot in call.code.operands[call.pc]:
+            content = _content(debugger, call.code, slot)
+            if isinstance(content, (np.ndarray, np.generic)) and content.size == 1:
+                factor = abs(float(content.reshape(())))
+                if _is_scale(factor):
+                    # A number in the call has a generated name.
+                    name = call.code.names[slot]
+                    yield name if name in states else "", factor
+
+
+def _content(debugger: Debugger, code: Code, slot: int) -> Any:
+    """Return a constant of a block, else what its latest frame has in a slot."""
+    machine = debugger.control.machine
+    for frame in (*reversed(machine.frames), *machine.finished()):
+        if frame.code is code:
+            return debugger.backend.to_host(frame.slots[slot])
+    return code.template[slot]
 
 
 def _factors(code: Code, pc: int) -> Iterator[tuple[str, float]]:
@@ -190,7 +243,7 @@ def _factors(code: Code, pc: int) -> Iterator[tuple[str, float]]:
             content = code.template[slot]
             if code.nodes[current].op == "Mul" and isinstance(content, np.ndarray) and content.size == 1:
                 factor = abs(float(content.reshape(())))
-                if factor >= _LEAST_SCALE and math.frexp(factor)[0] == 0.5:
+                if _is_scale(factor):
                     yield code.names[slot], factor
             before = code.definition[slot]
             if before >= 0 and before not in seen:

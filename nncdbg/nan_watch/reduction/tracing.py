@@ -170,7 +170,7 @@ def _reading(frame: Frame, pc: int) -> dict[str, Any]:
             for name, slot in zip(node.inputs, slots, strict=True)
             if isinstance(name, str)
         }
-    return {name: frame.slots[code.slot_of[name]] for name in reads(node)}
+    return {name: frame.slots[code.slot_at(name, pc) or 0] for name in reads(node)}
 
 
 def _executed(frame: Frame, pc: int, read: Mapping[str, Any]) -> Executed:

@@ -120,7 +120,7 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
     """Return the lines below the headline: statement, source, operands, cause with its evidence, hint."""
     yield from excerpt(finding, report, watched).split("\n")
     site = finding.site
-    visit = [f"@{visible(site.graph)}", *_called(finding.calls), *_loops(finding.iteration)]
+    visit = [f"@{visible(site.graph)}", *_called(finding.calls), *_loops(finding)]
     yield f"  in {', '.join(visit)}"
     yield from (f"  from {origin}" for origin in _origin(site))
     operands = [*dict.fromkeys(map(operand_line, finding.inputs))]
@@ -147,8 +147,11 @@ def _origin(site: FindingSite) -> list[str]:
     return [", ".join(parts)] if parts else []
 
 
-def _loops(iteration: Sequence[int]) -> list[str]:
-    return [f"iteration {', '.join(map(str, iteration[:OPERANDS]))}"] if iteration else []
+def _loops(visit: WatchFinding | FindingUse) -> list[str]:
+    """Return `step 37, epoch 1` and `iteration 2, 0`, as far as there are loops."""
+    step = [] if visit.at_step is None else [str(visit.at_step)]
+    loops = visit.iteration[len(step) :][:OPERANDS]
+    return [*step, f"iteration {', '.join(map(str, loops))}"] if loops else step
 
 
 def _called(calls: Sequence[FindingSite]) -> list[str]:
@@ -158,7 +161,7 @@ def _called(calls: Sequence[FindingSite]) -> list[str]:
 
 def _use(use: FindingUse) -> str:
     """Return `Mul, line 9 of @layer, called at line 14 of @main, iteration 1`."""
-    words = [visible(use.site.op), place(use.site), *_called(use.calls), *_loops(use.iteration)]
+    words = [visible(use.site.op), place(use.site), *_called(use.calls), *_loops(use)]
     return ", ".join(words)
 
 
