@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
-import os
-import sys
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from nncdbg.engine.building.blocks import Branches, Loop, OpenBlock
-from nncdbg.engine.building.values import Given, GraphValue, attribute_of, literal_data
-from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import Excerpt, GraphError, NncdbgError
+from nncdbg.engine.building.python_lines import locate, python_line
+from nncdbg.engine.building.values import Given, GraphValue, attribute_of, literal_data, wrong_literal
+from nncdbg.engine.differentiation.expansion import SAVED
+from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.graph import (
     Attribute,
+    BackwardLine,
     Constant,
     Graph,
     Inline,
@@ -30,17 +30,18 @@ from nncdbg.engine.graph import (
     OptionalType,
     Program,
     Reference,
+    RunLine,
     SequenceType,
+    StateLine,
     TensorType,
     Type,
     Value,
+    type_of,
+    zeros_like,
 )
 from nncdbg.engine.inference.types import common_type
 from nncdbg.engine.text.lexemes import Flaw, fresh_name
 from nncdbg.engine.text.types import parse_type
-
-_OWN_FILES = (str(Path(__file__).parents[2]) + os.sep, contextlib.__file__)
-"""Files of nncdbg itself, excluded from the user's source positions."""
 
 
 class Builder:
@@ -81,6 +82,14 @@ class Builder:
         self._stores, self._readers, self._source = tuple(stores), tuple(readers), source
         self._locations = locations
         self._graphs: dict[str, Graph] = {}
+        self._backwards: dict[str, BackwardLine] = {}
+        self._signatures: dict[str, Graph] = {}
+        """The graphs of the backward lines, without statements."""
+        self._runs: list[RunLine] = []
+        self._states: list[StateLine] = []
+        callees = ChainMap(self._graphs, self._signatures)
+        self._around = OpenBlock("program", "", self._opsets, callees)
+        """Outside the graphs: the states, which all graphs see."""
         self._open: list[OpenBlock] = []
         self._comment = ""
 
@@ -89,18 +98,23 @@ class Builder:
         if self._open:
             self._fail(f"graph @{self._open[0].name} is open", "call program() after its `with` block")
         calls = {op[1:] for graph in self._graphs.values() for op in _ops(graph) if op.startswith("@")}
-        entries = [name for name in self._graphs if name not in calls]
+        entries = (
+            [self._runs[0].graph] if self._runs else [each for each in self._graphs if each not in calls]
+        )
         if entry is None and len(entries) != 1:
             names = ", ".join(f"@{name}" for name in entries or self._graphs) or "none"
             self._fail(f"cannot choose the entry graph: {names}", 'pass its name: program("main")')
         first = entry if entry is not None else entries[0]
         if first not in self._graphs:
             self._fail(f"no graph @{first}", f"build it: with b.graph({first!r})")
-        missing = sorted(calls - self._graphs.keys())
+        missing = sorted(calls - self._graphs.keys() - self._backwards.keys())
         if missing:
             self._fail(f"no graph @{missing[0]}", f"build it: with b.graph({missing[0]!r})")
         graphs = {first: self._graphs[first], **self._graphs}
-        return Program(graphs, first, self._stores, self._opsets, self._source, self._readers)
+        training = (tuple(self._states), tuple(self._runs), tuple(self._backwards.values()))
+        return Program(
+            graphs, first, self._stores, self._opsets, *training, source=self._source, readers=self._readers
+        )
 
     # -- graphs and their values ---------------------------------------------------------------
 
@@ -109,7 +123,9 @@ class Builder:
         """Build a graph inside the `with` block, which ends with `returns`."""
         if name in self._graphs:
             self._fail(f"two graphs are named @{name}", "choose another name")
-        block = OpenBlock("graph", name, self._opsets, self._graphs)
+        block = self._around.inner("graph", name)
+        block.used |= self._around.used
+        block.types.update(self._around.types)
         block.comment = comment
         self._open.append(block)
         try:
@@ -171,16 +187,138 @@ class Builder:
             raise AttributeError(f"Builder has no attribute {name!r}; use op({name!r}, ...) for an op")
         return partial(self.op, name)
 
-    def call(self, graph: str, *operands: Given, names: Sequence[str | None]) -> tuple[GraphValue, ...]:
-        """Append a call of a finished graph, with one output for each name; None is an unused output."""
-        called = self._graphs.get(graph)
+    def call(
+        self, graph: str, *operands: Given, names: Sequence[str | None], saved: str | None = None
+    ) -> tuple[GraphValue, ...]:
+        """Append a call of a finished graph, with one output for each name; None is an unused output.
+
+        With `saved`, a last value of that name is what a backward graph of `graph` needs: its last operand.
+        """
+        called = self._graphs.get(graph) or self._signatures.get(graph)
         if called is None:
             self._fail(f"no graph @{graph}", "build it before the call")
         for given, formal, what in ((operands, called.inputs, "input"), (names, called.outputs, "output")):
             if len(given) != len(formal):
                 count = f"{len(formal)} {what}{'s' * (len(formal) != 1)}"
                 self._fail(f"@{graph} has {count}, not {len(given)}")
-        return self._append(f"@{graph}", [self._operand(each) for each in operands], names, {})
+        attributes = {} if saved is None else {SAVED: saved}
+        results = self._append(f"@{graph}", [self._operand(each) for each in operands], names, attributes)
+        return results if saved is None else (*results, self._define(saved, None))
+
+    # -- trainings -----------------------------------------------------------------------------
+
+    def state(
+        self,
+        name: str,
+        type: str | Type | None = None,
+        first: Any = None,
+        *operands: Given,
+        of: GraphValue | None = None,
+        **attributes: Any,
+    ) -> GraphValue:
+        """Declare a state, a value that is kept from step to step, and return it.
+
+        `first` is its first value: the name of an op with `operands` and `attributes`, or data, or None for
+        zeros of the type of `of`, the state that it belongs to.
+
+            w = b.state("w", "f32[3,2]", "RandomNormal", shape=[3, 2], seed=1.0)
+            m = b.state("m", of=w)
+            count = b.state("count", "i64[]", 0)
+        """
+        declared = self._type(type) if type is not None else None
+        location, comment = self._line(), self._comment
+        self._comment = ""
+        value: Node | Inline
+        if isinstance(first, str):
+            given = {key: attribute_of(each) for key, each in attributes.items() if each is not None}
+            inputs = tuple(self._operand(each, self._around) for each in operands)
+            node = Node(first, inputs, (Value(name),), given, location=location)
+            declared = self._agreed(name, declared, self._inferred(self._around, node)[0])
+            value = replace(node, outputs=(Value(name, declared),))
+        elif first is not None:
+            dtype = NUMPY[declared.dtype] if isinstance(declared, TensorType) else None
+            value = Inline(np.array(first, dtype))
+            value.array.flags.writeable = False
+            declared = self._agreed(name, declared, type_of(value.array))
+        elif of is not None:
+            declared = declared or of.type
+            value = zeros_like(Value(name, declared), of.name)
+        else:
+            self._fail(f"%{name} has no first value", "pass an op or data, or of=w for zeros")
+        if not isinstance(declared, TensorType):
+            self._fail(f"the type of %{name} is not known", 'pass it: state("w", "f32[3,2]", ...)')
+        self._states.append(
+            StateLine(Value(name, declared), value, of.name if of is not None else None, comment)
+        )
+        for block in (self._around, *self._open):
+            block.used.add(name)
+            block.types[name] = declared
+        return GraphValue(self, self._around, name, declared)
+
+    def update(self, values: Mapping[GraphValue, GraphValue]) -> None:
+        """Append an update, which gives states new values; all are read before any state changes."""
+        for state, new in values.items():
+            if state.block is not self._around:
+                self._fail(f"%{state.name} is not a state", "declare it with state()")
+            if state.type and new.type and common_type(state.type, new.type) is None:
+                self._fail(f"%{state.name} is {state.type}, but its new value is {new.type}")
+        block = self._top()
+        if block.outputs is not None:
+            self._fail("the block has ended", "add statements before its last line")
+        outputs = tuple(Value(state.name) for state in values)
+        operands = tuple(self._operand(each) for each in values.values())
+        block.nodes.append(
+            Node("update", operands, outputs, {}, location=self._line(), comment=self._comment)
+        )
+        self._comment = ""
+
+    def backward(self, name: str, of: str, by: Sequence[GraphValue | str]) -> None:
+        """Declare graph `name`, the gradient of the finished graph `of` by states and inputs of `of`."""
+        if of not in self._graphs:
+            self._fail(f"no graph @{of}", "build it before its gradient")
+        names = tuple(each if isinstance(each, str) else each.name for each in by)
+        line = BackwardLine(name, of, names, self._comment)
+        self._comment = ""
+        self._backwards[name] = line
+        self._signatures[name] = line.signature(self._graphs[of], self._around.types)
+
+    def run(
+        self,
+        graph: str,
+        *values: str,
+        batch: int | None = None,
+        epochs: int = 1,
+        shuffle: int | None = None,
+        drop_last: bool = False,
+        steps: int | None = None,
+    ) -> None:
+        """Run a graph for each batch of the inputs `values` of the program, or without data `steps` times.
+
+        `shuffle` is the seed of the order of the samples; None keeps their order.
+        """
+        if graph not in self._graphs:
+            self._fail(f"no graph @{graph}", "build it before its run")
+        self._runs.append(
+            RunLine(
+                graph=graph,
+                values=values,
+                batch=batch,
+                epochs=epochs,
+                shuffle=shuffle,
+                drop_last=drop_last,
+                steps=steps,
+                comment=self._comment,
+            )
+        )
+        self._comment = ""
+
+    def _agreed(self, name: str, declared: Type | None, found: Type | None) -> Type | None:
+        """Return the declared type of a state, or that of its first value; fail if they differ."""
+        if declared is not None and found is not None and common_type(declared, found) is None:
+            self._fail(f"%{name} is declared {declared}, but its first value is {found}")
+        return declared or found
+
+    # -- control flow --------------------------------------------------------------------------
 
     def loop(self, name: str = "", *, times: Given = None) -> Loop:
         """Open a loop in a `with` block, which ends with `next`."""
@@ -280,15 +418,7 @@ class Builder:
         self._comment = ""
         outputs = tuple(Value(name or "") for name in names)
         node = Node(op, tuple(operands), outputs, attributes, location=location, comment=comment)
-        try:
-            types = block.inferred(node)
-        except NncdbgError as error:
-            named = [name for name in operands if isinstance(name, str)]
-            error.operands = error.operands or tuple(
-                f"%{name}: {type}" for name in named if (type := block.types.get(name))
-            )
-            self._locate(error)
-            raise
+        types = self._inferred(block, node)
         typed = tuple(Value(value.name, known) for value, known in zip(outputs, types, strict=True))
         block.nodes.append(replace(node, outputs=typed))
         return tuple(
@@ -296,13 +426,31 @@ class Builder:
             for value in typed
         )
 
-    def _operand(self, given: Given) -> Operand:
+    def _inferred(self, block: OpenBlock, node: Node) -> Sequence[Type | None]:
+        """Return the types of the results of a statement; an error names its operands and its line."""
+        try:
+            if node.op[1:] in self._signatures and node.op.startswith("@"):
+                return [value.type for value in self._signatures[node.op[1:]].outputs]
+            return block.inferred(node)
+        except NncdbgError as error:
+            named = [name for name in node.inputs if isinstance(name, str)]
+            error.operands = error.operands or tuple(
+                f"%{name}: {type}" for name in named if (type := block.types.get(name))
+            )
+            self._locate(error)
+            raise
+
+    def _operand(self, given: Given, block: OpenBlock | None = None) -> Operand:
+        """Return what stands for a value in a statement of `block`, by default the innermost."""
         if isinstance(given, GraphValue):
-            if not given.name or not given.block.encloses(self._top()):
+            if not given.name or not given.block.encloses(block or self._top()):
                 self._fail(f"%{given.name or '_'} is not visible here", "pass it as an input or a result")
             return given.name
         if isinstance(given, (np.ndarray, np.generic)):
             return self.constant(self._fresh("constant"), given).name
+        if wrong := wrong_literal(given):
+            hint = "pass a value of this graph, an array or a number; an eager session can call the graph"
+            self._fail(f"{wrong} cannot be an operand of a static graph", hint)
         return None if given is None else Literal(literal_data(given))
 
     def _type(self, type: str | Type) -> Type:
@@ -317,30 +465,19 @@ class Builder:
 
     def _line(self) -> Location | None:
         """Return the location of the next statement."""
-        return self.location or (_python_line() if self._locations else None)
+        return self.location or (python_line() if self._locations else None)
 
     def _locate(self, error: NncdbgError) -> None:
         """Add to an error the location of its statement: the Python line, or `location`."""
-        line = _python_line()
-        text = linecache.getline(line.file or "", line.line or 0).rstrip()
-        if self.location is not None or not text:
-            error.source = error.source or str(self.location or line)
-            return
-        width = len(text.lstrip())
-        error.excerpt = Excerpt(text, line.line or 0, len(text) - width + 1, width, line.file)
+        if self.location is not None:
+            error.source = error.source or str(self.location)
+        else:
+            locate(error, python_line())
 
     def _fail(self, message: str, hint: str | None = None) -> NoReturn:
         error = GraphError(message, hint=hint)
         self._locate(error)
         raise error
-
-
-def _python_line() -> Location:
-    """Return the innermost Python line outside of nncdbg."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FILES):
-        frame = frame.f_back
-    return Location(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _ops(graph: Graph) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
@@ -15,10 +15,70 @@ if TYPE_CHECKING:
     from nncdbg.engine.building.builder import Builder
 
 
-class GraphValue:
-    """A value of a graph that is being built; arithmetic and comparisons append statements."""
+class Operators:
+    """Python's operators as ops: `a + b` is Add.  A subclass defines `_operate`."""
 
+    __slots__ = ()
     __array_ufunc__ = None  # `array * value` is a statement too.
+
+    def _operate(self, op: str, *operands: Any) -> Any:
+        """Return the result of an op with one output."""
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> Self:
+        return self._operate("Add", self, other)  # type: ignore[no-any-return]
+
+    def __radd__(self, other: Any) -> Self:
+        return self._operate("Add", other, self)  # type: ignore[no-any-return]
+
+    def __sub__(self, other: Any) -> Self:
+        return self._operate("Sub", self, other)  # type: ignore[no-any-return]
+
+    def __rsub__(self, other: Any) -> Self:
+        return self._operate("Sub", other, self)  # type: ignore[no-any-return]
+
+    def __mul__(self, other: Any) -> Self:
+        return self._operate("Mul", self, other)  # type: ignore[no-any-return]
+
+    def __rmul__(self, other: Any) -> Self:
+        return self._operate("Mul", other, self)  # type: ignore[no-any-return]
+
+    def __truediv__(self, other: Any) -> Self:
+        return self._operate("Div", self, other)  # type: ignore[no-any-return]
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return self._operate("Div", other, self)  # type: ignore[no-any-return]
+
+    def __matmul__(self, other: Any) -> Self:
+        return self._operate("MatMul", self, other)  # type: ignore[no-any-return]
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return self._operate("MatMul", other, self)  # type: ignore[no-any-return]
+
+    def __pow__(self, other: Any) -> Self:
+        return self._operate("Pow", self, other)  # type: ignore[no-any-return]
+
+    def __rpow__(self, other: Any) -> Self:
+        return self._operate("Pow", other, self)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> Self:
+        return self._operate("Neg", self)  # type: ignore[no-any-return]
+
+    def __lt__(self, other: Any) -> Self:
+        return self._operate("Less", self, other)  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Any) -> Self:
+        return self._operate("Greater", self, other)  # type: ignore[no-any-return]
+
+    def __le__(self, other: Any) -> Self:
+        return self._operate("LessOrEqual", self, other)  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Any) -> Self:
+        return self._operate("GreaterOrEqual", self, other)  # type: ignore[no-any-return]
+
+
+class GraphValue(Operators):
+    """A value of a graph that is being built; arithmetic and comparisons append statements."""
 
     def __init__(self, builder: Builder, block: OpenBlock, name: str, type: Type | None) -> None:
         self.name = name
@@ -34,45 +94,26 @@ class GraphValue:
             f"%{self.name} has no truth value: the graph has not run", hint="use Builder.branches"
         )
 
-    def __add__(self, other: Given) -> GraphValue:
-        return self._builder.op("Add", self, other)
-
-    def __radd__(self, other: Given) -> GraphValue:
-        return self._builder.op("Add", other, self)
-
-    def __sub__(self, other: Given) -> GraphValue:
-        return self._builder.op("Sub", self, other)
-
-    def __rsub__(self, other: Given) -> GraphValue:
-        return self._builder.op("Sub", other, self)
-
-    def __mul__(self, other: Given) -> GraphValue:
-        return self._builder.op("Mul", self, other)
-
-    def __rmul__(self, other: Given) -> GraphValue:
-        return self._builder.op("Mul", other, self)
-
-    def __truediv__(self, other: Given) -> GraphValue:
-        return self._builder.op("Div", self, other)
-
-    def __rtruediv__(self, other: Given) -> GraphValue:
-        return self._builder.op("Div", other, self)
-
-    def __matmul__(self, other: Given) -> GraphValue:
-        return self._builder.op("MatMul", self, other)
-
-    def __neg__(self) -> GraphValue:
-        return self._builder.op("Neg", self)
-
-    def __lt__(self, other: Given) -> GraphValue:
-        return self._builder.op("Less", self, other)
-
-    def __gt__(self, other: Given) -> GraphValue:
-        return self._builder.op("Greater", self, other)
+    def _operate(self, op: str, *operands: Given) -> GraphValue:
+        return self._builder.op(op, *operands)
 
 
 Given: TypeAlias = "GraphValue | bool | float | str | Sequence[Any] | Array | np.generic | None"
 """An operand: a value, inline data, an array (it becomes a constant), or None for an omitted operand."""
+
+
+SCALARS = frozenset({bool, int, float, str, type(None)})
+"""The types of the numbers and texts of literals, and of an omitted operand."""
+
+
+def wrong_literal(given: Any) -> str:
+    """Return the type of the first part that is neither a number, a text nor a list; "" if there is none."""
+    if isinstance(given, (list, tuple)):
+        return next(filter(None, map(wrong_literal, given)), "")
+    kind = type(given)
+    if kind in SCALARS or isinstance(given, (bool, int, float, str)):
+        return ""
+    return f"a {kind.__module__.partition('.')[0]}.{kind.__qualname__}"
 
 
 def literal_data(data: Any) -> Any:
