@@ -1,0 +1,1 @@
+"""The dynamic graph: `nncdbg.eager()` executes ops as they are called, and its trace is a program."""

@@ -1,0 +1,343 @@
+"""The execution of a dynamic graph: ops run as they are called, or once a value is inspected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakSet, WeakValueDictionary, ref
+
+import numpy as np
+
+from nncdbg.dynamic_graph.call_sites import name_in_frame
+from nncdbg.dynamic_graph.gradients import Gradient
+from nncdbg.dynamic_graph.leaves import library_of, owned
+from nncdbg.dynamic_graph.needed_values import keep_needed, pending_statements, value_in
+from nncdbg.dynamic_graph.plans import Attributes, OpPlan, literal_key, make_plan
+from nncdbg.dynamic_graph.symbol_table import SymbolTable
+from nncdbg.dynamic_graph.symbols import Symbol
+from nncdbg.dynamic_graph.variable import EagerVariable
+from nncdbg.engine import backends
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.building.python_lines import locate, user_frame
+from nncdbg.engine.building.values import SCALARS, wrong_literal
+from nncdbg.engine.compilation.code import UNSET
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.graph import Location
+from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.values.explanation import wrapped
+
+if TYPE_CHECKING:
+    pass
+
+
+class Execution(SymbolTable):
+    """Runs ops, and records their symbols."""
+
+    def __init__(
+        self, opsets: Mapping[str, int], backend: str | Backend | None, lazy: bool, memo: bool, seed: int
+    ) -> None:
+        super().__init__()
+        self.syncs = 0
+        """How often a value was inspected; in a lazy session an inspection may wait."""
+        self.hits = 0
+        """How often `memo` found an earlier result."""
+        self.rules = TypeRules(opsets, self.graphs)
+        self.plans: dict[tuple[Any, ...], OpPlan] = {}
+        self.gradients: dict[tuple[Any, ...], Gradient] = {}
+        """Gradients by the form of the statements before a value."""
+        self.parameters: WeakSet[EagerVariable] = WeakSet()
+        """The variables whose gradient is wanted."""
+        self.recording = True
+        """False inside of `no_grad`: results are leaves."""
+        self.tracking = True
+        """False inside of `no_grad`, and while a gradient is computed: results are not differentiated."""
+        self._backend = None if backend is None else backends.backend(backend)
+        self._lazy = lazy
+        self._memo: WeakValueDictionary[Any, Symbol] | None = WeakValueDictionary() if memo else None
+        self._seed, self._draws = seed, count()
+        self._numbers = count()
+        self._computing = False
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def execute(
+        self, op: str, operands: Sequence[Any], attributes: Attributes, frame: FrameType
+    ) -> EagerVariable:
+        """Execute an op with one output, called in `frame`, and return its result."""
+        plan, symbols, result, tracked = self._run(op, operands, attributes, 1, frame)
+        if plan is None:
+            return self.variable_of(result)
+        number = plan.results[0] if plan.exact or result is UNSET else self.types.of(result)
+        return self.record(plan, symbols, result, number, tracked, frame.f_code, frame.f_lasti)
+
+    def execute_several(
+        self,
+        op: str,
+        operands: Sequence[Any],
+        attributes: Attributes,
+        outputs: int,
+        frame: FrameType,
+    ) -> tuple[EagerVariable, ...]:
+        """Execute an op with several outputs, and return its results."""
+        if outputs == 1:
+            return (self.execute(op, operands, attributes, frame),)
+        plan, symbols, results, tracked = self._run(op, operands, attributes, outputs, frame)
+        assert plan is not None
+        found: list[EagerVariable] = []
+        for index, number in enumerate(plan.results):
+            result = UNSET if results is UNSET else results[index]
+            if result is not UNSET and not plan.exact:
+                number = self.types.of(result)
+            place = (frame.f_code, frame.f_lasti)
+            made = self.record(plan, () if index else symbols, result, number, tracked, *place)
+            if index and made._symbol.plan is not None:
+                made._symbol.first, made._symbol.index = found[0]._symbol, index
+            found.append(made)
+        return tuple(found)
+
+    def record(
+        self,
+        plan: OpPlan,
+        operands: tuple[Any, ...],
+        result: Any,
+        number: int,
+        tracked: bool,
+        code: CodeType | None,
+        position: int,
+    ) -> EagerVariable:
+        """Append the symbol of a result to the trace, and return a variable of it."""
+        kept = result if tracked or plan.once or self._memo is not None else UNSET
+        symbol = Symbol(next(self._numbers), plan, operands, code, position, number, tracked, kept)
+        self.lives(ref(symbol, self.dies))
+        variable = EagerVariable(self, symbol, result)
+        if result is UNSET:
+            symbol.handle, symbol.cut = ref(variable), not self.recording
+        elif not self.recording:
+            symbol.become_leaf(result)
+        if self._memo is not None and not plan.once:
+            self._memo[_memo_key(plan, operands)] = symbol
+        return variable
+
+    def _run(
+        self,
+        op: str,
+        operands: Sequence[Any],
+        attributes: Attributes,
+        outputs: int,
+        frame: FrameType,
+    ) -> tuple[OpPlan | None, tuple[Any, ...], Any, bool]:
+        """Execute an op: return its plan, the operands as in Symbol, the result, and whether it is tracked.
+
+        The plan is None if the result is the symbol of an earlier statement.
+        """
+        key: list[Any] = [op, outputs, attributes.key]
+        symbols: list[Any] = []
+        values: list[Any] = []
+        tracked = self._gather(operands, key, symbols, values, frame) and self.tracking
+        plan = self.plans.get(tuple(key)) or self._plan(key, op, symbols, attributes, outputs, frame)
+        if self._memo is not None and outputs == 1:
+            known = self._memo.get(_memo_key(plan, symbols))
+            if known is not None:
+                self.hits += 1
+                return None, (), known, tracked
+        if self._lazy:
+            return plan, tuple(symbols), UNSET, tracked
+        try:
+            result = plan.executed(values)
+        except Exception as error:
+            raise self._explained(error, op, symbols, _line(frame)) from error
+        if tracked:
+            # The gradient may read them.
+            for index, symbol in enumerate(symbols):
+                if symbol.__class__ is Symbol and symbol.value is UNSET:
+                    symbol.value = values[index]
+        return plan, tuple(symbols), result, tracked
+
+    def _gather(
+        self, operands: Sequence[Any], key: list[Any], symbols: list[Any], values: list[Any], frame: FrameType
+    ) -> bool:
+        """Append the forms of the operands, their symbols and their arrays; literals are their own symbols.
+
+        Return whether one of them is tracked.
+        """
+        tracked = False
+        for each in operands:
+            kind = each.__class__
+            if kind in SCALARS:
+                key.append(kind)
+                symbols.append(each)
+                values.append(each)
+                continue
+            if kind is not EagerVariable:
+                each = self._operand(each, frame)
+            if each.__class__ is EagerVariable:
+                if each._session is not self:
+                    hint = "use the variables of one session"
+                    self.fail("an operand belongs to another session", hint, frame)
+                symbol = each._symbol
+                key.append(symbol.type)
+                symbols.append(symbol)
+                values.append(each._array)
+                tracked = tracked or symbol.tracked
+            else:
+                key.append(literal_key(each))
+                symbols.append(each)
+                values.append(each)
+        return tracked
+
+    def _plan(
+        self,
+        key: list[Any],
+        op: str,
+        operands: Sequence[Any],
+        attributes: Attributes,
+        outputs: int,
+        frame: FrameType,
+    ) -> OpPlan:
+        """Make a plan, and keep it unless its attributes have no key."""
+        types = [self.types[each.type] if isinstance(each, Symbol) else None for each in operands]
+        try:
+            made = make_plan(
+                op,
+                operands,
+                types,
+                attributes.values,
+                outputs,
+                self.backend,
+                self.rules,
+                self.types,
+                self._generator,
+            )
+        except NncdbgError as error:
+            raise self._explained(error, op, operands, _line(frame)) from None
+        model = self.model_of(op)
+        if model is not None:
+            made.run, made.once = model.kernel_of(op[1:]), model.updates
+        if attributes.key is not None:
+            self.plans[tuple(key)] = made
+        return made
+
+    def _generator(self) -> np.random.Generator:
+        return np.random.default_rng((self._seed, next(self._draws)))
+
+    # -- operands --------------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that runs the ops."""
+        if self._backend is None:
+            self._backend = backends.backend("numpy")
+        return self._backend
+
+    def leaf(self, array: Any, name: str, frame: FrameType) -> EagerVariable:
+        """Return a variable of data from outside."""
+        library = library_of(array)
+        if self._backend is None:
+            self._backend = backends.backend(library)
+        if library not in ("numpy", self.backend.name):
+            self.fail(f"the session runs on {self.backend.name}, but this array is of {library}", None, frame)
+        try:
+            content = owned(array) if library != "numpy" else self.backend.to_device(owned(array))
+            number = self.types.of(content)
+        except KeyError as error:
+            self.fail(f"the array is not a tensor: {error.args[0]}", "convert it to a type of numbers", frame)
+        symbol = Symbol(next(self._numbers), None, (), None, 0, number, False, content, name)
+        self.lives(ref(symbol, self.dies))
+        return EagerVariable(self, symbol, content)
+
+    def _operand(self, given: Any, frame: FrameType) -> Any:
+        """Return an operand that is no variable: a list, or a leaf for an array."""
+        if hasattr(given, "dtype") and hasattr(given, "shape"):
+            return self.leaf(given, name_in_frame(frame, given), frame)
+        if wrong := wrong_literal(given):
+            hint = "pass a variable of this session, an array, a number or a list of numbers"
+            self.fail(f"{wrong} cannot be an operand", hint, frame)
+        return given
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def array_of(self, variable: EagerVariable) -> Any:
+        """Return the array of a variable; compute it if necessary."""
+        self.syncs += 1
+        if variable._array is UNSET:
+            self.compute([variable._symbol])
+            return variable._symbol.value
+        return variable._array
+
+    def provide(self, symbols: Iterable[Symbol]) -> None:
+        """Compute symbols for a gradient, unless the session is lazy."""
+        if not self._lazy:
+            self.compute([*symbols])
+
+    def variable_of(self, symbol: Symbol) -> EagerVariable:
+        """Return a new variable of a symbol."""
+        return EagerVariable(self, symbol, symbol.value)
+
+    def compute(self, wanted: Sequence[Symbol]) -> None:
+        """Execute the statements that these symbols need.
+
+        Raises UsageError if it is called by a kernel, which would wait for itself.
+        """
+        pending = pending_statements(wanted)
+        if not pending:
+            return
+        if self._computing:
+            raise UsageError(
+                "a kernel inspects a lazy value while the session computes one",
+                hint="inspect the value before the call, and pass it as an operand",
+            )
+        self._computing = True
+        try:
+            done: dict[int, Any] = {}
+            for statement in pending:
+                done[statement.number] = self._computed(statement, done)
+        finally:
+            self._computing = False
+        keep_needed(self.symbols(), done, wanted, self.types, everything=self._memo is not None)
+
+    def _computed(self, statement: Symbol, done: Mapping[int, Any]) -> Any:
+        plan = statement.plan
+        assert plan is not None
+        operands = statement.operands
+        values = [value_in(each, done) if isinstance(each, Symbol) else each for each in operands]
+        try:
+            return plan.executed(values)
+        except Exception as error:
+            place = statement.location or _line(user_frame())
+            raise self._explained(error, plan.node.op, operands, place) from error
+
+    # -- errors ----------------------------------------------------------------------------------
+
+    def fail(self, message: str, hint: str | None, frame: FrameType) -> NoReturn:
+        """Raise a UsageError at the line that runs in `frame`."""
+        error = UsageError(message, hint=hint)
+        locate(error, _line(user_frame(frame)))
+        raise error
+
+    def _explained(self, error: Exception, op: str, operands: Iterable[Any], line: Location) -> NncdbgError:
+        """Return an error with the user's line, and the types of the operands."""
+        found = error if isinstance(error, NncdbgError) else wrapped(error, op)
+        if found.excerpt is not None:
+            # A statement of a called program failed.
+            found.source = str(line)
+            return found
+        if op not in found.message:
+            found.message = f"{op}: {found.message}"
+        found.operands = tuple(
+            f"%{self.name_of(each)}: {self.types[each.type] or '?'}"
+            for each in operands
+            if isinstance(each, Symbol)
+        )
+        locate(found, line)
+        return found
+
+
+def _line(frame: FrameType) -> Location:
+    return Location(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _memo_key(plan: OpPlan, operands: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the key of a result: its plan, its literals, and the versions of its operands."""
+    return (plan, *(each.number if isinstance(each, Symbol) else repr(each) for each in operands))

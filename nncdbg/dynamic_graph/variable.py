@@ -1,0 +1,168 @@
+"""Variables: handles of values in a dynamic graph."""
+
+from __future__ import annotations
+
+from math import prod
+from sys import _getframe
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
+
+import numpy as np
+from msgspec import Struct
+
+from nncdbg.dynamic_graph.gradients import add_gradients
+from nncdbg.dynamic_graph.plans import NO_ATTRIBUTES
+from nncdbg.dynamic_graph.symbols import Symbol
+from nncdbg.dynamic_graph.trace import wanted_name
+from nncdbg.engine.building.values import Operators
+from nncdbg.engine.compilation.code import UNSET
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Array, Type, has_cotangent, tensor_only
+
+if TYPE_CHECKING:
+    from nncdbg.dynamic_graph.execution import Execution
+
+
+class EagerVariable(Operators, Struct, eq=False, weakref=True):
+    """A value of an eager session.  Python's operators execute ops.
+
+    A variable refers to the latest version of its value: `x += y` makes a new value, and all references to
+    this variable see it.  Earlier versions stay in the trace while a value depends on them.
+    """
+
+    _session: Execution
+    _symbol: Symbol
+    _array: Any
+    """The value, or UNSET in a lazy session."""
+    grad: EagerVariable | None = None
+    """The sum of the gradients of all `backward` calls; set it to None before the next step."""
+    _parameter: bool = False
+
+    # -- inspection ------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> Any:
+        """The array, of the library of the session; a NumPy array is read-only.  Waits for a lazy value."""
+        array = self._session.array_of(self)
+        if not isinstance(array, (np.ndarray, np.generic)):
+            return array
+        view = np.asarray(array).view()
+        view.flags.writeable = False
+        return view
+
+    @property
+    def type(self) -> Type | None:
+        """Element type and sizes; of a lazy value as far as they are known."""
+        return self._session.types[self._symbol.type]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes.  Waits for a lazy value if they are not known before."""
+        known = tensor_only(self.type)
+        if known is None or not known.concrete:
+            return tuple(np.shape(self.value))
+        return tuple(size for size in known.shape or () if isinstance(size, int))
+
+    @property
+    def name(self) -> str:
+        """The name in the text of the trace, without %."""
+        return self._session.name_of(self._symbol)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._on_host(), dtype, copy=copy)
+
+    def item(self) -> Any:
+        """Return the value of one element as a Python number.  Raises UsageError for several elements."""
+        host = self._on_host()
+        if np.size(host) != 1:
+            hint = "reduce it first, for example with ReduceMax(x, keepdims=0)"
+            raise UsageError(
+                f"%{self.name} has {np.size(host)} elements, and no value as a number", hint=hint
+            )
+        return host.item()
+
+    def _on_host(self) -> Array:
+        found: Array = self._session.backend.to_host(self._session.array_of(self))
+        return found
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __repr__(self) -> str:
+        # A lazy value is not computed for its text.
+        computed = self._array is not UNSET or self._symbol.value is not UNSET
+        known = computed and prod(self.shape) == 1
+        shown = f" = {self.item()}" if known else ""
+        return f"<%{self.name}: {self.type or '?'}{shown}>"
+
+    # -- gradients -------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the value depends on one that requires a gradient.  Set it to True to get `grad`."""
+        return self._symbol.tracked
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        symbol = self._symbol
+        if wanted and not has_cotangent(self.type):
+            raise UsageError(f"%{self.name} is {self.type}, and has no gradient", hint="use a type of floats")
+        symbol.tracked = self._parameter = wanted
+        if wanted:
+            # The gradient may read it.
+            symbol.value = self._array if symbol.value is UNSET else symbol.value
+            self._session.parameters.add(self)
+        else:
+            self._session.parameters.discard(self)
+
+    def backward(self) -> None:
+        """Add the gradient of this value, one float, to `grad` of the variables with `requires_grad`.
+
+        The gradient is computed by statements, which are part of the trace.
+
+        Raises UsageError if the value is no single float, or depends on no such variable; GraphError for an
+        op without a gradient.
+        """
+        add_gradients(self, _getframe(1))
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def _operate(self, op: str, *operands: Any) -> EagerVariable:
+        return self._session.execute(op, operands, NO_ATTRIBUTES, _getframe(2))
+
+    def assign(self, value: EagerVariable) -> Self:
+        """Make this variable refer to another value; return it."""
+        if value._session is not self._session:
+            raise UsageError("the value belongs to another session", hint="use one session")
+        self._symbol, self._array = value._symbol, value._array
+        if self._array is UNSET:
+            self._symbol.handle = ref(self)
+        if self._parameter:
+            self.requires_grad = True
+        return self
+
+    def _changed(self, op: str, other: Any, frame: FrameType) -> Self:
+        """Replace the value by the result of an op; its name is a version of the name of this variable."""
+        name = wanted_name(self._symbol)
+        made = self._session.execute(op, (self, other), NO_ATTRIBUTES, frame)
+        made._symbol.wanted = name
+        return self.assign(made)
+
+    def __iadd__(self, other: Any) -> Self:
+        return self._changed("Add", other, _getframe(1))
+
+    def __isub__(self, other: Any) -> Self:
+        return self._changed("Sub", other, _getframe(1))
+
+    def __imul__(self, other: Any) -> Self:
+        return self._changed("Mul", other, _getframe(1))
+
+    def __itruediv__(self, other: Any) -> Self:
+        return self._changed("Div", other, _getframe(1))
