@@ -5,6 +5,7 @@ from __future__ import annotations
 from nncdbg.commands import (  # noqa: F401
     at_stops,
     changing,
+    checking,
     comparing,
     dumping,
     listing,

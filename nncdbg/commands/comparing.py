@@ -91,7 +91,7 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
             f"the run of branch {branch} to this step was interrupted", hint="repeat the command"
         )
     for frame in reversed(machine.frames):
-        slot = frame.code.slot_of.get(name)
+        slot = frame.code.slot_at(name, frame.pc)
         if slot is None or (frame.code.definition[slot] >= frame.pc and not machine.ended):
             continue
         content = frame.slots[slot]

@@ -97,7 +97,6 @@ ALIASES = {
     "retval": "stats",
     "rv": "stats",
     "checkpoint": "mark",
-    "check": "mark",
     "checkpoints": "marks",
     "bookmark": "mark",
     "goto-bookmark": "goto",
@@ -247,7 +246,7 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
         ),
         *("stepout", "so", "step-instruction", "next-instruction", "rewind", "rw", "rev next", "rebuild"),
         *("locals", "vars", "funcs", "sources", "types %s", "stack", "regs", "examinemem %s", "threads"),
-        *("goroutines", "checkpoints", "check m", "clear-checkpoint 1", "disass", "transcript new.cmd", "ll"),
+        *("goroutines", "checkpoints", "clear-checkpoint 1", "disass", "transcript new.cmd", "ll"),
     ),
 }
 """Maps debuggers to the commands that they share with nncdbg, as typed there."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from nncdbg.commands.table import command, needs, no_arguments, whole_number
 from nncdbg.engine.compilation.search import origins, same_file
+from nncdbg.engine.differentiation.line_pairs import LinePairs
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable_line
 from nncdbg.presentation.breakpoint_syntax import split_source
@@ -27,7 +29,7 @@ _PAGE = 11
     "list",
     "l",
     group="looking",
-    arguments="[. | LINE | FIRST,LAST | @graph | FILE:LINE]",
+    arguments="[. | LINE | FIRST,LAST | @graph | FILE:LINE | backward [LINE] | forward [LINE]]",
     repeats=True,
     completes=("graph",),
 )
@@ -35,12 +37,19 @@ def list_(session: CommandSession, text: str) -> None:
     """List program text around the current statement, a line or a graph.
 
     A second `list` shows the next lines; `list .` returns to the current statement.  `list net.py:11`
-    shows line 11 of the model's source file, and the statements of that line.  `->` marks the next
-    statement.  `>>` marks the statement that the stop reports.  `=>` marks the current statement of an
-    outer frame.  `*` marks an enabled breakpoint, and `o` marks a disabled breakpoint.
+    shows line 11 of the model's source file, and the statements of that line.  `list backward` shows the
+    statements that differentiate the current line; `list forward` shows the statement that it
+    differentiates.
+
+    `->` marks the next statement.  `>>` marks the statement that the stop reports.  `=>` marks the current
+    statement of an outer frame.  `*` marks an enabled breakpoint, and `o` marks a disabled breakpoint.
     """
     if source := split_source(text):
         list_source(session, *source)
+        return
+    direction, _, line = text.partition(" ")
+    if direction in ("backward", "forward"):
+        _list_counterparts(session, direction, line.strip())
         return
     last = len(session.listing().lines)
     lines = _wanted(session, text, last)
@@ -48,6 +57,23 @@ def list_(session: CommandSession, text: str) -> None:
         what = f"the listing has no lines {text}" if text else "this is the end of the listing"
         raise UsageError(what, hint=f"choose lines from 1 to {last}")
     _show(session, lines)
+
+
+def _list_counterparts(session: CommandSession, direction: str, text: str) -> None:
+    listing = session.listing()
+    line = whole_number("list", text) if text else session.here()
+    pairs = LinePairs(session.debugger.loaded.program, listing)
+    found = pairs.backward(line) if direction == "backward" else pairs.forward(line)
+    if not found:
+        missing = "is not differentiated" if direction == "backward" else "differentiates no other line"
+        raise UsageError(f"line {line} {missing}", hint=_COUNTERPART_HINTS[direction])
+    _show(session, found)
+
+
+_COUNTERPART_HINTS = {
+    "backward": "choose a statement of a graph with a `backward` line, or of a recorded forward pass",
+    "forward": "choose a statement of a backward graph",
+}
 
 
 @command("ll", group="looking")
@@ -62,7 +88,7 @@ def ll(session: CommandSession, text: str) -> None:
     _show(session, range(first, lines[-1] + 1))
 
 
-def _show(session: CommandSession, lines: range) -> None:
+def _show(session: CommandSession, lines: Sequence[int]) -> None:
     debugger = session.debugger
     listing = session.listing()
     marks = marks_of(debugger, max(0, debugger.selected), debugger.stop)

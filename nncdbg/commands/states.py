@@ -170,7 +170,8 @@ def _memory(session: CommandSession, text: str) -> None:
     debugger = session.debugger
     timeline = debugger.timeline
     session.screen.put(f"allocator {debugger.loaded.allocation.name}")
-    session.screen.put(f"buffers in use {_size(debugger.loaded.allocation.live_bytes())}")
+    timeline.checkpoints.recount()
+    session.screen.put(f"buffers in use {_size(timeline.checkpoints.live_bytes())}")
     session.screen.put(f"history budget {_size(timeline.checkpoints.budget)}")
 
 

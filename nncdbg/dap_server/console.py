@@ -108,6 +108,16 @@ class Console(Terminal):
         frames = len(self.debugger.control.stack)
         self.debugger.selected = -1 if depth is None else frames - 1 - depth
 
+    def dispatch(self, text: str) -> None:
+        attachment = self.session.attachment
+        script = attachment.script if attachment is not None else None
+        if script is not None and not self.collecting and not is_expression(self.debugger, text):
+            word, arguments = split_command(text)
+            if arguments.strip() == "step" and find(word).name == "record":
+                self.screen.put(script.record_step(self.session))
+                return
+        super().dispatch(text)
+
     # -- moving ------------------------------------------------------------------------------
 
     def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:

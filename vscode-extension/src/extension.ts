@@ -9,6 +9,7 @@ import { RunWith } from "./runForm/command";
 import { Adapters } from "./session/adapter";
 import { type VariableContext, currentSession, registerSessionCommands, valueOf, withErrorMessage } from "./session/commands";
 import { Configurations, debugGraph } from "./session/configurations";
+import { Counterparts } from "./session/counterparts";
 import { Connections, type ObservedRequest } from "./session/connections";
 import { EvaluatableValues, InlineValues } from "./session/inlineValues";
 import { pickListener } from "./session/listeners";
@@ -41,6 +42,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     connections,
     runWith,
     values,
+    new Counterparts(connections, TEXTS),
     vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(connections, runWith)),
     vscode.debug.registerDebugConfigurationProvider(TYPE, configurations),
     vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),

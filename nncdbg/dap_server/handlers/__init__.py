@@ -3,6 +3,7 @@
 from nncdbg.dap_server import black_box, terminal_window  # noqa: F401
 from nncdbg.dap_server.handlers import (  # noqa: F401
     breakpoints,
+    counterparts,
     data_breakpoints,
     disassembly,
     editing,

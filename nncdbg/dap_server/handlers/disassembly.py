@@ -105,7 +105,7 @@ def _micro_ops(code: Code, pc: int) -> tuple[str, ...]:
 
 
 def _find_micro_ops(code: Code, pc: int) -> tuple[str, ...]:
-    if pc == len(code.nodes) or code.nodes[pc].op in CONTROL or code.nodes[pc].op.startswith("@"):
+    if code.transfers(pc):
         return ()
     types = []
     for slot in code.operands[pc]:

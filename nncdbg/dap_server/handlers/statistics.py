@@ -35,6 +35,9 @@ NEAR = 200
 MOST_VISITS = 64
 """Iterations of a loop, or visits of a layer, in the history of a value."""
 
+MOST_STEPS = 2000
+"""Steps of a run in the history of a scalar that it collects."""
+
 SQUARED = frozenset({"f16", "bf16", "f32", "f64"})
 """Types in which a number whose square overflows is abnormal."""
 
@@ -68,7 +71,7 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
 
     `rule` describes the order.  Each value has `name`, `shortName`, `stats` and `series`.  `stats` contains
     the statistics taken when the value was written: no tensor is read.  `series` contains its statistics at
-    the latest visits to its block.
+    the latest visits to its block, the `moments` of these visits, and in a run their `steps`.
     """
     if not 1 <= arguments.count <= MOST_VALUES:
         raise UsageError(
@@ -84,7 +87,7 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
         "frames": [_frame(session, depth) for depth in depths],
         "values": [
             {"frame": depths.index(near.depth), **_value_fields(session, near)}
-            | _series(glance, near, past.get(_code(session, near.depth), ()))
+            | _series(session, glance, near, past.get(_code(session, near.depth), ()))
             for near in chosen
         ],
         "considered": len(found),
@@ -193,32 +196,76 @@ def _value_fields(session: Session, near: Near) -> dict[str, Any]:
 # -- over iterations ------------------------------------------------------------------------------
 
 
-def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[list[Any]]]:
-    """The slots of the latest completed visits of these frames' blocks, oldest first."""
-    past: dict[Code, list[list[Any]]] = {_code(session, depth): [] for depth in depths}
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A completed visit of a block: its last values, the moment before it ended, and the step of the run."""
+
+    slots: Sequence[Any]
+    statements: int
+    step: int | None
+
+
+def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[Visit]]:
+    """The latest completed visits of these frames' blocks, oldest first."""
+    past: dict[Code, list[Visit]] = {_code(session, depth): [] for depth in depths}
+    step = _step(session)
     for each in session.program.debugger.control.machine.finished():
+        if each.code.epoch is not None and step is not None:
+            step -= 1
         visits = past.get(each.code)
         if visits is not None and len(visits) < MOST_VISITS - 1:
-            visits.append(each.slots)
+            visits.append(Visit(each.slots, each.tick - 1, step))
     for visits in past.values():
         visits.reverse()
     return past
 
 
-def _series(glance: Glance, near: Near, visits: Sequence[list[Any]]) -> dict[str, Any]:
+def _step(session: Session) -> int | None:
+    """The number of the run's step now; None outside a run."""
+    frames = session.program.debugger.control.stack
+    return next((frame.iteration for frame in frames if frame.code.epoch is not None), None)
+
+
+def _series(session: Session, glance: Glance, near: Near, visits: Sequence[Visit]) -> dict[str, Any]:
     """The logged statistics of a slot visit by visit, the current one last."""
-    contents = [slots[near.slot] for slots in visits]
+    if (collected := _collected(session, near, visits)) is not None:
+        return {"series": collected}
+    contents = [visit.slots[near.slot] for visit in visits]
     summaries = [glance.shown.noted(each) if is_tensor(each) else None for each in contents]
-    while summaries and summaries[0] is None:
-        summaries.pop(0)
-    if not summaries or near.summary is None or all(each is near.content for each in contents):
+    unknown = next((index for index, each in enumerate(summaries) if each is not None), len(summaries))
+    past, known = visits[unknown:], summaries[unknown:]
+    if not known or near.summary is None or all(each is near.content for each in contents):
         return {}
-    summaries.append(near.summary)
+    known.append(near.summary)
+    steps = [*(visit.step for visit in past), _step(session)]
+    series = {
+        "min": [each and each.min for each in known],
+        "max": [each and each.max for each in known],
+        "mean": [each and each.mean for each in known],
+        "nonfinite": [each and each.nan + each.posinf + each.neginf for each in known],
+        "moments": [*(visit.statements for visit in past), session.program.debugger.timeline.tick],
+    }
+    return {"series": series if None in steps else {**series, "steps": steps}}
+
+
+def _collected(session: Session, near: Near, visits: Sequence[Visit]) -> dict[str, Any] | None:
+    """A scalar that a run collects, at all of its steps; None for another value.
+
+    Its moments are null at steps that have left the history.
+    """
+    frame = session.program.debugger.control.stack[near.depth]
+    results = list(frame.code.operands[-1])[-len(frame.collected) :] if frame.collected else []
+    if frame.code.epoch is None or near.slot not in results or near.content.size != 1:
+        return None
+    contents = [*frame.collected[results.index(near.slot)], near.content]
+    numbers = [float(each.item()) for each in contents[-MOST_STEPS:]]
+    finite = [each if math.isfinite(each) else None for each in numbers]
+    recent = [*(visit.statements for visit in visits), session.program.debugger.timeline.tick][
+        -len(numbers) :
+    ]
     return {
-        "series": {
-            "min": [each and each.min for each in summaries],
-            "max": [each and each.max for each in summaries],
-            "mean": [each and each.mean for each in summaries],
-            "nonfinite": [each and each.nan + each.posinf + each.neginf for each in summaries],
-        }
+        **dict.fromkeys(("min", "max", "mean"), finite),
+        "nonfinite": [int(each is None) for each in finite],
+        "moments": [*[None] * (len(numbers) - len(recent)), *recent],
+        "steps": list(range(frame.iteration + 1 - len(numbers), frame.iteration + 1)),
     }

@@ -127,7 +127,7 @@ class ShownBlock:
     def definition(self, name: str) -> int | None:
         """The number of the statement that defines a value of this block."""
         if self.frame is not None:
-            slot = self.frame.code.slot_of.get(name)
+            slot = self.frame.code.slot_at(name, self.frame.pc)
             pc = self.frame.code.definition[slot] if slot is not None else -1
             return pc if pc >= 0 else None
         if self._definitions is None:

@@ -44,8 +44,8 @@ class Sources:
     uris: bool = False
     _texts: list[Listing] = field(default_factory=list)
     _numbers: dict[tuple[str, Sequence[str]], int] = field(default_factory=dict)
-    _shown: dict[int, tuple[Listing, Source]] = field(default_factory=dict)
-    """By the identity of a listing, which is referenced here, so that its id is not reused."""
+    _shown: dict[tuple[int, bool], tuple[Listing, Source]] = field(default_factory=dict)
+    """By `_is_made` and the identity of a listing, which is referenced here, so that its id is not reused."""
     _models: dict[str, Source] = field(default_factory=dict)
 
     # -- for the client -------------------------------------------------------------------------
@@ -57,14 +57,32 @@ class Sources:
     def of_code(self, code: Code) -> Source:
         """The text with a block's statements."""
         listing = self.debugger.loaded.listing_of(code)
-        shown = self._shown.get(id(listing))
+        key = id(listing), self._is_made(code, listing)
+        shown = self._shown.get(key)
         if shown is None:
-            shown = self._shown[id(listing)] = (listing, self._source(code, listing))
+            shown = self._shown[key] = (listing, self._source(code, listing))
         return shown[1]
+
+    def _is_made(self, code: Code, listing: Listing) -> bool:
+        """Return whether a graph was made for a ``backward`` line, so that the program's file lacks it."""
+        if listing is not self.debugger.loaded.listing:
+            return False
+        return self._is_made_line(listing.header_line(code.path[:1]))
+
+    def _is_made_line(self, line: int) -> bool:
+        own = self.debugger.program.listing
+        return own is not None and line > len(own.lines)
 
     def _source(self, code: Code, listing: Listing) -> Source:
         if code.formula is not None:
             return self._numbered(f"{code.path[0]}.nnc", "micro program", listing)
+        return self.of_line(listing.header_line(code.path[:1]))
+
+    def of_line(self, line: int) -> Source:
+        """The text with this line of the program."""
+        listing = self.debugger.loaded.listing
+        if self._is_made_line(line):
+            return self._numbered(self.name, "with the graphs of `backward`", listing)
         if self.file is None:
             return self._numbered(self.name, "listing of the program", listing)
         return Source(name=self.file.name, path=self._path(self.file))
@@ -75,6 +93,10 @@ class Sources:
             self._texts.append(listing)
             self._numbers[key] = len(self._texts)
         return Source(name=name, source_reference=self._numbers[key], origin=origin)
+
+    def has_line(self, source: Source, line: int) -> bool:
+        """Return whether a text of the program contains this line; the file lacks the graphs made for it."""
+        return bool(source.source_reference) or not self._is_made_line(line)
 
     @property
     def of_program(self) -> Source:

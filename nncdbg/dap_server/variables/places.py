@@ -163,7 +163,7 @@ def _whole(session: Session, place: ContentPlace) -> Any:
         return frame.slots[slot] if slot < len(frame.slots) else UNSET
     if place.kind == "expression":
         return _evaluated(values, place.text)
-    known = frame.code.slot_of.get(place.text)
+    known = frame.code.slot_at(place.text, frame.pc)
     if known is None:
         return UNSET
     if not computed(frame, known, debugger.ended):

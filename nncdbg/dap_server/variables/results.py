@@ -37,7 +37,7 @@ def result_of(
     depth = scope.depth if scope.depth >= 0 else len(debugger.control.stack) - 1
     frame, place = debugger.control.stack[depth], frame_place(session, depth)
     view = View(session, format)
-    slot = frame.code.slot_of.get(name) if name is not None else None
+    slot = frame.code.slot_at(name, frame.pc) if name is not None else None
     if name is not None and slot is not None and computed(frame, slot, debugger.ended):
         return view.content(text, ContentPlace(place, name), content, (frame.code, slot))
     whole = ContentPlace(place, text.strip(), kind="expression")

@@ -20,6 +20,7 @@ from nncdbg.dap_server.variables.places import (
     value_title,
 )
 from nncdbg.engine.compilation.code import UNSET
+from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.presentation.elements import type_of
@@ -27,6 +28,7 @@ from nncdbg.presentation.elements import type_of
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.dap_server.variables.children import Listed
+    from nncdbg.dap_server.variables.value_text import Slots
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.frame import Frame
 
@@ -53,6 +55,11 @@ class FrameAtStop:
     @property
     def ended(self) -> bool:
         return self.view.session.program.debugger.ended
+
+    @property
+    def slots(self) -> Slots:
+        """The named slots of the block, of a state only that of its present value."""
+        return self.view.session.program.shown.slots(self.code).at(self.code, self.frame.pc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +139,8 @@ def _outputs(here: FrameAtStop) -> Children:
         return _listed(here, here.code.operands[-1])
     pc = here.pc if here.done else here.frame.pc - 1
     if pc < 0:
-        inputs = [value.name for value in here.code.graph.inputs if value.name]
-        return _listed(here, [here.code.slot_of[name] for name in inputs])
+        inputs = enumerate(here.code.graph.inputs, 1)
+        return _listed(here, [slot for slot, value in inputs if value.name])
     return _listed(here, [slot for slot in here.code.result_slots(pc) if here.code.names[slot]])
 
 
@@ -152,7 +159,7 @@ def _awaited(here: FrameAtStop, names: Sequence[str]) -> Children:
 
 def _values(here: FrameAtStop) -> Children:
     """The values of this frame: computed ones, the newest first, then given ones, then future ones."""
-    slots = here.view.session.program.shown.slots(here.code)
+    slots = here.slots
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
     given = written + len(slots.given)
 
@@ -180,7 +187,7 @@ def _to_come(here: FrameAtStop, slot: int) -> Listed:
 
 
 def _parameters(here: FrameAtStop) -> Children:
-    return _listed(here, here.view.session.program.shown.slots(here.code).constants)
+    return _listed(here, here.slots.constants)
 
 
 def _loop(here: FrameAtStop) -> Children:
@@ -194,9 +201,32 @@ def _loop(here: FrameAtStop) -> Children:
         lambda fact=fact: view.variable(fact[0], fact[1], evaluate_name=fact[2] or None)  # type: ignore[misc]
         for fact in facts
     ]
-    carried = [here.code.slot_of[value.name] for value in here.code.graph.inputs[1:] if value.name]
+    carried = [slot for slot, value in enumerate(here.code.graph.inputs[1:], 2) if value.name]
     makers[1:1] = [lambda slot=slot: _value(here, slot) for slot in carried]  # type: ignore[misc]
     return Children(len(makers), lambda start, stop: (make() for make in makers[start:stop]))
+
+
+def _has_states(here: FrameAtStop) -> bool:
+    return bool(here.view.session.program.debugger.program.states)
+
+
+def _states(here: FrameAtStop) -> Children:
+    """The states of the program as seen from this frame, in the order of the text."""
+    debugger = here.view.session.program.debugger
+    values = debugger.values_at(here.depth)
+    names = [state.value.name for state in debugger.program.states]
+
+    def make(name: str) -> Listed:
+        title = _title(here, name)
+        try:
+            content = values.content(name)
+        except NotComputed:
+            declared = str(here.code.types.get(name) or "")
+            return here.view.variable(title, "<not computed>", type=declared or None)
+        place = ContentPlace(here.place, spelled(name), kind="expression")
+        return here.view.content(title, place, content)
+
+    return Children(len(names), lambda start, stop: map(make, names[start:stop]))
 
 
 # -- memory --------------------------------------------------------------------------------------
@@ -205,10 +235,11 @@ def _loop(here: FrameAtStop) -> Children:
 def _memory(here: FrameAtStop) -> Children:
     debugger, view = here.view.session.program.debugger, here.view
     timeline = debugger.timeline
+    timeline.checkpoints.recount()
     facts = [
         ("allocator", debugger.loaded.allocation.name),
         ("backend", debugger.backend.name),
-        ("live", f"{debugger.loaded.allocation.live_bytes()} bytes in buffers"),
+        ("live", f"{timeline.checkpoints.live_bytes()} bytes in buffers"),
         ("budget", f"{timeline.checkpoints.budget} bytes for old values"),
         (
             "undo",
@@ -230,7 +261,7 @@ def _memory(here: FrameAtStop) -> Children:
 
 
 def _buffers(here: FrameAtStop) -> Children:
-    slots = here.view.session.program.shown.slots(here.code)
+    slots = here.slots
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
 
     def make(start: int, stop: int) -> Iterator[Variable]:
@@ -258,6 +289,7 @@ SCOPES = {
     "Inputs": ScopeKind(_inputs, "arguments"),
     "Outputs": ScopeKind(_outputs, "returnValue"),
     "Values": ScopeKind(_values, "locals"),
+    "States": ScopeKind(_states, fits=_has_states),
     "Loop": ScopeKind(_loop, fits=lambda here: here.frame.is_loop),
     "Parameters": ScopeKind(_parameters, expensive=True, fits=lambda here: bool(here.code.graph.constants)),
     "Memory": ScopeKind(_memory, "registers", expensive=True),

@@ -63,6 +63,23 @@ class Slots:
         """The number of slots written by the statements before `pc`."""
         return bisect_left(self.definition, pc)
 
+    def at(self, code: Code, pc: int) -> Slots:
+        """Return the slots without those that hold another value of a state than the one read at `pc`."""
+        if not code.definitions:
+            return self
+
+        def current(slot: int) -> bool:
+            name = code.names[slot]
+            return name not in code.definitions or code.slot_at(name, pc) == slot
+
+        pairs = [pair for pair in zip(self.written, self.definition, strict=True) if current(pair[0])]
+        return Slots(
+            tuple(slot for slot, _ in pairs),
+            tuple(pc for _, pc in pairs),
+            tuple(filter(current, self.given)),
+            tuple(filter(current, self.constants)),
+        )
+
 
 def slots_of(code: Code) -> Slots:
     """The slots of a block, by the time at which they are written."""

@@ -57,6 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import failure_of
+    from nncdbg.opening.state_file import save_states
     from nncdbg.presentation.stops import fallbacks
 
     configuration = configuration_of(options)
@@ -79,6 +80,9 @@ def _run(options: Namespace, screen: Screen) -> int:
     seconds = time.perf_counter() - start
     error = failure_of(stop, options.model)
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
+    if error is None and options.save_states:
+        save_states(debugger.states, options.save_states)
+        screen.note(f"saved {len(debugger.states)} states in {options.save_states}")
     if debugger.micro is not None:
         screen.note(str(debugger.micro.coverage))
     for _, words in fallbacks(debugger):
@@ -108,6 +112,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_verification(parser)
     add_determinism(parser)
     parser.add_argument("--save-outputs", metavar="DIR", help="write each output to a .npy file in DIR")
+    parser.add_argument("--save-states", metavar="FILE", help="write the states to a .safetensors file")
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 

@@ -57,7 +57,7 @@ export class TensorView {
     const input = this.page.locator('.quick-input-widget input[aria-label*="Which value"], .quick-input-widget input').first();
     await this.screen.see('.quick-input-message:has-text("Which value?")');
     await input.fill(expression);
-    await this.page.keyboard.press("Enter");
+    await input.press("Enter");
     await this.expectText("h1", new RegExp(`^${expression.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`));
   }
 

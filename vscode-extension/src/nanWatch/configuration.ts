@@ -34,7 +34,7 @@ function substituted(value: unknown, folder: string): unknown {
   return value;
 }
 
-const OPTIONS = { seed: "--seed", backend: "--backend", allocator: "--allocator", history: "--history", maxOps: "--max-ops" };
+const OPTIONS = { seed: "--seed", backend: "--backend", allocator: "--allocator", history: "--history", maxOps: "--max-ops", steps: "--steps" };
 const SWITCHES = { fallback: "--fallback", flat: "--flat" };
 const LISTS = { allowStores: "--allow-store", opLibrary: "--op-library" };
 

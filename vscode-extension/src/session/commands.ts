@@ -81,7 +81,8 @@ export async function valueOf(of: VariableContext | vscode.Uri | undefined): Pro
   if (value && fromEditor) {
     return value;
   }
-  return vscode.window.showInputBox({ prompt: "Which value?", value, placeHolder: "%h" });
+  // A view that finishes loading takes the focus; the prompt stays.
+  return vscode.window.showInputBox({ prompt: "Which value?", value, placeHolder: "%h", ignoreFocusOut: true });
 }
 
 function itemOf({ variable, container }: VariableContext): string | undefined {
@@ -104,6 +105,7 @@ function askCondition(value: string): Thenable<string | undefined> {
     prompt: `Stop when ${value} is written and this condition is true`,
     value: `max(abs(${value})) > 10`,
     valueSelection: [0, -1],
+    ignoreFocusOut: true,
   });
 }
 

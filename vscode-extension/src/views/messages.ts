@@ -13,4 +13,6 @@ export type FromView<Choice = object> =
   | { kind: "ready"; choice: Partial<Choice> }
   | { kind: "choose"; choice: Choice }
   | { kind: "openLine"; target: SourceLine }
+  /** Go to the moment after this number of statements. */
+  | { kind: "goTo"; statements: number }
   | { kind: "viewTensor"; expression: string };

@@ -2,6 +2,7 @@
 
 import * as vscode from "vscode";
 import { Page, type PageOptions } from "../pages/page";
+import { withErrorMessage } from "../session/commands";
 import { Follower, type FollowingView } from "./following";
 import type { FromView, ToView } from "./messages";
 import type { SessionEvents } from "./sessionEvents";
@@ -37,6 +38,7 @@ export class PageView implements FollowingView, vscode.WebviewViewProvider, vsco
         this.follower.restart();
       },
       openLine: ({ target }) => void openLine(target, this.session),
+      goTo: ({ statements }) => void withErrorMessage(() => this.goTo(statements)),
       viewTensor: ({ expression }) => void vscode.commands.executeCommand("nncdbg.viewTensor", { expression }),
     });
   }
@@ -51,6 +53,10 @@ export class PageView implements FollowingView, vscode.WebviewViewProvider, vsco
     }
     this.page?.send(this.shown);
     void this.follower.update();
+  }
+
+  private async goTo(statements: number): Promise<void> {
+    await this.session?.customRequest("nncdbg/moment", { statements });
   }
 
   get visible(): boolean {

@@ -5,7 +5,9 @@ import type { SourceLine } from "../pages/messages";
 
 /** The URI of a source: a file, or a text that the debug server sends. */
 export function uriOf(source: SourceLine["source"], session: vscode.DebugSession | undefined): vscode.Uri {
-  return source.sourceReference ? vscode.debug.asDebugSourceUri({ ...source }, session) : vscode.Uri.file(source.path ?? "");
+  // VS Code opens a text without a path under its name.
+  const path = source.path ?? source.name;
+  return source.sourceReference ? vscode.debug.asDebugSourceUri({ ...source, path }, session) : vscode.Uri.file(source.path ?? "");
 }
 
 /** Shows a line; in the column of an editor that shows the text already, if there is one. */

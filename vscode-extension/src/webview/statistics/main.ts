@@ -5,9 +5,10 @@ import type { FromView, ToView } from "../../views/messages";
 import { Children } from "../page/children";
 import { element, moveFocusByKeys, status } from "../page/elements";
 import { Host } from "../page/host";
+import { plot } from "./plot";
 import { sparkline } from "./sparkline";
 import "./style.css";
-import { type NearbyValue, statisticsText, valueText } from "./text";
+import { type NearbyValue, type Series, statisticsText, valueText } from "./text";
 
 interface ValueFrame {
   title: string;
@@ -31,14 +32,20 @@ const summary = element("summary", {});
 const explanation = element("p", {});
 const details = element("details", {}, summary, explanation);
 document.body.append(main);
+/** The keys of the rows with a plot. */
+const plotted = new Set<string>();
+let latest: NearbyValues | undefined;
 
-function show({ frames, values, considered, rule }: NearbyValues): void {
+function show(answer: NearbyValues): void {
+  latest = answer;
+  const { frames, values, considered, rule } = answer;
   if (values.length === 0) {
     main.replaceChildren(status(NOTHING));
     return;
   }
   const focused = (document.activeElement as HTMLElement | null)?.dataset.key;
-  rows.show(values.map((value) => ({ value, frame: frames[value.frame] })), ({ value, frame }) => row(value, frame));
+  const contents = values.map((value) => ({ value, frame: frames[value.frame], large: plotted.has(keyOf(value, frames[value.frame])) }));
+  rows.show(contents, ({ value, frame, large }) => row(value, frame, large));
   const title = considered > values.length ? `${values.length} of the ${considered} nearest values` : "Sorted";
   setText(summary, `${title}: abnormal values first`);
   setText(explanation, rule);
@@ -58,7 +65,13 @@ function setText(target: Element, text: string): void {
   }
 }
 
-function row(value: NearbyValue, { title, source }: ValueFrame): HTMLLIElement {
+function keyOf({ name }: NearbyValue, { title }: ValueFrame): string {
+  // The title of a run's frame has its step.
+  return `${title.replace(/ .*/, "")} ${name}`;
+}
+
+function row(value: NearbyValue, frame: ValueFrame, large: boolean): HTMLLIElement {
+  const { title, source } = frame;
   const go = element("button", { type: "button", className: "go", title: `${value.name}: ${value.type}\nGo to line ${value.line}` });
   go.setAttribute("aria-label", `${value.name}, ${title}, ${valueText(value)}, go to line ${value.line}`);
   go.dataset.key = `${title} ${value.name}`;
@@ -72,7 +85,25 @@ function row(value: NearbyValue, { title, source }: ValueFrame): HTMLLIElement {
   go.append(head, figures);
   const view = element("button", { type: "button", className: "tensor", title: `View ${value.name}`, label: `View tensor ${value.name}` }, "▦");
   view.onclick = () => host.send({ kind: "viewTensor", expression: value.name });
-  return element("li", { className: `rank${value.rank}` }, go, ...(value.series ? [sparkline(value.series)] : []), view);
+  const curves = value.series ? [toggle(value, value.series, keyOf(value, frame), large)] : [];
+  const plots = value.series && large ? [plot(value.name, value.series, (statements) => host.send({ kind: "goTo", statements }))] : [];
+  return element("li", { className: `rank${value.rank}` }, go, ...curves, view, ...plots);
+}
+
+/** The small curve, which shows and hides the plot. */
+function toggle(value: NearbyValue, series: Series, key: string, large: boolean): HTMLButtonElement {
+  const created = element("button", { type: "button", className: "curve", title: large ? "Hide the plot" : "Plot the value" }, sparkline(series));
+  created.setAttribute("aria-expanded", String(large));
+  created.setAttribute("aria-label", `Plot ${value.name}`);
+  created.onclick = () => {
+    if (!plotted.delete(key)) {
+      plotted.add(key);
+    }
+    if (latest) {
+      show(latest);
+    }
+  };
+  return created;
 }
 
 moveFocusByKeys(".go");

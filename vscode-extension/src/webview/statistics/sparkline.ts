@@ -1,53 +1,26 @@
-// The mean of a value at each iteration, with a red mark where the value contained NaN or Inf.
+// The curve of a value beside its row.
 
 import { svgElement } from "../page/elements";
+import { curve, known, Scale } from "./curve";
 import { type Series, short } from "./text";
 
-const WIDTH = 64;
-const HEIGHT = 20;
-const EDGE = 3;
+const BOX = { width: 64, height: 20, edge: 3 };
 
-export function sparkline({ mean, nonfinite }: Series): SVGElement {
-  const known = mean.filter((each) => each !== null);
+export function sparkline(series: Series): SVGElement {
+  const { mean, nonfinite } = series;
+  const numbers = known(mean);
   const bad = nonfinite.filter((each) => each).length;
   const text =
-    `mean over ${mean.length} visits: ` +
-    (known.length ? `${short(known[0])} to ${short(known[known.length - 1])}` : "none") +
+    `mean over ${mean.length} ${series.steps ? "steps" : "visits"}: ` +
+    (numbers.length ? `${short(numbers[0])} to ${short(numbers[numbers.length - 1])}` : "none") +
     (bad ? `, ${bad} with NaN or Inf` : "");
-  const attributes = { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": text };
+  const attributes = { class: "spark", viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "img", "aria-label": text };
   const svg = svgElement("svg", attributes, svgElement("title", {}, text));
-  const low = Math.min(...known);
-  const high = Math.max(...known);
-  const x = (index: number) => EDGE + (index * (WIDTH - 2 * EDGE)) / Math.max(1, mean.length - 1);
-  const y = (number: number) =>
-    high > low ? HEIGHT - EDGE - ((number - low) * (HEIGHT - 2 * EDGE)) / (high - low) : HEIGHT / 2;
-  for (const run of knownRuns(mean)) {
-    const points = run.map(([index, number]) => `${x(index)},${y(number)}`).join(" ");
-    svg.append(svgElement("polyline", { class: "mean", points }));
-  }
-  nonfinite.forEach((count, index) => {
-    if (count) {
-      svg.append(svgElement("line", { class: "bad", x1: x(index), x2: x(index), y1: 1, y2: HEIGHT - 1 }));
-    }
-  });
+  const scale = new Scale(mean.length, numbers, BOX);
+  svg.append(...curve(series, scale, BOX.height));
   const last = mean[mean.length - 1];
   if (last !== null) {
-    svg.append(svgElement("circle", { class: "now", cx: x(mean.length - 1), cy: y(last), r: 2 }));
+    svg.append(svgElement("circle", { class: "now", cx: scale.x(mean.length - 1), cy: scale.y(last), r: 2 }));
   }
   return svg;
-}
-
-/** The runs of known numbers: (index, number) each. */
-function knownRuns(series: (number | null)[]): [number, number][][] {
-  const found: [number, number][][] = [];
-  series.forEach((number, index) => {
-    if (number === null) {
-      return;
-    }
-    if (index === 0 || series[index - 1] === null) {
-      found.push([]);
-    }
-    found[found.length - 1].push([index, number]);
-  });
-  return found;
 }

@@ -2,9 +2,16 @@
 
 import type { Statistics } from "../../tensor/messages";
 
+/** The statistics of a value at each of its visits, the current one last. */
 export interface Series {
+  min: (number | null)[];
+  max: (number | null)[];
   mean: (number | null)[];
   nonfinite: (number | null)[];
+  /** The moments of the visits, in executed statements; null for those that have left the history. */
+  moments: (number | null)[];
+  /** The steps of the run. */
+  steps?: number[];
 }
 
 export interface NearbyValue {

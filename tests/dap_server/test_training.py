@@ -1,0 +1,144 @@
+"""A training in the debug adapter: the scope of states, step and epoch, and the text of backward graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.dap_server.client import Client
+from tests.engine.compilation.test_states import DATA, TRAIN
+
+
+def started(client: Client, folder: Path, text: str = TRAIN) -> Path:
+    """Launch a training from a file, stopped at its first line."""
+    file = folder / "train.nnc"
+    file.write_text(text)
+    for name, data in DATA.items():
+        np.save(folder / f"{name}.npy", data)
+    client.start(file, inputs={name: str(folder / f"{name}.npy") for name in DATA})
+    return file
+
+
+def line_of(text: str, part: str) -> int:
+    return next(number for number, line in enumerate(text.split("\n"), 1) if part in line)
+
+
+def test_the_states_are_a_scope_with_their_present_values(client: Client, tmp_path: Path) -> None:
+    file = started(client, tmp_path)
+    update = line_of(TRAIN, "update %w")
+    client.request(
+        "setBreakpoints",
+        {"source": {"path": str(file)}, "breakpoints": [{"line": update, "condition": "$step == 4"}]},
+    )
+    client.move("continue", "breakpoint")
+    frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
+    assert [frame["name"] for frame in frames] == ["@train", "@run step 4, epoch 1", "@program"]
+    before = client.variables("States")
+    assert list(before) == ["%w", "%m", "%count"]
+    assert before["%count"]["value"].endswith("4")
+    values = client.variables("Values")
+    assert list(values).count("%w") == 1
+    client.move("next")
+    after = client.variables("States")
+    assert after["%count"]["value"].endswith("5")
+    assert after["%w"]["value"] != before["%w"]["value"]
+    client.move("stepBack")
+    assert client.variables("States")["%w"]["value"] == before["%w"]["value"]
+
+
+BACKWARD = TRAIN.replace(
+    "  %q = Mul(%e, %e)\n",
+    "  %q = Mul(%e, %e)\n  %z, saved %s = @loss(%e)\n  %d_e = @loss.backward(1.0, %s)\n",
+).replace(
+    "\nrun @train",
+    """
+graph @loss(%e: f64[N,2]) -> (%z: f64[]) {
+  %a = Mul(%e, %e)
+  %z: f64[] = ReduceSum(%a, keepdims=0)
+  return %z
+}
+
+backward @loss.backward of @loss by (%e)
+
+run @train""",
+)
+
+
+def test_a_backward_graph_has_a_text_of_its_own(client: Client, tmp_path: Path) -> None:
+    file = started(client, tmp_path, BACKWARD)
+    call = line_of(BACKWARD, "= @loss.backward")
+    client.request("setBreakpoints", {"source": {"path": str(file)}, "breakpoints": [{"line": call}]})
+    client.move("continue", "breakpoint")
+    client.move("stepIn")
+    frame = client.top_frame()
+    assert frame["name"] == "@loss.backward"
+    assert "path" not in frame["source"], "the file does not have these lines"
+    reference = frame["source"]["sourceReference"]
+    content = client.request("source", {"sourceReference": reference, "source": frame["source"]})["content"]
+    lines = content.split("\n")
+    assert lines[: len(BACKWARD.split("\n"))][:5] == BACKWARD.split("\n")[:5], "the file, then the graphs"
+    assert "ReduceSum" not in lines[frame["line"] - 1]
+    assert lines[frame["line"] - 2].strip() == f"## of line {line_of(BACKWARD, '%z: f64[] = ReduceSum')}"
+    last = next(n for n, text in enumerate(lines, 1) if n > frame["line"] and "return" in text)
+    bound = client.request("setBreakpoints", {"source": frame["source"], "breakpoints": [{"line": last}]})[
+        "breakpoints"
+    ]
+    assert [each["verified"] for each in bound] == [True]
+    client.move("continue", "breakpoint")
+    assert client.top_frame()["line"] == last
+    client.move("stepOut")
+    assert client.top_frame()["source"]["path"] == str(file)
+
+
+def test_a_loss_is_plotted_over_the_steps_and_a_point_leads_to_its_step(
+    client: Client, tmp_path: Path
+) -> None:
+    file = started(client, tmp_path)
+    place = {"line": line_of(TRAIN, "update %w"), "condition": "$step == 4"}
+    client.request("setBreakpoints", {"source": {"path": str(file)}, "breakpoints": [place]})
+    client.move("continue", "breakpoint")
+    values = {each["name"]: each for each in client.request("nncdbg/nearby")["values"]}
+    series = values["%d"]["series"]
+    assert series["steps"] == [0, 1, 2, 3, 4]
+    assert series["mean"][-1] == values["%d"]["stats"]["mean"]
+    client.request("nncdbg/moment", {"statements": series["moments"][2]})
+    client.expect_stop("goto")
+    assert client.evaluate("$step") == "2"
+    again = {each["name"]: each for each in client.request("nncdbg/nearby")["values"]}
+    assert again["%d"]["stats"]["mean"] == series["mean"][2]
+
+
+def test_a_statement_leads_to_its_backward_and_back(client: Client, tmp_path: Path) -> None:
+    file = started(client, tmp_path, BACKWARD)
+    forward = line_of(BACKWARD, "%a = Mul(%e, %e)")
+
+    def counterparts(source: dict[str, object], line: int | None = None) -> list[tuple[int, str, str]]:
+        body = client.request("nncdbg/counterparts", {"source": source, "line": line})
+        return [(each["line"], each["direction"], each["text"]) for each in body["counterparts"]]
+
+    body = client.request("nncdbg/counterparts", {"source": {"path": str(file)}, "line": forward})
+    first = body["counterparts"][0]
+    assert first["direction"] == "backward"
+    text = client.request("source", {"sourceReference": 0, "source": first["source"]})["content"]
+    assert text.split("\n")[first["target"] - 1].strip() == first["text"]
+    assert counterparts(first["source"], first["target"]) == [
+        (first["target"], "forward", "%a = Mul(%e, %e)")
+    ]
+    assert counterparts({"path": str(file)}, line_of(BACKWARD, "update %w")) == []
+    graphs = counterparts({"path": str(file)})
+    assert [(line, way) for line, way, _ in graphs] == [(line_of(BACKWARD, "graph @loss"), "backward")]
+    assert [way for _, way, _ in counterparts(first["source"])] == ["backward", "forward"]
+
+
+def test_a_collected_loss_has_all_steps_of_the_run(client: Client, tmp_path: Path) -> None:
+    file = started(client, tmp_path, TRAIN.replace("epochs 3", "epochs 40"))
+    place = {"line": line_of(TRAIN, "update %w"), "condition": "$step == 100"}
+    client.request("setBreakpoints", {"source": {"path": str(file)}, "breakpoints": [place]})
+    client.move("continue", "breakpoint")
+    client.move("stepOut")
+    loss = next(each for each in client.request("nncdbg/nearby")["values"] if "%l" in each["name"])
+    series = loss["series"]
+    assert series["steps"] == list(range(101))
+    assert series["moments"][0] is None
+    assert series["moments"][-1] is not None

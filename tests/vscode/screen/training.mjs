@@ -1,0 +1,79 @@
+// A training in graph text: its states, a plot over its steps, and the way from a statement to its gradient.
+
+import assert from "node:assert/strict";
+import { only, pageOf } from "./views.mjs";
+
+const UPDATE = "update %w1";
+
+/** Stops before the update of step 6. */
+async function toStepSix(page, screen) {
+  await screen.debug("train_mlp.nnc", UPDATE);
+  await screen.enter("break 20 if $step == 6");
+  await screen.expectAnswer(/Breakpoint 1/);
+  await screen.continueTo(UPDATE);
+}
+
+/** Puts the cursor into a line of the editor. */
+async function goToLine(page, screen, line) {
+  await screen.click(UPDATE);
+  await page.keyboard.press("Control+g");
+  await page.locator(".quick-input-widget input").fill(`:${line}`);
+  await page.keyboard.press("Enter");
+  await atLine(page, screen, line);
+}
+
+function atLine(page, screen, line) {
+  return screen.until(() => page.locator(".statusbar-item", { hasText: `Ln ${line},` }).count(), `the cursor in line ${line}`);
+}
+
+export const tests = {
+  async "the call stack has the step, and the states are a scope"({ page, screen, open }) {
+    await open();
+    await toStepSix(page, screen);
+    await screen.row("debug-call-stack", /@run step 6/);
+    await screen.row("debug-variables", /States/);
+    await screen.picture("training-states");
+    await screen.stop();
+  },
+
+  async "a value is plotted over the steps, and a click goes to a step"({ page, screen, open }) {
+    await open();
+    await toStepSix(page, screen);
+    await only(page, "Statistics");
+    const frame = await pageOf(page, screen, "li .go");
+    const row = frame.locator('li:has([aria-label^="%d_w2,"])').first();
+    await row.locator(".curve").click();
+    const area = row.locator(".plot .area");
+    await area.waitFor();
+    assert.match(await row.locator("output").innerText(), /^step 6: mean /);
+    await screen.picture("training-plot");
+    const { width, height } = await area.boundingBox();
+    await area.click({ position: { x: width / 2, y: height / 2 } });
+    await screen.row("debug-call-stack", /@run step 3/);
+    await screen.until(async () => /^step 3: /.test(await row.locator("output").innerText()), "the plot up to step 3");
+    await screen.picture("training-plot-back");
+    await screen.stop();
+  },
+
+  async "commands and lenses lead from a statement to its gradient and back"({ page, screen, open }) {
+    await open();
+    await toStepSix(page, screen);
+    await goToLine(page, screen, 28);
+    await screen.command("Go to the Backward of This Line");
+    await screen.see('.view-line:has-text("## of line 28")');
+    await screen.picture("training-backward");
+    await screen.command("Go to the Forward of This Line");
+    await screen.see('.tab.active[data-resource-name="train_mlp.nnc"]');
+    const lens = page.locator(".codelens-decoration a", { hasText: "Go to backward @loss.backward" }).first();
+    await lens.click();
+    await screen.see('.view-line:has-text("The gradient of @loss")');
+    await page.locator(".codelens-decoration a", { hasText: "Go to forward @loss" }).first().waitFor();
+    await screen.picture("training-lens");
+    await screen.click("%d_log");
+    await screen.command("Go to the Forward of This Line");
+    await atLine(page, screen, 34);
+    await screen.command("Go to the Forward of This Line");
+    await screen.toast("line 34 differentiates no other line").waitFor();
+    await screen.stop();
+  },
+};
