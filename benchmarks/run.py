@@ -9,6 +9,7 @@ import bench_backends
 import bench_corpus
 import bench_dap
 import bench_diff
+import bench_eager
 import bench_large
 import bench_lsp
 import bench_machine
@@ -20,6 +21,7 @@ import bench_start
 import bench_stats
 import bench_time
 import bench_torch
+import bench_training
 import bench_watch
 
 
@@ -27,6 +29,7 @@ def main() -> int:
     missed = 0
     for module in (
         bench_machine,
+        bench_eager,
         bench_stats,
         bench_parse,
         bench_time,
@@ -42,6 +45,7 @@ def main() -> int:
         bench_reduce,
         bench_diff,
         bench_torch,
+        bench_training,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

@@ -13,7 +13,10 @@ Open and run
     load(path)             a Program from `.onnx`, `.nnc`, a folder that nncdbg wrote, or an onnx.ModelProto
     parse(text)            a Program from graph text; `str(program)` is its text
     Builder()              builds a Program in Python, one statement per call
+    Layers(builder)        layers with named parameters
+    eager()                executes ops as Python calls them; their trace is a Program
     run(program, inputs)   the outputs by name
+    load_states(program, file)  the program with the states of a file, and a report; save_states(states, file)
     Debugger(program, inputs)   break, step, step back, inspect, edit
 
     execute(debugger, "why")    what a command of the prompt prints
@@ -44,6 +47,10 @@ from nncdbg.version import __version__ as __version__
 _PUBLIC = {
     "Debugger": "nncdbg.engine.debugger",
     "Builder": "nncdbg.engine.building.builder",
+    "GraphValue": "nncdbg.engine.building.values",
+    "Layers": "nncdbg.engine.building.layers",
+    **dict.fromkeys(("Eager", "eager"), "nncdbg.dynamic_graph.session"),
+    "EagerVariable": "nncdbg.dynamic_graph.variable",
     "Stop": "nncdbg.engine.stopping.stops",
     "Breakpoint": "nncdbg.engine.stopping.breakpoints",
     "Frame": "nncdbg.engine.execution.frame",
@@ -56,6 +63,7 @@ _PUBLIC = {
     "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
+    **dict.fromkeys(("LoadedStates", "load_states", "save_states"), "nncdbg.opening.state_file"),
     "Outputs": "nncdbg.engine.values.values",
     "Tensor": "nncdbg.engine.values.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
@@ -96,7 +104,12 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
     from nncdbg.dap_server.attach.calls import listen as listen
     from nncdbg.dap_server.attach.calls import wait_for_client as wait_for_client
+    from nncdbg.dynamic_graph.session import Eager as Eager
+    from nncdbg.dynamic_graph.session import eager as eager
+    from nncdbg.dynamic_graph.variable import EagerVariable as EagerVariable
     from nncdbg.engine.building.builder import Builder as Builder
+    from nncdbg.engine.building.layers import Layers as Layers
+    from nncdbg.engine.building.values import GraphValue as GraphValue
     from nncdbg.engine.comparison.report import DiffReport as DiffReport
     from nncdbg.engine.debugger import Debugger as Debugger
     from nncdbg.engine.divergence.call import diff as diff
@@ -137,6 +150,9 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
     from nncdbg.opening.run import run as run
+    from nncdbg.opening.state_file import LoadedStates as LoadedStates
+    from nncdbg.opening.state_file import load_states as load_states
+    from nncdbg.opening.state_file import save_states as save_states
     from nncdbg.script_breakpoint import breakpoint as breakpoint  # noqa: A004
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize

@@ -137,7 +137,8 @@ def test_the_protocol_page_states_the_limits() -> None:
         f"| completions | {evaluating.MAX_COMPLETIONS} |",
         f"of `nncdbg/timeline` | {timeline.MOST_MOMENTS} / {timeline.MOST_BRANCHES} |",
         f"`count` is at most {statistics.MOST_VALUES}.",
-        f"`nncdbg/nearby` | {statistics.MOST_VISITS}, for the {statistics.NEAR} newest values |",
+        f"`nncdbg/nearby` | {statistics.MOST_VISITS}, for the {statistics.NEAR} newest values; "
+        f"{statistics.MOST_STEPS:,} for a scalar that a run collects |",
         f"to collapse (at most {graph_map.MOST_TOGGLED} in total)",
         f"| {neighbourhood.MOST_STATEMENTS} in the {neighbourhood.LEVELS} innermost blocks of the stack |",
         f"| queued requests | {backlog.MOST:,} requests and {backlog.MOST_BYTES >> 20} MiB;",

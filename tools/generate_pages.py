@@ -61,6 +61,13 @@ def familiar() -> Pages:
     return {"docs/FAMILIAR.md": page()}
 
 
+def gradients() -> Pages:
+    """How the gradient of each op is computed, from the declarations of the ops."""
+    from tools.gradient_page import page
+
+    return {"docs/GRADIENTS.md": page()}
+
+
 def influence() -> Pages:
     """The influence of operand elements on results, from the declarations of the ops."""
     from tools.influence_page import page
@@ -104,6 +111,7 @@ SOURCES: dict[str, Callable[[], Pages]] = {
     "docs/DAP.md": requests,
     "docs/EXPRESSIONS.md": expressions,
     "docs/FAMILIAR.md": familiar,
+    "docs/GRADIENTS.md": gradients,
     "docs/INFLUENCE.md": influence,
     "docs/pictures/": pictures,
     "vscode-extension/package.json": launch_schema,

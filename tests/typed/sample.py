@@ -118,6 +118,22 @@ def kernels(path: Path) -> tuple[str, ...]:
     return nncdbg.load_op_library(path)
 
 
+def training() -> nncdbg.LoadedStates:
+    builder = nncdbg.Builder()
+    layers = nncdbg.Layers(builder)
+    with builder.graph("net"):
+        x: nncdbg.GraphValue = builder.input("x", "f32[N,4]")
+        builder.returns(layers.linear("out", x, 2))
+    nncdbg.save_states(Debugger(builder.program()).states, "states.safetensors")
+    return nncdbg.load_states(builder.program(), "states.safetensors")
+
+
+def dynamic() -> str:
+    session: nncdbg.Eager = nncdbg.eager()
+    x: nncdbg.EagerVariable = session.input("x", [1.0, 2.0])
+    return f"{(x + 1).shape}"
+
+
 def attach() -> bool:
     host, port = nncdbg.listen(("127.0.0.1", 0))
     print(host, port)
