@@ -42,6 +42,7 @@ graph @main(%x: f32[N,2], %k: i64[]) -> (%y: f32[N,2]) {
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"program": "none.nnc"}, "there is no file"),
+    ({"program": "x" * 300}, "there is no file"),
     ({"program": ""}, "is a folder"),
     ({"program": "."}, "is a folder"),
     ({"program": "~nobody-at-all/g.nnc"}, "is not a path"),
@@ -51,6 +52,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"inputs": ["x"]}, "arguments.inputs"),
     ({"inputs": {"q": "zeros"}}, 'has no input "q"'),
     ({"inputs": {"x": "none.npy"}}, "none.npy"),
+    ({"inputs": {"x": "x" * 300 + ".npy"}}, "x.npy"),
     ({"inputs": {"x": "zeroes"}}, "did you mean zeros?"),
     ({"inputs": {"x": "text.npy"}}, "text.npy"),
     ({"inputs": {"x": "flat.npy"}}, "needs 2 axes, not 1"),

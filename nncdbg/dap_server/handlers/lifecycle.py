@@ -9,6 +9,7 @@ with that reason.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,7 +122,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     path, folder = Path(configuration.program), Path(configuration.folder or "")
     if is_python_name(configuration.program, folder):
         path = folder / listing_stem(configuration.program)
-    if path.is_dir() and not is_program_folder(path):
+    if os.path.isdir(path) and not is_program_folder(path):
         raise LoadError(
             f"{path} is a folder", hint="set `program` to a file, such as model.onnx or graph.nnc"
         )
@@ -160,7 +161,7 @@ def stamps(configuration: RunConfiguration, files: Iterable[Path]) -> dict[Path,
     named = [path_in(str(file.path), folder) for file in inputs if file is not None]
     found = {}
     for path in (*files, *named, *map(Path, configuration.op_libraries)):
-        if path.is_file():
+        if os.path.isfile(path):
             status = path.stat()
             found[path] = status.st_mtime_ns, status.st_size
     return found

@@ -208,7 +208,7 @@ def _open(path: Path) -> Store:
 
 def _unknown(path: Path, kind: str, suffixes: Sequence[str]) -> NoReturn:
     known = ", ".join(suffixes)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise LoadError(
             f"{path} is a directory",
             hint=f"use a file with one of these suffixes: {known}",
@@ -216,5 +216,5 @@ def _unknown(path: Path, kind: str, suffixes: Sequence[str]) -> NoReturn:
     raise LoadError(
         f'{path} has the suffix "{path.suffix}", which is not a known {kind}',
         hint=(_EXPORT if kind == "model" and path.suffix.lower() in _OF_TORCH else f"use one of: {known}")
-        + ("" if path.exists() else f" (there is no file {path})"),
+        + ("" if os.path.exists(path) else f" (there is no file {path})"),
     )

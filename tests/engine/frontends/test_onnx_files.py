@@ -64,6 +64,12 @@ def test_files_that_are_not_models(tmp_path, content, message):
     assert raised.value.hint
 
 
+@pytest.mark.parametrize("suffix", [".onnx", ".nnc", ".pt2", ""])
+def test_a_path_that_is_too_long_for_the_file_system_is_an_error(tmp_path, suffix):
+    with pytest.raises(LoadError):
+        load(tmp_path / ("x" * 300 + suffix))
+
+
 def test_paths_that_are_not_files(tmp_path):
     save(weighted(), tmp_path / "net.onnx")
     with pytest.raises(LoadError, match="does not exist") as raised:

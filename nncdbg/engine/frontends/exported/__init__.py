@@ -31,7 +31,7 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
         raise LoadError(
             f"{path} needs the package torch, which is not installed", hint="pip install nncdbg[torch]"
         )
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise LoadError(f"{path} does not exist", hint="save one with torch.export.save(program, path)")
     import torch
 
