@@ -89,6 +89,17 @@ class BackwardBuilder(Statements):
         self.append(self._fitted(made))
         return name
 
+    def named(
+        self, name: str, op: str, *operands: Operand, known: Type | None = None, **attributes: Attribute
+    ) -> str:
+        """Append a statement with one output called `name` where possible; return the name.
+
+        `known` is the type of the output.
+        """
+        value = Value(self.fresh(name), known)
+        self.append(self._fitted(Node(op, operands, (value,), attributes, location=self.location)))
+        return value.name
+
     def append(self, node: Node) -> None:
         if self.origin:
             self._origins[len(self.nodes)] = self.origin
@@ -124,7 +135,7 @@ class BackwardBuilder(Statements):
         Raises UnsupportedOp for a statement that the opset does not have.
         """
         given = [
-            self._as_value(operand, value) if _in_block(graph, value.name) else operand
+            self.as_value(operand, value) if _in_block(graph, value.name) else operand
             for value, operand in zip(graph.inputs, operands, strict=True)
         ]
         return self._copied(graph, given, lambda name: self.fresh(f"{self.prefix}.{name}"), _without_symbols)
@@ -156,7 +167,7 @@ class BackwardBuilder(Statements):
             self.append(nodes[-1])
         return nodes, [inside.get(value.name, value.name) for value in graph.outputs]
 
-    def _as_value(self, operand: Operand, value: Value) -> Operand:
+    def as_value(self, operand: Operand, value: Value) -> Operand:
         """Return an operand that a block may return: inline data become a constant."""
         if not isinstance(operand, Literal):
             return operand

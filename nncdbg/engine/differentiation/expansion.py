@@ -7,6 +7,9 @@ For ``backward @loss.backward of @loss by (%w)`` two graphs are made:
 * ``loss.backward`` takes the cotangents of the float results of `loss`, then those values, and returns the
   cotangents of ``%w``.
 
+A call of ``loss.backward`` that omits a cotangent or a result (``_``) calls a variant of the graph, which
+does not compute what only these need.
+
 A call inside `loss` is differentiated by graphs of its own, so that the frames of the backward graph mirror
 those of the forward graph.
 """
@@ -66,11 +69,12 @@ def expanded(program: Program, listing: Listing) -> tuple[Program, tuple[str, ..
     backward graph that does not fit.
     """
     expansion = _Expansion(program, listing)
+    variants = [each for graph in program.graphs.values() for each in variants_in(graph, program).values()]
     for line in program.backwards:
-        expansion.top(line)
+        expansion.top(line, [each for each in variants if each.line == line.name])
     expansion.raise_gaps()
     graphs = {**program.graphs, **expansion.made}
-    calls = _Calls(expansion.tops, graphs, listing)
+    calls = _Calls(expansion, graphs)
     expanded_graphs = {name: calls.graph(graph) for name, graph in graphs.items()}
     written = tuple(each for each in expansion.made if each in expansion.backwards)
     return replace(program, graphs=expanded_graphs, backwards=()), written
@@ -86,15 +90,15 @@ class _Expansion:
         self.effects = effects_of(program)
         self.made: dict[str, Graph] = {}
         self.backwards: set[str] = set()
-        self.tops: dict[str, Derivative] = {}
-        """The derivatives of the ``backward`` lines, by the name of the backward graph."""
+        self.tops: dict[Variant, Derivative] = {}
+        """The derivatives of the ``backward`` lines."""
         self._names = {*program.graphs, *(line.name for line in program.backwards)}
-        self._done: dict[tuple[str, tuple[int, ...], tuple[str, ...]], Derivative] = {}
+        self._done: dict[tuple[str, tuple[int, ...], tuple[str, ...], int | None], Derivative] = {}
         self._open: list[str] = []
         self._gaps: dict[str, Excerpt | None] = {}
 
-    def top(self, line: BackwardLine) -> None:
-        """Make the graphs of a ``backward`` line."""
+    def top(self, line: BackwardLine, called: Sequence[Variant]) -> None:
+        """Make the graphs of a ``backward`` line: of the variants that are called, or else of all results."""
         graph = self.program.graphs[line.of]
         unknown = [name for name in line.by if name not in self.states and name not in names_of(graph.inputs)]
         if unknown:
@@ -102,25 +106,39 @@ class _Expansion:
                 f"%{name_text(unknown[0])} is neither a state nor an input of @{name_text(line.of)}",
                 hint="differentiate by states and by inputs of the graph",
             )
-        given = tuple(i for i, value in enumerate(graph.outputs) if has_cotangent(value.type))
-        self.tops[line.name] = self.derivative(line.of, given, line.by, line.name)
+        name = line.name
+        for variant in dict.fromkeys(called or [whole(line, graph)]):
+            by = tuple(line.by[number] for number in variant.wanted)
+            self.tops[variant] = self.derivative(line.of, variant.given, by, line.checkpoints, name)
+            name = ""
 
     def derivative(
-        self, name: str, given: tuple[int, ...], by: tuple[str, ...], backward: str = ""
+        self,
+        name: str,
+        given: tuple[int, ...],
+        by: tuple[str, ...],
+        checkpoints: int | None,
+        backward: str = "",
     ) -> Derivative:
-        """Return the derivative of a graph by these inputs and states, made at its first use."""
-        key = (name, given, by)
+        """Return the derivative of a graph by these inputs and states, made at its first use.
+
+        `given` are the results with a cotangent, by number.
+        """
+        key = (name, given, by, checkpoints)
         if key in self._done and not backward:
             return self._done[key]
         if name in self._open:
             raise UnsupportedOp("it calls itself")
         self._open.append(name)
-        found = self._made(name, given, by, backward or claimed_name(f"{name}.backward", self._names))
+        backward = backward or claimed_name(f"{name}.backward", self._names)
+        found = self._made(name, given, by, checkpoints, backward)
         self._open.pop()
         self._done.setdefault(key, found)
         return found
 
-    def _made(self, name: str, given: tuple[int, ...], by: tuple[str, ...], backward: str) -> Derivative:
+    def _made(
+        self, name: str, given: tuple[int, ...], by: tuple[str, ...], checkpoints: int | None, backward: str
+    ) -> Derivative:
         graph = self.program.graphs[name]
         self._check_first_order(graph)
         forward = claimed_name(f"{name}.forward", self._names)
@@ -137,6 +155,7 @@ class _Expansion:
             cotangents[value.name] = name_ = builder.fresh(f"d_{value.name}")
             builder.types[name_] = value.type or builder.types.get(value.name)
         walk = _LayeredPass(builder, by, self)
+        walk.checkpoints = checkpoints
         walk.place((graph.name,), enumerate(graph.nodes))
         walk.mark(nodes)
         seeds = [(key, cotangent) for key, cotangent in cotangents.items() if walk.varies(key)]
@@ -219,7 +238,7 @@ class _LayeredPass(ControlFlowPass):
         self, builder: BackwardBuilder, xs: Iterable[str], node: Node, number: int, copies: Copies
     ) -> _LayeredPass:
         walk = _LayeredPass(builder, xs, self._expansion)
-        walk._excerpt = self._excerpt
+        walk._excerpt, walk.checkpoints = self._excerpt, self.checkpoints
         if id(node) in self._places:
             _, path, pc = self._places[id(node)]
             walk.place((*path, pc, number), copies)
@@ -267,7 +286,7 @@ class _LayeredPass(ControlFlowPass):
         states = self._states_of(node)
         given = tuple(i for i, cotangent in enumerate(cotangents) if cotangent is not None)
         by = (*(name for name, _ in operands), *states)
-        derivative = self._expansion.derivative(called.name, given, by)
+        derivative = self._expansion.derivative(called.name, given, by, self.checkpoints)
         saved = tuple(
             Value(self._emit.fresh(f"{called.name}.{value.name}"), value.type) for value in derivative.saved
         )
@@ -290,67 +309,122 @@ class _LayeredPass(ControlFlowPass):
         return tuple(self._saving.get(id(node), node) for node in nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A form of the backward graph of the line `line`: the cotangents `given`, the results `wanted`.
+
+    They are the numbers of the results of the differentiated graph, and of the names in ``by``.
+    """
+
+    line: str
+    given: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+
+def whole(line: BackwardLine, of: Graph) -> Variant:
+    """Return the variant with all cotangents and all results."""
+    return Variant(line.name, _floats(of), tuple(range(len(line.by))))
+
+
+def _floats(graph: Graph) -> tuple[int, ...]:
+    """Return the numbers of the results that have a cotangent."""
+    return tuple(number for number, value in enumerate(graph.outputs) if has_cotangent(value.type))
+
+
+def variants_in(graph: Graph, program: Program) -> dict[str, Variant]:
+    """Return the variant for the values that a call saved, by their name.
+
+    Calls that share saved values get one variant, with the results that any of them wants; of the calls of
+    several backward graphs, the last one decides.  Raises GraphError for a call without cotangents, and for
+    such calls with different cotangents.
+    """
+    lines = {f"@{line.name}": line for line in program.backwards if line.of in program.graphs}
+    found: dict[str, Variant] = {}
+    for node in graph.nodes:
+        line, saved = lines.get(node.op), node.inputs[-1] if node.inputs else None
+        if line is None or not isinstance(saved, str):
+            continue
+        floats = _floats(program.graphs[line.of])
+        given = tuple(
+            number for number, operand in zip(floats, node.inputs[:-1], strict=False) if operand is not None
+        )
+        wanted = tuple(number for number, value in enumerate(node.outputs) if value.name)
+        if floats and not given:
+            result = program.graphs[line.of].outputs[floats[0]].name
+            raise GraphError(
+                f"{node.op} has no cotangent: its operand for %{name_text(result)} is omitted",
+                hint="pass 1.0, or the gradient of a later value, for a result at least",
+            )
+        before = found.get(saved)
+        if before is not None and before.line == line.name:
+            if before.given != given:
+                raise GraphError(
+                    f"two calls of {node.op} with %{name_text(saved)} omit different cotangents",
+                    hint=f"call @{name_text(line.of)} once for each of them",
+                )
+            wanted = tuple(sorted({*before.wanted, *wanted}))
+        found[saved] = Variant(line.name, given, wanted or tuple(range(len(line.by))))
+    return found
+
+
 class _Calls:
     """Replaces ``saved %s`` and the calls of backward graphs in the graphs that the user wrote."""
 
-    def __init__(self, tops: Mapping[str, Derivative], graphs: Mapping[str, Graph], listing: Listing) -> None:
-        self._tops = tops
+    def __init__(self, expansion: _Expansion, graphs: Mapping[str, Graph]) -> None:
+        self._program = expansion.program
+        self._tops = expansion.tops
         self._graphs = graphs
-        self._listing = listing
+        self._listing = expansion.listing
+        self._lines = {f"@{line.name}" for line in expansion.program.backwards}
 
     def graph(self, graph: Graph) -> Graph:
         """Return a graph with every value saved by name as one value for each part."""
-        saved: dict[str, Derivative] = {}
+        saved: dict[str, tuple[Variant, Derivative]] = {}
         constants: list[Constant] = []
         nodes = []
-        by_graph = {self._graphs[each.forward].name: each for each in self._tops.values()}
-        # Of several derivatives of one graph, the backward call that takes the saved values decides.
-        takers = {
-            node.inputs[-1]: self._tops[node.op[1:]]
-            for node in graph.nodes
-            if node.op.startswith("@") and node.op[1:] in self._tops and node.inputs
-        }
+        by_graph = {self._graphs[made.forward].name: (key, made) for key, made in self._tops.items()}
+        taken = {name: (key, self._tops[key]) for name, key in variants_in(graph, self._program).items()}
         for pc, node in enumerate(graph.nodes):
             name = node.attributes.get(SAVED)
             if node.op.startswith("@") and isinstance(name, str):
-                derivative = takers.get(name) or by_graph.get(node.op[1:])
-                if derivative is None or self._graphs[derivative.forward].name != node.op[1:]:
+                found = taken.get(name) or by_graph.get(node.op[1:])
+                if found is None or self._graphs[found[1].forward].name != node.op[1:]:
                     raise GraphError(
                         f"{node.op} saves %{name}, but no `backward` line differentiates {node.op}",
                         excerpt=self._listing.excerpt((graph.name,), pc),
                         hint=f"add the line: backward {node.op}.backward of {node.op} by (%w)",
                     )
-                saved[name] = derivative
+                saved[name] = found
+                derivative = found[1]
                 parts = tuple(replace(each, name=f"{name}.{each.name}") for each in derivative.saved)
                 node = replace(
                     node, op=f"@{derivative.forward}", outputs=(*node.outputs, *parts), attributes={}
                 )
-            elif node.op[1:] in self._tops and node.op.startswith("@"):
-                place = self._listing.excerpt((graph.name,), pc)
-                node = self._backward(node, self._tops[node.op[1:]], saved, constants, place)
+            elif node.op in self._lines:
+                node = self._backward(node, saved, constants, self._listing.excerpt((graph.name,), pc))
             nodes.append(node)
         return replace(graph, nodes=tuple(nodes), constants=(*graph.constants, *constants))
 
     def _backward(
         self,
         node: Node,
-        derivative: Derivative,
-        saved: Mapping[str, Derivative],
+        saved: Mapping[str, tuple[Variant, Derivative]],
         constants: list[Constant],
         place: Excerpt,
     ) -> Node:
         """Return a call of a backward graph with typed cotangents, and the parts of what was saved."""
         last = node.inputs[-1] if node.inputs else None
-        if not isinstance(last, str) or saved.get(last) is not derivative:
-            forward = self._graphs[derivative.forward].name
+        variant, derivative = saved.get(last, (None, None)) if isinstance(last, str) else (None, None)
+        if variant is None or derivative is None or variant.line != node.op[1:]:
+            forward = next(line.of for line in self._program.backwards if line.name == node.op[1:])
             raise GraphError(
                 f"{node.op} needs the values saved by a call of @{forward} as its last operand",
                 excerpt=place,
                 hint=f"write %l, saved %s = @{forward}(...), then {node.op}(1.0, %s)",
             )
-        inputs = self._graphs[derivative.backward].inputs
         cotangents: list[Operand] = []
-        for operand, value in zip(node.inputs[:-1], inputs, strict=False):
+        given = [operand for operand in node.inputs[:-1] if operand is not None]
+        for operand, value in zip(given, self._graphs[derivative.backward].inputs, strict=False):
             known = tensor_only(value.type)
             if isinstance(operand, Literal) and known is not None:
                 name = f"{last}.{value.name}"
@@ -358,7 +432,12 @@ class _Calls:
                 constants.append(Constant(Value(name, TensorType(known.dtype, data.shape)), Inline(data)))
                 operand = name
             cotangents.append(operand)
-        return replace(node, inputs=(*cotangents, *(f"{last}.{each.name}" for each in derivative.saved)))
+        return replace(
+            node,
+            op=f"@{derivative.backward}",
+            inputs=(*cotangents, *(f"{last}.{each.name}" for each in derivative.saved)),
+            outputs=tuple(node.outputs[number] for number in variant.wanted),
+        )
 
 
 def saves(node: Node) -> bool:
