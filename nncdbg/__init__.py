@@ -16,6 +16,8 @@ Open and run
     Layers(builder)        layers with named parameters
     eager()                executes ops as Python calls them; their trace is a Program
     run(program, inputs)   the outputs by name
+    grad(program, of, by)  a Program that computes gradients
+    minimize(program, losses)   a Program that trains: backward graph, optimizer, update
     load_states(program, file)  the program with the states of a file, and a report; save_states(states, file)
     Debugger(program, inputs)   break, step, step back, inspect, edit
 
@@ -48,6 +50,7 @@ _PUBLIC = {
     "Debugger": "nncdbg.engine.debugger",
     "Builder": "nncdbg.engine.building.builder",
     "GraphValue": "nncdbg.engine.building.values",
+    **dict.fromkeys(("grad", "minimize"), "nncdbg.engine.building.minimizing"),
     "Layers": "nncdbg.engine.building.layers",
     **dict.fromkeys(("Eager", "eager"), "nncdbg.dynamic_graph.session"),
     "EagerVariable": "nncdbg.dynamic_graph.variable",
@@ -109,6 +112,8 @@ if TYPE_CHECKING:
     from nncdbg.dynamic_graph.variable import EagerVariable as EagerVariable
     from nncdbg.engine.building.builder import Builder as Builder
     from nncdbg.engine.building.layers import Layers as Layers
+    from nncdbg.engine.building.minimizing import grad as grad
+    from nncdbg.engine.building.minimizing import minimize as minimize
     from nncdbg.engine.building.values import GraphValue as GraphValue
     from nncdbg.engine.comparison.report import DiffReport as DiffReport
     from nncdbg.engine.debugger import Debugger as Debugger

@@ -14,7 +14,7 @@ import numpy as np
 from nncdbg.engine.building.blocks import Branches, Loop, OpenBlock
 from nncdbg.engine.building.python_lines import locate, python_line
 from nncdbg.engine.building.values import Given, GraphValue, attribute_of, literal_data, wrong_literal
-from nncdbg.engine.differentiation.expansion import SAVED
+from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.graph import (
