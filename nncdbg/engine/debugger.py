@@ -196,7 +196,14 @@ class Debugger(RichOutput):
             supplied=self._awaited.content,
         )
         traps = Traps(loaded.codes)
-        judge = Judge(self._innermost, traps, self.observers.catches, loaded.listing_of, self.inputs)
+        judge = Judge(
+            self._innermost,
+            traps,
+            self.observers.catches,
+            self.observers.resets,
+            loaded.listing_of,
+            self.inputs,
+        )
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
         self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
