@@ -9,6 +9,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.observers.state_resets import old_slot
+from nncdbg.engine.time.checkpoints import EVICTED
 from tests.presence import present
 
 TEXT = """opset 18
@@ -101,15 +103,19 @@ def test_reverse_continue_finds_the_reset() -> None:
 
 
 def test_the_old_value_is_computed_again_if_it_was_dropped() -> None:
-    """A history of no bytes keeps only what later statements read."""
-    wide = resetting("m").replace("[3]", "[40000]").replace("[1, 2, 3]", "zeros for %w0")
-    wide = wide.replace(
-        "state %w:", "state %w0: f64[40000] = RandomNormal(dtype=11, shape=[40000])\nstate %w:"
-    )
-    debugger = opened(wide, np.ones((6, 40000)), history=0)
+    """A history of no bytes keeps only what later statements read, and not the value of the first update."""
+    size = 200_000
+    text = TEXT.replace("[3]", f"[{size}]").replace("[1, 2, 3]", "data").replace("%sum = %none", "%sum = %x")
+    text = text.replace("= data", f"= RandomNormal(dtype=11, shape=[{size}])")
+    text = text.replace("  return", "  %zeros = Sub(%sum, %sum)\n  update %m = %zeros\n  return")
+    debugger = opened(text, np.ones((3, size)), history=0)
     debugger.catch("state-reset")
-    assert debugger.run().reason == "exception"
-    assert debugger.evaluate("$step") == 3
+    stop = debugger.run()
+    assert stop.reason == "exception"
+    frame = debugger.frames[0]
+    slot = present(old_slot(frame.code, frame.pc - 1, 0))
+    assert frame.slots[slot] is EVICTED
+    assert debugger.evaluate("$step") == 0
 
 
 @pytest.mark.parametrize("allocator", ["arena", "poison"])
