@@ -70,7 +70,7 @@ def _floats(graph: Graph) -> tuple[int, ...]:
 def variants_in(graph: Graph, program: Program) -> dict[str, Variant]:
     """Return the variant for the values that a call saved, by their name.
 
-    Calls that share saved values get one variant, with the results that any of them wants; of the calls of
+    Calls that share saved values get one variant, with the results that any of them names; of the calls of
     several backward graphs, the last one decides.  Raises GraphError for a call without cotangents, and for
     such calls with different cotangents.
     """

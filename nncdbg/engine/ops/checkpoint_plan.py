@@ -6,6 +6,9 @@ checkpoints, the iteration before which each is kept decides how many iterations
 ``beta(s, r) = binomial(s + r, s)`` and the unique `r` for which ``beta(s, r - 1) < n <= beta(s, r)``.
 Source: Griewank and Walther, Algorithm 799: revolve, ACM Transactions on Mathematical Software 26(1), 2000,
 pages 19 to 45.
+
+The debugger's own checkpoints (`engine/time/checkpoints.py`) follow another rule: their run has no known end,
+and goes back to any moment instead of through all of them in reverse.
 """
 
 from __future__ import annotations

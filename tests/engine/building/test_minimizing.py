@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -181,7 +181,7 @@ def test_the_text_of_a_training_step() -> None:
     assert nncdbg.parse(text) == program
 
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, tuple[dict[str, Any], Sequence[str], str, dict[str, Any]]] = {
     "SGD": ({"lr": 0.05}, (), "SGD", {"lr": 0.05}),
     "nncdbg.RMSProp": ({"lr": 0.01}, ("mean",), "RMSprop", {"lr": 0.01, "centered": True}),
     "AdamW": ({"lr": 0.01, "weight_decay": 0.1}, (), "AdamW", {"lr": 0.01, "weight_decay": 0.1}),
