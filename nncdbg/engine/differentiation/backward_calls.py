@@ -67,8 +67,8 @@ def _floats(graph: Graph) -> tuple[int, ...]:
     return tuple(number for number, value in enumerate(graph.outputs) if has_cotangent(value.type))
 
 
-def variants_in(graph: Graph, program: Program) -> dict[str, Variant]:
-    """Return the variant for the values that a call saved, by their name.
+def variants_in(graph: Graph, program: Program, listing: Listing) -> dict[str, Variant]:
+    """Return the variant for the values that a call saved, by their name; `listing` has the lines.
 
     Calls that share saved values get one variant, with the results that any of them names; of the calls of
     several backward graphs, the last one decides.  Raises GraphError for a call without cotangents, and for
@@ -76,7 +76,7 @@ def variants_in(graph: Graph, program: Program) -> dict[str, Variant]:
     """
     lines = {f"@{line.name}": line for line in program.backwards if line.of in program.graphs}
     found: dict[str, Variant] = {}
-    for node in graph.nodes:
+    for pc, node in enumerate(graph.nodes):
         line, saved = lines.get(node.op), node.inputs[-1] if node.inputs else None
         if line is None or not isinstance(saved, str):
             continue
@@ -89,6 +89,7 @@ def variants_in(graph: Graph, program: Program) -> dict[str, Variant]:
             result = program.graphs[line.of].outputs[floats[0]].name
             raise GraphError(
                 f"{node.op} has no cotangent: its operand for %{name_text(result)} is omitted",
+                excerpt=listing.excerpt((graph.name,), pc),
                 hint="pass 1.0, or the gradient of a later value, for a result at least",
             )
         before = found.get(saved)
@@ -96,6 +97,7 @@ def variants_in(graph: Graph, program: Program) -> dict[str, Variant]:
             if before.given != given:
                 raise GraphError(
                     f"two calls of {node.op} with %{name_text(saved)} omit different cotangents",
+                    excerpt=listing.excerpt((graph.name,), pc),
                     hint=f"call @{name_text(line.of)} once for each of them",
                 )
             wanted = tuple(sorted({*before.wanted, *wanted}))
@@ -126,7 +128,10 @@ class BackwardCalls:
         constants: list[Constant] = []
         nodes = []
         by_graph = {self._graphs[made.forward].name: (key, made) for key, made in self._tops.items()}
-        taken = {name: (key, self._tops[key]) for name, key in variants_in(graph, self._program).items()}
+        taken = {
+            name: (key, self._tops[key])
+            for name, key in variants_in(graph, self._program, self._listing).items()
+        }
         for pc, node in enumerate(graph.nodes):
             name = node.attributes.get(SAVED)
             if node.op.startswith("@") and isinstance(name, str):

@@ -53,7 +53,9 @@ def expanded(program: Program, listing: Listing) -> tuple[Program, tuple[str, ..
     backward graph that does not fit.
     """
     expansion = _Expansion(program, listing)
-    variants = [each for graph in program.graphs.values() for each in variants_in(graph, program).values()]
+    variants = [
+        each for graph in program.graphs.values() for each in variants_in(graph, program, listing).values()
+    ]
     for line in program.backwards:
         expansion.top(line, [each for each in variants if each.line == line.name])
     expansion.raise_gaps()

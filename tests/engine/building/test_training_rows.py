@@ -214,6 +214,7 @@ def test_a_missing_operand_that_no_mask_declares_is_an_error(old: str, new: str,
     with pytest.raises(GraphError) as caught:
         nncdbg.run(nncdbg.parse(MASKED.replace(old, new, 1)), {"x": [2.0, 3.0], "w": [5.0, 7.0]})
     assert message in str(caught.value)
+    assert caught.value.excerpt is not None
     assert caught.value.hint
 
 
