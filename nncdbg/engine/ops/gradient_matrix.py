@@ -19,7 +19,6 @@ from nncdbg.engine.ops.gradient import (
     summed_like,
 )
 
-
 GEMM_WITHOUT_C = 11
 """The first opset in which Gemm needs no third operand."""
 
