@@ -136,6 +136,8 @@ class WatchFinding:
     trips: bool = False
     """Whether it trips a gate of this watch."""
     at_step: TrainingStep | None = None
+    verdict: str = ""
+    """What is wrong with the training or loop around it: see `measuring.training` ("" outside of loops)."""
 
     def __str__(self) -> str:
         """Return one sentence about what failed."""
@@ -180,6 +182,7 @@ class WatchFinding:
             "reaches_output": self.reaches_output,
             "cause": self.cause,
             "evidence": self.evidence,
+            "verdict": self.verdict,
             "hint": self.hint,
             "within": _site_fields(self.within),
             "other": _site_fields(self.other),

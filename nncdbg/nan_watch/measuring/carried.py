@@ -6,18 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.graph import type_of
 from nncdbg.nan_watch.measuring.gates import Threshold
+from nncdbg.nan_watch.measuring.norms import norm_and_change
 from nncdbg.nan_watch.measuring.trouble import Trouble
-
-_BLOCK = 1 << 16
-"""Elements per block of a difference."""
 
 Visit: TypeAlias = "tuple[Code, str, int, Any, Any]"
 """(block, name of the carried value, statement that computed it, value before, value now)."""
@@ -88,13 +84,7 @@ def _comparable(old: Any, new: Any) -> bool:
 
 
 def _update(name: str, old: Any, new: Any) -> tuple[float, str] | None:
-    before = change = 0.0
-    flat_old, flat_new = np.asarray(old).reshape(-1), np.asarray(new).reshape(-1)
-    for start in range(0, flat_old.size, _BLOCK):
-        part = flat_old[start : start + _BLOCK].astype(np.float64)
-        before = math.hypot(before, float(np.linalg.norm(part)))
-        part -= flat_new[start : start + _BLOCK].astype(np.float64)
-        change = math.hypot(change, float(np.linalg.norm(part)))
+    before, change = norm_and_change(old, new)
     if not before or not math.isfinite(change):
         return None
     return change / before, f"%{name} changed by {change:.4g} in one iteration, and its norm was {before:.4g}"
