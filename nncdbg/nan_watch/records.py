@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.nan_watch.step_history import TrainingHistory
     from nncdbg.nan_watch.watched import Watched
 
 ROLES = ("birth", "masked", "healed", "propagated")
@@ -144,6 +145,11 @@ class WatchFinding:
         return representations().finding(self)
 
     @property
+    def is_warning(self) -> bool:
+        """Return whether it is a measurement that trips no gate."""
+        return self.threshold is not None and not self.trips
+
+    @property
     def line(self) -> int | None:
         """Return the line of the statement in the program's text, from 1."""
         return self.site.line
@@ -230,6 +236,8 @@ class Report(PrintedRecord):
     cases: list[Case] = field(default_factory=list)
     interrupted: bool = False
     """Whether the user interrupted the watch."""
+    training: list[TrainingHistory] = field(default_factory=list)
+    """The norms over the steps of each ``run`` line; empty for several runs."""
     observers: Verification | None = None
     """Whether observers change the outputs, if that was verified."""
     watched: Watched | None = field(default=None, compare=False)
@@ -309,6 +317,8 @@ class Report(PrintedRecord):
             found["error"] = str(self.error)
         if self.interrupted:
             found["interrupted"] = True
+        if self.training:
+            found["training"] = [each.as_dict() for each in self.training]
         if self.observers is not None:
             found["observers"] = self.observers.as_dict()
         if self.cases:

@@ -18,8 +18,10 @@ from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.index_faults import index_fault
+from nncdbg.nan_watch.measuring.step_norms import StepNorms
 from nncdbg.nan_watch.measuring.steps import FirstBadStep, step_at
 from nncdbg.nan_watch.measuring.training import TrainingJudge
+from nncdbg.nan_watch.measuring.update_warnings import update_warnings
 from nncdbg.nan_watch.records import FindingSite, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.sites import calls_of, first_output, site_of
 
@@ -61,15 +63,19 @@ def watch_run(
     debugger.uncatch()
     move = run or debugger.run
     trail = debugger.observers.follow(debugger.control)
+    norms = StepNorms(debugger)
     bad = FirstBadStep(debugger, trail, gates)
     started = time.perf_counter()
     stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started
     trail.conclude(ended=stop.reason == "end", outputs=bad.reached)
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
+    report.training = norms.finished()
     measured, left = measuring.found() if measuring is not None else ([], [])
     fault = index_fault(debugger, stop) if stop.reason == "exception" and "integer" in gates.kinds else None
     measured = [*measured, *([fault] if fault is not None else [])]
+    if not any(gate.kind == "update" for gate in gates.thresholds):
+        measured += update_warnings(norms, report.training, debugger)
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if bad.step is not None:
         report.notes.append(bad.note())
@@ -106,16 +112,22 @@ def _tell(
     ordered = sorted(_with_content(sightings), key=lambda each: (each.tick, each.number))
     judge = TrainingJudge(debugger)
     findings = [_finding(each, gates, debugger, judge) for each in ordered] + measured
+    if any(each.trips for each in findings):
+        findings = [each for each in findings if not each.is_warning]
     findings.sort(key=lambda each: (not each.trips, not each.reaches_output))
     first = next((index for index, each in enumerate(findings) if each.trips), None)
     if first is None:
-        first = next((index for index, each in enumerate(findings) if each.role in ("birth", "masked")), None)
+        first = next((index for index, each in enumerate(findings) if _originates(each)), None)
     if first is not None:
         findings[first] = replace(findings[first], first=True)
     for finding in findings:
         report.counts[finding.role] += 1
     report.findings = findings
     report.limit(max_findings)
+
+
+def _originates(finding: WatchFinding) -> bool:
+    return finding.role in ("birth", "masked") and not finding.is_warning
 
 
 def _with_content(sightings: Sequence[Sighting]) -> list[Sighting]:
@@ -132,9 +144,7 @@ def _allocates(statement: Statement) -> bool:
     return 0 <= statement.pc < len(nodes) and allocates_only(nodes[statement.pc].op)
 
 
-def _finding(
-    sighting: Sighting, gates: Gates, debugger: Debugger, judge: TrainingJudge
-) -> WatchFinding:
+def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: TrainingJudge) -> WatchFinding:
     role = sighting.role
     if role == "birth" and not sighting.reaches_output and sighting.kind in NUMERIC:
         role = "masked"

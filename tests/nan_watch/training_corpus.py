@@ -6,8 +6,8 @@ The lines ``## key: value`` before the program are the label, written before the
 |---|---|
 | `## verdict: loss scale too large` | the fault; `nothing` for a training without one |
 | `## at: %value` | the value in which the first NaN or Inf originates, where the fault decides it |
-| `## fix: old -> new` | a replacement in the text that removes the fault and nothing else; there may be several |
-| `## input: %x: f32[2] = Add(%y, 1)` | a statement that makes an input, or a value for the next of these lines |
+| `## fix: old -> new` | a replacement in the text that removes the fault; there may be several |
+| `## input: %x: f32[2] = Add(%y, 1)` | a statement that makes an input, or an operand of the next |
 
 The fixes prove the label: the program with them must have no finding that trips.
 """

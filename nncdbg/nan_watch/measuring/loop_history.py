@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,14 +16,20 @@ from nncdbg.engine.compilation.driver_graph import BATCH
 from nncdbg.engine.compilation.trained import is_changed_by_sum, parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
-from nncdbg.engine.execution.transfers import IterationEnded
+from nncdbg.engine.execution.transfers import FramePopped, IterationEnded
 from nncdbg.nan_watch.measuring.norms import norm_and_change, root_mean_square
+
+if TYPE_CHECKING:
+    from nncdbg.engine.execution.machine import Machine
 
 LATEST = 16
 """Latest iterations that are examined."""
 
 STEADY = 0.75
 """Least share of the iterations in which the norm must grow."""
+
+_NEAR = 64
+"""Entries of the journal in which the frame of the latest step is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +102,8 @@ class LoopHistory:
         return [*self._courses()] if self.previous else []
 
     def _courses(self) -> Iterator[Course]:
-        code, program = self.code, self._debugger.loaded.program
-        learned: set[str] | None = None
-        if self.is_training:
-            learned = {*parameters_of(program), *(name for line in program.backwards for name in line.by)}
+        code = self.code
+        learned = parameters_of(self._debugger.program) if self.is_training else None
         for index, value in enumerate(code.graph.inputs[1:]):
             after = code.operands[len(code.nodes)][index]
             contents = [self._host(slots[2 + index]) for slots in self.previous]
@@ -145,6 +149,43 @@ def data_of(code: Code) -> set[str]:
     return {name for node in nodes if node.op == BATCH for name in node.inputs[1:] if isinstance(name, str)}
 
 
+def step_frame(machine: Machine, code: Code) -> FramePopped | None:
+    """Return the frame of the graph that a ``run`` line, whose block is `code`, called last."""
+    graph = next(node.op[1:] for node in code.nodes if node.op.startswith("@"))
+    entries = islice(machine.finished(), _NEAR)
+    return next((each for each in entries if _is_frame(each, graph)), None)  # type: ignore[return-value]
+
+
+def steps_of(machine: Machine, code: Code) -> Iterator[tuple[Sequence[Any], FramePopped]]:
+    """Yield (slots, frame of the graph) of each step of a ``run`` line in the journal, latest first."""
+    graph = next(node.op[1:] for node in code.nodes if node.op.startswith("@"))
+    slots: Sequence[Any] | None = None
+    for each in machine.finished():
+        if each.code is code:
+            slots = each.slots
+        elif slots is not None and _is_frame(each, graph):
+            assert isinstance(each, FramePopped)
+            yield slots, each
+            slots = None
+
+
+def maker_of(state: str, code: Code) -> tuple[int, int]:
+    """Return the statement of a graph that computes the new value of a state, and which result it is."""
+    for pc, node in enumerate(code.nodes):
+        names = [value.name for value in node.outputs] if node.op == "update" else []
+        if state in names:
+            slot = code.operands[pc][names.index(state)]
+            maker = code.definition[slot]
+            return (
+                (maker, [*code.result_slots(maker)].index(slot)) if maker >= 0 else (pc, names.index(state))
+            )
+    return len(code.nodes), 0
+
+
+def _is_frame(entry: FramePopped | IterationEnded, graph: str) -> bool:
+    return isinstance(entry, FramePopped) and entry.code.path == (graph,)
+
+
 def _iterations(
     debugger: Debugger, code: Code, tick: int
 ) -> tuple[Sequence[Any] | None, list[Sequence[Any]]]:
@@ -153,15 +194,16 @@ def _iterations(
     current: Sequence[Any] | None = next((each.slots for each in machine.frames if each.code is code), None)
     previous: list[Sequence[Any]] = []
     for each in machine.finished():
-        if not isinstance(each, IterationEnded) or each.code is not code:
+        if each.code is not code:
             continue
         if each.tick > tick:
             current = each.slots
             continue
-        if len(previous) == LATEST:
-            break
+        later = previous[-1] if previous else current
+        if later is not None and int(each.slots[1]) != int(later[1]) - 1:
+            break  # It belongs to an earlier run of the loop.
         previous.append(each.slots)
-        if int(each.slots[1]) == 0:
+        if len(previous) == LATEST:
             break
     return current, previous[::-1]
 

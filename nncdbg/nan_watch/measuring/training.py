@@ -125,7 +125,9 @@ def _learning_rate(course: Course, history: LoopHistory) -> TrainingVerdict:
         return TrainingVerdict(LEARNING_RATE, f"{LEARNING_RATE}: {_grew(course)}", hint)
     ratio = max(course.ratios)
     step = history.first_step + course.ratios.index(ratio)
-    evidence = f"{LEARNING_RATE}: the update of step {step} changed %{course.name} by {ratio:.3g} times its norm"
+    evidence = (
+        f"{LEARNING_RATE}: the update of step {step} changed %{course.name} by {ratio:.3g} times its norm"
+    )
     return TrainingVerdict(LEARNING_RATE, evidence, hint)
 
 
@@ -141,8 +143,8 @@ def _grew(course: Course) -> str:
 def _bad_input(outlier: Outlier, history: LoopHistory) -> TrainingVerdict:
     evidence = (
         f"{BAD_INPUT}: the sample at index {outlier.index} of axis 0 of %{outlier.name}, used in step "
-        f"{history.first_step + outlier.at}, has {outlier.largest:.4g}; the median of the largest elements of "
-        f"the samples is {outlier.median:.4g}"
+        f"{history.first_step + outlier.at}, has {outlier.largest:.4g}; the median of the largest elements "
+        f"of the samples is {outlier.median:.4g}"
     )
     return TrainingVerdict(BAD_INPUT, evidence, "check the source of this sample, or clip the data")
 
