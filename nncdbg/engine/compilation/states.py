@@ -26,11 +26,14 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.text.driver import has_driver
 
 
-def lowered(program: Program, samples: Mapping[str, int] | None = None) -> Program:
+def lowered(
+    program: Program, samples: Mapping[str, int] | None = None, given: Collection[str] = ()
+) -> Program:
     """Return the program that runs; the same one if it has no states and no runs.
 
     `samples` are the sizes of the first axis of the driver's inputs; without them the loops of the runs have
-    no iterations, and only the types of the inputs are of use.
+    no iterations, and only the types of the inputs are of use.  `given` are the names of states that are
+    inputs of the driver, in place of their data.
 
     Raises GraphError for an update in a loop before a `break`, which would be lost, and for data that do not
     fit the runs.
@@ -39,7 +42,7 @@ def lowered(program: Program, samples: Mapping[str, int] | None = None) -> Progr
         return program
     lowering = Lowering(program)
     graphs = {name: lowering.graph(name, graph) for name, graph in program.graphs.items()}
-    driver = DriverGraph(program, lowering, samples or {}).graph()
+    driver = DriverGraph(program, lowering, samples or {}, given).graph()
     return replace(
         program,
         graphs={driver.name: driver, **graphs},
@@ -48,6 +51,13 @@ def lowered(program: Program, samples: Mapping[str, int] | None = None) -> Progr
         runs=(),
         listing=program.as_listing(),
     )
+
+
+def given_states(program: Program, inputs: object) -> frozenset[str]:
+    """Return the states whose first values are data, and for which `inputs` has other data by name."""
+    names = {str(name).removeprefix("%") for name in inputs} if isinstance(inputs, Mapping) else set()
+    first = {state.value.name for state in program.states if not isinstance(state.first, Node)}
+    return frozenset(names & first)
 
 
 def rebound(program: Program) -> frozenset[str]:
