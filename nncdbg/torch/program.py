@@ -17,7 +17,7 @@ from nncdbg.opening.self_contained import self_contained
 from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
 from nncdbg.torch.source_lines import Lines
-from nncdbg.torch.statements import RecordedStatement, RecordedStatements
+from nncdbg.torch.statements import UPDATE, RecordedStatement, RecordedStatements
 from nncdbg.torch.storages import Input, Key
 
 GRADIENTS, AFTER = "gradients", "after"
@@ -61,8 +61,8 @@ def program_of(
     built = RecordedStatements(inputs, named, persistent)
     for event in events:
         built.add(event)
-    newest = {key: name for key in named if (name := built.newest(key)) is not None}
     built.end_phase()
+    newest = {key: name for key in named if (name := built.newest(key)) is not None}
     _locate(built.statements)
     changed = {named[key]: name for key, name in newest.items()}
     outputs = [name for name in dict.fromkeys(changed.values()) if name not in built.states]
@@ -99,8 +99,8 @@ def _state_lines(built: RecordedStatements) -> Iterator[StateLine]:
     """Yield the states with their first values, each moment after its parameter."""
     moments: dict[str | None, list[str]] = {}
     for name in built.states:
-        moments.setdefault(_owner(name, built), []).append(name)
-    for name in moments[None] if moments else ():
+        moments.setdefault(built.owner(name), []).append(name)
+    for name in moments.get(None, ()):
         yield _state_line(name, None, built)
         for moment in moments.get(name, ()):
             yield _state_line(moment, name, built)
@@ -108,12 +108,6 @@ def _state_lines(built: RecordedStatements) -> Iterator[StateLine]:
 
 def _state_line(name: str, of: str | None, built: RecordedStatements) -> StateLine:
     return StateLine(built.value(name), Inline(host_array(built.states[name])), of)
-
-
-def _owner(name: str, built: RecordedStatements) -> str | None:
-    """Return the parameter of a moment, if both are states."""
-    of = built.persistent.get(name)
-    return of if of in built.states else None
 
 
 # -- locations ---------------------------------------------------------------------------
@@ -198,12 +192,9 @@ def _phase_graphs(
     needed = set(results)
     made: list[list[Graph]] = []
     calls: list[Node] = []
-    for (phase, statements), updates in zip(reversed(phases), reversed(built.updates), strict=True):
-        scopes = [_scope(statement) for statement in statements]
+    for phase, statements in reversed(phases):
         nodes = [statement.node() for statement in statements]
-        nodes += _update_nodes(updates, nodes, built)
-        # The modules around the whole phase are around its updates, too.
-        scopes += [tuple(commonprefix(scopes))] * (len(nodes) - len(scopes))
+        scopes = _scopes(statements)
         graph = phase_graph(names.fresh(phase), nodes, built.value, needed, built.states.keys())
         needed.update(value.name for value in graph.inputs)
         calls.append(Node(f"@{graph.name}", tuple(v.name for v in graph.inputs), graph.outputs))
@@ -225,25 +216,11 @@ def _phase_graphs(
     return graphs
 
 
-def _update_nodes(
-    updates: Mapping[str, str], nodes: Sequence[Node], built: RecordedStatements
-) -> Iterator[Node]:
-    """Yield the updates at the end of a phase: one for each parameter with its moments.
-
-    They have the source line of the statement that computed the new value.
-    """
-    groups: dict[str, list[str]] = {}
-    for name in updates:
-        groups.setdefault(_owner(name, built) or name, []).append(name)
-    locations = {value.name: node.location for node in nodes for value in node.outputs}
-    for group in groups.values():
-        values = tuple(updates[name] for name in group)
-        states = tuple(Value(name) for name in group)
-        yield Node("update", values, states, {}, (), locations.get(values[0]))
-
-
-def _scope(statement: RecordedStatement) -> ModulePath:
-    return tuple(module for module in statement.event.modules if module)
+def _scopes(statements: Sequence[RecordedStatement]) -> list[ModulePath]:
+    """Return the modules around each statement; around an update, those around the whole phase."""
+    scopes = [tuple(module for module in each.event.modules if module) for each in statements]
+    whole = tuple(commonprefix([s for s, each in zip(scopes, statements, strict=True) if each.op != UPDATE]))
+    return [whole if each.op == UPDATE else s for s, each in zip(scopes, statements, strict=True)]
 
 
 def phase_graph(
@@ -259,6 +236,7 @@ def phase_graph(
     """
     defined = {value.name for node in nodes for value in node.outputs if value.name} | states
     used = dict.fromkeys(name for node in nodes for name in reads(node))
-    outputs = tuple(value for node in nodes for value in node.outputs if value.name and value.name in needed)
+    found = (value for node in nodes for value in node.outputs if value.name and value.name in needed)
+    outputs = tuple(value for value in found if value.name not in states)
     inputs = tuple(typed(each) for each in used if each not in defined)
     return Graph(name, inputs, outputs, tuple(nodes))

@@ -24,6 +24,9 @@ from nncdbg.torch.storages import Input, Key
 _LAZY = ((1, "aten._conj.default"), (2, "aten._neg_view.default"))
 """Flags of lazily conjugated and negated views (see `Key`), and the operators that set them."""
 
+UPDATE = "update"
+"""The statement that gives states their new values."""
+
 _RESOLVED = ((1, "aten._conj_physical.default"), (2, "aten.neg.default"))
 """The same flags, and the operators that compute what is in memory."""
 
@@ -84,8 +87,6 @@ class RecordedStatements:
     """The inputs of the program: name to tensor, contiguous and on the CPU."""
     states: dict[str, Any] = field(default_factory=dict)
     """The first values of the program's states, as those of `given`."""
-    updates: list[dict[str, str]] = field(default_factory=list)
-    """For each phase that has ended, its new values of states: name of the state to name of the value."""
     types: dict[str, TensorType] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _names: FreeNames = field(default_factory=FreeNames)
@@ -98,6 +99,8 @@ class RecordedStatements:
     """The storages of states."""
     _generators: list[_GeneratorState] = field(default_factory=list)
     """The states of generators that are known, the last one that was drawn from at the end."""
+    _ended: int = 0
+    """The number of statements at the end of the last phase."""
 
     def __post_init__(self) -> None:
         self._storage_keys = {key[0]: key for key in reversed(self.labels)}
@@ -141,9 +144,10 @@ class RecordedStatements:
             self._bind_written(key, value.name, event)
 
     def end_phase(self) -> None:
-        """Give the states that the last phase wrote their new values: later phases read these by name.
+        """Append an update for each parameter that the last phase wrote, with its moments, and for other states.
 
-        A state keeps its shape, so memory whose size changed is no longer that of the state.
+        Later phases read the new values by the names of the states.  A state keeps its shape, so memory whose
+        size changed is no longer that of the state.
         """
         updates: dict[str, str] = {}
         for number, state in self._states.items():
@@ -156,18 +160,25 @@ class RecordedStatements:
         for generator in self._generators:
             if generator.newest != generator.name:
                 updates[generator.name], generator.newest = generator.newest, generator.name
-        self.updates.append(updates)
+        made = {value.name: each.event for each in self.statements[self._ended :] for value in each.outputs}
+        groups: dict[str, list[str]] = {}
+        for name in updates:
+            groups.setdefault(self.owner(name) or name, []).append(name)
+        for group in groups.values():
+            values = [updates[name] for name in group]
+            self._append(UPDATE, values, map(Value, group), {}, made[values[0]])
+        self._ended = len(self.statements)
+
+    def owner(self, name: str) -> str | None:
+        """Return the parameter of a moment, if both are states."""
+        of = self.persistent.get(name)
+        return of if of in self.states else None
 
     def newest(self, key: Key) -> str | None:
-        """Return the name of the newest value of a tensor's memory; None if no statement computed it.
-
-        For the memory of a state it is the name of the state, which `end_phase` gives this value.
-        """
-        memory, state = self._memory.get(key[0]), self._states.get(key[0])
-        if memory is None or memory.name in self.given or (state is not None and not memory.writes):
+        """Return the name of the newest value of a tensor's memory; None if no statement computed it."""
+        memory = self._memory.get(key[0])
+        if memory is None or memory.name in self.given or (key[0] in self._states and not memory.writes):
             return None
-        if state is not None and state.key == key and _is_same_memory(memory.key, key):
-            return state.name
         return self._name(key, self.statements[-1].event)
 
     def value(self, name: str) -> Value:
