@@ -57,7 +57,7 @@ class _Memory:
 
 @dataclass(slots=True)
 class _StateMemory:
-    """A state: its name, the layout of its value, and the number of writes to its memory at the last update."""
+    """A state: its name, the layout of its value, and the writes to its memory at the last update."""
 
     name: str
     key: Key
@@ -144,7 +144,7 @@ class RecordedStatements:
             self._bind_written(key, value.name, event)
 
     def end_phase(self) -> None:
-        """Append an update for each parameter that the last phase wrote, with its moments, and for other states.
+        """Append updates of the states that the last phase wrote: one for each parameter with its moments.
 
         Later phases read the new values by the names of the states.  A state keeps its shape, so memory whose
         size changed is no longer that of the state.
