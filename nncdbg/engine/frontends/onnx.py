@@ -12,6 +12,7 @@ from nncdbg.engine.frontends.onnx_file import check_model, read_model
 from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import domain_of
 from nncdbg.engine.frontends.onnx_store import OnnxStore, subgraphs_of
+from nncdbg.engine.frontends.onnx_training import TrainingConversion, training_note
 from nncdbg.engine.graph import Program
 from nncdbg.engine.process.collector import collector_paused
 
@@ -20,22 +21,23 @@ MEMORY = "<memory>"
 
 
 @collector_paused()
-def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
+def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = (), training: bool = False) -> Program:
     """Return the program in an .onnx file; its weights are read from the file when needed.
 
-    `stores` applies to graph text only: external data is always below the model's folder.
+    `stores` applies to graph text only: external data is always below the model's folder.  With `training`,
+    the program is the training of the model.
 
     Raises LoadError for an incomplete or damaged file or missing external data, and GraphError for a
     cycle, or a value that is undefined or defined twice.
     """
-    return program_of(read_model(path), path, flat=flat)
+    return program_of(read_model(path), path, flat=flat, training=training)
 
 
 @collector_paused()
-def from_model(model: Any, *, flat: bool = False) -> Program:
+def from_model(model: Any, *, flat: bool = False, training: bool = False) -> Program:
     """Return the program in an `onnx.ModelProto`, which must not change while the program is used."""
     check_model(model, "the onnx.ModelProto")
-    return program_of(model, None, flat=flat)
+    return program_of(model, None, flat=flat, training=training)
 
 
 def open_store(path: Path) -> OnnxStore:
@@ -43,19 +45,26 @@ def open_store(path: Path) -> OnnxStore:
     return OnnxStore(read_model(path), path.parent)
 
 
-def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
-    """Return the program of a model that was read from `path`, or created in memory."""
+def program_of(model: Any, path: Path | None, *, flat: bool, training: bool = False) -> Program:
+    """Return the program of a model that was read from `path`, or created in memory; or its training."""
     model = with_blocks_inlined(model)
     store = OnnxStore(model, path.parent if path else None)
-    opsets = opsets_of(model)
-    conversion = Conversion(model.functions, store, flat=flat, opsets=opsets)
     try:
-        entry = conversion.entry(model.graph)
+        if training:
+            opened = TrainingConversion(model, store, opsets_of(model), flat=flat)
+            return opened.program(path, path.name if path else MEMORY)
+        return _inference_program(model, path, store, flat)
     except RecursionError:
         raise GraphError(
             f"functions and branches in {path or 'the model'} are nested too deeply",
             hint="inline its functions: onnx.inliner.inline_local_functions(model)",
         ) from None
+
+
+def _inference_program(model: Any, path: Path | None, store: OnnxStore, flat: bool) -> Program:
+    opsets = opsets_of(model)
+    conversion = Conversion(model.functions, store, flat=flat, opsets=opsets)
+    entry = conversion.entry(model.graph)
     refers = conversion.references > 0
     return Program(
         graphs=conversion.graphs,
@@ -64,7 +73,7 @@ def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
         opsets=opsets,
         source=str(path) if path else None,
         readers=(store,) if refers else (),
-        notes=stale_shape_notes(conversion.stale),
+        notes=(*stale_shape_notes(conversion.stale), *training_note(model)),
     )
 
 

@@ -30,6 +30,7 @@ from nncdbg.engine.frontends.onnx_node import (
 )
 from nncdbg.engine.frontends.onnx_store import (
     ExternalData,
+    GraphPath,
     OnnxStore,
     array_of,
     constant_attribute,
@@ -79,10 +80,10 @@ class Conversion:
         """Return an unused graph name: `name`, or ``name#2`` and so on."""
         return claimed_name(name, self._names, first=2, mark="#")
 
-    def entry(self, graph: Any) -> str:
-        """Convert the model's own graph, and return its name."""
-        name = self.claim(graph.name or "main")
-        self._enter(graph, name, GraphScope(), comment=comment_text(graph.doc_string))
+    def entry(self, graph: Any, name: str = "", path: GraphPath = ()) -> str:
+        """Convert the model's own graph, or the one at `path`, and return its name: `name` if it is free."""
+        name = self.claim(name or graph.name or "main")
+        self._enter(graph, name, GraphScope(path), comment=comment_text(graph.doc_string))
         return name
 
     def called(self, function: Any, attributes: Mapping[str, Any], absent: Sequence[int]) -> str:
@@ -134,7 +135,7 @@ class Conversion:
             if data is not None:
                 converted.add(index)
                 resolved = constant_attribute(node) is None
-                constants.append(self._constant(node.output[0], data, scope, resolved=resolved))
+                constants.append(self.constant(node.output[0], data, scope, resolved=resolved))
         given = {constant.value.name for constant in constants}
         inputs = tuple(value for value in _graph_inputs(proto, scope) if value.name not in given)
         own = _defined_once(
@@ -166,7 +167,7 @@ class Conversion:
     def _initializers(self, proto: Any, scope: GraphScope) -> list[Constant]:
         tensors = [(tensor.name, tensor) for tensor in getattr(proto, "initializer", ())]
         tensors += [(sparse.values.name, sparse) for sparse in getattr(proto, "sparse_initializer", ())]
-        return [self._constant(name, tensor, scope) for name, tensor in tensors]
+        return [self.constant(name, tensor, scope) for name, tensor in tensors]
 
     def _constant_data(self, node: Any, scope: GraphScope) -> Any | None:
         """Return the AttributeProto with the data of a Constant node; None for any other node."""
@@ -185,7 +186,7 @@ class Conversion:
             )
         return next(iter(attributes.values()))
 
-    def _constant(self, name: str, proto: Any, scope: GraphScope, *, resolved: bool = False) -> Constant:
+    def constant(self, name: str, proto: Any, scope: GraphScope, *, resolved: bool = False) -> Constant:
         """Return a constant, inline if small or if its data comes from a function call (`resolved`)."""
         if self._store is None or resolved:
             array = array_of(proto, name, self._external)
