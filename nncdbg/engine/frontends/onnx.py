@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def program_of(model: Any, path: Path | None, *, flat: bool, training: bool = Fa
     try:
         if training:
             opened = TrainingConversion(model, store, opsets_of(model), flat=flat)
-            return opened.program(path, path.name if path else MEMORY)
+            program = opened.program(path, path.name if path else MEMORY)
+            return replace(program, notes=_notes(opened.conversion))
         return _inference_program(model, path, store, flat)
     except RecursionError:
         raise GraphError(
@@ -73,8 +75,18 @@ def _inference_program(model: Any, path: Path | None, store: OnnxStore, flat: bo
         opsets=opsets,
         source=str(path) if path else None,
         readers=(store,) if refers else (),
-        notes=(*stale_shape_notes(conversion.stale), *training_note(model)),
+        notes=(*_notes(conversion), *training_note(model)),
     )
+
+
+def _notes(conversion: Conversion) -> tuple[str, ...]:
+    """Return the notes about declared shapes that were replaced, and about nodes that were sorted."""
+    notes = stale_shape_notes(conversion.stale)
+    if not conversion.reordered:
+        return tuple(notes)
+    graphs = ", ".join(f"@{name}" for name in dict.fromkeys(conversion.reordered))
+    words = f"the file lists nodes of {graphs} before nodes that they read; they run in topological order"
+    return (*notes, words)
 
 
 _BLOCKS = frozenset({("", "SequenceMap"), ("ai.onnx.preview", "FlexAttention")})

@@ -67,6 +67,8 @@ class Conversion:
         self._opsets = dict(opsets or {})
         self._scan_nodes = batched_scan_nodes if self._opsets.get("", 9) < 9 else scan_nodes
         self.stale: list[StaleShape] = []
+        self.reordered: list[str] = []
+        """The graphs whose nodes are not in an order in which they can run."""
         self.functions: dict[FunctionKey, Any] = {_function_key(function): function for function in functions}
         self.graphs: dict[str, Graph] = {}
         self.references = 0
@@ -159,6 +161,8 @@ class Conversion:
                 nodes += made
                 modules |= dict.fromkeys(map(id, made), modules_of(node))
         ordered = in_order(nodes, own, scope.outer, name)
+        if any(mine is not other for mine, other in zip(nodes, ordered, strict=True)):
+            self.reordered.append(name)
         outputs = tuple(_output_value(output, inside.types) for output in proto.output)
         _check_outputs(outputs, inside.outer, name)
         final = with_gradients(ordered, {**scope.known, **types}, self.graphs, self._opsets, self.claim)

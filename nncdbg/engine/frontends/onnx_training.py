@@ -61,14 +61,14 @@ class TrainingConversion:
         self._updates = [_bindings(info.update_binding) for info in model.training_info]
         self._initials = [_bindings(info.initialization_binding) for info in model.training_info]
         self._tensors = self._state_tensors()
-        self._conversion = Conversion(model.functions, store, flat=flat, opsets=opsets)
+        self.conversion = Conversion(model.functions, store, flat=flat, opsets=opsets)
 
     def program(self, path: Path | None, name: str) -> Program:
         """Return the program of the model in the file `path`; `name` is that of its store.
 
         Raises GraphError for a binding of a name that does not exist, or that is bound twice.
         """
-        conversion, own = self._conversion, self._model.graph
+        conversion, own = self.conversion, self._model.graph
         if own.node or own.output:
             conversion.entry(self._combined(own, None))
         trains = [
@@ -131,7 +131,7 @@ class TrainingConversion:
     def _states(self, used: set[str]) -> tuple[StateLine, ...]:
         """Return the states, those with a tensor first; `used` are the names of all values."""
         constants = {
-            name: self._conversion.constant(name, tensor, GraphScope(path))
+            name: self.conversion.constant(name, tensor, GraphScope(path))
             for name, (path, tensor) in self._tensors.items()
         }
         computed = {name for bound in self._initials for name in bound}
@@ -145,13 +145,13 @@ class TrainingConversion:
                     info.initialization, "initialization", training_path(number, "initialization")
                 )
                 lines += values.lines(conversion.graphs[name], self._initials[number])
-                self._conversion.references += conversion.references
+                self.conversion.references += conversion.references
         return tuple(lines)
 
     # -- graphs --------------------------------------------------------------------------------
 
     def _called(self, name: str) -> bool:
-        graphs = self._conversion.graphs.values()
+        graphs = self.conversion.graphs.values()
         return any(node.op == f"@{name}" for graph in graphs for node in all_nodes(graph))
 
     def _combined(self, own: Any, algorithm: Any, results: Iterable[str] = ()) -> _Combined:

@@ -64,7 +64,7 @@ def _static_sum(types: Types) -> list[str]:
 
 
 def _dynamic_sum() -> list[str]:
-    """The sum over axes that depend on the sizes: those that `like` lacks, and those in which it has size 1."""
+    """The sum over axes that depend on the sizes: those that `like` lacks or in which it has size 1."""
     return [
         "%sizes = Shape(%x)",
         "%rank = Shape(%sizes)",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.compilation.states import lowered
 from nncdbg.engine.debugger import with_backward_graphs
-from nncdbg.engine.errors import LoadError, UnsupportedOp
+from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Constant, Graph, Inline, Node, Program, Value, type_of
 from nncdbg.engine.ops.schema import version_of
@@ -43,13 +44,18 @@ def to_onnx(program: ProgramSource) -> Any:
     type.
     """
     opened = load(program)
-    return _Training(opened).model() if has_driver(opened) else _Export(opened).model()
+    try:
+        return _Training(opened).model() if has_driver(opened) else _Export(opened).model()
+    except RecursionError:
+        raise UnsupportedOp(
+            "calls and blocks of the program are nested too deeply for an ONNX model"
+        ) from None
 
 
 def write_onnx(program: ProgramSource, file: str | PathLike[str]) -> None:
     """Write `to_onnx(program)` to a file, with tensors of 2 GiB or more in ``FILE.data`` beside it.
 
-    Raises LoadError if the file cannot be written, and the errors of `to_onnx`.
+    Raises UsageError if the file cannot be written, and the errors of `to_onnx`.
     """
     import onnx
 
@@ -64,7 +70,10 @@ def write_onnx(program: ProgramSource, file: str | PathLike[str]) -> None:
             onnx.save(model, part, save_as_external_data=True, location=data.name)
         part.replace(path)
     except OSError as error:
-        raise LoadError(f"cannot write {path}: {error.strerror or error}") from None
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 class _Export:
@@ -74,7 +83,7 @@ class _Export:
         self.source = program
         prepared = with_backward_graphs(program)
         listing = prepared.as_listing()
-        self.program = lowered(prepared)
+        self.program = _without_origins(lowered(prepared), program.graphs.keys())
         self.refusals = Refusals(
             {
                 Site(path, pc): line
@@ -215,6 +224,23 @@ def first_values(program: Program) -> dict[str, Constant]:
     graph = first_graph(program, name)
     first = replace(program, graphs={name: graph}, entry=name, states=(), runs=(), backwards=(), listing=None)
     return {name: Constant(Value(name, type_of(array)), Inline(array)) for name, array in run(first).items()}
+
+
+def _without_origins(program: Program, written: Collection[str]) -> Program:
+    """Return the program without the comments of backward graphs, which name lines of its own text."""
+    graphs = {
+        name: graph if graph.name in written else _without_comments(graph)
+        for name, graph in program.graphs.items()
+    }
+    return replace(program, graphs=graphs)
+
+
+def _without_comments(graph: Graph) -> Graph:
+    nodes = tuple(
+        replace(node, comment="", subgraphs=tuple(map(_without_comments, node.subgraphs)))
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
 
 
 def _empty() -> Any:

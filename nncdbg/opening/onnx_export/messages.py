@@ -26,6 +26,7 @@ from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.ops.onnx_messages import named_node_proto, type_proto
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.lexemes import claimed_name
 from nncdbg.opening.onnx_export.expansion import Refusals
 from nncdbg.opening.onnx_export.inlining import Model, first_result
 
@@ -48,6 +49,7 @@ class Messages:
         self._types = types
         self._refusals = refusals
         self._rules = TypeRules(opsets, {})
+        self._node_names: set[str] = set()
 
     def nodes(self, statements: Sequence[Node]) -> list[Any]:
         """Return the NodeProtos of statements; data in operands become constants of the model."""
@@ -55,9 +57,22 @@ class Messages:
         for node in statements:
             made = self._loop(node) if node.op == "while" else [self._node(node)]
             for each in made[:1]:
-                _describe(each, node)
+                self._describe(each, node)
             found += made
         return found
+
+    def _describe(self, made: Any, node: Node) -> None:
+        """Write the location and the comment of a statement into its NodeProto."""
+        made.doc_string = node.comment
+        where = node.location or Location()
+        if where.name:
+            # onnxruntime demands that names of nodes are unique.
+            made.name = claimed_name(where.name, self._node_names)
+        if where.file is not None:
+            frames = [*reversed(where.stack), (where.file, where.line)]
+            entry = made.metadata_props.add()
+            entry.key = _STACK_TRACE
+            entry.value = "\n".join(f'File "{file}", line {line}' for file, line in frames)
 
     def info(self, value: Value) -> Any:
         """Return the ValueInfoProto of a value."""
@@ -156,8 +171,13 @@ class Messages:
         outputs = [value.name or self._fresh("unused", None) for value in node.outputs]
         test = body.nodes[breaks[0]].inputs[0] if breaks else None
         if not breaks:
+            if not carried and version_of("Loop", self._opsets) < _LOOP_WITHOUT_VALUES:
+                kept = self._fresh("kept", _INDEX)
+                first, results = [self._literal(0, "i64")], [kept, *results]
+                inputs.append(kept)
+                outputs.insert(0, self._fresh("unused", _INDEX))
             made = self._graph("body", self.nodes(body.nodes), [inputs[1], *results], inputs)
-            return [_loop_node([times, "", *first], outputs, made)]
+            return [_loop_node([times, self._literal(True, "bool"), *first], outputs, made)]
         if breaks == [0] and test in carried:
             # As ONNX itself tests the condition: before each iteration, on a carried value.
             at = carried.index(str(test))
@@ -190,7 +210,9 @@ class Messages:
         stacked = [self._fresh(name, None) for name in outputs[count:]]
         zero, start, unit = (self._literal(data, "i64") for data in (0, (0,), (1,)))
         loop = _loop_node(
-            [operands[0], "", *operands[1:], zero], [*outputs[:count], completed, *stacked], made
+            [operands[0], self._literal(True, "bool"), *operands[1:], zero],
+            [*outputs[:count], completed, *stacked],
+            made,
         )
         if not stacked:
             return [loop]
@@ -241,6 +263,9 @@ class Messages:
 
 _INDEX, _BOOL = TensorType("i64", ()), TensorType("bool", ())
 
+_LOOP_WITHOUT_VALUES = 11
+"""The first opset in which a Loop may carry no values."""
+
 
 def _names(values: Iterable[Value]) -> list[str]:
     return [value.name for value in values]
@@ -250,15 +275,3 @@ def _loop_node(inputs: Sequence[str], outputs: Sequence[str], body: Any) -> Any:
     from onnx import helper
 
     return helper.make_node("Loop", [*inputs], [*outputs], body=body)
-
-
-def _describe(made: Any, node: Node) -> None:
-    """Write the location and the comment of a statement into its NodeProto."""
-    made.doc_string = node.comment
-    where = node.location or Location()
-    made.name = where.name or ""
-    if where.file is not None:
-        frames = [*reversed(where.stack), (where.file, where.line)]
-        entry = made.metadata_props.add()
-        entry.key = _STACK_TRACE
-        entry.value = "\n".join(f'File "{file}", line {line}' for file, line in frames)

@@ -70,7 +70,8 @@ class Parts:
             graph.outputs, results, messages, {value.name for value in inputs}, returned
         )
         messages += copies
-        outputs = [Value(name) for name in dict.fromkeys(names) if name not in returned]
+        types = {name: value.type for name, value in zip(names, graph.outputs, strict=True)}
+        outputs = [Value(name, type_) for name, type_ in types.items() if name not in returned]
         tensors = [self._tensor(each) for each in (*given, *self._read(messages, names))]
         return Written(self._message(graph, messages, inputs, outputs, tensors), names)
 
@@ -86,10 +87,12 @@ class Parts:
         from onnx import helper
 
         computed = {name for node in messages for name in node.output}
-        copies, names = [], []
+        present = {*inputs, *returned, *self._model.constants}
+        copies: list[Any] = []
+        names: list[str] = []
         for value, result in zip(values, results, strict=True):
             source = self._as_name(result)
-            direct = source in computed or (value.name == source and source in {*inputs, *returned})
+            direct = source in computed or (value.name == source and source in present)
             taken = value.name != source and value.name not in self._model.used
             if not direct or taken or source in names:
                 name = self._model.claim(value.name)
