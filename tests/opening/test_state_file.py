@@ -246,6 +246,29 @@ def test_the_core_needs_no_optional_package(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
 
 
+def test_states_go_into_an_onnx_training_and_come_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The initializers of a written model are the states, those of its algorithm included."""
+    text, file, trained = (tmp_path / name for name in ("adam.nnc", "states.safetensors", "trained.onnx"))
+    text.write_text(ADAM)
+    assert main(["run", str(text), "--save-states", str(file)]) == 0
+    assert main(["print", str(text), "--states", str(file), "-o", str(trained)]) == 0
+    assert (
+        main(["run", str(trained), "--training", "--save-states", str(tmp_path / "third.safetensors")]) == 0
+    )
+    assert load_file(tmp_path / "third.safetensors")["step"] == 3
+    assert main(["run", str(text), "--states", str(trained), "--strict-states"]) == 0
+    assert "7 states loaded" in capsys.readouterr().err
+    saved = load_file(file)
+    back = nncdbg.Debugger(nncdbg.load_states(text, trained).program)
+    back.break_at(graph="train")
+    assert back.run().reason == "breakpoint"
+    assert {name: array.tobytes() for name, array in back.states.items()} == {
+        name: saved[name].tobytes() for name in back.states
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -38,8 +38,9 @@ class Layers:
             b.returns(layers.linear("out", h, 2))
         layers.parameters        # the states %hidden.weight, %hidden.bias, %out.weight, %out.bias
 
-    A layer that is called again with the same name uses the same parameters.  The first value of a parameter
-    depends on `seed` and its name only: another layer does not change it.
+    A layer that is called again with the same name uses the same parameters.  The attribute `seed` of a first
+    value depends on `seed` and the name of the parameter only.  Other runtimes draw from it; nncdbg draws
+    from the seed of the run and the place of the statement.
     """
 
     def __init__(self, builder: Builder, *, seed: int = 0, dtype: str = "f32") -> None:

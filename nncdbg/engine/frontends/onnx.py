@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.declared_types import stale_shape_notes
 from nncdbg.engine.frontends.onnx_file import check_model, read_model
 from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import domain_of
 from nncdbg.engine.frontends.onnx_store import OnnxStore, subgraphs_of
-from nncdbg.engine.frontends.onnx_training import TrainingConversion, training_note
-from nncdbg.engine.graph import Program
+from nncdbg.engine.frontends.onnx_training import TrainingConversion, bound_tensors, training_note
+from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.process.collector import collector_paused
 
 MEMORY = "<memory>"
@@ -44,6 +45,16 @@ def from_model(model: Any, *, flat: bool = False, training: bool = False) -> Pro
 def open_store(path: Path) -> OnnxStore:
     """Return the tensors of an .onnx file.  Raises LoadError as `load` does."""
     return OnnxStore(read_model(path), path.parent)
+
+
+def weights(path: Path) -> dict[str, Array]:
+    """Return the constants of the graph in an .onnx file by name, and the tensors that its training binds."""
+    model = read_model(path)
+    program = program_of(model, path, flat=True)
+    found = {each.value.name: initial_data(each, program) for each in program.graph.constants}
+    store = OnnxStore(model, path.parent)
+    bound = {name: store.read(store.key_of(place, name)) for name, (place, _) in bound_tensors(model).items()}
+    return bound | found
 
 
 def program_of(model: Any, path: Path | None, *, flat: bool, training: bool = False) -> Program:

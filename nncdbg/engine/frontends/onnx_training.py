@@ -46,6 +46,34 @@ def training_note(model: Any) -> tuple[str, ...]:
     return ("the model contains its training, which --training opens (Python: `load(..., training=True)`)",)
 
 
+def bound_tensors(model: Any) -> dict[str, tuple[GraphPath, Any]]:
+    """Return the path and the initializer of each name that a training binds, in the order of the model.
+
+    Raises GraphError for a name without an initializer, and for a name that is bound twice.
+    """
+    updates = [_bindings(info.update_binding) for info in model.training_info]
+    initials = [_bindings(info.initialization_binding) for info in model.training_info]
+    _check_once(updates, "update_binding")
+    _check_once(initials, "initialization_binding")
+    own: dict[str, tuple[GraphPath, Any]] = {
+        name: ((), tensor) for name, tensor in _initializers(model.graph)
+    }
+    found: dict[str, tuple[GraphPath, Any]] = {}
+    wanted: set[str] = set()
+    for number, info in enumerate(model.training_info):
+        path = training_path(number, "algorithm")
+        here = own | {name: (path, tensor) for name, tensor in _initializers(info.algorithm)}
+        bound = {*updates[number], *initials[number]}
+        for name in bound - here.keys():
+            raise GraphError(
+                f"training_info[{number}] binds %{name}, which is no initializer",
+                hint="bind initializers of the model's graph or of the algorithm",
+            )
+        wanted |= bound
+        found |= here
+    return {name: place for name, place in found.items() if name in wanted}
+
+
 class TrainingConversion:
     """The conversion of a ModelProto with `training_info` to a Program."""
 
@@ -60,7 +88,7 @@ class TrainingConversion:
         self._opsets = opsets
         self._updates = [_bindings(info.update_binding) for info in model.training_info]
         self._initials = [_bindings(info.initialization_binding) for info in model.training_info]
-        self._tensors = self._state_tensors()
+        self._tensors = bound_tensors(model)
         self.conversion = Conversion(model.functions, store, flat=flat, opsets=opsets)
 
     def program(self, path: Path | None, name: str) -> Program:
@@ -104,29 +132,6 @@ class TrainingConversion:
         )
 
     # -- states --------------------------------------------------------------------------------
-
-    def _state_tensors(self) -> dict[str, tuple[GraphPath, Any]]:
-        """Return the path and the initializer of each bound name, in the order of the model.
-
-        Raises GraphError for a name without an initializer, and for a name that is bound twice.
-        """
-        _check_once(self._updates, "update_binding")
-        _check_once(self._initials, "initialization_binding")
-        own = {name: ((), tensor) for name, tensor in _initializers(self._model.graph)}
-        found: dict[str, tuple[GraphPath, Any]] = {}
-        wanted: set[str] = set()
-        for number, info in enumerate(self._model.training_info):
-            path = training_path(number, "algorithm")
-            here = own | {name: (path, tensor) for name, tensor in _initializers(info.algorithm)}
-            bound = {*self._updates[number], *self._initials[number]}
-            for name in bound - here.keys():
-                raise GraphError(
-                    f"training_info[{number}] binds %{name}, which is no initializer",
-                    hint="bind initializers of the model's graph or of the algorithm",
-                )
-            wanted |= bound
-            found |= here
-        return {name: place for name, place in found.items() if name in wanted}
 
     def _states(self, used: set[str]) -> tuple[StateLine, ...]:
         """Return the states, those with a tensor first; `used` are the names of all values."""

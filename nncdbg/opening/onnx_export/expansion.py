@@ -26,7 +26,7 @@ from nncdbg.engine.inference.graphs import GraphInference, TypeRules
 from nncdbg.engine.inference.types import type_of_array
 from nncdbg.engine.ops.schema import schema, split, version_of
 from nncdbg.engine.text.listing import Path, Site
-from nncdbg.opening.onnx_export.inlining import Inlining, Model, Names, first_result
+from nncdbg.opening.onnx_export.inlining import Inlining, ModelValues, Names, first_result
 
 _ONNX = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft"})
 """The domains of ONNX and of onnxruntime."""
@@ -63,7 +63,7 @@ class Refusals:
 class Expansion:
     """Expands the statements of one model.  `types` are those of all values, as far as they are known."""
 
-    def __init__(self, opsets: Mapping[str, int], model: Model, refusals: Refusals) -> None:
+    def __init__(self, opsets: Mapping[str, int], model: ModelValues, refusals: Refusals) -> None:
         self.opsets = opsets
         self.types: dict[str, Type | None] = {}
         self._model = model

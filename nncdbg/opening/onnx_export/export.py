@@ -19,8 +19,8 @@ from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.driver import driver_name, has_driver
 from nncdbg.engine.text.listing import Site
 from nncdbg.opening.onnx_export.expansion import Refusals
-from nncdbg.opening.onnx_export.inlining import Model
-from nncdbg.opening.onnx_export.parts import Parts, Written
+from nncdbg.opening.onnx_export.inlining import ModelValues
+from nncdbg.opening.onnx_export.parts import Parts, WrittenGraph
 from nncdbg.opening.run import run
 from nncdbg.version import __version__
 
@@ -91,7 +91,7 @@ class _Export:
                 for pc, line in enumerate(lines)
             }
         )
-        self.shared = Model()
+        self.shared = ModelValues()
         self.parts = Parts(self.program, self.shared, self.refusals)
 
     def model(self) -> Any:
@@ -136,7 +136,7 @@ class _Training(_Export):
         firsts = first_values(self.source)
         self.shared.used |= firsts.keys()
         own = self._inference(train)
-        inference, inputs = Written(_empty(), ()), {}
+        inference, inputs = WrittenGraph(_empty(), ()), {}
         if own is not None:
             needed = self._states_of(own)
             inputs = {each.name: each for each in self.source.graphs[own].inputs}
@@ -156,7 +156,7 @@ class _Training(_Export):
 
     def _part(
         self, name: str, states: Sequence[Constant], known: Mapping[str, Value], returned: Sequence[str]
-    ) -> Written:
+    ) -> WrittenGraph:
         """Write a graph; an input that equals a `known` input of an earlier graph is that input."""
         operands = {state: state for state in self._states_of(name)}
         inputs = []
@@ -198,7 +198,7 @@ class _Training(_Export):
         if not computed:
             return None, None
         graph = first_graph(self.source, "initialization")
-        parts = Parts(self.program, Model(), self.refusals)
+        parts = Parts(self.program, ModelValues(), self.refusals)
         made = parts.graph(replace(graph, outputs=computed), {}, ())
         return made.message, [
             (value.name, result) for value, result in zip(computed, made.results, strict=True)

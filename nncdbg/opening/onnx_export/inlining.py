@@ -31,7 +31,7 @@ def first_result(node: Node) -> str:
 
 
 @dataclass
-class Model:
+class ModelValues:
     """What the graphs of one model share: the names of all values, the constants, and their places.
 
     `places` maps the first result of a statement to its place in the program.
@@ -86,7 +86,7 @@ class Inlining:
     def __init__(
         self,
         program: Program,
-        model: Model,
+        model: ModelValues,
         present: Mapping[str, Node] | None = None,
         *,
         recorded: bool = True,

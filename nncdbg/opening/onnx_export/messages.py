@@ -28,7 +28,7 @@ from nncdbg.engine.ops.onnx_messages import named_node_proto, type_proto
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.lexemes import claimed_name
 from nncdbg.opening.onnx_export.expansion import Refusals
-from nncdbg.opening.onnx_export.inlining import Model, first_result
+from nncdbg.opening.onnx_export.inlining import ModelValues, first_result
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 """The key of the source lines of a node, as torch's exporter writes them."""
@@ -40,7 +40,7 @@ class Messages:
     def __init__(
         self,
         opsets: Mapping[str, int],
-        model: Model,
+        model: ModelValues,
         types: dict[str, Type | None],
         refusals: Refusals,
     ) -> None:

@@ -12,12 +12,12 @@ from nncdbg.engine.frontends.shared_states import definitions
 from nncdbg.engine.graph import Constant, Graph, Literal, Node, Operand, Program, Value
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.opening.onnx_export.expansion import Expansion, Refusals
-from nncdbg.opening.onnx_export.inlining import Inlining, Model, first_result
+from nncdbg.opening.onnx_export.inlining import Inlining, ModelValues, first_result
 from nncdbg.opening.onnx_export.messages import Messages
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenGraph:
     """A GraphProto with the names of the results of its graph, in their order."""
 
     message: Any
@@ -27,7 +27,7 @@ class Written:
 class Parts:
     """Writes graphs that share their values: a later graph can read those of an earlier one."""
 
-    def __init__(self, program: Program, model: Model, refusals: Refusals) -> None:
+    def __init__(self, program: Program, model: ModelValues, refusals: Refusals) -> None:
         self._program = program
         self._model = model
         self._expansion = Expansion(program.opsets, model, refusals)
@@ -44,7 +44,7 @@ class Parts:
         inputs: Sequence[Value],
         given: Sequence[Constant] = (),
         returned: Sequence[str] = (),
-    ) -> Written:
+    ) -> WrittenGraph:
         """Write a graph.
 
         `operands` are the names of its inputs in the model, of which `inputs` are inputs of the message and
@@ -73,7 +73,7 @@ class Parts:
         types = {name: value.type for name, value in zip(names, graph.outputs, strict=True)}
         outputs = [Value(name, type_) for name, type_ in types.items() if name not in returned]
         tensors = [self._tensor(each) for each in (*given, *self._read(messages, names))]
-        return Written(self._message(graph, messages, inputs, outputs, tensors), names)
+        return WrittenGraph(self._message(graph, messages, inputs, outputs, tensors), names)
 
     def _named(
         self,

@@ -59,7 +59,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser("nncdbg print", "Print the program text of a graph.")
+    parser = ArgumentParser(
+        "nncdbg print", "Print a program as text, or write it as text or as an ONNX model."
+    )
     add_model(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write to FILE.nnc, or as an ONNX model to FILE.onnx"
