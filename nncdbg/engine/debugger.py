@@ -437,7 +437,7 @@ class Debugger(RichOutput):
     @property
     def states(self) -> dict[str, Array]:
         """The present values of the program's states by name, without those that have no value yet."""
-        values = self.values_at(0)
+        values = self.values_at(len(self.control.stack) - 1)
         found = {}
         for state in self.program.states:
             with suppress(NotComputed):

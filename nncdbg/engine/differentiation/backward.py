@@ -86,7 +86,7 @@ class BackwardBuilder(Statements):
         name = self.anonymous(f"{self.prefix}.{op.rpartition('.')[2].lower()}")
         outputs = (*map(Value, ("",) * index), Value(name))
         made = Node(op, operands, outputs, attributes, location=self.location)
-        self.append(self._fitted(made))
+        self.append(self.fitted(made))
         return name
 
     def named(
@@ -163,7 +163,7 @@ class BackwardBuilder(Statements):
         nodes = []
         for node in graph.nodes:
             made = copied_node(node, inside, claim, retyped)
-            nodes.append(self._fitted(replace(made, location=node.location or self.location)))
+            nodes.append(self.fitted(replace(made, location=node.location or self.location)))
             self.append(nodes[-1])
         return nodes, [inside.get(value.name, value.name) for value in graph.outputs]
 
@@ -197,10 +197,10 @@ class BackwardBuilder(Statements):
 
     # -- opsets --------------------------------------------------------------------------
 
-    def _fitted(self, node: Node) -> Node:
+    def fitted(self, node: Node) -> Node:
         """Return the statement in the program's opset.  Raises UnsupportedOp if the opset lacks it."""
         if node.subgraphs:
-            blocks = (replace(each, nodes=tuple(map(self._fitted, each.nodes))) for each in node.subgraphs)
+            blocks = (replace(each, nodes=tuple(map(self.fitted, each.nodes))) for each in node.subgraphs)
             return replace(node, subgraphs=tuple(blocks))
         if node.op.startswith("@") or node.op in ("break", "update"):
             return node
