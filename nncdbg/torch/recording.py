@@ -50,6 +50,12 @@ FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 UNSEEN = ("profiler", "debugprims")
 """Libraries whose operators are not part of the program."""
 
+_REBINDING = frozenset(getattr(torch.ops.aten.set_, name) for name in torch.ops.aten.set_.overloads())
+"""Operators that give a tensor other memory and write nothing, as for a batch from a worker of a DataLoader.
+
+The memory is that of an input or a known value, by its own identity.
+"""
+
 
 @dataclass(slots=True)
 class Event:
@@ -128,7 +134,7 @@ class Recorder(DispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if self.forked or self.failure is not None or func.namespace in UNSEEN:
+        if self.forked or self.failure is not None or func.namespace in UNSEEN or func in _REBINDING:
             return func(*args, **keywords)
         frame = sys._getframe(1)
         lines = user_lines(frame)
