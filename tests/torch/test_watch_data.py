@@ -1,4 +1,4 @@
-"""The cause of a NaN in data: a batch of a DataLoader with workers, a number of the script, a recorded result."""
+"""The cause of a NaN in data: a batch of a DataLoader worker, a number of the script, a recorded result."""
 
 from __future__ import annotations
 

@@ -228,12 +228,12 @@ def _unlisted(report: Report, counted: int) -> Iterator[str]:
     more = report.unlisted - counted
     listed = sum(each.role == "propagated" for each in report.findings)
     reached = min(more, max(0, report.counts["propagated"] - listed - counted))
-    for count, one, several in (
-        (more - reached, "more finding is", "more findings are"),
-        (reached, "more statement that propagates NaN or Inf is", "more statements that propagate NaN or Inf are"),
-    ):
-        if count:
-            yield f"{count} {one if count == 1 else several} not listed"
+    if more > reached:
+        yield f"{more - reached} more {'finding is' if more - reached == 1 else 'findings are'} not listed"
+    if reached == 1:
+        yield "1 more statement that propagates NaN or Inf is not listed"
+    elif reached:
+        yield f"{reached} more statements that propagate NaN or Inf are not listed"
 
 
 def _harmless(report: Report) -> str:
