@@ -97,7 +97,7 @@ class BackwardBuilder(Statements):
         `known` is the type of the output.
         """
         value = Value(self.fresh(name), known)
-        self.append(self._fitted(Node(op, operands, (value,), attributes, location=self.location)))
+        self.append(self.fitted(Node(op, operands, (value,), attributes, location=self.location)))
         return value.name
 
     def append(self, node: Node) -> None:
