@@ -145,12 +145,18 @@ class BackwardPass:
                 return list(zip(node.inputs, parts, strict=False))
             if self._through(node, cotangents):
                 return ()
+            declared = lookup(node.op, version_of(node.op, self._emit.opsets))
+            reason = declared.no_gradient if declared is not None else ""
         except (UnsupportedOp, GraphError) as error:
             reason = error.message
         self._no_rule(node, reason)
         first = next(each for each in cotangents if each is not None)
-        part = self._emit("nncdbg.NoGradientRule", first, name=node.op, reason=reason)
-        return [(name, part) for name in dict.fromkeys(reads(node))]
+        # Each operand has a part of its own, because a cotangent has the type of its value.
+        return [
+            (name, self._emit("nncdbg.NoGradientRule", first, name=node.op, reason=reason))
+            for name in dict.fromkeys(reads(node))
+            if name in self._active
+        ]
 
     def _no_rule(self, node: Node, reason: str) -> None:
         """Note a statement that cannot be differentiated: the backward graph fails there."""
@@ -167,7 +173,7 @@ class BackwardPass:
         # Rules require statements with valid operands and attributes.
         self._emit.rules.inferred(node, self._emit.types_at(node))
         applied = Applied(
-            node.inputs,
+            self._emit.operands_of(node),
             tuple(value.name for value in node.outputs),
             cotangents,
             complete(node.op, version, node.attributes),
