@@ -57,7 +57,7 @@ def svm_classifier_formula(attributes: Attributes, types: Types) -> str:
         ]
     scores = classes * (classes - 1) // 2 if counts else classes
     if probable:
-        lines += _probability_lines(attributes, classes)
+        lines += _probability_lines(attributes, types, classes)
         scores = classes
     lines += _label_lines(attributes, classes, probable)
     lines += _score_lines(attributes, "probabilities" if probable else "decisions", scores, classes)
@@ -154,7 +154,7 @@ def _score_lines(attributes: Attributes, source: str, scores: int, classes: int)
     return [*both, *transform_lines(transform, "two", "wide")]
 
 
-def _probability_lines(attributes: Attributes, classes: int) -> list[str]:
+def _probability_lines(attributes: Attributes, types: Types, classes: int) -> list[str]:
     """Compute `%probabilities` [N, classes] from the `%decisions` of the pairs.
 
     `%R` has the probability of class i against class j, and `%Q` the quadratic form that the probabilities of
@@ -166,6 +166,7 @@ def _probability_lines(attributes: Attributes, classes: int) -> list[str]:
         for order in (pairs, [(j, i) for i, j in pairs])
     )
     identity = [[float(i == j) for j in range(classes)] for i in range(classes)]
+    known = TensorType(model_dtype(types), (sizes_at(types, 0)[0], classes))
     above = [[float(i < j) for j in range(classes)] for i in range(classes)]
     sweep = [line for number in range(classes) for line in _sweep_lines(number, classes)]
     return [
@@ -193,7 +194,7 @@ def _probability_lines(attributes: Attributes, classes: int) -> list[str]:
         "%zeros = Sub(%upper, %upper)",
         f"%none = Slice(%zeros, [0], [{classes}], [1])",
         f"%equal = Add(%none, {1 / classes})",
-        f"while @coupling (%p = %equal) times {max(100, classes)} {{",
+        f"while @coupling (%p: {known} = %equal) times {max(100, classes)} {{",
         "  %p.column = Unsqueeze(%p, [2])",
         "  %Qp.column = MatMul(%Q, %p.column)",
         "  %Qp.0 = Squeeze(%Qp.column, [2])",
@@ -209,7 +210,7 @@ def _probability_lines(attributes: Attributes, classes: int) -> list[str]:
         "  break unless %any",
         "  %p.0 = Identity(%p)",
         *(f"  {line}" for line in sweep),
-        f"  %p.kept = Where(%open, %p.{classes}, %p)",
+        f"  %p.kept: {known} = Where(%open, %p.{classes}, %p)",
         "  next %p = %p.kept",
         "} -> (%probabilities = %p)",
     ]
