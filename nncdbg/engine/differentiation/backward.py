@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nncdbg.engine.building.copies import Claim, copied_node, same_type
 from nncdbg.engine.building.statements import Statements
-from nncdbg.engine.dtypes import ONNX
+from nncdbg.engine.dtypes import FLOATS, ONNX
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.order import free_names, reads
 from nncdbg.engine.graph import (
@@ -166,6 +166,22 @@ class BackwardBuilder(Statements):
             nodes.append(self.fitted(replace(made, location=node.location or self.location)))
             self.append(nodes[-1])
         return nodes, [inside.get(value.name, value.name) for value in graph.outputs]
+
+    def operands_of(self, node: Node) -> tuple[Operand, ...]:
+        """Return the operands of a statement; an array of floats in place becomes a constant with a type."""
+        return tuple(
+            self._as_constant(operand, known)
+            if isinstance(operand, Literal)
+            and isinstance(known, TensorType)
+            and known.shape
+            and known.dtype in FLOATS
+            else operand
+            for operand, known in zip(node.inputs, self.types_at(node), strict=True)
+        )
+
+    def _as_constant(self, operand: Literal, known: TensorType) -> str:
+        constant = Constant(Value("", known), Inline(literal_array(operand, known.dtype)))
+        return self.append_constant(constant, self.fresh(f"{self.prefix}.constant"))
 
     def as_value(self, operand: Operand, value: Value) -> Operand:
         """Return an operand that a block may return: inline data become a constant."""

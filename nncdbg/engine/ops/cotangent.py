@@ -157,9 +157,9 @@ def sum_at(xp: Any, x: Any, positions: Any, like: Any) -> Any:
     return settled(xp, sums, x.dtype).reshape(like.shape)
 
 
-@op("nncdbg.NoGradientRule", influence=EVERYTHING)
-def no_gradient_rule(xp: Any, cotangent: Any, *, name: str, reason: str = "") -> Any:
-    """Marks a gradient that cannot pass back through the op `name`."""
+@op("nncdbg.NoGradientRule", infer=lambda attributes, types: [types[-1]], influence=EVERYTHING)
+def no_gradient_rule(xp: Any, cotangent: Any, like: Any = None, *, name: str, reason: str = "") -> Any:
+    """Marks a gradient that cannot pass back through the op `name`, to its operand `like`."""
     message = f"the gradient cannot go back through {name}"
     raise UnsupportedOp(
         f"{message}: {reason}" if reason else f"{message}, which has no gradient rule",
