@@ -17,14 +17,17 @@ import nncdbg
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.opening.onnx_export import export
 from nncdbg.terminal.main import main
+from tests.engine.compilation.test_states import BLOCKS
 from tests.engine.frontends.random_models import models
-from tests.engine.frontends.training_models import classifier
+from tests.engine.frontends.training_models import classifier, graph, info, training
+from tests.engine.frontends.training_models import model as model_of
 from tests.engine.programs import runnable
 from tests.presence import present
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 HEADER = "#nncdbg 1\nopset 18\n\n"
+TWO = np.float32(2)
 
 
 def runtime_outputs(model: Any, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,6 +344,119 @@ def test_the_algorithm_is_what_onnx_defines() -> None:
     np.testing.assert_allclose(found["l"], present(debugger.outputs)["l"][0], rtol=1e-6)
     for entry in info.update_binding:
         np.testing.assert_allclose(found[entry.value], debugger.states[entry.key], rtol=1e-5, atol=1e-7)
+
+
+CONTROL = {
+    "while": """state %w: f32[3] = [0.5, -1.0, 2.0]
+state %r: f32[3] = zeros for %w
+
+graph @train(%x: f32[3]) -> (%l: f32[]) {
+  %l: f32[], saved %s = @loss(%x)
+  %d_w: f32[3] = @loss.backward(1.0, %s)
+  %w.1: f32[3], %r.1: f32[3] = nncdbg.RMSProp(%w, %d_w, %r, lr=0.1)
+  update %w = %w.1, %r = %r.1
+  return %l
+}
+
+graph @loss(%x: f32[3]) -> (%l: f32[]) {
+  while @time (%h: f32[3] = %x) times 4 {
+    %p: f32[3] = Mul(%h, %w)
+    %h.1: f32[3] = Tanh(%p)
+    next %h = %h.1
+  } -> (%y = %h)
+  %l: f32[] = ReduceMean(%y, keepdims=0)
+  return %l
+}
+
+backward @loss.backward of @loss by (%w)
+
+run @train for %x
+""",
+    "if": """state %w: f32[3] = [0.5, -1.0, 2.0]
+state %n: i64[] = 0
+state %m1: f32[3] = zeros for %w
+state %m2: f32[3] = zeros for %w
+
+graph @train(%x: f32[3]) -> (%l: f32[], %seen: i64[]) {
+  %l: f32[], saved %s = @loss(%x)
+  %d_w: f32[3] = @loss.backward(2.0, %s)
+  %good: bool[] = Less(%l, 1.0)
+  if %good {
+    %w.1, %m1.1, %m2.1, %n.1 = nncdbg.Adam(%w, %d_w, %m1, %m2, %n, lr=0.1)
+    @count()
+    update %w = %w.1, %m1 = %m1.1, %m2 = %m2.1
+    yield
+  } else {
+    yield
+  }
+  %seen: i64[] = Identity(%n)
+  return %l, %seen
+}
+
+graph @count() -> () {
+  %n.1: i64[] = Add(%n, 1)
+  update %n = %n.1
+  return
+}
+
+graph @loss(%x: f32[3]) -> (%l: f32[]) {
+  %p: f32[3] = Mul(%x, %w)
+  %m: f32[] = ReduceMean(%p, keepdims=0)
+  %positive: bool[] = Greater(%m, 0.0)
+  if %positive {
+    %a: f32[] = Exp(%m)
+    yield %a
+  } else {
+    %b: f32[] = Mul(%m, %m)
+    yield %b
+  } -> (%l: f32[])
+  return %l
+}
+
+backward @loss.backward of @loss by (%w)
+
+run @train for %x
+""",
+}
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_branches_and_loops_of_a_training_keep_their_bits(name: str) -> None:
+    program = nncdbg.parse(HEADER + CONTROL[name])
+    data = {"x": np.random.default_rng(2).normal(size=(9, 3)).astype(np.float32)}
+    wanted, got = played(program, data), played(nncdbg.load(exported(program), training=True), data)
+    assert same(present(wanted.outputs), present(got.outputs))
+    assert {key: value.tobytes() for key, value in wanted.states.items()} == {
+        key: got.states[key].tobytes() for key in wanted.states
+    }
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_updates_in_blocks_and_calls_are_bound_once(flag: bool) -> None:
+    """A program without a run: one step of its training is the run of its entry graph."""
+    program = nncdbg.parse(BLOCKS)
+    once = played(program, {"flag": np.array(flag)})
+    model = exported(program)
+    assert sorted(entry.key for entry in model.training_info[0].update_binding) == ["a", "b"]
+    step = played(nncdbg.load(model, training=True), {"flag": np.array([flag])})
+    assert present(step.outputs)["seen"].tolist() == [present(once.outputs)["seen"].item()]
+    assert {name: value.item() for name, value in step.states.items()} == {
+        name: once.states[name].item() for name in ("a", "b")
+    }
+
+
+def test_algorithms_in_turn_become_one_algorithm() -> None:
+    own = graph([onnx.helper.make_node("Mul", ["a", "b"], ["y"])], [], [info("y", [])], {"a": TWO, "b": TWO})
+    first = graph([onnx.helper.make_node("Add", ["a", "x"], ["n"])], [info("x", [])], [info("n", [])])
+    second = graph([onnx.helper.make_node("Add", ["b", "y"], ["n"])], [], [info("n", [])])
+    source = model_of(own, training(first, {"a": "n"}), training(second, {"b": "n"}))
+    program = nncdbg.load(source, training=True)
+    data = {"x": np.array([1, 10, -3], np.float32)}
+    wanted, got = played(program, data), played(nncdbg.load(exported(program), training=True), data)
+    assert {name: wanted.states[name].item() for name in "ab"} == {
+        name: got.states[name].item() for name in "ab"
+    }
+    assert same(present(wanted.outputs), present(got.outputs))
 
 
 def test_an_evaluated_graph_is_the_inference_graph() -> None:

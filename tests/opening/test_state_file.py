@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -92,6 +93,38 @@ def test_the_report_has_each_kind_of_difference(
     )
     assert main(["run", str(program), "--states", str(file), "--strict-states"]) == 3
     assert "2 missing: %count, %done" in capsys.readouterr().err
+    assert main(["run", str(program), "--states", str(file)]) == 0
+
+
+FIRST = {
+    "w": np.ones((2, 2), np.float32),
+    "m": np.ones((2, 2), np.float32),
+    "b": np.ones(2, np.float32),
+    "count": np.int64(3),
+    "done": np.bool_(True),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "counts", "code"),
+    [
+        ({}, (5, 0, 0, 0), 0),
+        ({"b": None, "count": None}, (3, 2, 0, 0), 3),
+        ({"more": np.ones(1)}, (5, 0, 1, 0), 3),
+        ({"w": np.ones((3, 2), np.float32)}, (4, 0, 0, 1), 3),
+        ({"b": np.ones(2, np.float64)}, (4, 0, 0, 1), 3),
+        ({"m": None}, (4, 0, 0, 0), 0),
+    ],
+)
+def test_each_kind_of_difference_is_counted(
+    program: Path, tmp_path: Path, change: dict[str, Any], counts: tuple[int, ...], code: int
+) -> None:
+    """G2, P11: loaded, missing, unused, wrong shape or type; with --strict-states, exit code 3."""
+    file = tmp_path / "w.safetensors"
+    save_file({name: np.asarray(each) for name, each in (FIRST | change).items() if each is not None}, file)
+    found = nncdbg.load_states(program, file)
+    assert (len(found.loaded), len(found.missing), len(found.unused), len(found.unfit)) == counts
+    assert main(["run", str(program), "--states", str(file), "--strict-states"]) == code
     assert main(["run", str(program), "--states", str(file)]) == 0
 
 

@@ -40,6 +40,8 @@ class ModelValues:
     used: set[str] = field(default_factory=set)
     constants: dict[str, Constant] = field(default_factory=dict)
     places: dict[str, Site] = field(default_factory=dict)
+    literals: dict[tuple[object, ...], str] = field(default_factory=dict)
+    """The constants of literals by their data."""
 
     def claim(self, name: str) -> str:
         """Return an unused name: `name`, or ``name.1`` and so on."""
@@ -56,12 +58,11 @@ class ModelValues:
     def literal(self, literal: Literal, dtype: str) -> str:
         """Add the data of a literal as a constant, and return its name."""
         array = literal_array(literal, dtype)
-        for name, each in self.constants.items():
-            if each.data == Inline(array) and name.startswith("literal"):
-                return name
-        name = self.claim("literal")
-        self.constants[name] = Constant(Value(name, type_of_array(array)), Inline(array))
-        return name
+        key = dtype, array.shape, tuple(array.flat) if dtype == "str" else array.tobytes()
+        if key not in self.literals:
+            name = self.literals[key] = self.claim("literal")
+            self.constants[name] = Constant(Value(name, type_of_array(array)), Inline(array))
+        return self.literals[key]
 
 
 @dataclass
