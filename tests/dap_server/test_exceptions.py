@@ -72,7 +72,8 @@ def test_an_unknown_kind_to_catch_is_refused_at_launch(client: Client) -> None:
 def test_the_filters_have_labels_and_descriptions(client: Client) -> None:
     filters = client.request("initialize", {"adapterID": "nncdbg"})["exceptionBreakpointFilters"]
     names = [each["filter"] for each in filters]
-    assert names == ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]
+    kinds = ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "state-reset"]
+    assert names == [*kinds, "race", "assertion"]
     assert all(each["label"] and each["description"] and each["supportsCondition"] for each in filters)
     assert [each["filter"] for each in filters if each["default"]] == ["nan", "uninitialized", "guard"]
 
@@ -105,6 +106,43 @@ def test_a_nan_is_reported_at_its_origin_with_its_cause(client: Client) -> None:
     assert lines[-1].strip().startswith("%q f32[3,4] min 0")
     assert not any("= Softmax(" in line for line in lines)
     assert len(lines) <= 20
+
+
+RESET = """opset 18
+state %w: f32[2] = [1, 2]
+state %m: f32[2] = zeros for %w
+state %count: i64[] = 0
+
+graph @train(%x: f32[2]) -> (%l: f32[]) {
+  %w.1, %m.1 = nncdbg.SGD(%w, %x, %m, lr=0.1, momentum=0.9)
+  %third = Equal(%count, 2)
+  %none = Sub(%m.1, %m.1)
+  %m.2 = Where(%third, %none, %m.1)
+  %count.1 = Add(%count, 1)
+  update %w = %w.1, %m = %m.2, %count = %count.1
+  %l: f32[] = ReduceSum(%w, keepdims=0)
+  return %l
+}
+
+run @train for %x
+"""
+
+
+def test_a_reset_of_an_optimizer_state_is_an_exception(client: Client, tmp_path: Path) -> None:
+    """P6: the filter `state-reset` stops at the update, and `exceptionInfo` names the state."""
+    (tmp_path / "train.nnc").write_text(RESET)
+    np.save(tmp_path / "x.npy", np.ones((5, 2), np.float32))
+    client.start(tmp_path / "train.nnc", inputs={"x": "x.npy"})
+    (reported,) = catch(client, "state-reset")
+    assert reported["verified"]
+    stop = client.move("continue", "exception")
+    assert stop["description"] == "Optimizer state reset"
+    assert stop["text"] == "the optimizer's state %m is reset: all of its 2 elements become 0"
+    info = client.request("exceptionInfo", {"threadId": 1})
+    assert info["exceptionId"] == "state-reset"
+    assert info["description"] == stop["text"]
+    frame = client.request("stackTrace", {"threadId": 1})["stackFrames"][0]
+    assert RESET.split("\n")[frame["line"] - 1].strip().startswith("update")
 
 
 def test_filters_have_conditions_and_can_be_set_twice(client: Client) -> None:
@@ -217,7 +255,7 @@ def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> N
     catch(client, "guard", "nan")
     plain = {"program": str(NAN), "allocator": "plain"}
     client.request("launch", plain)
-    assert offered(client) == ["nan", "inf", "integer", "overflow", "race", "assertion"]
+    assert offered(client) == ["nan", "inf", "integer", "overflow", "state-reset", "race", "assertion"]
     client.expect_event("breakpoint", reason="changed")
     client.expect_event("breakpoint", reason="changed")
     client.expect_event("initialized")
@@ -230,7 +268,8 @@ def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> N
     assert offered(client) == every
     assert client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
     client.request("restart", {"arguments": {**plain, "check": "micro"}})
-    assert offered(client) == ["nan", "inf", "integer", "overflow", "race", "assertion", "micro"]
+    every = ["nan", "inf", "integer", "overflow", "state-reset", "race", "assertion", "micro"]
+    assert offered(client) == every
     assert not client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
     client.request("restart", {"arguments": {**plain, "check": "micro"}})
     client.none_of("capabilities")
