@@ -157,6 +157,7 @@ class Debugger(RichOutput):
                 arguments["fallback"],
                 statistics,
                 black_box,
+                [state.value.name for state in program.states],
             )
             if check is not None:
                 compiled.observers.check(check, lambda: self.timeline.replaying)

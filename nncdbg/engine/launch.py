@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+import numpy as np
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends.fallback import Fallback
@@ -36,7 +38,9 @@ class CompiledProgram(Loaded):
         fallback: bool,
         statistics: bool,
         black_box: BlackBox | None = None,
+        states: Collection[str] = (),
     ) -> None:
+        """`states` are the constants of the entry graph that begin on the device: data of states."""
         self.allocation = allocation
         self.running = Running()
         self.supplied = SuppliedResults(backend.to_device)
@@ -58,6 +62,9 @@ class CompiledProgram(Loaded):
         """The names of all values and constants."""
         self._entry: Code | None = None
         self._types: list[Type | None] = []
+        self._states = frozenset(states)
+        self._first: dict[int, Any] = {}
+        """The data of states on the device, by their slots in the entry graph."""
 
     @property
     def fallbacks(self) -> list[tuple[int | None, str]]:
@@ -77,10 +84,21 @@ class CompiledProgram(Loaded):
         if self._entry is None:
             self._entry = self.entry(list(inputs.values()))
             self._types = [*map(type_of, inputs.values())]
+            self._first = self._placed_states(self._entry)
         else:
             self.allocation.begin_again()
         placed = [*map(self.linker.backend.to_device, inputs.values())]
-        return Machine(self._entry, placed, self.call, self.running, self.linker.backend)
+        machine = Machine(self._entry, placed, self.call, self.running, self.linker.backend)
+        for slot, content in self._first.items():
+            machine.frames[0].slots[slot] = content
+        return machine
+
+    def _placed_states(self, entry: Code) -> dict[int, Any]:
+        """Return the data of states on the device: calls pass them on, so statements convert none."""
+        slots = zip(entry.names, entry.template, strict=True)
+        data = {slot: each for slot, (name, each) in enumerate(slots) if name in self._states}
+        to_device = self.linker.backend.to_device
+        return {slot: to_device(each) for slot, each in data.items() if isinstance(each, np.ndarray)}
 
     def release(self) -> CompiledProgram:
         """Drop every value of the run and the references to its debugger; return the program."""
