@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+import nncdbg
+from nncdbg.dap_server.variables import loss_gradients
+from nncdbg.engine.values.differentiation import Budget
 from tests.dap_server.client import Client
 from tests.engine.compilation.test_states import DATA, TRAIN
 
@@ -142,3 +146,69 @@ def test_a_collected_loss_has_all_steps_of_the_run(client: Client, tmp_path: Pat
     assert series["steps"] == list(range(101))
     assert series["moments"][0] is None
     assert series["moments"][-1] is not None
+
+
+def stopped_in_mlp(client: Client, part: str) -> None:
+    """Stop in the training of the example before the statement with this text."""
+    file = Path(__file__).parents[2] / "examples" / "train_mlp.nnc"
+    client.start(file)
+    place = {"line": line_of(file.read_text(encoding="utf-8"), part), "condition": "$step == 3"}
+    client.request("setBreakpoints", {"source": {"path": str(file)}, "breakpoints": [place]})
+    client.move("continue", "breakpoint")
+
+
+def hover(client: Client, name: str) -> str:
+    frame = client.top_frame()["id"]
+    arguments = {"expression": name, "frameId": frame, "context": "hover"}
+    return str(client.request("evaluate", arguments)["result"])
+
+
+HEAD = "gradient of the loss %l with respect to this value: "
+
+
+def test_a_hover_has_the_gradient_of_the_loss_once_the_loss_is_computed(client: Client) -> None:
+    stopped_in_mlp(client, "update %w1")
+    before = client.evaluate("$step")
+    assert HEAD in hover(client, "%w1")
+    norm = float(client.evaluate("norm(grad(%l, %w1))"))
+    assert f"{HEAD}norm {norm:.4g} min " in hover(client, "%w1")
+    assert "gradient" not in hover(client, "%l"), "the loss itself"
+    assert "gradient" not in hover(client, "$step"), "no value of the graph"
+    assert "gradient" not in client.evaluate("%w1"), "only hovers have it"
+    assert client.evaluate("$step") == before
+
+
+def test_a_hover_inside_of_the_differentiated_graph_has_the_gradient(client: Client) -> None:
+    stopped_in_mlp(client, "%minus: f32[32,1] = Neg")
+    assert "gradient" not in hover(client, "%z"), "the loss is not computed yet"
+    client.move("next")
+    client.move("next")
+    assert f"{HEAD}norm" in hover(client, "%z")
+    assert "gradient" not in hover(client, "%positive"), "no gradient passes through a comparison"
+    losses = [client.evaluate("%l"), client.evaluate("max(%z)")]
+    hover(client, "%z")
+    assert [client.evaluate("%l"), client.evaluate("max(%z)")] == losses
+
+
+def test_a_hover_without_a_training_has_no_gradient(client: Client) -> None:
+    client.start(Path(__file__).parents[2] / "examples" / "attention.nnc")
+    client.move("next")
+    assert "gradient" not in hover(client, "%tokens")
+
+
+def test_a_hover_reports_a_gradient_that_needs_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    debugger = nncdbg.Debugger(Path(__file__).parents[2] / "examples" / "train_mlp.nnc")
+    debugger.break_at(op="update", when="$step == 3")
+    assert debugger.run().reason == "breakpoint"
+
+    def text(statements: int, seconds: float) -> str:
+        monkeypatch.setattr(loss_gradients, "BUDGET", Budget(statements, seconds))
+        return loss_gradients.loss_gradient_text(debugger, debugger.values, "%w1")
+
+    assert f"{HEAD}norm" in text(500, 5.0)
+    assert "statements are more than 3" in text(3, 5.0)
+    assert f"{HEAD}not computed, it takes longer than 0 s" in text(500, 0.0)
+    assert f"{HEAD}norm" in text(500, 5.0), "an interruption leaves no trace"
+    tick = debugger.timeline.tick
+    assert debugger.run().reason != "exception"
+    assert debugger.timeline.tick > tick

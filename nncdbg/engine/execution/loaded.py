@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,8 @@ import numpy as np
 from nncdbg.engine.backends.micro import MicroKernels
 from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
 from nncdbg.engine.compilation.search import blocks
-from nncdbg.engine.errors import GraphError, NncdbgError
-from nncdbg.engine.execution.events import Failed
+from nncdbg.engine.errors import GraphError, NncdbgError, StoppedRun
+from nncdbg.engine.execution.events import Failed, Interrupted, Outcome
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation, Instrument, Linker, Wrap
 from nncdbg.engine.execution.machine import Machine, Running
@@ -189,19 +190,37 @@ class MicroPrograms:
         return run_apart(self._loaded, formula, given, self._running)
 
 
-def run_apart(loaded: Loaded, code: Code, operands: Sequence[Any], running: Running) -> Sequence[Any]:
+def run_apart(
+    loaded: Loaded, code: Code, operands: Sequence[Any], running: Running, seconds: float | None = None
+) -> Sequence[Any]:
     """Return the results of a block that runs apart from a debugged run.
 
-    `running` is that of the linker of `loaded`.  Raises NncdbgError if a statement fails.
+    `running` is that of the linker of `loaded`.  Raises NncdbgError if a statement fails, and StoppedRun
+    between two statements after `seconds`.
     """
     around = running.frames
     machine = Machine(code, operands, loaded.call, running, loaded.linker.backend)
-    outcome = machine.run()
+    outcome = machine.run() if seconds is None else _run_within(machine, seconds)
     running.frames = around
+    if isinstance(outcome, Interrupted):
+        raise StoppedRun(f"the run took longer than {seconds:g} s")
     if isinstance(outcome, Failed):
         raise outcome.error if isinstance(outcome.error, NncdbgError) else NncdbgError(str(outcome.error))
     frame = machine.frames[0]
     return frame.code.operands_of(-1, frame.slots)
+
+
+def _run_within(machine: Machine, seconds: float) -> Outcome:
+    timer = threading.Timer(seconds, machine.interrupt)
+    timer.daemon = True
+    timer.start()
+    outcome = machine.run()
+    timer.cancel()
+    timer.join()
+    # A late interruption has replaced instructions that the next run would execute.
+    for frame in machine.frames:
+        frame.code.arm()
+    return outcome
 
 
 def _fits(declared: Type | None, element: TensorType) -> bool:

@@ -16,7 +16,7 @@ from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.differentiation.derivatives import Derivatives
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import GraphError, NncdbgError
+from nncdbg.engine.errors import GraphError, NncdbgError, StoppedRun
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.execution.loaded import Loaded, generator_of, run_apart
@@ -31,6 +31,18 @@ ReadSlot: TypeAlias = "Callable[[Source, str], Any]"
 
 _CACHED = 200
 """Maximum number of compiled graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most work for a derivative: the statements that have run between its values, and the seconds."""
+
+    statements: int
+    seconds: float
+
+
+class BudgetExceeded(NncdbgError):
+    """A derivative needs more work than its budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +82,16 @@ class Differentiation:
         wanted: DerivativeRequest,
         vectors: Sequence[Any],
         read: ReadSlot,
+        budget: Budget | None = None,
     ) -> Any:
         """Return a derivative of values at `places` of a stack; `read` returns the content of a slot.
 
-        Raises OperandError if the derivative does not exist, and the errors of `read`.
+        Raises OperandError if the derivative does not exist, BudgetExceeded, and the errors of `read`.
         """
         given = [self._vector(each, frames, places, vectors) for each in _with_vectors(wanted)]
         line, key = self._straight_line(frames, places, wanted)
+        if budget is not None and line.length > budget.statements:
+            raise BudgetExceeded(f"{line.length:,} statements are more than {budget.statements:,}")
         types = {name: type_of(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
         full = (key, tuple(types.values()))
         if full not in self._compiled:
@@ -88,7 +103,7 @@ class Differentiation:
             self._backend.to_device(given[source]) if isinstance(source, int) else read(source, name)
             for name, source in compiled.sources
         ]
-        return self._run(compiled, inputs)
+        return self._run(compiled, inputs, budget)
 
     def _straight_line(
         self, frames: Sequence[Frame], places: Mapping[str, Source], wanted: DerivativeRequest
@@ -163,11 +178,15 @@ class Differentiation:
         contents = {name: None if isinstance(source, int) else read(source, name) for name, source in sources}
         return DerivativeProgram(program, contents, line.names[wanted.x])
 
-    def _run(self, compiled: _Compiled, inputs: Sequence[Any]) -> Any:
+    def _run(self, compiled: _Compiled, inputs: Sequence[Any], budget: Budget | None) -> Any:
         loaded = compiled.loaded
         code = loaded.call(loaded.program.entry, inputs)
         try:
-            return run_apart(loaded, code, inputs, self._running)[0]
+            seconds = None if budget is None else budget.seconds
+            return run_apart(loaded, code, inputs, self._running, seconds)[0]
+        except StoppedRun:
+            assert budget is not None
+            raise BudgetExceeded(f"it takes longer than {budget.seconds:g} s") from None
         except NncdbgError as error:
             raise OperandError(f"the derivative fails: {error.message}", error.hint) from None
 

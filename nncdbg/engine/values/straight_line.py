@@ -6,11 +6,12 @@ path.  What a loop carries from an earlier iteration has no such operand; a stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.differentiation.derivatives import ExecutedStatements
 from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.frontends.order import free_names
@@ -35,6 +36,11 @@ class ActiveBlock:
     later: bool
 
 
+def _inside(node: Node) -> Iterator[Node]:
+    """Yield the statements in the blocks of a statement."""
+    return (inner for block in node.subgraphs for inner in all_nodes(block))
+
+
 class StraightLine:
     """The statements of the frames between the value `y` and the outermost of the values `xs`."""
 
@@ -54,6 +60,23 @@ class StraightLine:
         self._places: dict[int, tuple[Code, int]] = {}
         self._nodes = [node for depth in range(self.low, len(levels)) for node in self._statements(depth)]
         self.sources = {name: source for source, name in self._names.items()}
+
+    @property
+    def length(self) -> int:
+        """Return the number of statements, with those in blocks and in called graphs, each call counted."""
+        graphs = self._levels[-1].code.graphs
+        lengths: dict[str, int] = {}
+
+        def length(nodes: Iterable[Node]) -> int:
+            return sum(1 + called(node.op) for node in nodes)
+
+        def called(op: str) -> int:
+            if op not in lengths:
+                graph = graphs.get(op.removeprefix("@")) if op.startswith("@") else None
+                lengths[op] = 0 if graph is None else length(all_nodes(graph))
+            return lengths[op]
+
+        return length(inner for node in self._nodes for inner in (node, *_inside(node)))
 
     def executed(self, types: Mapping[str, Type | None], line: LineOf) -> ExecutedStatements:
         """Return the statements, with these types of the values in `untyped`."""

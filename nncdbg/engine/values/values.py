@@ -24,7 +24,7 @@ from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, n
 from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
-from nncdbg.engine.values.differentiation import DerivativeProgram, Differentiation, by, innermost
+from nncdbg.engine.values.differentiation import Budget, DerivativeProgram, Differentiation, by, innermost
 from nncdbg.engine.values.straight_line import Source
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
@@ -361,14 +361,16 @@ class Values:
         name = frame.code.names[slot]
         return name, self._kept(self._content(place, name))
 
-    def derivative(self, wanted: DerivativeRequest, vectors: Sequence[Any]) -> Array:
+    def derivative(
+        self, wanted: DerivativeRequest, vectors: Sequence[Any], budget: Budget | None = None
+    ) -> Array:
         """Return a derivative at the values of this moment.
 
-        Raises OperandError if it does not exist, and NotComputed as `value` does.
+        Raises OperandError if it does not exist, BudgetExceeded, and NotComputed as `value` does.
         """
         self.between()
         places, frames = self._places_on_stack(wanted), self.machine.frames
-        return self._kept(self.differentiation.value(frames, places, wanted, vectors, self._at))
+        return self._kept(self.differentiation.value(frames, places, wanted, vectors, self._at, budget))
 
     def recomputation(self, wanted: DerivativeRequest) -> DerivativeProgram:
         """Return the program of a derivative, with values of this moment; raises as `derivative`."""
