@@ -18,6 +18,7 @@ Open and run
     run(program, inputs)   the outputs by name
     grad(program, of, by)  a Program that computes gradients
     minimize(program, losses)   a Program that trains: backward graph, optimizer, update
+    to_onnx(program)       the program as an onnx.ModelProto; write_onnx(program, file)
     load_states(program, file)  the program with the states of a file, and a report; save_states(states, file)
     Debugger(program, inputs)   break, step, step back, inspect, edit
 
@@ -67,6 +68,7 @@ _PUBLIC = {
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
     **dict.fromkeys(("LoadedStates", "load_states", "save_states"), "nncdbg.opening.state_file"),
+    **dict.fromkeys(("to_onnx", "write_onnx"), "nncdbg.opening.onnx_export.export"),
     "Outputs": "nncdbg.engine.values.values",
     "Tensor": "nncdbg.engine.values.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
@@ -154,6 +156,8 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
+    from nncdbg.opening.onnx_export.export import to_onnx as to_onnx
+    from nncdbg.opening.onnx_export.export import write_onnx as write_onnx
     from nncdbg.opening.run import run as run
     from nncdbg.opening.state_file import LoadedStates as LoadedStates
     from nncdbg.opening.state_file import load_states as load_states

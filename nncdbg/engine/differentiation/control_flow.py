@@ -122,6 +122,9 @@ class ControlFlowPass(BackwardPass):
                 seeds.append((block.results[j], block.builder("Gather", cotangent, history.index, axis=0)))
         walk.pull(block.nodes, _seeds(walk, seeds))
         reached = [x for x in wanted if walk.reaches(x)]
+        for x in reached:
+            if isinstance(self._emit.types.get(x), SequenceType):
+                raise UnsupportedOp(f"it reads the sequence %{x}, which has no cotangent")
         sums = [walk.add_to(x, block.builder.fresh(f"d_{x}.sum")) for x in reached]
         results = [walk.result(history.carried[j]) for j in active]
         results += [walk.result(x, ".next") for x in reached]
