@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.debugger import Debugger
@@ -26,6 +28,11 @@ class Origins:
         """Results of calls and blocks, mapped to the results of the statements inside that computed them."""
         for name, content in zip(debugger.inputs, debugger.control.machine.frames[0].slots[1:], strict=False):
             self._note(content, Given(name))
+        # The data of states is on the device there.
+        entry = debugger.control.machine.frames[0]
+        for constant, content in zip(entry.code.template, entry.slots, strict=True):
+            if isinstance(constant, np.ndarray):
+                self._note(content, Fixed(constant))
 
     def operands(self, frame: Frame) -> tuple[Source, ...]:
         """Return the origins of the operands of the statement at the frame's pc."""

@@ -35,12 +35,13 @@ def main(arguments: Sequence[str]) -> int:
     screen = Screen()
     for note in (*recorded.step.notes, *recorded.notes):
         screen.note(note)
-    graphs = recorded.step.program.graphs
+    program = recorded.step.program
+    graphs, states, inputs = program.graphs, len(program.states), len(program.graph.inputs)
     statements = sum(len(graph.nodes) for graph in graphs.values())
     size = decimal(sum(array.nbytes for array in recorded.step.inputs.values()))
     screen.note(
         f"{recorded.title}: {statements} statements in {len(graphs)} graphs, "
-        f"{len(recorded.step.inputs)} inputs with {size}"
+        f"{states} state{'s' * (states != 1)} and {inputs} input{'s' * (inputs != 1)} with {size}"
     )
     screen.note(f"saved in {folder}; open it with `nncdbg {shlex.quote(str(folder))}`")
     if recorded.failure is not None:
