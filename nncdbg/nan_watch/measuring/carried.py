@@ -13,7 +13,7 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.graph import type_of
 from nncdbg.nan_watch.measuring.gates import Threshold
-from nncdbg.nan_watch.measuring.loop_history import maker_of, step_frame
+from nncdbg.nan_watch.measuring.latest_iterations import maker_of, step_frame
 from nncdbg.nan_watch.measuring.norms import norm_and_change
 from nncdbg.nan_watch.measuring.trouble import Trouble
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, StatementVisit
-from nncdbg.nan_watch.measuring.loop_history import LoopHistory
+from nncdbg.nan_watch.measuring.latest_iterations import LatestIterations
 from nncdbg.nan_watch.measuring.steps import step_at
 from nncdbg.nan_watch.measuring.training import BAD_INPUT
 from nncdbg.nan_watch.records import FindingUse, WatchFinding
@@ -32,7 +32,7 @@ def index_fault(debugger: Debugger, stop: Stop) -> WatchFinding | None:
     failed = StatementVisit.of(_statement(stop), frames)
     code, slots = failed.statement.code, frames[-1].slots
     read = {id(value) for value in code.operands_of(failed.statement.pc, slots)}
-    history = LoopHistory(debugger, run.code, debugger.timeline.tick)
+    history = LatestIterations(debugger, run.code, debugger.timeline.tick)
     for name, data, batches in history.batches():
         latest = batches[-1]
         if latest is None or latest.dtype.kind not in "iu" or not read & _ids_of(run.slots, run.code, name):

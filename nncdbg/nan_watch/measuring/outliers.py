@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.nan_watch.measuring.loop_history import LoopHistory
+from nncdbg.nan_watch.measuring.latest_iterations import LatestIterations
 from nncdbg.nan_watch.measuring.norms import is_float_tensor
 
 _FAR = 1e3
@@ -32,13 +32,13 @@ class Outlier:
     median: float
 
 
-def outlier_in(history: LoopHistory) -> Outlier | None:
+def outlier_in(history: LatestIterations) -> Outlier | None:
     """Return the first outlier in the latest batches of a training; None if there is none."""
     found = [each for each in _outliers(history) if each is not None]
     return min(found, key=lambda each: each.at, default=None)
 
 
-def _outliers(history: LoopHistory) -> Iterator[Outlier | None]:
+def _outliers(history: LatestIterations) -> Iterator[Outlier | None]:
     for name, data, batches in history.batches():
         if is_float_tensor(data):
             sizes = [_sizes(batch, data) for batch in batches]

@@ -18,7 +18,7 @@ from nncdbg.engine.compilation.trained import LearnedState, parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.transfers import FramePopped
-from nncdbg.nan_watch.measuring.loop_history import step_frame, steps_of
+from nncdbg.nan_watch.measuring.latest_iterations import step_frame, steps_of
 from nncdbg.nan_watch.measuring.norms import is_float_tensor
 from nncdbg.nan_watch.step_history import ParameterHistory, TrainingHistory
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
-from nncdbg.nan_watch.measuring.loop_history import Course, LoopHistory, data_of, loop_of
+from nncdbg.nan_watch.measuring.latest_iterations import CarriedCourse, LatestIterations, data_of, loop_of
 from nncdbg.nan_watch.measuring.loss_scale import loss_scale_of
 from nncdbg.nan_watch.measuring.outliers import Outlier, outlier_in
 
@@ -53,7 +53,7 @@ class TrainingJudge:
 
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
-        self._histories: dict[object, LoopHistory] = {}
+        self._histories: dict[object, LatestIterations] = {}
 
     def verdict(self, sighting: Sighting) -> TrainingVerdict | None:
         """Return the verdict on an origin in a loop; None without a loop or a history."""
@@ -68,16 +68,16 @@ class TrainingJudge:
         judge = self._of_training if history.is_training else self._of_loop
         return judge(history, sighting)
 
-    def _history(self, sighting: Sighting) -> LoopHistory | None:
+    def _history(self, sighting: Sighting) -> LatestIterations | None:
         code = loop_of(sighting)
         if code is None or not self._debugger.timeline.retains:
             return None
         key = (code, sighting.iteration)
         if key not in self._histories:
-            self._histories[key] = LoopHistory(self._debugger, code, sighting.tick)
+            self._histories[key] = LatestIterations(self._debugger, code, sighting.tick)
         return self._histories[key]
 
-    def _of_training(self, history: LoopHistory, sighting: Sighting) -> TrainingVerdict | None:
+    def _of_training(self, history: LatestIterations, sighting: Sighting) -> TrainingVerdict | None:
         learned = [course for course in history.courses if course.learns]
         outlier = outlier_in(history)
         if outlier is not None and not any(_has_diverged(each.until(outlier.at)) for each in learned):
@@ -88,7 +88,7 @@ class TrainingJudge:
         scale = self._loss_scale(sighting)
         return scale if scale is not None else _op(learned, history)
 
-    def _of_loop(self, history: LoopHistory, sighting: Sighting) -> TrainingVerdict | None:
+    def _of_loop(self, history: LatestIterations, sighting: Sighting) -> TrainingVerdict | None:
         courses = [course for course in history.courses if len(course.norms) > 1]
         grown = max(filter(_is_grown, courses), key=lambda each: (each.learns, each.growth), default=None)
         if grown is not None:
@@ -105,21 +105,21 @@ class TrainingJudge:
         return TrainingVerdict(LOSS_SCALE, evidence, "use a smaller or a dynamic loss scale")
 
 
-def _is_grown(course: Course) -> bool:
+def _is_grown(course: CarriedCourse) -> bool:
     """Return whether a norm shows a trend; one iteration is enough for a jump."""
     return course.growth >= (_GROWN if len(course.norms) > 2 else _JUMP)
 
 
-def _has_diverged(course: Course) -> bool:
+def _has_diverged(course: CarriedCourse) -> bool:
     """Return whether the updates of a parameter were too large, and the parameter is."""
     return course.gain >= _LARGE and (course.growth >= _GROWN or max(course.ratios, default=0.0) >= _LEAP)
 
 
-def _divergence(course: Course) -> tuple[float, float]:
+def _divergence(course: CarriedCourse) -> tuple[float, float]:
     return course.growth, max(course.ratios, default=0.0)
 
 
-def _learning_rate(course: Course, history: LoopHistory) -> TrainingVerdict:
+def _learning_rate(course: CarriedCourse, history: LatestIterations) -> TrainingVerdict:
     hint = "use a smaller learning rate, or clip the gradient"
     if course.growth >= _GROWN:
         return TrainingVerdict(LEARNING_RATE, f"{LEARNING_RATE}: {_grew(course)}", hint)
@@ -131,7 +131,7 @@ def _learning_rate(course: Course, history: LoopHistory) -> TrainingVerdict:
     return TrainingVerdict(LEARNING_RATE, evidence, hint)
 
 
-def _grew(course: Course) -> str:
+def _grew(course: CarriedCourse) -> str:
     count = len(course.norms) - 1
     first, last = course.norms[0], course.norms[-1]
     grew = f"the norm of %{course.name} grew from {first:.4g} to {last:.4g} over the previous "
@@ -140,7 +140,7 @@ def _grew(course: Course) -> str:
     return f"{grew}{count} iterations, by {course.growth ** (1 / count):.3g} times each"
 
 
-def _bad_input(outlier: Outlier, history: LoopHistory) -> TrainingVerdict:
+def _bad_input(outlier: Outlier, history: LatestIterations) -> TrainingVerdict:
     evidence = (
         f"{BAD_INPUT}: the sample at index {outlier.index} of axis 0 of %{outlier.name}, used in step "
         f"{history.first_step + outlier.at}, has {outlier.largest:.4g}; the median of the largest elements "
@@ -149,7 +149,7 @@ def _bad_input(outlier: Outlier, history: LoopHistory) -> TrainingVerdict:
     return TrainingVerdict(BAD_INPUT, evidence, "check the source of this sample, or clip the data")
 
 
-def _op(courses: list[Course], history: LoopHistory) -> TrainingVerdict | None:
+def _op(courses: list[CarriedCourse], history: LatestIterations) -> TrainingVerdict | None:
     if not history.previous:
         return TrainingVerdict(OP, f"{OP}: no update has changed the parameters yet")
     course = max(courses, key=lambda each: each.norms[-1], default=None)

@@ -13,7 +13,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
-from nncdbg.nan_watch.measuring.loop_history import maker_of
+from nncdbg.nan_watch.measuring.latest_iterations import maker_of
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.sites import site_of

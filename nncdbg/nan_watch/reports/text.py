@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.nan_watch.records import OK, TRIPPED, Case, Report
 from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
+from nncdbg.nan_watch.reports.step_norms import norm_lines
 from nncdbg.nan_watch.reports.wording import (
     explanation,
     headline,
@@ -63,6 +64,8 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
     yield from map(Text, left_out(report.findings, _MOST, "findings"))
     for words in _failures(report):
         yield Text("error: ", "bold red").append(words)
+    for words in norm_lines(report):
+        yield Text(words, "dim")
     for words in remarks(report, unlisted_of_chain(report)):
         yield Text(words, "dim")
 

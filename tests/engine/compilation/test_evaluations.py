@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -207,3 +208,21 @@ def test_four_micro_batches_are_one_big_batch() -> None:  # P2
         assert debugger.run().reason == "end"
         weights.append(debugger.value("%w"))
     assert weights[0] == pytest.approx(weights[1], rel=1e-13)
+
+
+def test_an_evaluation_runs_no_statement_of_a_gradient() -> None:
+    """N11: it runs the evaluated graph once per batch and epoch, and the gradient as often as without it."""
+
+    def statements(text: str, data: dict[str, np.ndarray]) -> dict[str, int]:
+        seen: Counter[str] = Counter()
+        debugger = nncdbg.Debugger(nncdbg.parse(text), data)
+        while debugger.step_into().reason != "end":
+            seen[debugger.stop.frame.code.graph.name if debugger.stop.frame else ""] += 1
+        return dict(seen)
+
+    plain, evaluated = statements(TRAIN, DATA), statements(TRAIN + EVALUATE, ALL)
+    backward = {name for name in plain if "backward" in name}
+    assert backward == {name for name in evaluated if "backward" in name}
+    assert {evaluated[name] - plain[name] for name in (*backward, "loss", "train")} == {0}
+    lines, batches, epochs = 8, 4, 4
+    assert evaluated["accuracy"] == lines * batches * epochs

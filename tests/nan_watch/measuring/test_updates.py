@@ -145,3 +145,21 @@ def test_json_has_the_history_of_a_training_that_fails(
     weights = next(each for each in history["parameters"] if each["name"] == "w")
     assert math.isfinite(weights["norm"][0])
     assert weights["update_ratio"] == [None]
+
+
+def test_the_report_has_the_first_the_last_and_the_largest_norms() -> None:
+    report = nncdbg.watch(nncdbg.parse(training("  %w.1: f32[4,3] = nncdbg.SGD(%w, %d_w, lr=0.1)", 30)))
+    (history,) = report.training
+    weights = next(each for each in history.parameters if each.name == "w")
+    largest = max(weights.gradient_norms)
+    line = next(line for line in str(report).split("\n") if line.startswith("  %w: "))
+    assert f"norm {weights.norms[0]:.4g} to {weights.norms[-1]:.4g}, update / norm " in line
+    at = history.steps[weights.gradient_norms.index(largest)]
+    assert line.endswith(f"largest {largest:.4g} in step {at}")
+    assert "steps 0 to 29 of @train, %l " in str(report)
+
+
+def test_a_report_of_a_program_without_a_training_has_no_norms() -> None:
+    report = nncdbg.watch(nncdbg.parse("graph @main() -> (%y) {\n  %y = Add(1.0, 2.0)\n  return %y\n}\n"))
+    assert report.training == []
+    assert "training" not in report.as_dict()

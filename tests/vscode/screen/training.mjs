@@ -31,6 +31,8 @@ export const tests = {
     await open();
     await toStepSix(page, screen);
     await screen.row("debug-call-stack", /@run step 6/);
+    // The list has only the rows in view: without the inputs, the states are among them.
+    await page.locator('[aria-label="Scope Inputs"]').first().click();
     await screen.row("debug-variables", /States/);
     await screen.picture("training-states");
     await screen.stop();

@@ -33,10 +33,10 @@ _NEAR = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class CarriedCourse:
     """A carried value over the iterations, oldest first.
 
-    `norms` are the finite roots of the mean square, one per iteration and one for the last result;
+    `norms` are the finite Euclidean norms, one per iteration and one for the last result;
     `ratios` are the norm of each change divided by the norm of the value before.
     """
 
@@ -64,16 +64,16 @@ class Course:
         For a vector or a scalar, the root of the mean square.
         """
         width = max(self.shape[0], math.prod(self.shape[1:])) if len(self.shape) > 1 else 1
-        return self.norms[-1] * math.sqrt(width)
+        return self.norms[-1] * math.sqrt(width / math.prod(self.shape))
 
-    def until(self, iteration: int) -> Course:
+    def until(self, iteration: int) -> CarriedCourse:
         """Return the course up to the start of an iteration, counted from the oldest."""
-        return Course(
+        return CarriedCourse(
             self.name, self.norms[: iteration + 1], self.learns, self.ratios[:iteration], self.shape
         )
 
 
-class LoopHistory:
+class LatestIterations:
     """The latest iterations of the loop around a finding, up to the iteration of the finding.
 
     `code` is the block of the training steps, else of the innermost loop; `previous` holds the slots of the
@@ -97,11 +97,11 @@ class LoopHistory:
         return int(slots[1]) if slots is not None else 0
 
     @cached_property
-    def courses(self) -> list[Course]:
+    def courses(self) -> list[CarriedCourse]:
         """The courses of the carried values with a name, if at least one iteration has ended."""
         return [*self._courses()] if self.previous else []
 
-    def _courses(self) -> Iterator[Course]:
+    def _courses(self) -> Iterator[CarriedCourse]:
         code = self.code
         learned = parameters_of(self._debugger.program) if self.is_training else None
         for index, value in enumerate(code.graph.inputs[1:]):
@@ -112,7 +112,7 @@ class LoopHistory:
             norms, ratios = _norms(contents)
             if norms and value.name:
                 learns = _is_updated(code, value.name, after) if learned is None else value.name in learned
-                yield Course(value.name, norms, learns, ratios, np.shape(contents[0]))
+                yield CarriedCourse(value.name, norms, learns, ratios, np.shape(contents[0]))
 
     def batches(self) -> Iterator[tuple[str, Any, list[Any]]]:
         """Yield each input of the data: its name, all its samples, and its batches, oldest first.
@@ -213,13 +213,13 @@ def _norms(contents: Sequence[Any]) -> tuple[list[float], list[float]]:
     norms: list[float] = []
     ratios: list[float] = []
     for index, content in enumerate(contents):
-        norm = root_mean_square(content)
-        if norm is None or (norms and np.shape(content) != np.shape(contents[0])):
+        size = root_mean_square(content)
+        if size is None or (norms and np.shape(content) != np.shape(contents[0])):
             break
         if norms:
             before, change = norm_and_change(contents[index - 1], content)
             ratios.append(change / before if before else math.inf if change else 0.0)
-        norms.append(norm)
+        norms.append(size * math.sqrt(np.size(content)))
     return norms, ratios
 
 
