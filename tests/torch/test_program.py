@@ -72,13 +72,22 @@ def test_small_step_as_text():
     with nncdbg.torch.record(model, optimizer) as step:
         model(x).sum().backward()
         optimizer.step()
-    assert [line.split(" loc(")[0] for line in step.program.text().splitlines()][2:8] == [
-        "graph @main(%weight: f32[1,2], %input: f32[1,2])"
-        " -> (%weight.1: f32[1,2], %weight.grad: f32[1,2], %loss: f32[]) {",
-        "  %loss: f32[], %ones_like: f32[] = @forward(%weight, %input)",
+    lines = [line.split(" loc(")[0] for line in step.program.text().splitlines()]
+    assert lines[2].startswith("state %weight: f32[1,2] = [[")
+    assert lines[4:11] == [
+        "graph @main(%input: f32[1,2]) -> (%weight.grad: f32[1,2], %loss: f32[]) {",
+        "  %loss: f32[], %ones_like: f32[] = @forward(%input)",
         "  %weight.grad: f32[1,2] = @backward(%ones_like, %input)",
-        "  %weight.1: f32[1,2] = @optimizer(%weight, %weight.grad)",
-        "  return %weight.1, %weight.grad, %loss",
+        "  @optimizer(%weight.grad)",
+        "  return %weight.grad, %loss",
+        "}",
+        "",
+    ]
+    assert lines[-5:] == [
+        "graph @optimizer(%weight.grad: f32[1,2]) -> () {",
+        "  %weight.1: f32[1,2] = aten.add_.Tensor(%weight, %weight.grad, alpha=-0.5)",
+        "  update %weight = %weight.1",
+        "  return",
         "}",
     ]
 

@@ -36,6 +36,8 @@ def headline(finding: WatchFinding) -> str:
         return (
             f"{name} is inside {op}: the elements of {value} that depend on it are finite but wrong{ending}"
         )
+    if finding.is_warning:
+        return f"warning: {finding.verdict}: {value} at {op}"
     if finding.kind not in ("nan", "inf"):
         return f"{name}: {value} at {op}"
     if finding.role == "healed":
@@ -238,13 +240,19 @@ def _unlisted(report: Report, counted: int) -> Iterator[str]:
 
 def _harmless(report: Report) -> str:
     """Return `2 non-finite values without effect`: findings that trip no gate, counted at their origins."""
-    began = [each for each in report.findings if each.role in ("birth", "masked") or not each.site.op]
+    warnings = sum(each.is_warning for each in report.findings)
+    began = [
+        each
+        for each in report.findings
+        if (each.role in ("birth", "masked") or not each.site.op) and not each.is_warning
+    ]
     without_effect = [each.kind for each in began if not each.reaches_output]
     numbers = sum(kind != "integer" for kind in without_effect)
     counts = (
         (numbers, "non-finite value", " without effect"),
         (len(without_effect) - numbers, "integer fault", " without effect"),
         (len(began) - len(without_effect), "finding", " outside the gates"),
+        (warnings, "warning", ""),
     )
     return ", ".join(
         f"{count} {noun}{'' if count == 1 else 's'}{ending}" for count, noun, ending in counts if count
