@@ -66,6 +66,11 @@ def _check(program: Program, backend: str) -> None:
                 f"--compile-b cannot compile a program with `{node.op}`",
                 hint="compare a module instead: nncdbg diff MODULE:FUNCTION --compile-b",
             )
+        if node.op.startswith("aten.mkldnn_"):
+            raise UsageError(
+                f"--compile-b cannot compile {node.op}: it has a memory format of oneDNN",
+                hint="record the step with torch.backends.mkldnn.flags(enabled=False)",
+            )
         found = signature(node.op)
         if found is not None and found.random and RANDOM not in node.attributes:
             raise UsageError(

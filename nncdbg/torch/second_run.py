@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.torch.named_models import Optimizers
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines, call_again
@@ -73,6 +74,9 @@ def record_again(
             again()
     except UpdateReached:
         pass
+    except UsageError as error:
+        notes.append(f"the step cannot be recorded: {error.message}")
+        return None
     except Exception as error:  # noqa: BLE001  code of the user, which may not be able to run twice
         notes.append(f"the second run of the step ended early: {type(error).__name__}: {error}")
     return recorded

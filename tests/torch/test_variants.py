@@ -112,6 +112,17 @@ def test_random_numbers_of_an_exported_program_are_refused() -> None:
         compiled_program_values(nncdbg.Debugger(program, statistics=False), "aot_eager")
 
 
+def test_an_operator_of_onednn_is_refused() -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch has no oneDNN")
+    model = torch.nn.LSTM(3, 4)
+    with nncdbg.torch.record(model) as step:
+        model(torch.ones(5, 2, 3))[0].sum().backward()
+    with pytest.raises(UsageError, match="cannot compile aten.mkldnn_rnn_layer") as caught:
+        compiled_program_values(nncdbg.Debugger(step, statistics=False), "aot_eager")
+    assert "mkldnn.flags(enabled=False)" in caught.value.hint
+
+
 def test_control_flow_is_refused() -> None:
     program = nncdbg.parse(
         "#nncdbg 1\ngraph @main(%c: bool[], %x: f32[2]) -> (%y) {\n  %z = aten.neg.default(%x)\n"

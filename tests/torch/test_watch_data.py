@@ -88,3 +88,14 @@ def test_a_recorded_result_is_not_blamed_on_the_parameters() -> None:
     finding = nncdbg.watch(program, inputs, backend="torch").findings[0]
     assert finding.cause == "bad input"
     assert "recorded result of an operator that cannot run again" in finding.evidence
+
+
+def test_a_step_with_nested_tensors_is_refused_with_the_reason_and_without_an_origin() -> None:
+    samples = [torch.ones(2, 3), torch.ones(1, 3)]
+    batch = torch.nested.nested_tensor(samples, layout=torch.jagged)
+    report = trained(lambda output: (output.values() - output.values() - 1).log().mean(), [batch])
+    bad = report.bad_steps[0]
+    assert bad.report is None
+    [note] = bad.notes
+    assert note.startswith("the step cannot be recorded: ")
+    assert note.endswith(" uses a nested tensor, which cannot be recorded")
