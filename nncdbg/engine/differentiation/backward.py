@@ -104,7 +104,18 @@ class BackwardBuilder(Statements):
         attributes: Mapping[str, Attribute],
     ) -> None:
         made = Node(op, operands, tuple(map(Value, outputs)), attributes, location=self.location)
-        self.append(self._fitted(made))
+        self.append(self.fitted(made))
+
+    def named(
+        self, name: str, op: str, *operands: Operand, known: Type | None = None, **attributes: Attribute
+    ) -> str:
+        """Append a statement with one output called `name` where possible; return the name.
+
+        `known` is the type of the output.
+        """
+        value = Value(self.fresh(name), known)
+        self.append(self.fitted(Node(op, operands, (value,), attributes, location=self.location)))
+        return value.name
 
     def append(self, node: Node) -> None:
         if self.origin:
@@ -141,7 +152,7 @@ class BackwardBuilder(Statements):
         Raises UnsupportedOp for a statement that the opset does not have.
         """
         given = [
-            self._as_value(operand, value) if _in_block(graph, value.name) else operand
+            self.as_value(operand, value) if _in_block(graph, value.name) else operand
             for value, operand in zip(graph.inputs, operands, strict=True)
         ]
         return self._copied(graph, given, lambda name: self.fresh(f"{self.prefix}.{name}"), _without_symbols)
@@ -169,7 +180,7 @@ class BackwardBuilder(Statements):
         nodes = []
         for node in graph.nodes:
             made = copied_node(node, inside, claim, retyped)
-            nodes.append(self._fitted(replace(made, location=node.location or self.location)))
+            nodes.append(self.fitted(replace(made, location=node.location or self.location)))
             self.append(nodes[-1])
         return nodes, [inside.get(value.name, value.name) for value in graph.outputs]
 
@@ -189,7 +200,7 @@ class BackwardBuilder(Statements):
         constant = Constant(Value("", known), Inline(literal_array(operand, known.dtype)))
         return self.append_constant(constant, self.fresh(f"{self.prefix}.constant"))
 
-    def _as_value(self, operand: Operand, value: Value) -> Operand:
+    def as_value(self, operand: Operand, value: Value) -> Operand:
         """Return an operand that a block may return: inline data become a constant."""
         if not isinstance(operand, Literal):
             return operand
@@ -219,10 +230,10 @@ class BackwardBuilder(Statements):
 
     # -- opsets --------------------------------------------------------------------------
 
-    def _fitted(self, node: Node) -> Node:
+    def fitted(self, node: Node) -> Node:
         """Return the statement in the program's opset.  Raises UnsupportedOp if the opset lacks it."""
         if node.subgraphs:
-            blocks = (replace(each, nodes=tuple(map(self._fitted, each.nodes))) for each in node.subgraphs)
+            blocks = (replace(each, nodes=tuple(map(self.fitted, each.nodes))) for each in node.subgraphs)
             return replace(node, subgraphs=tuple(blocks))
         if node.op.startswith("@") or node.op in ("break", "update"):
             return node

@@ -28,6 +28,7 @@ from nncdbg.engine.ops import (  # noqa: F401
     activation,
     batch_normalization,
     cast,
+    checkpoint_plan,
     constant,
     convolution,
     cotangent,

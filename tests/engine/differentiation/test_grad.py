@@ -273,7 +273,7 @@ def test_the_inputs_of_a_gradient_graph_are_the_values_that_it_reads() -> None:
     lines = ["%h = Sin(%x)", "%p = Mul(%h, %w)", "%loss = ReduceSum(%p, keepdims=0)"]
     graph = with_gradient(program_of(lines, {"x": X, "w": X}), ["x"]).graphs["gradient1"]
     assert [value.name for value in graph.inputs] == ["x", "loss", "p", "w"]
-    assert [*free_names(graph)] == []
+    assert list(free_names(graph)) == []
 
 
 def test_a_graph_that_reads_a_value_of_another_graph_is_an_error_with_its_name() -> None:
