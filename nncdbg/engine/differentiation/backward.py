@@ -83,11 +83,28 @@ class BackwardBuilder(Statements):
 
     def output(self, index: int, op: str, *operands: Operand, **attributes: Attribute) -> str:
         """Append a statement, and return the name of its output `index`; the others have no names."""
-        name = self.anonymous(f"{self.prefix}.{op.rpartition('.')[2].lower()}")
-        outputs = (*map(Value, ("",) * index), Value(name))
-        made = Node(op, operands, outputs, attributes, location=self.location)
-        self.append(self.fitted(made))
+        name = self._claimed(op)
+        self._append_op(op, operands, (*("",) * index, name), attributes)
         return name
+
+    def outputs(self, count: int, op: str, *operands: Operand, **attributes: Attribute) -> list[str]:
+        """Append a statement, and return the names of its `count` outputs."""
+        names = [self._claimed(op) for _ in range(count)]
+        self._append_op(op, operands, names, attributes)
+        return names
+
+    def _claimed(self, op: str) -> str:
+        return self.anonymous(f"{self.prefix}.{op.rpartition('.')[2].lower()}")
+
+    def _append_op(
+        self,
+        op: str,
+        operands: tuple[Operand, ...],
+        outputs: Sequence[str],
+        attributes: Mapping[str, Attribute],
+    ) -> None:
+        made = Node(op, operands, tuple(map(Value, outputs)), attributes, location=self.location)
+        self.append(self.fitted(made))
 
     def named(
         self, name: str, op: str, *operands: Operand, known: Type | None = None, **attributes: Attribute

@@ -29,6 +29,9 @@ class Emit(Protocol):
     def output(self, index: int, op: str, *operands: Operand, **attributes: Attribute) -> str:
         """Append a statement and return the name of its output `index`; the others have no names."""
 
+    def outputs(self, count: int, op: str, *operands: Operand, **attributes: Attribute) -> Sequence[str]:
+        """Append a statement and return the names of its `count` outputs."""
+
     def type_of(self, operand: Operand) -> TensorType | None:
         """Return the type of an operand, as far as it is known before the run."""
 

@@ -146,11 +146,12 @@ def joined(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 def split(emit: Emit, at: Applied) -> Sequence[Operand]:
     """The joined cotangents of the parts, with zeros for parts that have none."""
-    parts = []
-    for output, cotangent in zip(at.outputs, at.cotangents, strict=True):
-        if not output:
-            raise UnsupportedOp("one of its parts has no name")
-        parts.append(cotangent or emit("nncdbg.FullLike", output, value=0.0))
+    names = at.outputs
+    if not all(name or d for name, d in zip(names, at.cotangents, strict=True)):
+        names = tuple(emit.outputs(len(names), "Split", *at.operands, **at.given))
+    parts = [
+        d or emit("nncdbg.FullLike", name, value=0.0) for name, d in zip(names, at.cotangents, strict=True)
+    ]
     return (emit("Concat", *parts, axis=at.attributes["axis"] or 0),)
 
 

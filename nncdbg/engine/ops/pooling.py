@@ -20,7 +20,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_windows as gradients
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.scratch import scratch
@@ -245,6 +245,11 @@ def power_lines(p: float) -> list[str]:
     return ["%size = Abs(%x.wide)", f"%powers = Pow(%size, {float(p)})"]
 
 
+def _root_lines(dtype: str, p: int) -> list[str]:
+    """Compute `%y.wide` from `%sum`; an exponent in place would be f32 for each type of the base."""
+    return [f"%exponent: {wide_name(dtype)}[] = {1 / p}", "%y.wide = Pow(%sum, %exponent)"]
+
+
 def lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
     """Powers, padded with zeros, their sum over each window, and its root."""
     given, sizes, p = type_at(inputs, 0), sizes_at(inputs, 0)[2:], attributes["p"]
@@ -255,7 +260,7 @@ def lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
         *padding,
         windows_line(axes),
         f"%sum = ReduceSum(%windows, {list(range(2 + len(axes), 2 + 2 * len(axes)))}, keepdims=0)",
-        f"%y.wide = Pow(%sum, {1 / p})",
+        *_root_lines(given.dtype, p),
     ]
     return formula_text("LpPool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
 
@@ -264,7 +269,7 @@ def global_lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
     """Powers, their sum over all axes after the second, and its root."""
     given, p = type_at(inputs, 0), attributes["p"]
     axes = list(range(2, len(sizes_at(inputs, 0))))
-    lines = [*power_lines(p), f"%sum = ReduceSum(%powers, {axes})", f"%y.wide = Pow(%sum, {1 / p})"]
+    lines = [*power_lines(p), f"%sum = ReduceSum(%powers, {axes})", *_root_lines(given.dtype, p)]
     text = in_precision(given.dtype, ["x"], lines, ["y"])
     return formula_text("GlobalLpPool", [("x", given)], text, ["y"])
 

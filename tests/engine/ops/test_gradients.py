@@ -355,7 +355,7 @@ def test_rule(line: str, inputs: dict[str, Any], opset: int, typed: bool) -> Non
 RULED = {line.split("(")[0].rpartition(" ")[2] for lines, _, _ in ROWS for line in lines.splitlines()}
 CONSTANT = {"Shape", "Size", "Sign", "Ceil", "Round", "EyeLike", "RandomNormalLike", "RandomUniformLike"}
 CONSTANT |= {"Bernoulli", "Hardmax", "QuantizeLinear", "QLinearMatMul"}
-CONSTANT |= {"nncdbg.FullLike"}
+CONSTANT |= {"nncdbg.FullLike", "nncdbg.KeepsCheckpoint"}
 """Ops that propagate no gradient."""
 
 
