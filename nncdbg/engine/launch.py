@@ -8,6 +8,7 @@ from typing import Any
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.search import candidates, constant_names
 from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.diagnosis.instrumentation import Instrumentation
@@ -29,7 +30,7 @@ class CompiledProgram(Loaded):
 
     def __init__(
         self,
-        program: Program,
+        part: Part,
         backend: Backend,
         allocation: Allocation,
         seed: int,
@@ -49,7 +50,9 @@ class CompiledProgram(Loaded):
                     kernels, call, statement, self.line(statement.code, statement.pc), self.running
                 )
             )
-        linker = Linker(backend, allocation, generator_of(self.running, seed), covers)
+        program = part.program
+        generator = generator_of(self.running, seed, part.places)
+        linker = Linker(backend, allocation, generator, covers)
         super().__init__(program, program.as_listing(), linker, rebound=rebound(program))
         self.found: Report = _ignore
         """Called with each finding of the run."""
@@ -57,7 +60,7 @@ class CompiledProgram(Loaded):
         self.names = frozenset(candidates(program, "value") | constant_names(program))
         """The names of all values and constants."""
         self._entry: Code | None = None
-        self._types: list[Type | None] = []
+        self._types: list[tuple[str, Type | None]] = []
 
     @property
     def fallbacks(self) -> list[tuple[int | None, str]]:
@@ -67,7 +70,7 @@ class CompiledProgram(Loaded):
 
     def accepts(self, inputs: Mapping[str, Any]) -> bool:
         """Return whether the compiled code can run these inputs."""
-        return [*map(type_of, inputs.values())] == self._types
+        return _types(inputs) == self._types
 
     def begin(self, inputs: Mapping[str, Any]) -> Machine:
         """Return a machine at the first statement.  Compiles the entry graph for the first inputs.
@@ -76,7 +79,7 @@ class CompiledProgram(Loaded):
         """
         if self._entry is None:
             self._entry = self.entry(list(inputs.values()))
-            self._types = [*map(type_of, inputs.values())]
+            self._types = _types(inputs)
         else:
             self.allocation.begin_again()
         placed = [*map(self.linker.backend.to_device, inputs.values())]
@@ -89,6 +92,10 @@ class CompiledProgram(Loaded):
         self.found, self.arrived = _ignore, _ignore
         self.allocation.begin(self.begin({}), lambda: None, self.line)
         return self
+
+
+def _types(inputs: Mapping[str, Any]) -> list[tuple[str, Type | None]]:
+    return [(name, type_of(array)) for name, array in inputs.items()]
 
 
 def _ignore(arrived: Finding | Code) -> None:

@@ -37,9 +37,13 @@ def lowered(program: Program, samples: Mapping[str, int] | None = None) -> Progr
     """
     if not has_driver(program):
         return program
+    if samples is None:
+        if "lowered" not in program.kept:
+            program.kept["lowered"] = lowered(program, {})
+        return program.kept["lowered"]  # type: ignore[no-any-return]
     lowering = Lowering(program)
     graphs = {name: lowering.graph(name, graph) for name, graph in program.graphs.items()}
-    driver = DriverGraph(program, lowering, samples or {}).graph()
+    driver = DriverGraph(program, lowering, samples).graph()
     return replace(
         program,
         graphs={driver.name: driver, **graphs},
