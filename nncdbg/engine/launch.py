@@ -18,7 +18,7 @@ from nncdbg.engine.execution.linking import Allocation, Cover, Linker
 from nncdbg.engine.execution.loaded import Loaded, generator_of
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.supplied import SuppliedResults
-from nncdbg.engine.graph import Program, Type, type_of
+from nncdbg.engine.graph import Type, type_of
 
 
 class CompiledProgram(Loaded):

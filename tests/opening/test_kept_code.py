@@ -125,7 +125,9 @@ def test_the_results_of_a_run_outlive_the_next_one() -> None:
 
 
 def test_a_failed_run_keeps_nothing() -> None:
-    program = nncdbg.parse("graph @main(%x: f32[3], %i: i64[]) -> (%y) {\n  %y = Gather(%x, %i)\n  return %y\n}\n")
+    program = nncdbg.parse(
+        "graph @main(%x: f32[3], %i: i64[]) -> (%y) {\n  %y = Gather(%x, %i)\n  return %y\n}\n"
+    )
     inputs = {"x": np.arange(3, dtype=np.float32)}
     assert nncdbg.run(program, {**inputs, "i": 1})["y"] == 1
     with pytest.raises(nncdbg.RunError):

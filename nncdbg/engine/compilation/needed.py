@@ -229,7 +229,9 @@ class _Rebuilding:
             if (path, _CONSTANT, index) in self._needs.values
         )
         nodes = tuple(self._node(path, pc, graph.nodes[pc]) for pc in self._kept(path))
-        return replace(graph, inputs=inputs, outputs=_at(graph.outputs, ends), nodes=nodes, constants=constants)
+        return replace(
+            graph, inputs=inputs, outputs=_at(graph.outputs, ends), nodes=nodes, constants=constants
+        )
 
     def _node(self, path: Path, pc: int, node: Node) -> Node:
         needs = self._needs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -128,7 +128,8 @@ class _Rewiring:
     def _place(self, name: str) -> tuple[str, list[tuple[str, int]]]:
         """Return the graph that defines a value, and the calls that lead to it, innermost first.
 
-        Of several graphs, it is one with the fewest calls around it.  Raises UsageError as `partial_run` does.
+        Of several graphs, it is one with the fewest calls around it.  Raises UsageError if the value does
+        not have exactly one definition that runs once.
         """
         found = [each for each in self._graphs if self._has(each, name)]
         if not found:
@@ -166,7 +167,9 @@ class _Rewiring:
     def _has(self, graph: str, name: str) -> bool:
         """Return whether a graph defines a value outside of its loops and branches."""
         entry = graph == self.program.entry
-        return bool(name) and any(value.name == name for value in _values(self.program.graphs[graph], inputs=entry))
+        return bool(name) and any(
+            value.name == name for value in _values(self.program.graphs[graph], inputs=entry)
+        )
 
     # -- changes ---------------------------------------------------------------------------------
 
@@ -214,7 +217,7 @@ def _defined(program: Program, name: str) -> bool:
     return any(name in _names(graph) for graph in program.graphs.values())
 
 
-def _names(graph: Graph) -> Collection[str]:
+def _names(graph: Graph) -> set[str]:
     """Return the names of the constants and results of a graph and its blocks."""
     blocks = [graph, *(block for node in all_nodes(graph) for block in node.subgraphs)]
     constants = (constant.value.name for block in blocks for constant in block.constants)

@@ -81,9 +81,7 @@ def slice_size(operands: list[tuple[int, int]], destinations: list[int], cuts: l
             reaches[list(pair), value] = True
     for _ in range(count):
         reaches = reaches | ((reaches.astype(int) @ reaches.astype(int)) > 0)
-    return sum(
-        value not in cuts and bool(reaches[value, destinations].any()) for value in range(1, count)
-    )
+    return sum(value not in cuts and bool(reaches[value, destinations].any()) for value in range(1, count))
 
 
 @FEW
@@ -96,7 +94,11 @@ def test_the_executed_statements_are_the_slice(
     lines = [f"  %v{k + 1}: f32[3] = Add(%v{a}, %v{b})" for k, (a, b) in enumerate(operands)]
     last = f"%v{len(operands)}"
     program = nncdbg.parse(
-        "graph @main(%v0: f32[3]) -> (" + last + ": f32[3]) {\n" + "\n".join(lines) + f"\n  return {last}\n}}\n"
+        "graph @main(%v0: f32[3]) -> ("
+        + last
+        + ": f32[3]) {\n"
+        + "\n".join(lines)
+        + f"\n  return {last}\n}}\n"
     )
     whole, _ = executed(program, {"v0": X})
     given = {"v0": X} | {f"%v{each}": whole.value(f"%v{each}") for each in cuts}
@@ -156,9 +158,7 @@ def test_blocks_and_calls_run_what_the_destination_needs() -> None:
         ({"x": X}, ["x", "x"], {"x": X}),
     ],
 )
-def test_sources_and_destinations_may_be_in_called_graphs(
-    inputs: Any, outputs: Any, expected: Any
-) -> None:
+def test_sources_and_destinations_may_be_in_called_graphs(inputs: Any, outputs: Any, expected: Any) -> None:
     """E1: an input with the name of a value cuts the graph there."""
     found = nncdbg.run(nncdbg.parse(LAYERED), inputs, outputs=outputs)
     assert {name: value.tolist() for name, value in found.items()} == {
@@ -235,7 +235,8 @@ def test_blocks_nested_deeper_than_the_stack_of_python() -> None:
         f"}} else @e{k} {{\nyield %x\n}} -> (%r{k}: f32[3])\n" + (f"yield %r{k}\n" if k else "")
         for k in reversed(range(depth))
     )
-    text = f"graph @main(%x: f32[3], %c: bool[]) -> (%r0: f32[3]) {{\n{opening}{closing}%y = Neg(%r0)\nreturn %r0\n}}\n"
+    header = "graph @main(%x: f32[3], %c: bool[]) -> (%r0: f32[3]) {\n"
+    text = f"{header}{opening}{closing}%y = Neg(%r0)\nreturn %r0\n}}\n"
     found = nncdbg.run(nncdbg.parse(text), {"x": X, "c": False}, outputs=["y"])
     assert found["y"].tolist() == (-X).tolist()
 
