@@ -36,7 +36,9 @@ def part_of(variable: EagerVariable, index: Any, frame: FrameType) -> EagerVaria
     if hasattr(index, "dtype") or (hasattr(index, "_symbol") and index.shape):
         return session.execute("Gather", (variable, index), NO_ATTRIBUTES, frame)
     parts = _parts(variable, index if isinstance(index, tuple) else (index,), frame)
-    starts, ends, axes, steps, removed, added = [], [], [], [], [], []
+    slices: list[tuple[int, int, int, int]] = []
+    removed: list[int] = []
+    added: list[int] = []
     axis = place = 0
     for part in parts:
         if part is None:
@@ -45,16 +47,17 @@ def part_of(variable: EagerVariable, index: Any, frame: FrameType) -> EagerVaria
         elif isinstance(part, slice):
             if part != slice(None):
                 start, end, step = _bounds(variable, part, frame)
-                starts.append(start), ends.append(end), axes.append(axis), steps.append(step)
+                slices.append((start, end, axis, step))
             axis, place = axis + 1, place + 1
         else:
             number = _checked(variable, part, axis, frame)
-            starts.append(number), ends.append(number + 1), axes.append(axis), steps.append(1)
+            slices.append((number, number + 1, axis, 1))
             removed.append(axis)
             axis += 1
     made = variable
-    if axes:
-        made = session.execute("Slice", (made, starts, ends, axes, steps), NO_ATTRIBUTES, frame)
+    if slices:
+        columns = [list(each) for each in zip(*slices, strict=True)]
+        made = session.execute("Slice", (made, *columns), NO_ATTRIBUTES, frame)
     if removed:
         made = session.execute("Squeeze", (made, removed), NO_ATTRIBUTES, frame)
     if added:

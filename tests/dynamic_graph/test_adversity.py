@@ -252,7 +252,7 @@ def test_an_unknown_op_has_a_hint() -> None:
         (lambda g, x: copy.deepcopy(g), "cannot be copied or pickled"),
         (lambda g, x: x == nncdbg.eager().input("y", X), "another session"),
         (lambda g, x: nncdbg.eager(opset=999), "opset 999 of ONNX is unknown"),
-        (lambda g, x: nncdbg.eager(opset="a"), "must be an integer"),
+        (lambda g, x: nncdbg.eager(opset=True), "must be an integer"),
         (lambda g, x: nncdbg.eager(seed=-1), "invalid seed -1"),
     ],
 )
