@@ -13,7 +13,7 @@ from nncdbg.dynamic_graph.symbols import Symbol
 from nncdbg.dynamic_graph.trace import ENTRY
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.effects import all_nodes
-from nncdbg.engine.compilation.states import lowered, rebound
+from nncdbg.engine.compilation.states import Lowering, rebound, without_states
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.linking import Allocation, Linker
@@ -46,8 +46,7 @@ class Model:
         self.last: Symbol | None = None
         """The latest call, if calls update states."""
         self.program = _joined(program, session, self._states)
-        run = lowered(self.program)
-        self._lowered = replace(run, entry=self.program.entry)
+        self._lowered = without_states(self.program, Lowering(self.program).graphs(), self.program.entry)
         graph, called = self.program.graph, self._lowered.graph
         self._used = [value.name for value in called.inputs[len(graph.inputs) :]]
         self._updated = [value.name for value in called.outputs[len(graph.outputs) :]]

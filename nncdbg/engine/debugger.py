@@ -16,7 +16,7 @@ from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.partial import partial_run, used_inputs
-from nncdbg.engine.compilation.states import lowered
+from nncdbg.engine.compilation.states import given_states, lowered
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.differentiation.expansion import expanded
 from nncdbg.engine.errors import NotComputed, UnsupportedOp, UsageError
@@ -86,7 +86,8 @@ class Debugger(RichOutput):
     * `program`: a Program, the path of a file or a program folder, or an `onnx.ModelProto`.  A program folder
       supplies its inputs, and the backend, `fallback`, `allocator`, `seed` and `max_ops` if not given.
     * `inputs`: arrays, numbers, lists, or text such as ``"x.npy"`` and ``"zeros"``, by input name.  Inputs
-      that are not given are drawn at random from `seed`; `notes` reports them.
+      that are not given are drawn at random from `seed`; `notes` reports them.  The name of a state gives its
+      first value, in place of its data.
     * `dims`: symbolic sizes by name.
     * `backend`: the kernels to run: the name of a backend (`nncdbg.engine.extensions`), or a Backend.  An
       op without a kernel fails, or runs on NumPy with `fallback` (see `loaded.fallbacks`).
@@ -142,7 +143,8 @@ class Debugger(RichOutput):
             fallback=fallback, allocator=allocator, seed=seed, max_ops=max_ops
         )
         program = with_backward_graphs(program)
-        whole = lowered(program)
+        states = given_states(program, inputs)
+        whole = lowered(program, given=states)
         given = program.saved.completed_inputs(inputs, whole.graph)
 
         def part(whole: Program) -> Part:
@@ -164,7 +166,7 @@ class Debugger(RichOutput):
         if compiled is None or not compiled.accepts(self.inputs):
             allocation = allocation_on(self.backend, arguments["allocator"])
             compiled = CompiledProgram(
-                part(lowered(program, self.inputs.samples)),
+                part(lowered(program, self.inputs.samples, states)),
                 self.backend,
                 allocation,
                 arguments["seed"],
@@ -212,7 +214,14 @@ class Debugger(RichOutput):
             supplied=self._awaited.content,
         )
         traps = Traps(loaded.codes)
-        judge = Judge(self._innermost, traps, self.observers.catches, loaded.listing_of, self.inputs)
+        judge = Judge(
+            self._innermost,
+            traps,
+            self.observers.catches,
+            self.observers.resets,
+            loaded.listing_of,
+            self.inputs,
+        )
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
         self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
@@ -444,7 +453,7 @@ class Debugger(RichOutput):
     @property
     def states(self) -> dict[str, Array]:
         """The present values of the program's states by name, without those that have no value yet."""
-        values = self.values_at(0)
+        values = self.values_at(len(self.control.stack) - 1)
         found = {}
         for state in self.program.states:
             with suppress(NotComputed):

@@ -79,8 +79,11 @@ def _entry(debugger: Debugger, binding: Binding, number: int, result: Any) -> St
     ):
         return None
     summary = summarize(np.asarray(result))
-    frames = debugger.control.stack
-    phase = frames[min(1, len(frames) - 1)].code.graph.name
+    graphs = [frame.code.graph.name for frame in debugger.control.stack]
+    # Below the entry graph, which a program with states calls itself.
+    entry = debugger.program.entry
+    below = graphs.index(entry) + 1 if entry in graphs else 1
+    phase = graphs[min(below, len(graphs) - 1)]
     mean, deviation = summary.mean or 0.0, summary.std or 0.0
     return StatementStatistics(
         number,

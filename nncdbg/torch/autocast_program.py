@@ -52,7 +52,11 @@ def autocast_program(program: Program, dtype: str) -> Program:
     """
     if dtype not in NARROW:
         raise UsageError(f'autocast cannot use "{dtype}"', hint=f"use one of {', '.join(NARROW)}")
-    types = {path: {value.name: value.type for value in _values(graph)} for path, graph in blocks(program)}
+    states = {state.value.name: state.value.type for state in program.states}
+    types = {
+        path: states | {value.name: value.type for value in _values(graph) if value.name not in states}
+        for path, graph in blocks(program)
+    }
     calls = [node.op[1:] for node in program.graph.nodes if node.op.startswith("@")]
     chosen = _Choice(program)
     for name in [name for name in calls if _phase(name) in (FORWARD, BACKWARD)] or [program.entry]:
@@ -82,7 +86,8 @@ class _Choice:
 
     def add(self, graph: Graph, *, backward: bool) -> None:
         """Choose among the statements of a graph and of the graphs that it calls."""
-        wide = {value.name for value in _values(graph) if is_wide(value.type)}
+        states = (state.value for state in self.program.states)
+        wide = {value.name for value in (*states, *_values(graph)) if is_wide(value.type)}
         for pc, node in enumerate(graph.nodes):
             if node.op.startswith("@"):
                 self.add(self.program.graphs[node.op[1:]], backward=backward)
@@ -92,10 +97,10 @@ class _Choice:
 
     def _is_lower(self, node: Node, wide: Set[str], *, backward: bool) -> bool:
         """Return whether a statement runs in the lower precision."""
-        name = base_name(node.op)
         floats = [each for each in node.inputs if isinstance(each, str) and each in wide]
         if not floats or not is_torch(node.op) or node.op in OWN or "dtype" in node.attributes:
             return False
+        name = base_name(node.op)
         if name in _LOWER:
             return True
         # The backward pass runs outside of autocast.

@@ -48,7 +48,7 @@ def compiled_program_values(debugger: Debugger, backend: str) -> dict[str, Array
     LoadError if torch cannot compile it.
     """
     check_backend(backend)
-    program = debugger.program
+    program = debugger.loaded.program
     _check(program, debugger.backend.name)
     run = _ProgramRun(debugger, backend)
     with torch.no_grad(), naming_compiler("the program", backend):
@@ -89,18 +89,17 @@ class _ProgramRun:
 
     def run(self, inputs: Sequence[Any]) -> None:
         """Run the program.  Without phases, such as an exported program, it is compiled as a whole."""
-        entry = self.debugger.program.graph
-        phases = [node.op for node in entry.nodes if node.op.startswith("@")]
-        if any(_is_compiled(op[1:]) for op in phases):
-            self._results(entry.name, inputs, self.execute, self._phase)
+        program = self.debugger.loaded.program
+        if any(_is_compiled(node.op[1:]) for node in self.debugger.program.graph.nodes):
+            self._results(program.entry, inputs, self.execute, self._phase)
         else:
-            self._compiled(entry.name, inputs)
+            self._compiled(program.entry, inputs)
 
     def _phase(self, name: str, operands: Sequence[Any]) -> Sequence[Any]:
-        """Return the results of a graph that the entry calls."""
+        """Return the results of a graph outside of compiled phases."""
         if _is_compiled(name):
             return self._compiled(name, operands)
-        return self._eager(name, operands, self.execute)
+        return self._results(name, operands, self.execute, self._phase)
 
     def _eager(self, name: str, operands: Sequence[Any], execute: _Execute) -> Sequence[Any]:
         """Return the results of a graph whose statements `execute` runs."""
@@ -141,7 +140,7 @@ class _ProgramRun:
             results = torch.compile(graph, backend=self.backend, dynamic=False)(*tensors)
         found = dict(zip(names, results, strict=True))
         self.values |= found
-        return [found[value.name] for value in self.debugger.program.graphs[name].outputs]
+        return [found[value.name] for value in self.debugger.loaded.program.graphs[name].outputs]
 
     def _traced(
         self, name: str, operands: Sequence[Any], drawn: Mapping[_Place, list[Any]]
@@ -160,7 +159,7 @@ class _ProgramRun:
 
         def call(name: str, operands: Sequence[Any]) -> Sequence[Any]:
             results = self._results(name, operands, execute, call)
-            found.update(_named(self.debugger.program.graphs[name].outputs, results))
+            found.update(_named(self.debugger.loaded.program.graphs[name].outputs, results))
             return results
 
         call(name, operands)
@@ -178,15 +177,13 @@ class _ProgramRun:
             self._codes[name] = self.debugger.loaded.call(name, operands)
         code = self._codes[name]
         slots = [self._constants.get((code, slot), each) for slot, each in enumerate(code.template)]
-        for value, operand in zip(code.graph.inputs, operands, strict=True):
-            slots[code.slot_of[value.name]] = operand
+        slots[1 : 1 + len(operands)] = operands
         for pc, node in enumerate(code.nodes):
             given = [slots[slot] for slot in code.operands[pc]]
             results = call(node.op[1:], given) if node.op.startswith("@") else execute((code, pc), given)
-            for value, result in zip(node.outputs, results, strict=False):
-                if value.name:
-                    slots[code.slot_of[value.name]] = result
-        return [slots[code.slot_of[value.name]] for value in code.graph.outputs]
+            for slot, result in zip(code.result_slots(pc), results, strict=False):
+                slots[slot] = result
+        return [slots[slot] for slot in code.operands[len(code.nodes)]]
 
     def execute(self, place: _Place, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results of a statement."""

@@ -78,15 +78,31 @@ def named_tensors(
     models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield parameters, buffers, gradients (``w.grad``) and moments (``w.exp_avg``) that exist, by name."""
-    owners: dict[int, str] = {}
     for name, tensor in own_tensors(models):
-        owners[id(tensor)] = name
         yield name, tensor
         # torch warns when the gradient of any other tensor is read.
         if (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None:
             yield f"{name}.grad", tensor.grad
+    for name, _, moment in _moments(models, optimizers):
+        yield name, moment
+
+
+def persistent_names(
+    models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> dict[str, str | None]:
+    """Return the names of parameters, buffers and moments that exist, a moment with its parameter's name."""
+    found: dict[str, str | None] = {name: None for name, _ in own_tensors(models)}
+    return found | {name: parameter for name, parameter, _ in _moments(models, optimizers)}
+
+
+def _moments(
+    models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Yield name, name of the parameter, and tensor of the moments that exist."""
+    owners = {id(tensor): name for name, tensor in own_tensors(models)}
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
+            owner = owners.get(id(parameter), "parameter")
             for key, moment in state.items():
                 if isinstance(moment, torch.Tensor):
-                    yield f"{owners.get(id(parameter), 'parameter')}.{key}", moment
+                    yield f"{owner}.{key}", owner, moment

@@ -6,15 +6,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
+from os.path import commonprefix
 from typing import Any
 
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import Graph, Location, Node, Program, Value
+from nncdbg.engine.graph import Graph, Inline, Location, Node, Program, StateLine, Value
+from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.opening.self_contained import self_contained
 from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
 from nncdbg.torch.source_lines import Lines
-from nncdbg.torch.statements import RecordedStatement, RecordedStatements
+from nncdbg.torch.statements import UPDATE, RecordedStatement, RecordedStatements
 from nncdbg.torch.storages import Input, Key
 
 GRADIENTS, AFTER = "gradients", "after"
@@ -31,6 +34,8 @@ class RecordedProgram:
     program: Program
     inputs: dict[str, Any]
     """Tensors on the CPU by name, contiguous."""
+    states: dict[str, Any]
+    """The first values of the states, as those of `inputs`."""
     changed: dict[str, str]
     """Name of a parameter, buffer, gradient or moment to the value that it has at the end."""
     notes: tuple[str, ...]
@@ -42,28 +47,39 @@ def program_of(
     events: Sequence[Event],
     inputs: dict[int, Input],
     labels: Mapping[Key, str],
+    persistent: Mapping[str, str | None],
     classes: Mapping[str, str],
     checksums: Mapping[Key, str] | None = None,
 ) -> RecordedProgram:
     """Return the program of the events.
 
-    `labels` names memory; `classes` maps a module to its class; `checksums` are of memory at the end.
+    `labels` names memory; `persistent` are the names of parameters, buffers and moments, which become states,
+    a moment to its parameter.  `classes` maps a module to its class; `checksums` are of memory at the end.
     """
     named = dict(labels)
     _name_losses(events, named)
-    built = RecordedStatements(inputs, named)
+    built = RecordedStatements(inputs, named, persistent)
     for event in events:
         built.add(event)
+    built.end_phase()
+    newest = {key: name for key in named if (name := built.newest(key)) is not None}
     _locate(built.statements)
-    changed = _changed(built, named)
-    phases = list(_phases(built.statements))
-    graphs = _phase_graphs(phases, built, [*dict.fromkeys(changed.values())], classes)
-    program = Program(graphs, "main")
-    outputs = set(changed.values())
-    known = {
-        name: found for key, found in (checksums or {}).items() if (name := built.newest(key)) in outputs
-    }
-    return RecordedProgram(program, built.given, changed, tuple(dict.fromkeys(built.notes)), known)
+    changed = {named[key]: name for key, name in newest.items()}
+    outputs = [name for name in dict.fromkeys(changed.values()) if name not in built.states]
+    program = Program(
+        _phase_graphs([*_phases(built.statements)], built, outputs, classes),
+        "main",
+        states=tuple(_state_lines(built)),
+    )
+    known = {newest[key]: found for key, found in (checksums or {}).items() if key in newest}
+    return RecordedProgram(
+        self_contained(program),
+        built.given,
+        built.states,
+        changed,
+        tuple(dict.fromkeys(built.notes)),
+        known,
+    )
 
 
 def _name_losses(events: Sequence[Event], labels: dict[Key, str]) -> None:
@@ -79,14 +95,19 @@ def _name_losses(events: Sequence[Event], labels: dict[Key, str]) -> None:
                 labels.setdefault(event.arguments[0], name)
 
 
-def _changed(built: RecordedStatements, labels: Mapping[Key, str]) -> dict[str, str]:
-    """Return the newest values of named memory that statements computed."""
-    found: dict[str, str] = {}
-    for key, label in labels.items():
-        name = built.newest(key)
-        if name is not None and name not in built.given:
-            found[label] = name
-    return found
+def _state_lines(built: RecordedStatements) -> Iterator[StateLine]:
+    """Yield the states with their first values, each moment after its parameter."""
+    moments: dict[str | None, list[str]] = {}
+    for name in built.states:
+        moments.setdefault(built.owner(name), []).append(name)
+    for name in moments.get(None, ()):
+        yield _state_line(name, None, built)
+        for moment in moments.get(name, ()):
+            yield _state_line(moment, name, built)
+
+
+def _state_line(name: str, of: str | None, built: RecordedStatements) -> StateLine:
+    return StateLine(built.value(name), Inline(host_array(built.states[name])), of)
 
 
 # -- locations ---------------------------------------------------------------------------
@@ -173,16 +194,16 @@ def _phase_graphs(
     calls: list[Node] = []
     for phase, statements in reversed(phases):
         nodes = [statement.node() for statement in statements]
-        graph = phase_graph(names.fresh(phase), nodes, built.value, needed)
+        scopes = _scopes(statements)
+        graph = phase_graph(names.fresh(phase), nodes, built.value, needed, built.states.keys())
         needed.update(value.name for value in graph.inputs)
         calls.append(Node(f"@{graph.name}", tuple(v.name for v in graph.inputs), graph.outputs))
         suffix = ".backward" if phase.startswith(BACKWARD) else ""
-        scopes = [_scope(statement) for statement in statements]
 
         def claim(module: str, suffix: str = suffix) -> str:
             return names.fresh(f"{module}{suffix}")
 
-        made.append(group_layers(graph, scopes, claim, classes))
+        made.append(group_layers(graph, scopes, claim, classes, built.states.keys()))
     entry = Graph(
         "main",
         tuple(built.value(name) for name in built.given),
@@ -195,14 +216,27 @@ def _phase_graphs(
     return graphs
 
 
-def _scope(statement: RecordedStatement) -> ModulePath:
-    return tuple(module for module in statement.event.modules if module)
+def _scopes(statements: Sequence[RecordedStatement]) -> list[ModulePath]:
+    """Return the modules around each statement; around an update, those around the whole phase."""
+    scopes = [tuple(module for module in each.event.modules if module) for each in statements]
+    whole = tuple(commonprefix([s for s, each in zip(scopes, statements, strict=True) if each.op != UPDATE]))
+    return [whole if each.op == UPDATE else s for s, each in zip(scopes, statements, strict=True)]
 
 
-def phase_graph(name: str, nodes: Sequence[Node], typed: Callable[[str], Value], needed: Set[str]) -> Graph:
-    """Return statements as a graph: its inputs are what they read, its outputs are those of `needed`."""
-    defined = {value.name for node in nodes for value in node.outputs if value.name}
+def phase_graph(
+    name: str,
+    nodes: Sequence[Node],
+    typed: Callable[[str], Value],
+    needed: Set[str],
+    states: Set[str] = frozenset(),
+) -> Graph:
+    """Return statements as a graph: its inputs are what they read, its outputs are those of `needed`.
+
+    `states` are the names of states, which are read without an input.
+    """
+    defined = {value.name for node in nodes for value in node.outputs if value.name} | states
     used = dict.fromkeys(name for node in nodes for name in reads(node))
-    outputs = tuple(value for node in nodes for value in node.outputs if value.name and value.name in needed)
+    found = (value for node in nodes for value in node.outputs if value.name and value.name in needed)
+    outputs = tuple(value for value in found if value.name not in states)
     inputs = tuple(typed(each) for each in used if each not in defined)
     return Graph(name, inputs, outputs, tuple(nodes))

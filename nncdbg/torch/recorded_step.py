@@ -57,7 +57,7 @@ class RecordedStep(RichOutput):
             recorded = self._complete()
             saved = SavedRun(
                 origin=f"recorded step {self._number}",
-                inputs=self.inputs,
+                inputs=self._inputs,
                 backend=BACKEND,
                 checksums=recorded.checksums,
             )
@@ -66,7 +66,16 @@ class RecordedStep(RichOutput):
 
     @property
     def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The inputs of the program by name: parameters, buffers, moments, the batch, random states."""
+        """The values before the step by name: parameters, buffers, moments, random states, the batch.
+
+        The batch is inputs of the program, all others are its states.
+        """
+        first = self._complete().states
+        return {**{name: host_array(tensor) for name, tensor in first.items()}, **self._inputs}
+
+    @property
+    def _inputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The inputs of the program."""
         return {name: host_array(tensor) for name, tensor in self._complete().inputs.items()}
 
     @property
@@ -87,7 +96,7 @@ class RecordedStep(RichOutput):
         Forward pass, backward pass and optimizer are on one axis; red lines mark NaN and Inf.  Return
         matplotlib's axes, new ones if none are given.  Raises UsageError without matplotlib.
         """
-        return representations().plot(self.program, self.inputs, axes)
+        return representations().plot(self.program, self._inputs, axes)
 
     def save(
         self, directory: str | os.PathLike[str], *, title: str | None = None, notes: Iterable[str] = ()
@@ -104,7 +113,7 @@ class RecordedStep(RichOutput):
         write_folder(
             directory,
             self.program,
-            self.inputs,
+            self._inputs,
             backend=BACKEND,
             settings={"checksums": self.program.saved.checksums},
             title=title,

@@ -1,11 +1,12 @@
 """Turn recorded events into statements: what an operator writes becomes a new value.
 
-A view of memory that was written to since is derived again from the newest value of that memory.
+A view of memory that was written to since is derived again from the newest value of that memory.  Memory that
+persists from step to step is a state: it gets its newest value at the end of each phase.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,9 @@ from nncdbg.torch.storages import Input, Key
 
 _LAZY = ((1, "aten._conj.default"), (2, "aten._neg_view.default"))
 """Flags of lazily conjugated and negated views (see `Key`), and the operators that set them."""
+
+UPDATE = "update"
+"""The statement that gives states their new values."""
 
 _RESOLVED = ((1, "aten._conj_physical.default"), (2, "aten.neg.default"))
 """The same flags, and the operators that compute what is in memory."""
@@ -52,30 +56,59 @@ class _Memory:
 
 
 @dataclass(slots=True)
+class _StateMemory:
+    """A state: its name, the layout of its value, and the writes to its memory at the last update."""
+
+    name: str
+    key: Key
+    writes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _GeneratorState:
+    """The state of a random generator: the name of the program's state, and its newest value."""
+
+    name: str
+    newest: str
+    content: Any
+
+
+@dataclass(slots=True)
 class RecordedStatements:
     """Builds the statements of a recording, in the order of the events."""
 
     inputs: dict[int, Input]
     labels: dict[Key, str]
     """The memory of a parameter, buffer, gradient, moment or loss to its name."""
+    persistent: Mapping[str, str | None]
+    """The names of parameters, buffers and moments; a moment to the name of its parameter."""
     statements: list[RecordedStatement] = field(default_factory=list)
     given: dict[str, Any] = field(default_factory=dict)
     """The inputs of the program: name to tensor, contiguous and on the CPU."""
+    states: dict[str, Any] = field(default_factory=dict)
+    """The first values of the program's states, as those of `given`."""
     types: dict[str, TensorType] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _names: FreeNames = field(default_factory=FreeNames)
-    _storage_labels: dict[int, str] = field(init=False)
+    _storage_keys: dict[int, Key] = field(init=False)
+    """A storage to its first memory with a name."""
     _memory: dict[int, _Memory] = field(default_factory=dict)
     _known: dict[Any, tuple[str, int]] = field(default_factory=dict)
     """The memory of a tensor to the name of its value, and the number of writes when it was valid."""
-    _states: list[tuple[str, Any]] = field(default_factory=list)
-    """The states of generators that are known: name and content."""
+    _states: dict[int, _StateMemory] = field(default_factory=dict)
+    """The storages of states."""
+    _generators: list[_GeneratorState] = field(default_factory=list)
+    """The states of generators that are known, the last one that was drawn from at the end."""
+    _ended: int = 0
+    """The number of statements at the end of the last phase."""
 
     def __post_init__(self) -> None:
-        self._storage_labels = {key[0]: label for key, label in reversed(self.labels.items())}
+        self._storage_keys = {key[0]: key for key in reversed(self.labels)}
 
     def add(self, event: Event) -> None:
         """Append the statements of an event."""
+        if self.statements and self.statements[-1].event.phase != event.phase:
+            self.end_phase()
         if event.opaque:
             self._add_recorded(event)
             return
@@ -93,15 +126,15 @@ class RecordedStatements:
             return
         state = None
         if event.generator is not None:
-            state = self._state(event.generator[1])
-            operands.append(state)
+            state = self._generator_state(event.generator[1])
+            operands.append(state.newest)
             attributes[RANDOM] = str(event.generator[0])
         while operands and operands[-1] is None:
             operands.pop()
         fresh = [self._result(key, event) for key in event.results]
         written = [(key, self._next_value(key, event)) for key in event.written]
         outputs = [*fresh, *(value for _, value in written)]
-        if event.generator is not None:
+        if event.generator is not None and state is not None:
             outputs.append(self._next_state(state, event.generator[2]))
         self._append(event.signature.name, operands, outputs, attributes, event)
         for key, value in zip(event.results, fresh, strict=True):
@@ -110,10 +143,41 @@ class RecordedStatements:
         for key, value in written:
             self._bind_written(key, value.name, event)
 
+    def end_phase(self) -> None:
+        """Append updates of the states that the last phase wrote: one for each parameter with its moments.
+
+        Later phases read the new values by the names of the states.  A state keeps its shape, so memory whose
+        size changed is no longer that of the state.
+        """
+        updates: dict[str, str] = {}
+        for number, state in self._states.items():
+            memory = self._memory[number]
+            if memory.writes == state.writes or not _is_same_memory(memory.key, state.key):
+                continue
+            updates[state.name] = self._name(state.key, self.statements[-1].event)
+            memory.name, memory.key, state.writes = state.name, state.key, memory.writes
+            self._known[state.key] = state.name, memory.writes
+        for generator in self._generators:
+            if generator.newest != generator.name:
+                updates[generator.name], generator.newest = generator.newest, generator.name
+        made = {value.name: each.event for each in self.statements[self._ended :] for value in each.outputs}
+        groups: dict[str, list[str]] = {}
+        for name in updates:
+            groups.setdefault(self.owner(name) or name, []).append(name)
+        for group in groups.values():
+            values = [updates[name] for name in group]
+            self._append(UPDATE, values, map(Value, group), {}, made[values[0]])
+        self._ended = len(self.statements)
+
+    def owner(self, name: str) -> str | None:
+        """Return the parameter of a moment, if both are states."""
+        of = self.persistent.get(name)
+        return of if of in self.states else None
+
     def newest(self, key: Key) -> str | None:
         """Return the name of the newest value of a tensor's memory; None if no statement computed it."""
         memory = self._memory.get(key[0])
-        if memory is None or memory.name in self.given:
+        if memory is None or memory.name in self.given or (key[0] in self._states and not memory.writes):
             return None
         return self._name(key, self.statements[-1].event)
 
@@ -153,20 +217,25 @@ class RecordedStatements:
         """Add the content of a storage to the inputs of the program."""
         kept = self.inputs[number]
         first = next(iter(kept.keys))
-        label = self._names.fresh(self._storage_labels.get(number, "input"))
+        named = self._storage_keys.get(number)
+        wanted = "input" if named is None else self.labels[named]
+        label = self._names.fresh(wanted)
         flat = kept.content
         if len(kept.keys) >= 1 and first[1] == kept.start and _fills(first, flat):
-            self._give(label, flat.view(first[2]))
-            key = first
+            content, key = flat.view(first[2]), first
         else:
-            self._give(label, flat)
-            key = (number, kept.start, flat.shape, (1,), flat.dtype, 0)
+            content, key = flat, (number, kept.start, flat.shape, (1,), flat.dtype, 0)
+        if named is not None and wanted in self.persistent and _is_same_memory(named, key):
+            self._states[number] = _StateMemory(label, key)
+            self._give(label, content, self.states)
+        else:
+            self._give(label, content, self.given)
         self._memory[number] = memory = _Memory(label, key)
         self._known[key] = label, 0
         return memory
 
-    def _give(self, name: str, content: Any) -> None:
-        self.given[name] = content
+    def _give(self, name: str, content: Any, to: dict[str, Any]) -> None:
+        to[name] = content
         self.types[name] = type_of(content.dtype, content.shape)
 
     def _derive(self, memory: _Memory, key: Key, event: Event) -> str:
@@ -247,24 +316,23 @@ class RecordedStatements:
 
     # -- random numbers, host reads, recorded results --------------------------------------
 
-    def _state(self, content: Any) -> str:
-        """Return the name of a generator's state; one that no operator left is an input."""
-        known = [name for name, state in self._states if torch.equal(state, content)]
+    def _generator_state(self, content: Any) -> _GeneratorState:
+        """Return the state of a generator; one that no operator left is a state of the program."""
+        known = [each for each in self._generators if torch.equal(each.content, content)]
         if known:
             return known[-1]
         name = self._names.fresh("random")
-        self._give(name, content.cpu())
-        self._states.append((name, content))
-        return name
+        self._give(name, content.cpu(), self.states)
+        self._generators.append(_GeneratorState(name, name, content))
+        return self._generators[-1]
 
-    def _next_state(self, before: str | None, content: Any) -> Value:
-        assert before is not None
-        name = self._names.next_version(before)
-        self.types[name] = type_of(content.dtype, content.shape)
+    def _next_state(self, state: _GeneratorState, content: Any) -> Value:
         # Only the newest state of a generator can come before the next draw.
-        self._states = [each for each in self._states if each[0] != before]
-        self._states.append((name, content))
-        return self.value(name)
+        state.newest, state.content = self._names.next_version(state.newest), content
+        self._generators.remove(state)
+        self._generators.append(state)
+        self.types[state.newest] = type_of(content.dtype, content.shape)
+        return self.value(state.newest)
 
     def _add_read(self, event: Event, operands: list[str | None], attributes: dict[str, Any]) -> None:
         """Append the statements of an operator that Python reads numbers from."""
@@ -295,7 +363,7 @@ class RecordedStatements:
             if local is None:
                 self._append_lost(key, value, event)
             else:
-                self._give(local, content.cpu().contiguous())
+                self._give(local, content.cpu().contiguous(), self.given)
                 attributes: dict[str, Attribute] = {"op": event.signature.name, "reason": event.opaque}
                 self._append(RECORDED, [local], [value], attributes, event)
             if written:
@@ -360,6 +428,11 @@ def _covers(key: Key, other: Key) -> bool:
     """Return whether a tensor without gaps has all elements of another one, or of its resized memory."""
     (start, stop), (first, last) = _extent(key), _extent(other)
     return start <= first and last <= stop and _is_dense(key)
+
+
+def _is_same_memory(key: Key, other: Key) -> bool:
+    """Return whether two tensors without gaps have the same memory, in any layout."""
+    return _extent(key) == _extent(other) and _is_dense(key) and _is_dense(other)
 
 
 def _extent(key: Key) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from nncdbg.torch.named_models import (
     named_models,
     named_tensors,
     own_tensors,
+    persistent_names,
     submodules,
 )
 from nncdbg.torch.program import program_of
@@ -105,7 +106,12 @@ def step_so_far(
             copy_content(kept, whole=False)
     step = RecordedStep()
     step._build = partial(
-        program_of, recorder.events[:], inputs, dict(recorder.labels), classes_of_modules(modules)
+        program_of,
+        recorder.events[:],
+        inputs,
+        dict(recorder.labels),
+        persistent_names(modules, optimizers),
+        classes_of_modules(modules),
     )
     return step
 
@@ -132,7 +138,13 @@ def _finish(
         checksums = {}
         step._notes = (*step._notes, _NO_CHECKSUMS)
     step._build = partial(
-        program_of, recorder.events, recorder.inputs, recorder.labels, classes_of_modules(modules), checksums
+        program_of,
+        recorder.events,
+        recorder.inputs,
+        recorder.labels,
+        persistent_names(modules, optimizers),
+        classes_of_modules(modules),
+        checksums,
     )
 
 

@@ -72,13 +72,22 @@ def test_small_step_as_text():
     with nncdbg.torch.record(model, optimizer) as step:
         model(x).sum().backward()
         optimizer.step()
-    assert [line.split(" loc(")[0] for line in step.program.text().splitlines()][2:8] == [
-        "graph @main(%weight: f32[1,2], %input: f32[1,2])"
-        " -> (%weight.1: f32[1,2], %weight.grad: f32[1,2], %loss: f32[]) {",
-        "  %loss: f32[], %ones_like: f32[] = @forward(%weight, %input)",
+    lines = [line.split(" loc(")[0] for line in step.program.text().splitlines()]
+    assert lines[2].startswith("state %weight: f32[1,2] = [[")
+    assert lines[4:11] == [
+        "graph @main(%input: f32[1,2]) -> (%weight.grad: f32[1,2], %loss: f32[]) {",
+        "  %loss: f32[], %ones_like: f32[] = @forward(%input)",
         "  %weight.grad: f32[1,2] = @backward(%ones_like, %input)",
-        "  %weight.1: f32[1,2] = @optimizer(%weight, %weight.grad)",
-        "  return %weight.1, %weight.grad, %loss",
+        "  @optimizer(%weight.grad)",
+        "  return %weight.grad, %loss",
+        "}",
+        "",
+    ]
+    assert lines[-5:] == [
+        "graph @optimizer(%weight.grad: f32[1,2]) -> () {",
+        "  %weight.1: f32[1,2] = aten.add_.Tensor(%weight, %weight.grad, alpha=-0.5)",
+        "  update %weight = %weight.1",
+        "  return",
         "}",
     ]
 
@@ -512,3 +521,14 @@ def test_operator_that_fails_after_a_part_of_its_writes() -> None:
     assert debugger.outputs is not None
     assert debugger.outputs[step.changed["total"]].tolist() == [4.0, 4.0]
     assert "it raised RuntimeError and may have written a part" in str(step.program)
+
+
+def test_double_backward_has_the_line_of_the_forward_operator():
+    x = torch.linspace(0.5, 1, 4, requires_grad=True)
+    with nncdbg.torch.record() as step:
+        y = x.sin()
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+    line = next(node.location.line for node in all_nodes(step) if node.op == "aten.sin.default")
+    negatives = [node for node in all_nodes(step) if node.op == "aten.neg.default"]
+    assert [node.location.line for node in negatives] == [line]

@@ -53,8 +53,10 @@ def test_a_saved_step_has_the_program_its_inputs_title_and_versions(tmp_path):
     step.save(tmp_path / "step", notes=["a note of the user"])
     folder = open_program_folder(tmp_path / "step")
     assert folder.program == step.program
-    assert folder.inputs.keys() == step.inputs.keys()
-    assert all(np.array_equal(folder.inputs[name], each) for name, each in step.inputs.items())
+    states = nncdbg.Debugger(folder.program).states
+    assert folder.inputs.keys().isdisjoint(states)
+    assert {*folder.inputs, *states} == step.inputs.keys()
+    assert all(np.array_equal({**states, **folder.inputs}[name], each) for name, each in step.inputs.items())
     assert folder.sentence() == "recorded step of test_saving.py"
     assert "a note of the user" in folder.program.notes
     assert folder.document.versions["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
@@ -108,4 +110,11 @@ def test_inputs_that_are_given_replace_those_of_the_step():
     step = recorded(*training())
     debugger = nncdbg.Debugger(step, {"input": np.zeros((4, 5), np.float32)})
     assert not debugger.inputs["input"].any()
-    assert np.array_equal(debugger.inputs["0.weight"], step.inputs["0.weight"])
+    assert np.array_equal(debugger.states["0.weight"], step.inputs["0.weight"])
+
+
+def test_a_state_that_is_given_replaces_its_data():
+    step = recorded(*training())
+    debugger = nncdbg.Debugger(step, {"%0.weight": "zeros"})
+    assert not debugger.states["0.weight"].any()
+    assert np.array_equal(debugger.states["0.bias"], step.inputs["0.bias"])

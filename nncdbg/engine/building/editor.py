@@ -16,7 +16,7 @@ from nncdbg.engine.building.editing import (
     edited_operand,
 )
 from nncdbg.engine.building.retyping import retyped
-from nncdbg.engine.differentiation.expansion import SAVED
+from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.errors import GraphError, UsageError
 from nncdbg.engine.graph import Attribute, Graph, Literal, Node, Operand, Program, Type, Value
 from nncdbg.engine.inference.graphs import TypeRules

@@ -8,7 +8,7 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.compilation.effects import all_nodes
-from nncdbg.engine.differentiation.expansion import SAVED
+from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.frontends.order import title
 from nncdbg.engine.graph import Graph, Node, Program, Type, Value

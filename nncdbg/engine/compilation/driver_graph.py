@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -41,9 +41,14 @@ _END = 2**62
 
 
 class DriverGraph:
-    """Makes the driver of a program; `samples` are the sizes of the first axis of the driver's inputs."""
+    """Makes the driver of a program; `samples` are the sizes of the first axis of the driver's inputs.
 
-    def __init__(self, program: Program, lowering: Lowering, samples: Mapping[str, int]) -> None:
+    `given` are the names of states that are inputs of the driver, in place of their data.
+    """
+
+    def __init__(
+        self, program: Program, lowering: Lowering, samples: Mapping[str, int], given: Collection[str]
+    ) -> None:
         self._program = program
         self._lowering = lowering
         self._samples = samples
@@ -53,8 +58,9 @@ class DriverGraph:
         self._constants = [
             Constant(state.value, state.first)
             for state in program.states
-            if not isinstance(state.first, Node)
+            if not isinstance(state.first, Node) and state.value.name not in given
         ]
+        self._given = [state.value for state in program.states if state.value.name in given]
 
     def graph(self) -> Graph:
         """Return the driver.  Raises GraphError for data that do not fit the runs."""
@@ -66,9 +72,11 @@ class DriverGraph:
             operands = tuple(self._inputs)
             outputs = [self._fresh(value, program.entry) for value in program.graph.outputs]
             self._nodes.append(self._lowering.statement(Node(f"@{program.entry}", operands, tuple(outputs))))
+            # A single run has the new values of states as results, too.
+            outputs += self._lowering.ordered(self._lowering.effects[program.entry].updated)
         return Graph(
             driver_name(program),
-            (*self._inputs.values(),),
+            (*self._inputs.values(), *self._given),
             tuple(outputs),
             tuple(self._nodes),
             tuple(self._constants),

@@ -6,7 +6,8 @@ The lowered program is what runs.  Its statements are those of the text, at the 
   further results; so do branches and loops,
 * ``update`` defines its states again: a later statement reads the latest definition,
 * the entry graph is the driver (`text.driver`): it computes the first values of the states, then calls the
-  graphs of the runs in loops that carry the states.
+  graphs of the runs in loops that carry the states.  A single run from data needs no driver: the states are
+  constants of the entry graph, and their new values are results.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from nncdbg.engine.compilation.driver_graph import DriverGraph
 from nncdbg.engine.compilation.effects import all_nodes, effects_of
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import (
+    Constant,
     Graph,
     Node,
     Program,
@@ -26,32 +28,68 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.text.driver import has_driver
 
 
-def lowered(program: Program, samples: Mapping[str, int] | None = None) -> Program:
+def lowered(
+    program: Program, samples: Mapping[str, int] | None = None, given: Collection[str] = ()
+) -> Program:
     """Return the program that runs; the same one if it has no states and no runs.
 
     `samples` are the sizes of the first axis of the driver's inputs; without them the loops of the runs have
-    no iterations, and only the types of the inputs are of use.
+    no iterations, and only the types of the inputs are of use.  `given` are the names of states that are
+    inputs of the driver, in place of their data.
 
     Raises GraphError for an update in a loop before a `break`, which would be lost, and for data that do not
     fit the runs.
     """
     if not has_driver(program):
         return program
+    if samples is None and given:
+        return lowered(program, {}, given)
     if samples is None:
         if "lowered" not in program.kept:
             program.kept["lowered"] = lowered(program, {})
         return program.kept["lowered"]  # type: ignore[no-any-return]
     lowering = Lowering(program)
-    graphs = {name: lowering.graph(name, graph) for name, graph in program.graphs.items()}
-    driver = DriverGraph(program, lowering, samples).graph()
+    graphs = lowering.graphs()
+    if _is_single_run(program):
+        entry = _with_data(program, graphs[program.entry], given)
+        graphs, name = {**graphs, program.entry: entry}, program.entry
+    else:
+        driver = DriverGraph(program, lowering, samples, given).graph()
+        graphs, name = {driver.name: driver, **graphs}, driver.name
+    return without_states(program, graphs, name)
+
+
+def without_states(program: Program, graphs: Mapping[str, Graph], entry: str) -> Program:
+    """Return a program of lowered graphs, with the lines of `program`."""
+    return replace(program, graphs=graphs, entry=entry, states=(), runs=(), listing=program.as_listing())
+
+
+def _is_single_run(program: Program) -> bool:
+    """Return whether the entry graph runs once, with states that begin with data."""
+    called = {node.op for graph in program.graphs.values() for node in all_nodes(graph)}
+    computed = any(isinstance(state.first, Node) for state in program.states)
+    return not (program.runs or computed or f"@{program.entry}" in called)
+
+
+def _with_data(program: Program, entry: Graph, given: Collection[str]) -> Graph:
+    """Return the lowered entry graph with the data of the states; those in `given` are inputs."""
+    states, own = program.states, program.graph
+    names = {value.name for value in own.outputs}
+    new = (value for value in entry.outputs[len(own.outputs) :] if value.name not in names)
+    data = (Constant(each.value, each.first) for each in states if not isinstance(each.first, Node))
     return replace(
-        program,
-        graphs={driver.name: driver, **graphs},
-        entry=driver.name,
-        states=(),
-        runs=(),
-        listing=program.as_listing(),
+        entry,
+        inputs=(*own.inputs, *(each.value for each in states if each.value.name in given)),
+        outputs=(*own.outputs, *new),
+        constants=(*entry.constants, *(each for each in data if each.value.name not in given)),
     )
+
+
+def given_states(program: Program, inputs: object) -> frozenset[str]:
+    """Return the states whose first values are data, and for which `inputs` has other data by name."""
+    names = {str(name).removeprefix("%") for name in inputs} if isinstance(inputs, Mapping) else set()
+    first = {state.value.name for state in program.states if not isinstance(state.first, Node)}
+    return frozenset(names & first)
 
 
 def rebound(program: Program) -> frozenset[str]:
@@ -78,6 +116,10 @@ class Lowering:
         return tuple(value for name, value in self.types.items() if name in names)
 
     # -- graphs and blocks ------------------------------------------------------------------------
+
+    def graphs(self) -> dict[str, Graph]:
+        """Return all graphs of the program, lowered."""
+        return {name: self.graph(name, graph) for name, graph in self._program.graphs.items()}
 
     def graph(self, key: str, graph: Graph) -> Graph:
         """Return a graph with the states that it uses as inputs, and those that it updates as outputs.

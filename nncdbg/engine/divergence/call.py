@@ -11,6 +11,7 @@ from typing import Any
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.comparison.report import DiffReport
 from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.engine.compilation.states import given_states, lowered
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_program
 from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
@@ -41,7 +42,8 @@ def counterpart(
     those in `given`, which the user gave for both sides.
     """
     cast = program if dtype is None else cast_program(program, dtype)
-    saved, entry = program.saved, cast.graphs[cast.entry]
+    saved = program.saved
+    entry = lowered(cast, given=given_states(cast, first.inputs)).graph
     if saved.origin in ("", first.program.saved.origin):
         return cast, *inputs_like(entry, first.inputs)
     names = {str(name).removeprefix("%") for name in given}

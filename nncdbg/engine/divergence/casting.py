@@ -26,6 +26,7 @@ from nncdbg.engine.graph import (
     Operand,
     Program,
     Reference,
+    StateLine,
     TensorType,
     Type,
     Value,
@@ -49,8 +50,10 @@ def cast_program(program: Program, dtype: str) -> Program:
         name: _Caster(dtype, kept.names[name], program.opsets, _names(graph)).graph(graph)
         for name, graph in program.graphs.items()
     }
+    of_states = _Caster(dtype, frozenset(), program.opsets, set())
+    states = tuple(map(of_states.state, program.states))
     readers = tuple(_CastStore(reader, dtype, kept.keys) for reader in program.readers)
-    return replace(program, graphs=graphs, readers=readers, listing=None)
+    return replace(program, graphs=graphs, states=states, readers=readers, listing=None)
 
 
 def has_same_places(program: Program, cast: Program) -> bool:
@@ -186,6 +189,15 @@ class _Caster:
             constants=tuple(map(self._constant, graph.constants)),
             nodes=tuple(nodes),
         )
+
+    def state(self, state: StateLine) -> StateLine:
+        """Return a state with its first value in the other type."""
+        value, first = self._value(state.value), state.first
+        if isinstance(first, Inline):
+            first = Inline(cast_array(first.array, self.dtype))
+        elif isinstance(first, Node):
+            first = replace(first, outputs=(value,), attributes=self._attributes(first))
+        return replace(state, value=value, first=first)
 
     def _value(self, value: Value) -> Value:
         if value.name in self.kept or value.type is None:

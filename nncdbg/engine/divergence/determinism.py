@@ -118,11 +118,18 @@ def recorded_outputs(debugger: Debugger, checksums: Mapping[str, str]) -> Record
 
 
 def _computed(program: Program, names: set[str]) -> Iterator[tuple[str, Node]]:
-    """Yield the statement of each of these values, in the order of execution."""
+    """Yield the statement that computes each of these values, in the order of execution.
+
+    For a state, it is the one that computes the new value of the update.
+    """
+    makers: dict[str, Node] = {}
     for node in program.executed(program.graph):
-        for value in node.outputs:
+        updates = node.inputs if node.op == "update" else (None,) * len(node.outputs)
+        for value, new in zip(node.outputs, updates, strict=False):
+            maker = makers.get(new, node) if isinstance(new, str) else node
+            makers.setdefault(value.name, maker)
             if value.name in names:
-                yield value.name, node
+                yield value.name, maker
 
 
 def _statement(found: RecordedOutputs) -> str:

@@ -43,7 +43,7 @@ Types: TypeAlias = "Mapping[Path, Mapping[str, Type | None]]"
 
 def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types: Types) -> Program:
     """Return the program with the statements at `narrow` in `dtype`, and the others unchanged."""
-    taken = {
+    taken = {state.value.name for state in program.states} | {
         value.name
         for _, graph in blocks(program)
         for value in (

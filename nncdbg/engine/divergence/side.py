@@ -27,9 +27,8 @@ class Side:
 
     @property
     def graph(self) -> Graph:
-        """The entry graph of the program."""
-        program = self.debugger.program
-        return program.graphs[program.entry]
+        """The entry graph of the program that runs."""
+        return self.debugger.loaded.program.graph
 
     def step(self) -> Outcome | None:
         """Execute the next statement, and limit the history to its budget."""

@@ -6,7 +6,7 @@ values passed to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 from os.path import commonprefix
@@ -53,41 +53,47 @@ def group_layers(
     scopes: Sequence[ModulePath],
     claim: Callable[[str], str],
     classes: Mapping[str, str] = MappingProxyType({}),
+    states: Set[str] = frozenset(),
 ) -> list[Graph]:
     """Return the graph with its layers called, then the layers, outer before inner, in execution order.
 
     `scopes` has one entry for each node; `claim` returns a free graph name for a module's name.
-    `classes` maps a module to its class, which becomes the comment of its layers.
+    `classes` maps a module to its class, which becomes the comment of its layers.  `states` are the names of
+    states, which layers read without an input.
     """
 
     def made(layer: Graph) -> Graph:
         return replace(layer, name=claim(layer.name), comment=classes.get(layer.name, ""))
 
-    return _grouped(graph, tuple(scopes), 0, made)
+    return _grouped(graph, tuple(scopes), 0, made, states)
 
 
 def _grouped(
-    graph: Graph, scopes: tuple[ModulePath, ...], depth: int, made: Callable[[Graph], Graph]
+    graph: Graph,
+    scopes: tuple[ModulePath, ...],
+    depth: int,
+    made: Callable[[Graph], Graph],
+    states: Set[str],
 ) -> list[Graph]:
     if all(len(scope) <= depth for scope in scopes):
         return [graph]
     runs = _runs(graph.nodes, scopes, depth)
     if len(runs) == 1:
         # A module that is all of its parent would be a frame with only one call.
-        return _grouped(graph, scopes, depth + 1, made)
+        return _grouped(graph, scopes, depth + 1, made, states)
     around = _Around(graph, runs)
     nodes: list[Node] = []
     layers: list[Graph] = []
     moved: set[str] = set()
     for index, run in enumerate(runs):
-        layer = _layer(run, index, around)
+        layer = _layer(run, index, around, states)
         if layer is None:
             nodes.extend(run.nodes)
             continue
         layer = made(layer)
         moved |= {constant.value.name for constant in layer.constants}
         nodes.append(Node(f"@{layer.name}", tuple(value.name for value in layer.inputs), layer.outputs))
-        layers.extend(_grouped(layer, run.scopes, depth + 1, made))
+        layers.extend(_grouped(layer, run.scopes, depth + 1, made, states))
     constants = tuple(constant for constant in graph.constants if constant.value.name not in moved)
     return [replace(graph, nodes=tuple(nodes), constants=constants), *layers]
 
@@ -126,7 +132,7 @@ class _Around:
         """Constants that only one run reads."""
 
 
-def _layer(run: _Run, index: int, around: _Around) -> Graph | None:
+def _layer(run: _Run, index: int, around: _Around, states: Set[str]) -> Graph | None:
     """Return the run as a graph; None if it is too small, outside of modules, or without results."""
     if run.module is None or len(run.nodes) < _SMALLEST:
         return None
@@ -136,6 +142,6 @@ def _layer(run: _Run, index: int, around: _Around) -> Graph | None:
         return None
     used = around.reads[index]
     constants = tuple(around.movable[name] for name in used if name in around.movable)
-    own = {value.name for value in defined} | {constant.value.name for constant in constants}
+    own = {value.name for value in defined} | {constant.value.name for constant in constants} | states
     inputs = tuple(around.values.get(name, Value(name)) for name in used if name not in own)
     return Graph(run.module, inputs, outputs, run.nodes, constants)

@@ -165,8 +165,8 @@ class _Naming:
 def _inputs(debugger: Debugger) -> ByIdentity[str]:
     """Return the inputs' names by their values; layers use other names for them."""
     found: ByIdentity[str] = ByIdentity()
-    graph = debugger.program.graphs[debugger.program.entry]
-    for content, value in zip(debugger.control.stack[0].slots[1:], graph.inputs, strict=False):
+    inputs = debugger.loaded.program.graph.inputs
+    for content, value in zip(debugger.control.stack[0].slots[1:], inputs, strict=False):
         found.set(content, value.name)
     return found
 

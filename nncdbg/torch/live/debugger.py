@@ -9,7 +9,7 @@ from nncdbg.engine.graph import Location
 from nncdbg.engine.ops.aten.names import WRITE
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.torch.live.mode import LiveStop
-from nncdbg.torch.recorded_step import BACKEND, RecordedStep
+from nncdbg.torch.recorded_step import RecordedStep
 
 CONTINUE, STEP, NEXT, FINISH = "continue", "step", "next", "finish"
 
@@ -22,7 +22,7 @@ class LiveDebugger(Debugger):
     """
 
     def __init__(self, step: RecordedStep, live: LiveStop) -> None:
-        super().__init__(step.program, step.inputs, backend=BACKEND)
+        super().__init__(step.program)
         self.wanted = ""
         """What the script does next: continue, step, next or finish; empty before a forward command."""
         self.recorded = step
