@@ -14,6 +14,7 @@ Open and run
     parse(text)            a Program from graph text; `str(program)` is its text
     Builder()              builds a Program in Python, one statement per call
     Layers(builder)        layers with named parameters
+    Editor(program)        inserts, replaces, rewires and deletes statements
     eager()                executes ops as Python calls them; their trace is a Program
     run(program, inputs)   the outputs by name
     grad(program, of, by)  a Program that computes gradients
@@ -50,6 +51,8 @@ from nncdbg.version import __version__ as __version__
 _PUBLIC = {
     "Debugger": "nncdbg.engine.debugger",
     "Builder": "nncdbg.engine.building.builder",
+    "Editor": "nncdbg.engine.building.editor",
+    **dict.fromkeys(("EditedBlock", "EditedStatement", "EditedValue"), "nncdbg.engine.building.editing"),
     "GraphValue": "nncdbg.engine.building.values",
     **dict.fromkeys(("grad", "minimize"), "nncdbg.engine.building.minimizing"),
     "Layers": "nncdbg.engine.building.layers",
@@ -113,6 +116,10 @@ if TYPE_CHECKING:
     from nncdbg.dynamic_graph.session import eager as eager
     from nncdbg.dynamic_graph.variable import EagerVariable as EagerVariable
     from nncdbg.engine.building.builder import Builder as Builder
+    from nncdbg.engine.building.editing import EditedBlock as EditedBlock
+    from nncdbg.engine.building.editing import EditedStatement as EditedStatement
+    from nncdbg.engine.building.editing import EditedValue as EditedValue
+    from nncdbg.engine.building.editor import Editor as Editor
     from nncdbg.engine.building.layers import Layers as Layers
     from nncdbg.engine.building.minimizing import grad as grad
     from nncdbg.engine.building.minimizing import minimize as minimize

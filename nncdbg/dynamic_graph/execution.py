@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakSet, WeakValueDictionary, ref
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
@@ -47,8 +47,8 @@ class Execution(SymbolTable):
         self.plans: dict[tuple[Any, ...], OpPlan] = {}
         self.gradients: dict[tuple[Any, ...], Gradient] = {}
         """Gradients by the form of the statements before a value."""
-        self.parameters: WeakSet[EagerVariable] = WeakSet()
-        """The variables whose gradient is wanted."""
+        self.parameters: WeakValueDictionary[int, EagerVariable] = WeakValueDictionary()
+        """The variables whose gradient is wanted, by identity: `==` compares their values."""
         self.recording = True
         """False inside of `no_grad`: results are leaves."""
         self.tracking = True
@@ -198,6 +198,8 @@ class Execution(SymbolTable):
     ) -> OpPlan:
         """Make a plan, and keep it unless its attributes have no key."""
         types = [self.types[each.type] if isinstance(each, Symbol) else None for each in operands]
+        if not isinstance(op, str) or not op:
+            self.fail(f"{op!r} is no name of an op", "for example Relu", frame)
         try:
             made = make_plan(
                 op,
@@ -238,6 +240,12 @@ class Execution(SymbolTable):
             self._backend = backends.backend(library)
         if library not in ("numpy", self.backend.name):
             self.fail(f"the session runs on {self.backend.name}, but this array is of {library}", None, frame)
+        if array.dtype == object and not all(isinstance(each, str) for each in np.ravel(array)):
+            self.fail(
+                "the array is not a tensor: its elements are Python objects",
+                "convert it to a type of numbers",
+                frame,
+            )
         try:
             content = owned(array) if library != "numpy" else self.backend.to_device(owned(array))
             number = self.types.of(content)

@@ -29,7 +29,7 @@ def add_gradients(loss: EagerVariable, frame: FrameType) -> None:
     """
     session = loss._session
     _check_loss(loss, frame)
-    parameters = sorted(session.parameters, key=lambda each: each._symbol.number)
+    parameters = sorted(session.parameters.values(), key=lambda each: each._symbol.number)
     traced = TracedSlice.before(loss._symbol, [each._symbol for each in parameters])
     reached = [each for each in parameters if each._symbol in traced.ends]
     if not reached:

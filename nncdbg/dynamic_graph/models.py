@@ -132,9 +132,9 @@ def _joined(program: Program, session: Execution, states: Mapping[str, Any]) -> 
         names[name]: stored_graph(_renamed(graph, names[name], names), program, session.weights)
         for name, graph in program.graphs.items()
     }
-    to_host = session.backend.to_host
+    # The backend is chosen by the first array, unless states need it before.
     lines = tuple(
-        replace(state, first=stored_data(name, to_host(states[name]), session.weights))
+        replace(state, first=stored_data(name, session.backend.to_host(states[name]), session.weights))
         for state in program.states
         for name in (state.value.name,)
     )

@@ -16,8 +16,10 @@ from nncdbg.dynamic_graph.plans import CallAttributes
 from nncdbg.dynamic_graph.trace import input_data, statements, trace_graph
 from nncdbg.dynamic_graph.variable import EagerVariable
 from nncdbg.engine.backends import Backend
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program, SavedRun
+from nncdbg.engine.ops.schema import check_opsets
 from nncdbg.representation import RichOutput
 
 if TYPE_CHECKING:
@@ -55,6 +57,12 @@ class Eager(RichOutput):
         ops.
         """
         imports = {**({} if opset is None else {"": opset}), **(opsets or {})}
+        wrong = next((each for each in imports.values() if type(each) is not int), None)
+        if wrong is not None:
+            raise UsageError(f"an opset must be an integer, not {wrong!r}", hint="for example opset=18")
+        check_opsets(imports, imports)
+        if type(seed) is not int or seed < 0:
+            raise UsageError(f"invalid seed {seed!r}", hint="use an integer of 0 or more")
         self._attributes = CallAttributes()
         self._execution = Execution(imports, backend, lazy, memo, seed)
 
@@ -65,7 +73,12 @@ class Eager(RichOutput):
 
         A NumPy array is copied unless it is read-only; tensors of torch and CuPy's arrays are not.
         """
-        array = data if hasattr(data, "dtype") else np.asarray(data)
+        try:
+            array = data if hasattr(data, "dtype") else np.asarray(data)
+        except ValueError as error:
+            self._execution.fail(
+                f"%{name} is not a tensor: {error}", "give lists of equal lengths", _getframe(1)
+            )
         variable = self._execution.leaf(array, name, _getframe(1))
         if requires_grad:
             variable.requires_grad = True
@@ -83,6 +96,8 @@ class Eager(RichOutput):
     ) -> tuple[EagerVariable, ...]:
         """Execute an op with one output for each name; with None, the name comes from the Python code."""
         given, frame = self._attributes.of(attributes), _getframe(1)
+        if not names:
+            self._execution.fail(f"{op} is called for no result", "give one name for each result", frame)
         made = self._execution.execute_several(op, operands, given, len(names), frame)
         return tuple(map(self._named, made, (name or "" for name in names)))
 
@@ -178,6 +193,10 @@ class Eager(RichOutput):
     def hits(self) -> int:
         """How often `memo` found an earlier result."""
         return self._execution.hits
+
+    def __reduce__(self) -> Any:
+        hint = "save its trace with g.save(directory)"
+        raise UsageError("an eager session cannot be copied or pickled", hint=hint)
 
     def __repr__(self) -> str:
         return f"<Eager, {self.statements} statements>"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
+from operator import index
 from sys import _getframe
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from nncdbg.dynamic_graph.gradients import add_gradients
+from nncdbg.dynamic_graph.parts import is_operand, part_of
 from nncdbg.dynamic_graph.plans import NO_ATTRIBUTES
 from nncdbg.dynamic_graph.symbols import Symbol
 from nncdbg.dynamic_graph.trace import wanted_name
@@ -86,6 +89,32 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
         found: Array = self._session.backend.to_host(self._session.array_of(self))
         return found
 
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    def __len__(self) -> int:
+        """Return the size of the first axis.  Raises TypeError for a single number, as NumPy does."""
+        if not self.shape:
+            raise TypeError(f"%{self.name} is a single number, and has no length")
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> EagerVariable:
+        """Return a part, by integers, slices, ... and None, or rows by an array or variable of integers."""
+        return part_of(self, index, _getframe(1))
+
+    def __iter__(self) -> Iterator[EagerVariable]:
+        """Iterate over the first axis."""
+        frame = _getframe(1)
+        for number in range(len(self)):
+            yield part_of(self, number, frame)
+
     def __bool__(self) -> bool:
         return bool(self.item())
 
@@ -94,6 +123,28 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
 
     def __int__(self) -> int:
         return int(self.item())
+
+    def __index__(self) -> int:
+        return index(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
+    # -- copies ----------------------------------------------------------------------------------
+
+    def __copy__(self) -> EagerVariable:
+        """Return another variable of the value; the value itself never changes."""
+        self._session.provide([self._symbol])
+        return EagerVariable(self._session, self._symbol, self._array)
+
+    def __deepcopy__(self, memo: Any) -> EagerVariable:
+        return self.__copy__()
+
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            f"%{self.name} cannot be pickled: it belongs to an eager session",
+            hint="pickle its `value`, or save the session with g.save(directory)",
+        )
 
     def __repr__(self) -> str:
         # A lazy value is not computed for its text.
@@ -118,9 +169,9 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
         if wanted:
             # The gradient may read it.
             symbol.value = self._array if symbol.value is UNSET else symbol.value
-            self._session.parameters.add(self)
+            self._session.parameters[id(self)] = self
         else:
-            self._session.parameters.discard(self)
+            self._session.parameters.pop(id(self), None)
 
     def backward(self) -> None:
         """Add the gradient of this value, one float, to `grad` of the variables with `requires_grad`.
@@ -132,6 +183,22 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
         """
         add_gradients(self, _getframe(1))
 
+    # -- comparison ------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> Any:
+        if not is_operand(other):
+            return NotImplemented
+        return self._session.execute("Equal", (self, other), NO_ATTRIBUTES, _getframe(1))
+
+    def __ne__(self, other: object) -> Any:
+        if not is_operand(other):
+            return NotImplemented
+        equal = self._session.execute("Equal", (self, other), NO_ATTRIBUTES, _getframe(1))
+        return self._session.execute("Not", (equal,), NO_ATTRIBUTES, _getframe(1))
+
+    def __hash__(self) -> int:
+        return id(self)
+
     # -- operators -------------------------------------------------------------------------------
 
     def _operate(self, op: str, *operands: Any) -> EagerVariable:
@@ -139,6 +206,9 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
 
     def assign(self, value: EagerVariable) -> Self:
         """Make this variable refer to another value; return it."""
+        if not isinstance(value, EagerVariable):
+            hint = "make a variable of it: g.input(name, data)"
+            raise UsageError(f"%{self.name} cannot refer to {type(value).__name__} data", hint=hint)
         if value._session is not self._session:
             raise UsageError("the value belongs to another session", hint="use one session")
         self._symbol, self._array = value._symbol, value._array

@@ -5,7 +5,7 @@ The terminal, the protocol server and scripts translate into these calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.needed import Part
+from nncdbg.engine.compilation.partial import partial_run, used_inputs
 from nncdbg.engine.compilation.states import given_states, lowered
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.differentiation.expansion import expanded
@@ -69,10 +71,13 @@ def with_backward_graphs(program: Program) -> Program:
     """
     if not program.backwards:
         return program
-    listing = program.as_listing()
-    made, written = expanded(program, listing)
-    graphs = [made.graphs[name] for name in written]
-    return replace(made, listing=with_graphs(listing, graphs, "the graphs of the lines `backward`"))
+    if "with backward graphs" not in program.kept:
+        listing = program.as_listing()
+        made, written = expanded(program, listing)
+        graphs = [made.graphs[name] for name in written]
+        lines = with_graphs(listing, graphs, "the graphs of the lines `backward`")
+        program.kept["with backward graphs"] = replace(made, listing=lines)
+    return program.kept["with backward graphs"]  # type: ignore[no-any-return]
 
 
 class Debugger(RichOutput):
@@ -88,6 +93,8 @@ class Debugger(RichOutput):
       op without a kernel fails, or runs on NumPy with `fallback` (see `loaded.fallbacks`).
     * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
       on a device), or an Allocation.
+    * `outputs`: names of values to compute; only the statements that they need run, at their usual lines, and
+      a value of the program among the `inputs` replaces its statement.  Default: all statements run.
     * `history`: the bytes that old values may use, a number or text such as ``"4GiB"``; default: a
       quarter of RAM, or of the memory of a smaller device.
     * `statistics`: log the summary of every result.
@@ -119,6 +126,7 @@ class Debugger(RichOutput):
         allocator: str | Allocation | None = None,
         dims: Mapping[str, int] | None = None,
         seed: int | None = None,
+        outputs: Sequence[str] | None = None,
         history: int | str | None = None,
         statistics: bool = True,
         check: str | None = None,
@@ -135,22 +143,30 @@ class Debugger(RichOutput):
             fallback=fallback, allocator=allocator, seed=seed, max_ops=max_ops
         )
         program = with_backward_graphs(program)
-        given = given_states(program, inputs)
-        runs = lowered(program, given=given)
+        states = given_states(program, inputs)
+        whole = lowered(program, given=states)
+        given = program.saved.completed_inputs(inputs, whole.graph)
+
+        def part(whole: Program) -> Part:
+            named = given if isinstance(given, Mapping) else ()
+            return partial_run(program, whole, outputs, named)
+
+        runs = part(whole).program
+        used, unused = used_inputs(whole, runs, given)
         self.inputs = bind(
             runs.graph,
-            program.saved.completed_inputs(inputs, runs.graph),
+            used,
             dims,
             arguments["seed"],
             folder=folder,
-            consumers=Consumers(runs, program.as_listing().line),
+            consumers=Consumers(runs, runs.as_listing().line),
         )
         """The arrays by name; `dims`, `seed` and `given` are the sizes, the seed and the inputs as given."""
-        self.notes = [*map(Note, program.notes), *self.inputs.notes]
+        self.notes = [*map(Note, program.notes), *map(Note, unused), *self.inputs.notes]
         if compiled is None or not compiled.accepts(self.inputs):
             allocation = allocation_on(self.backend, arguments["allocator"])
             compiled = CompiledProgram(
-                lowered(program, self.inputs.samples, given),
+                part(lowered(program, self.inputs.samples, states)),
                 self.backend,
                 allocation,
                 arguments["seed"],

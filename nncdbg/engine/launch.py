@@ -10,6 +10,7 @@ import numpy as np
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.search import candidates, constant_names
 from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.diagnosis.instrumentation import Instrumentation
@@ -19,7 +20,7 @@ from nncdbg.engine.execution.linking import Allocation, Cover, Linker
 from nncdbg.engine.execution.loaded import Loaded, generator_of
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.supplied import SuppliedResults
-from nncdbg.engine.graph import Program, Type, type_of
+from nncdbg.engine.graph import Type, type_of
 
 
 class CompiledProgram(Loaded):
@@ -31,7 +32,7 @@ class CompiledProgram(Loaded):
 
     def __init__(
         self,
-        program: Program,
+        part: Part,
         backend: Backend,
         allocation: Allocation,
         seed: int,
@@ -53,7 +54,9 @@ class CompiledProgram(Loaded):
                     kernels, call, statement, self.line(statement.code, statement.pc), self.running
                 )
             )
-        linker = Linker(backend, allocation, generator_of(self.running, seed), covers)
+        program = part.program
+        generator = generator_of(self.running, seed, part.places)
+        linker = Linker(backend, allocation, generator, covers)
         super().__init__(program, program.as_listing(), linker, rebound=rebound(program))
         self.found: Report = _ignore
         """Called with each finding of the run."""
@@ -61,7 +64,7 @@ class CompiledProgram(Loaded):
         self.names = frozenset(candidates(program, "value") | constant_names(program))
         """The names of all values and constants."""
         self._entry: Code | None = None
-        self._types: list[Type | None] = []
+        self._types: list[tuple[str, Type | None]] = []
         self._states = frozenset(states)
         self._first: dict[int, Any] = {}
         """The data of states on the device, by their slots in the entry graph."""
@@ -74,7 +77,7 @@ class CompiledProgram(Loaded):
 
     def accepts(self, inputs: Mapping[str, Any]) -> bool:
         """Return whether the compiled code can run these inputs."""
-        return [*map(type_of, inputs.values())] == self._types
+        return _types(inputs) == self._types
 
     def begin(self, inputs: Mapping[str, Any]) -> Machine:
         """Return a machine at the first statement.  Compiles the entry graph for the first inputs.
@@ -83,7 +86,7 @@ class CompiledProgram(Loaded):
         """
         if self._entry is None:
             self._entry = self.entry(list(inputs.values()))
-            self._types = [*map(type_of, inputs.values())]
+            self._types = _types(inputs)
             self._first = self._placed_states(self._entry)
         else:
             self.allocation.begin_again()
@@ -107,6 +110,10 @@ class CompiledProgram(Loaded):
         self.found, self.arrived = _ignore, _ignore
         self.allocation.begin(self.begin({}), lambda: None, self.line)
         return self
+
+
+def _types(inputs: Mapping[str, Any]) -> list[tuple[str, Type | None]]:
+    return [(name, type_of(array)) for name, array in inputs.items()]
 
 
 def _ignore(arrived: Finding | Code) -> None:

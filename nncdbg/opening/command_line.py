@@ -97,6 +97,11 @@ def add_machine(parser: ArgumentParser) -> None:
     _add(parser, "allocator", "history", "max_ops")
 
 
+def add_outputs(parser: ArgumentParser) -> None:
+    """Add the values to compute in a partial run."""
+    _add(parser, "outputs")
+
+
 def add_check(parser: ArgumentParser) -> None:
     """Add the comparison of kernels with their micro programs."""
     _add(parser, "check", choices=["micro"])

@@ -107,6 +107,13 @@ class RunConfiguration:
         description="debug fills memory with NaN and never reuses it. arena reuses memory, as in production.",
         values=("debug", "arena", "poison", "plain"),
     )
+    outputs: list[str] = _setting(
+        list,
+        "compute only this value, with the statements that it needs",
+        "--output",
+        "VALUE",
+        description="Compute only these values: the other statements do not run.",
+    )
     history: str | int | None = _setting(
         None, "memory for old values, such as 4GiB", "--history", "BYTES", shown_default="a quarter of RAM"
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError
-from nncdbg.engine.frontends import ProgramSource
+from nncdbg.engine.frontends import ProgramSource, load
+from nncdbg.engine.ops.declaration import revision
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.values.values import Outputs
 
@@ -21,6 +23,7 @@ def run(
     fallback: bool | None = None,
     dims: Mapping[str, int] | None = None,
     seed: int | None = None,
+    outputs: Sequence[str] | None = None,
     max_ops: int | None = None,
 ) -> Outputs:
     """Run a program to its end and return its outputs.
@@ -28,9 +31,22 @@ def run(
     `program` is a Program, a path or an `onnx.ModelProto`.  The other arguments are those of Debugger:
     inputs that are not given are those of the program folder, else drawn at random from `seed`.
 
+    With `outputs`, names of values, only the statements that these values need run.  An input with the name
+    of a value inside the program replaces the statement of the value, as in `onnx.utils.extract_model`:
+
+        nncdbg.run(program, {"h": h}, outputs=["y"])    # the statements from %h to %y
+
+    A Program keeps its compiled code for the next run with inputs of the same types.
+
     Raises as `nncdbg.load` and Debugger do, UnsupportedOp if an op has no kernel, and RunError or
     MemoryFault if a statement fails.
     """
+    program = load(program)
+    kernels = program.saved.completed(backend=backend, allocator=None)
+    settings = kernels["backend"], fallback, seed, tuple(outputs or ()), revision()
+    named = isinstance(settings[0], str) and backend_of(settings[0]).on_host
+    kept = named and kernels["allocator"] is None
+    known, compiled = program.kept.pop("run", (None, None)) if kept else (None, None)
     debugger = Debugger(
         program,
         inputs,
@@ -38,14 +54,19 @@ def run(
         fallback=fallback,
         dims=dims,
         seed=seed,
+        outputs=outputs,
         max_ops=max_ops,
         statistics=False,
+        compiled=compiled if known == settings else None,
     )
     error = failure_of(debugger.run(), debugger.program.source or "MODEL")
     if error is not None:
         raise error
-    assert debugger.outputs is not None
-    return debugger.outputs
+    found = debugger.outputs
+    assert found is not None
+    if kept:
+        program.kept["run"] = settings, debugger.loaded.release()
+    return found
 
 
 def failure_of(stop: Stop, model: str) -> NncdbgError | None:

@@ -15,7 +15,14 @@ from io import TextIOWrapper
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.opening.command_line import ArgumentParser, add_check, add_machine, add_model, add_prompt
+from nncdbg.opening.command_line import (
+    ArgumentParser,
+    add_check,
+    add_machine,
+    add_model,
+    add_outputs,
+    add_prompt,
+)
 from nncdbg.version import __version__
 
 COMMANDS = {
@@ -151,6 +158,7 @@ def _parser() -> ArgumentParser:
     )
     add_model(parser)
     add_machine(parser)
+    add_outputs(parser)
     add_check(parser)
     add = parser.add_argument
     place = "LINE|OP|@graph|%%value [if EXPR] [hits N]"

@@ -13,7 +13,8 @@ import nncdbg
 X = np.arange(6, dtype=np.float32)
 
 
-def test_statements_without_a_variable_are_freed() -> None:  # D6
+def test_statements_without_a_variable_are_freed() -> None:
+    """D6: the trace has no statement that no variable depends on."""
     g = nncdbg.eager()
     x = g.input("x", X)
     y = g.Relu(x) * 2.0
@@ -28,7 +29,8 @@ def test_statements_without_a_variable_are_freed() -> None:  # D6
 
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_freeing_in_any_order_keeps_the_other_values(seed: int, lazy: bool) -> None:  # D7
+def test_freeing_in_any_order_keeps_the_other_values(seed: int, lazy: bool) -> None:
+    """D7: variables are freed in any order."""
     chance = random.Random(seed)
     g = nncdbg.eager(lazy=lazy)
     held = [(g.input("x", X), X)]
@@ -58,7 +60,8 @@ def test_a_chain_of_100_000_statements_is_freed() -> None:
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_evaluations_without_gradient_need_constant_memory(lazy: bool) -> None:  # D8
+def test_evaluations_without_gradient_need_constant_memory(lazy: bool) -> None:
+    """D8: 1000 evaluations under `no_grad` need no memory."""
     g = nncdbg.eager(lazy=lazy)
     w = g.input("w", np.ones(1000, np.float32), requires_grad=True)
 

@@ -51,7 +51,8 @@ def numeric(compute: Compute, data: list[np.ndarray[Any, Any]], which: int) -> n
 
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("compute", [perceptron, normalized, split_and_shared])
-def test_gradients_are_those_of_finite_differences(compute: Compute, lazy: bool) -> None:  # D5
+def test_gradients_are_those_of_finite_differences(compute: Compute, lazy: bool) -> None:
+    """D5: the gradients equal finite differences."""
     g = nncdbg.eager(lazy=lazy)
     x = g.input("x", X)
     w = g.input("w", W, requires_grad=True)
@@ -65,7 +66,8 @@ def test_gradients_are_those_of_finite_differences(compute: Compute, lazy: bool)
         np.testing.assert_allclose(variable.grad.value, numeric(compute, [X, W, B], which), atol=1e-7)
 
 
-def test_the_backward_statements_are_part_of_the_trace() -> None:  # D5
+def test_the_backward_statements_are_part_of_the_trace() -> None:
+    """D5: the statements of the gradient can be stepped."""
     g = nncdbg.eager()
     w = g.input("w", np.array([1.0, -2.0], np.float32), requires_grad=True)
     h = w * 3.0
@@ -97,7 +99,8 @@ def test_gradients_add_up_until_they_are_reset() -> None:
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_a_training_reduces_its_loss(recorded: bool) -> None:  # D8
+def test_a_training_reduces_its_loss(recorded: bool) -> None:
+    """D8: with `no_grad`, a training step leaves no statement."""
     g = nncdbg.eager()
     target = X @ W + B
     w = g.input("w", np.zeros_like(W), requires_grad=True)

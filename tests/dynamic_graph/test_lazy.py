@@ -27,7 +27,8 @@ def called(xp: Any, x: Any) -> Any:
 X = np.ones((256, 1024), np.float32)
 
 
-def test_a_lazy_variable_allocates_nothing_until_it_is_inspected() -> None:  # D3
+def test_a_lazy_variable_allocates_nothing_until_it_is_inspected() -> None:
+    """D3: types are known before values."""
     g = nncdbg.eager(lazy=True)
     x = g.input("x", X)
     warm = g.Relu(x)
@@ -46,7 +47,8 @@ def test_a_lazy_variable_allocates_nothing_until_it_is_inspected() -> None:  # D
     assert inspected > X.nbytes
 
 
-def test_a_session_waits_for_inspections_and_branches_only() -> None:  # D13
+def test_a_session_waits_for_inspections_and_branches_only() -> None:
+    """D13: syncs are inspections plus branches."""
     g = nncdbg.eager(lazy=True)
     x = g.input("x", X)
     inspections = branches = 0
@@ -83,7 +85,8 @@ def test_an_inspection_runs_only_the_statements_that_it_needs(monkeypatch: pytes
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_kernel_that_inspects_a_lazy_value_is_refused(
     in_thread: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:  # D14
+) -> None:
+    """D14: an inspection inside a kernel does not block."""
     g = nncdbg.eager(lazy=True)
     x = g.input("x", np.zeros(2, np.float32))
     inner = x + 1.0

@@ -9,7 +9,8 @@ import nncdbg
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def test_a_repeated_op_is_computed_once() -> None:  # D11
+def test_a_repeated_op_is_computed_once() -> None:
+    """D11: an op on the same values is computed once."""
     g = nncdbg.eager(memo=True)
     x = g.input("x", X)
     first = g.Softmax(x, axis=1)
@@ -20,7 +21,8 @@ def test_a_repeated_op_is_computed_once() -> None:  # D11
     assert g.hits == 1
 
 
-def test_a_changed_operand_is_computed_again() -> None:  # D11
+def test_a_changed_operand_is_computed_again() -> None:
+    """D11: an edit of an operand invalidates the result."""
     g = nncdbg.eager(memo=True)
     x = g.input("x", X)
     before = g.Exp(x)

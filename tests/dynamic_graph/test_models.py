@@ -40,7 +40,8 @@ graph @main(%x: f32[2,4]) -> (%y: f32[2,4]) {
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_a_program_is_one_statement_that_a_step_enters(lazy: bool) -> None:  # D9, D10
+def test_a_program_is_one_statement_that_a_step_enters(lazy: bool) -> None:
+    """D9, D10: a static graph in a dynamic one is one statement."""
     g = nncdbg.eager(lazy=lazy)
     model = g.model(nncdbg.parse(LAYERS))
     x = g.input("x", X)
@@ -61,7 +62,8 @@ def test_a_program_is_one_statement_that_a_step_enters(lazy: bool) -> None:  # D
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_states_of_a_program_keep_their_values_from_call_to_call(lazy: bool) -> None:  # D10
+def test_states_of_a_program_keep_their_values_from_call_to_call(lazy: bool) -> None:
+    """D10: a called program keeps its states."""
     g = nncdbg.eager(lazy=lazy)
     model = g.model(nncdbg.parse(COUNTED))
     x = g.input("x", np.ones((2, 4), np.float32))
@@ -96,7 +98,8 @@ def test_a_gradient_goes_through_a_program() -> None:
     assert present(x.grad).value[1, 3] == pytest.approx(step / 1e-3, abs=2e-2)
 
 
-def test_an_eager_value_in_a_static_graph_is_refused() -> None:  # D9
+def test_an_eager_value_in_a_static_graph_is_refused() -> None:
+    """D9: a dynamic graph in a static one is an error."""
     g = nncdbg.eager()
     x = g.input("x", X)
     b = nncdbg.Builder()

@@ -25,7 +25,8 @@ def layer(g: nncdbg.Eager) -> nncdbg.EagerVariable:
     return y
 
 
-def test_three_calls_are_three_statements() -> None:  # D4
+def test_three_calls_are_three_statements() -> None:
+    """D4: the trace is the text of a program."""
     g = nncdbg.eager()
     x = g.input("x", X)
     h = g.Relu(x)
@@ -65,7 +66,8 @@ def _data_dependent_size(g: nncdbg.Eager) -> nncdbg.EagerVariable:
 @pytest.mark.parametrize(
     "compute", [layer, _several_results, _narrow_floats, _integers, _data_dependent_size]
 )
-def test_an_eager_run_has_the_bits_of_its_text(compute: Any, lazy: bool) -> None:  # D1
+def test_an_eager_run_has_the_bits_of_its_text(compute: Any, lazy: bool) -> None:
+    """D1: eager execution equals a run of the text."""
     g = nncdbg.eager(lazy=lazy)
     y = compute(g)
     expected = np.asarray(y)
@@ -75,7 +77,8 @@ def test_an_eager_run_has_the_bits_of_its_text(compute: Any, lazy: bool) -> None
     assert found.tobytes() == expected.tobytes()
 
 
-def test_the_text_runs_without_python(tmp_path: Path) -> None:  # R11
+def test_the_text_runs_without_python(tmp_path: Path) -> None:
+    """R11: a saved trace runs as a program."""
     g = nncdbg.eager()
     y = layer(g)
     folder = tmp_path / "trace"
@@ -87,7 +90,8 @@ def test_the_text_runs_without_python(tmp_path: Path) -> None:  # R11
     assert nncdbg.load(text) == g.program
 
 
-def test_a_changed_variable_keeps_its_history() -> None:  # D2
+def test_a_changed_variable_keeps_its_history() -> None:
+    """D2: a variable has versions, and each is an SSA value."""
     g = nncdbg.eager()
     x = g.input("x", np.zeros(2, np.float32))
     same = x

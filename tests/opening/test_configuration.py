@@ -24,6 +24,7 @@ from nncdbg.opening.command_line import (
     add_check,
     add_machine,
     add_model,
+    add_outputs,
     configuration_of,
 )
 from nncdbg.opening.configuration import RunConfiguration, Setting, settings
@@ -41,6 +42,7 @@ def parser() -> ArgumentParser:
     made = ArgumentParser("nncdbg", "")
     add_model(made)
     add_machine(made)
+    add_outputs(made)
     add_check(made)
     return made
 
@@ -97,6 +99,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "allocator": "arena",
         "history": "4GiB",
         "maxOps": 9,
+        "outputs": ["h", "y"],
         "check": "micro",
         "flat": True,
         "allowStores": ["/"],
@@ -107,8 +110,8 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
     }
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
-        "--allocator arena --history 4GiB --max-ops 9 --check micro --flat --allow-store / "
-        "--states w.safetensors --strict-states --steps 7 --training"
+        "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
+        "--allow-store / --states w.safetensors --strict-states --steps 7 --training"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
     typed = configuration_of(parser().parse_args(line.split()))

@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from nncdbg.engine.backends import Call, Execute, Kernels, refusal, way_past
-from nncdbg.engine.ops.schema import schema, split, versions_of
+from nncdbg.engine.ops.schema import schema, schema_names, split, versions_of
+from nncdbg.engine.text.lexemes import nearest
 
 Bind: TypeAlias = Callable[[Call], Kernels]
 
@@ -45,6 +46,10 @@ def _way_out(op: str, version: int) -> str:
 
     if has_kernel(op, version):
         return "run the model with --backend onnxruntime"
+    if schema(op, version) is None and not versions_of(op):
+        close = nearest(op, sorted(schema_names({split(op)[0]})))
+        if close is not None:
+            return close
     later = [since for since in versions_of(op) if since > version]
     if later:
         return f"import opset {later[0]}, or export the model for it"

@@ -250,6 +250,23 @@ def _gather(call: Call) -> Execute:
     return lambda x, indices: x[(slice(None),) * (axis % x.dim()) + (indices.long(),)]
 
 
+def _slice(call: Call) -> Execute | None:
+    def run(x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+        first, last = starts.tolist(), ends.tolist()
+        places = range(len(first)) if axes is None else axes.tolist()
+        strides = [1] * len(first) if steps is None else steps.tolist()
+        for axis, start, end, step in zip(places, first, last, strides, strict=True):
+            bounds = slice(start, end, step).indices(x.shape[axis])
+            if step > 0:
+                x = x[(slice(None),) * (axis % x.dim()) + (slice(*bounds),)]
+            else:
+                # torch has no negative steps.
+                x = x.index_select(axis, torch.tensor([*range(*bounds)], dtype=torch.int64, device=x.device))
+        return x
+
+    return run if call.version >= 10 else None
+
+
 def _expand(x: Any, shape: Any) -> Any:
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist())))
 
@@ -357,6 +374,7 @@ _FUNCTIONS: Mapping[str, _Maker] = {
     "Unsqueeze": _unsqueeze,
     "Concat": _concat,
     "Gather": _gather,
+    "Slice": _slice,
     "Expand": _same_for_all(_expand),
     "GatherElements": _gather_elements,
     "Shape": _shape,

@@ -13,9 +13,16 @@ import numpy as np
 
 from nncdbg.engine.building.blocks import Branches, Loop, OpenBlock
 from nncdbg.engine.building.python_lines import locate, python_line
-from nncdbg.engine.building.values import Given, GraphValue, attribute_of, literal_data, wrong_literal
+from nncdbg.engine.building.values import (
+    Given,
+    GraphValue,
+    attribute_of,
+    inline_constant,
+    literal_data,
+    wrong_literal,
+)
 from nncdbg.engine.differentiation.backward_calls import SAVED
-from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.graph import (
     Attribute,
@@ -146,14 +153,12 @@ class Builder:
 
     def constant(self, name: str, data: Any) -> GraphValue:
         """Define a constant with its data in the program text."""
-        array = np.asarray(data)
         try:
-            dtype = name_of(array.dtype)
-        except KeyError as error:
-            self._fail(f"%{name} is not a tensor: {error.args[0]}")
-        array = np.asarray(array.astype(object) if dtype == "str" else array).copy()
-        array.flags.writeable = False
-        return self._constant(name, TensorType(dtype, array.shape), Inline(array))
+            made = inline_constant(name, data)
+        except GraphError as error:
+            self._fail(error.message)
+        assert made.value.type is not None
+        return self._constant(name, made.value.type, made.data)
 
     def data(self, name: str, key: str, type: str | Type, *, store: int = 0) -> GraphValue:
         """Define a constant with its data in a store, under `key`."""

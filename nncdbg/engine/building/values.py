@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array, Attribute, Inline, Type
+from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.errors import GraphError, UsageError
+from nncdbg.engine.graph import Array, Attribute, Constant, Inline, TensorType, Type, Value
 
 if TYPE_CHECKING:
     from nncdbg.engine.building.blocks import OpenBlock
@@ -60,6 +61,21 @@ class Operators:
 
     def __rpow__(self, other: Any) -> Self:
         return self._operate("Pow", other, self)  # type: ignore[no-any-return]
+
+    def __abs__(self) -> Self:
+        return self._operate("Abs", self)  # type: ignore[no-any-return]
+
+    def __invert__(self) -> Self:
+        return self._operate("Not", self)  # type: ignore[no-any-return]
+
+    def __and__(self, other: Any) -> Self:
+        return self._operate("And", self, other)  # type: ignore[no-any-return]
+
+    def __or__(self, other: Any) -> Self:
+        return self._operate("Or", self, other)  # type: ignore[no-any-return]
+
+    def __xor__(self, other: Any) -> Self:
+        return self._operate("Xor", self, other)  # type: ignore[no-any-return]
 
     def __neg__(self) -> Self:
         return self._operate("Neg", self)  # type: ignore[no-any-return]
@@ -133,3 +149,15 @@ def attribute_of(value: Any) -> Attribute:
         return tuple(map(attribute_of, value))
     found: Attribute = value
     return found
+
+
+def inline_constant(name: str, data: Any) -> Constant:
+    """Return a constant with its data in the program.  Raises GraphError for what is no tensor."""
+    array = np.asarray(data)
+    try:
+        dtype = name_of(array.dtype)
+    except KeyError as error:
+        raise GraphError(f"%{name} is not a tensor: {error.args[0]}") from None
+    array = np.asarray(array.astype(object) if dtype == "str" else array).copy()
+    array.flags.writeable = False
+    return Constant(Value(name, TensorType(dtype, array.shape)), Inline(array))

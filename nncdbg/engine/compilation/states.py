@@ -42,13 +42,19 @@ def lowered(
     """
     if not has_driver(program):
         return program
+    if samples is None and given:
+        return lowered(program, {}, given)
+    if samples is None:
+        if "lowered" not in program.kept:
+            program.kept["lowered"] = lowered(program, {})
+        return program.kept["lowered"]  # type: ignore[no-any-return]
     lowering = Lowering(program)
     graphs = lowering.graphs()
     if _is_single_run(program):
         entry = _with_data(program, graphs[program.entry], given)
         graphs, name = {**graphs, program.entry: entry}, program.entry
     else:
-        driver = DriverGraph(program, lowering, samples or {}, given).graph()
+        driver = DriverGraph(program, lowering, samples, given).graph()
         graphs, name = {driver.name: driver, **graphs}, driver.name
     return without_states(program, graphs, name)
 

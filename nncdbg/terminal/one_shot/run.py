@@ -18,6 +18,7 @@ from nncdbg.opening.command_line import (
     add_determinism,
     add_machine,
     add_model,
+    add_outputs,
     add_verification,
     configuration_of,
     error_document,
@@ -108,6 +109,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add_model(parser)
     add_machine(parser)
+    add_outputs(parser)
     add_check(parser)
     add_verification(parser)
     add_determinism(parser)
