@@ -36,7 +36,7 @@ test: $(DEV_STAMP)  ## run the tests in parallel
 test-all: $(DEV_STAMP) $(CLIENT)/node_modules  ## run test, adapter, conformance and e2e as one run
 	$(BIN)/python -m pytest -n auto -m "not editor and not fuzz and not conformance_torch"
 
-conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, and through text
+conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, through text and through ONNX
 	$(BIN)/python -m pytest -n auto -m conformance
 
 conformance-torch: $(DEV_STAMP)  ## record and run torch's samples of operators, modules and optimizers

@@ -170,6 +170,10 @@ def measure(names: list[str] | None = None, runs: int = 9) -> list[dict[str, Any
 
 if __name__ == "__main__":
     if "--steps" in sys.argv:
+        from nncdbg import stats
+
+        # Short runs would end before the statistics are compiled, which takes memory of its own.
+        stats.prepare(wait=True)
         debugger = trained(int(sys.argv[-1]))
         assert debugger.run(heed=False).reason == "end"
         print(json.dumps(peak_memory()))

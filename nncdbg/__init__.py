@@ -16,6 +16,9 @@ Open and run
     Layers(builder)        layers with named parameters
     eager()                executes ops as Python calls them; their trace is a Program
     run(program, inputs)   the outputs by name
+    grad(program, of, by)  a Program that computes gradients
+    minimize(program, losses)   a Program that trains: backward graph, optimizer, update
+    to_onnx(program)       the program as an onnx.ModelProto; write_onnx(program, file)
     load_states(program, file)  the program with the states of a file, and a report; save_states(states, file)
     Debugger(program, inputs)   break, step, step back, inspect, edit
 
@@ -48,6 +51,7 @@ _PUBLIC = {
     "Debugger": "nncdbg.engine.debugger",
     "Builder": "nncdbg.engine.building.builder",
     "GraphValue": "nncdbg.engine.building.values",
+    **dict.fromkeys(("grad", "minimize"), "nncdbg.engine.building.minimizing"),
     "Layers": "nncdbg.engine.building.layers",
     **dict.fromkeys(("Eager", "eager"), "nncdbg.dynamic_graph.session"),
     "EagerVariable": "nncdbg.dynamic_graph.variable",
@@ -64,6 +68,7 @@ _PUBLIC = {
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
     **dict.fromkeys(("LoadedStates", "load_states", "save_states"), "nncdbg.opening.state_file"),
+    **dict.fromkeys(("to_onnx", "write_onnx"), "nncdbg.opening.onnx_export.export"),
     "Outputs": "nncdbg.engine.values.values",
     "Tensor": "nncdbg.engine.values.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
@@ -109,6 +114,8 @@ if TYPE_CHECKING:
     from nncdbg.dynamic_graph.variable import EagerVariable as EagerVariable
     from nncdbg.engine.building.builder import Builder as Builder
     from nncdbg.engine.building.layers import Layers as Layers
+    from nncdbg.engine.building.minimizing import grad as grad
+    from nncdbg.engine.building.minimizing import minimize as minimize
     from nncdbg.engine.building.values import GraphValue as GraphValue
     from nncdbg.engine.comparison.report import DiffReport as DiffReport
     from nncdbg.engine.debugger import Debugger as Debugger
@@ -149,6 +156,8 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
+    from nncdbg.opening.onnx_export.export import to_onnx as to_onnx
+    from nncdbg.opening.onnx_export.export import write_onnx as write_onnx
     from nncdbg.opening.run import run as run
     from nncdbg.opening.state_file import LoadedStates as LoadedStates
     from nncdbg.opening.state_file import load_states as load_states

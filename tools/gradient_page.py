@@ -16,12 +16,16 @@ differentiate it again. `make docs` generates this table from the declarations o
 prints the same for one op.
 
 `tests/engine/differentiation/test_node_gradients.py` compares the gradients with finite differences. The
-operands are those of ONNX's backend tests, in f64 where ONNX permits f64 for the op.
+operands are those of ONNX's backend tests, in f64 where ONNX permits f64 for the op. On each op, the tests
+also compare second derivatives with differences of the gradient, and the forward mode with the reverse mode.
+`known.txt` in the same folder lists the exceptions. `torch.txt` and `torch_blocks.txt` have the programs with
+the same gradients as `torch.autograd`.
 
 - At a jump of the slope, a rule selects one side: 0 for `Abs` and `Relu`, the first maximum for `MaxPool`,
-  equal shares for `Max`, `Min` and the reductions `max` and `min` of a scatter.
+  equal shares for `Max`, `Min`, `MaxRoiPool` and the reductions `max` and `min` of a scatter.
 - `Resize` and `Upsample` have no gradient by `scales` and `roi`.
 - The second derivative of `ReduceProd` and of a scatter with `mul` is exact if at most one factor is 0.
+- The gradient of `SVMClassifier` with `prob_a` passes through the iterations that compute the probabilities.
 
 | gradient | ops |
 |---|---|

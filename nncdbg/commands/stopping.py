@@ -111,13 +111,14 @@ def watch(session: CommandSession, text: str) -> None:
 
 @command("catch", group="stopping", arguments="[KIND...] [if EXPR]", completes=("catch",))
 def catch(session: CommandSession, text: str) -> None:
-    """Stop at findings: nan, inf, overflow, uninitialized, integer, guard.
+    """Stop at findings: nan, inf, overflow, uninitialized, integer, guard, state-reset.
 
       nan, inf       a NaN or Inf originates: no operand has one
       overflow       an Inf that does not come from a division by zero
       uninitialized  a read of memory that was never written
       integer        integer division by zero, a cast out of range, a quantization scale of zero
       guard          a write past the end of a buffer
+      state-reset    an update that sets a moment or step counter of an optimizer back to 0
     Without KIND, list the caught kinds.
     """
     if not text:

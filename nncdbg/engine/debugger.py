@@ -199,7 +199,14 @@ class Debugger(RichOutput):
             supplied=self._awaited.content,
         )
         traps = Traps(loaded.codes)
-        judge = Judge(self._innermost, traps, self.observers.catches, loaded.listing_of, self.inputs)
+        judge = Judge(
+            self._innermost,
+            traps,
+            self.observers.catches,
+            self.observers.resets,
+            loaded.listing_of,
+            self.inputs,
+        )
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
         self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
@@ -431,7 +438,7 @@ class Debugger(RichOutput):
     @property
     def states(self) -> dict[str, Array]:
         """The present values of the program's states by name, without those that have no value yet."""
-        values = self.values_at(0)
+        values = self.values_at(len(self.control.stack) - 1)
         found = {}
         for state in self.program.states:
             with suppress(NotComputed):

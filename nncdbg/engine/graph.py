@@ -239,12 +239,16 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class BackwardLine:
-    """A ``backward`` line: graph `name` is the gradient of graph `of` by the states and inputs `by`."""
+    """A ``backward`` line: graph `name` is the gradient of graph `of` by the states and inputs `by`.
+
+    `checkpoints` is how many iterations of a loop keep the values that they carry; None: all of them.
+    """
 
     name: str
     of: str
     by: tuple[str, ...]
     comment: str = ""
+    checkpoints: int | None = None
 
     def signature(self, of: Graph, states: Mapping[str, Type | None]) -> Graph:
         """Return the graph without its statements, for the graph that it differentiates.

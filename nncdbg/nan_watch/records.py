@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.nan_watch.step_history import TrainingHistory
     from nncdbg.nan_watch.watched import Watched
 
 ROLES = ("birth", "masked", "healed", "propagated")
@@ -136,10 +137,17 @@ class WatchFinding:
     trips: bool = False
     """Whether it trips a gate of this watch."""
     at_step: TrainingStep | None = None
+    verdict: str = ""
+    """What is wrong with the training or loop around it: see `measuring.training` ("" outside of loops)."""
 
     def __str__(self) -> str:
         """Return one sentence about what failed."""
         return representations().finding(self)
+
+    @property
+    def is_warning(self) -> bool:
+        """Return whether it is a measurement that trips no gate."""
+        return self.threshold is not None and not self.trips
 
     @property
     def line(self) -> int | None:
@@ -180,6 +188,7 @@ class WatchFinding:
             "reaches_output": self.reaches_output,
             "cause": self.cause,
             "evidence": self.evidence,
+            "verdict": self.verdict,
             "hint": self.hint,
             "within": _site_fields(self.within),
             "other": _site_fields(self.other),
@@ -227,6 +236,8 @@ class Report(PrintedRecord):
     cases: list[Case] = field(default_factory=list)
     interrupted: bool = False
     """Whether the user interrupted the watch."""
+    training: list[TrainingHistory] = field(default_factory=list)
+    """The norms over the steps of each ``run`` line; empty for several runs."""
     observers: Verification | None = None
     """Whether observers change the outputs, if that was verified."""
     watched: Watched | None = field(default=None, compare=False)
@@ -306,6 +317,8 @@ class Report(PrintedRecord):
             found["error"] = str(self.error)
         if self.interrupted:
             found["interrupted"] = True
+        if self.training:
+            found["training"] = [each.as_dict() for each in self.training]
         if self.observers is not None:
             found["observers"] = self.observers.as_dict()
         if self.cases:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nncdbg.engine.compilation.code import Code
+from collections.abc import Sequence
+
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE
 from nncdbg.nan_watch.records import FindingSite
@@ -30,3 +32,15 @@ def _line_of_input(code: Code, name: str, debugger: Debugger) -> int | None:
         if any(body.epoch is not None and name in body.nodes[0].inputs for body in bodies):
             return debugger.loaded.line(code, pc)
     return debugger.loaded.listing_of(code).header_line(code.path)
+
+
+def calls_of(calls: Sequence[Statement], debugger: Debugger) -> tuple[FindingSite, ...]:
+    """Return the locations of the statements that called the enclosing functions."""
+    return tuple(site_of(each.code, each.pc, first_output(each), debugger) for each in calls)
+
+
+def first_output(statement: Statement) -> str:
+    """Return the name of the first result of a statement; "" without one."""
+    nodes = statement.code.nodes
+    outputs = nodes[statement.pc].outputs if statement.pc < len(nodes) else ()
+    return outputs[0].name if outputs else ""

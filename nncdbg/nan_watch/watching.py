@@ -17,10 +17,13 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.measuring.index_faults import index_fault
+from nncdbg.nan_watch.measuring.step_norms import StepNorms
 from nncdbg.nan_watch.measuring.steps import FirstBadStep, step_at
-from nncdbg.nan_watch.measuring.training import judge_loop
+from nncdbg.nan_watch.measuring.training import TrainingJudge
+from nncdbg.nan_watch.measuring.update_warnings import update_warnings
 from nncdbg.nan_watch.records import FindingSite, FindingUse, Operand, Report, WatchFinding
-from nncdbg.nan_watch.sites import site_of
+from nncdbg.nan_watch.sites import calls_of, first_output, site_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -60,13 +63,19 @@ def watch_run(
     debugger.uncatch()
     move = run or debugger.run
     trail = debugger.observers.follow(debugger.control)
+    norms = StepNorms(debugger)
     bad = FirstBadStep(debugger, trail, gates)
     started = time.perf_counter()
     stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started
     trail.conclude(ended=stop.reason == "end", outputs=bad.reached)
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
+    report.training = norms.finished()
     measured, left = measuring.found() if measuring is not None else ([], [])
+    fault = index_fault(debugger, stop) if stop.reason == "exception" and "integer" in gates.kinds else None
+    measured = [*measured, *([fault] if fault is not None else [])]
+    if not any(gate.kind == "update" for gate in gates.thresholds):
+        measured += update_warnings(norms, report.training, debugger)
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if bad.step is not None:
         report.notes.append(bad.note())
@@ -101,17 +110,24 @@ def _tell(
 ) -> None:
     """Fill in the findings: those that trip, then those with effect on an output, then the others."""
     ordered = sorted(_with_content(sightings), key=lambda each: (each.tick, each.number))
-    findings = [_finding(each, gates, debugger) for each in ordered] + measured
+    judge = TrainingJudge(debugger)
+    findings = [_finding(each, gates, debugger, judge) for each in ordered] + measured
+    if any(each.trips for each in findings):
+        findings = [each for each in findings if not each.is_warning]
     findings.sort(key=lambda each: (not each.trips, not each.reaches_output))
     first = next((index for index, each in enumerate(findings) if each.trips), None)
     if first is None:
-        first = next((index for index, each in enumerate(findings) if each.role in ("birth", "masked")), None)
+        first = next((index for index, each in enumerate(findings) if _originates(each)), None)
     if first is not None:
         findings[first] = replace(findings[first], first=True)
     for finding in findings:
         report.counts[finding.role] += 1
     report.findings = findings
     report.limit(max_findings)
+
+
+def _originates(finding: WatchFinding) -> bool:
+    return finding.role in ("birth", "masked") and not finding.is_warning
 
 
 def _with_content(sightings: Sequence[Sighting]) -> list[Sighting]:
@@ -128,12 +144,12 @@ def _allocates(statement: Statement) -> bool:
     return 0 <= statement.pc < len(nodes) and allocates_only(nodes[statement.pc].op)
 
 
-def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFinding:
+def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: TrainingJudge) -> WatchFinding:
     role = sighting.role
     if role == "birth" and not sighting.reaches_output and sighting.kind in NUMERIC:
         role = "masked"
     cause = sighting.cause
-    loop = judge_loop(debugger, sighting)
+    loop = judge.verdict(sighting)
     evidence = [cause.evidence if cause else "", loop.evidence if loop else ""]
     hints = [loop.hint if loop else "", cause.hint if cause else ""]
     return WatchFinding(
@@ -147,9 +163,10 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFindi
         cause=cause.name if cause else "",
         evidence="; ".join(filter(None, evidence)),
         hint=next(filter(None, hints), ""),
+        verdict=loop.name if loop else "",
         within=_within(sighting, debugger),
         other=_other(sighting, debugger),
-        calls=_calls(sighting.calls, debugger),
+        calls=calls_of(sighting.calls, debugger),
         used=_used(sighting, debugger),
         count=sighting.count,
         trips=gates.trips(sighting),
@@ -164,27 +181,17 @@ def _within(sighting: Sighting, debugger: Debugger) -> FindingSite | None:
     return site_of(code, pc, code.nodes[pc].outputs[0].name, debugger)
 
 
-def _calls(calls: Sequence[Statement], debugger: Debugger) -> tuple[FindingSite, ...]:
-    return tuple(site_of(each.code, each.pc, _first_output(each), debugger) for each in calls)
-
-
-def _first_output(statement: Statement) -> str:
-    nodes = statement.code.nodes
-    outputs = nodes[statement.pc].outputs if statement.pc < len(nodes) else ()
-    return outputs[0].name if outputs else ""
-
-
 def _used(sighting: Sighting, debugger: Debugger) -> FindingUse | None:
     visit = sighting.used
     if visit is None:
         return None
     at = visit.statement
-    site = site_of(at.code, at.pc, _first_output(at), debugger)
-    return FindingUse(site, visit.iteration, _calls(visit.calls, debugger), step_at(visit))
+    site = site_of(at.code, at.pc, first_output(at), debugger)
+    return FindingUse(site, visit.iteration, calls_of(visit.calls, debugger), step_at(visit))
 
 
 def _other(sighting: Sighting, debugger: Debugger) -> FindingSite | None:
     if sighting.other is None:
         return None
     at = sighting.other
-    return site_of(at.code, at.pc, _first_output(at), debugger)
+    return site_of(at.code, at.pc, first_output(at), debugger)

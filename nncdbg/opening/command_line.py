@@ -88,7 +88,7 @@ def add_model(parser: ArgumentParser) -> None:
 
 def add_opening(parser: ArgumentParser) -> None:
     """Add the options for opening a model."""
-    _add(parser, "flat", "stores", "steps", "states", "strict_states")
+    _add(parser, "flat", "training", "stores", "steps", "states", "strict_states")
 
 
 def add_machine(parser: ArgumentParser) -> None:

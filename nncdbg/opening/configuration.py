@@ -126,6 +126,9 @@ class RunConfiguration:
         values=("micro",),
     )
     flat: bool = _setting(False, "show one graph instead of layers", "--flat", parameter="load")
+    training: bool = _setting(
+        False, "open the training that an ONNX model contains", "--training", parameter="load"
+    )
     stores: list[str] = _setting(
         list,
         "additional folder for the weights of graph text",

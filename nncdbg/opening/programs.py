@@ -73,12 +73,19 @@ def open_program(
         load_op_library(library)
         between()
     if folder is not None:
-        program = load(folder.program, steps=configuration.steps)
+        program = load(folder.program, steps=configuration.steps, training=configuration.training)
         return OpenedProgram(with_states(program, configuration), configuration, folder)
     if named:
-        program = load(load_python_name(path, place, flat=configuration.flat), steps=configuration.steps)
+        source = load_python_name(path, place, flat=configuration.flat)
+        program = load(source, steps=configuration.steps, training=configuration.training)
     else:
-        program = load(path, flat=configuration.flat, stores=configuration.stores, steps=configuration.steps)
+        program = load(
+            path,
+            flat=configuration.flat,
+            stores=configuration.stores,
+            steps=configuration.steps,
+            training=configuration.training,
+        )
     return OpenedProgram(
         with_states(program, configuration), configuration.completed({"backend": program.saved.backend})
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.frontends.safetensors import open_store
@@ -145,9 +144,9 @@ def _with_states(program: Program, states: tuple[StateLine, ...], store: Store, 
 
 def _opened(file: Path) -> Store:
     if file.suffix == ".onnx":
-        model = load(file, flat=True)
-        constants = model.graph.constants
-        return ArrayStore({each.value.name: initial_data(each, model) for each in constants})
+        from nncdbg.engine.frontends.onnx import weights
+
+        return ArrayStore(weights(file))
     store = open_store(file)
     entries = store.note().get(_ENTRIES)
     if entries is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.graph import (
+    BackwardLine,
     Constant,
     Graph,
     Inline,
@@ -162,6 +163,12 @@ def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
         text = _data_text(first, prefixes)
     belongs = f" for {operand_text(state.of, prefixes)}" if state.of is not None else ""
     return f"state {value_text(state.value, prefixes.spell)} = {text}{belongs}{where}"
+
+
+def _backward_text(line: BackwardLine, prefixes: Prefixes) -> str:
+    by = ", ".join(operand_text(name, prefixes) for name in line.by)
+    kept = f" checkpoints {line.checkpoints}" if line.checkpoints is not None else ""
+    return f"backward @{name_text(line.name)} of @{name_text(line.of)} by ({by}){kept}"
 
 
 def _run_text(run: RunLine, prefixes: Prefixes) -> str:
@@ -338,8 +345,7 @@ class _Output:
             self.lines.append("")
         for line in program.backwards:
             self.comment(line.comment, "##")
-            by = ", ".join(operand_text(name, self.prefixes) for name in line.by)
-            self.put(f"backward @{name_text(line.name)} of @{name_text(line.of)} by ({by})")
+            self.put(_backward_text(line, self.prefixes))
         if program.runs:
             self.lines.append("")
         lines = []

@@ -278,7 +278,7 @@ def updates(
 
 def backward_line(cursor: Cursor) -> tuple[BackwardLine, NameSpan]:
     """Read the rest after ``backward``; return also the place of the differentiated graph."""
-    hint = "it looks like backward @loss.backward of @loss by (%w, %x)"
+    hint = "it looks like backward @loss.backward of @loss by (%w, %x) checkpoints 8"
     name = cursor.name("@")
     if not cursor.accept_word("of"):
         raise cursor.flaw("expected `of`", hint)
@@ -292,7 +292,13 @@ def backward_line(cursor: Cursor) -> tuple[BackwardLine, NameSpan]:
     cursor.sequence(lambda: by.append(cursor.name("%")), ")")
     if not by:
         raise cursor.flaw("by needs at least one value", hint)
-    return BackwardLine(name, graph, tuple(by)), mark
+    checkpoints = None
+    if cursor.accept_word("checkpoints"):
+        place = cursor.blank()
+        checkpoints = cursor.integer("write a number after checkpoints")
+        if checkpoints < 1:
+            raise Flaw("checkpoints must be 1 or more", place, cursor.position - place, hint)
+    return BackwardLine(name, graph, tuple(by), checkpoints=checkpoints), mark
 
 
 _RUN = 'a run looks like run @train for %x, %t in data("x"), data("t") batch 32 epochs 10'

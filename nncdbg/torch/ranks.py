@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import gradient_buckets
+from nncdbg.engine.ops.aten.internals import default_store, gradient_buckets
 
 _MOST = 2
 """Gradients that a note lists."""
@@ -19,6 +20,34 @@ def rank_notes() -> list[str]:
     if ranks == 1:
         return []
     return [f"found on rank {torch.distributed.get_rank()} of {ranks}; gradients are averages over all ranks"]
+
+
+def no_origin_note() -> str:
+    """Return why the second run of a step may have no NaN or Inf."""
+    if _ranks() > 1:
+        return (
+            "the second run of the step, which does not communicate, has no NaN or Inf: they come from "
+            "another rank, whose report names the operator"
+        )
+    return (
+        "the second run of the step has no NaN or Inf: the step depends on more than its batch, "
+        "parameters, buffers and random state"
+    )
+
+
+def await_ranks(seconds: float = 10) -> None:
+    """Wait until all ranks have called this, but not longer: torchrun ends all ranks when one has ended."""
+    if _ranks() == 1:
+        return
+    ranks = [f"nncdbg/reported/{rank}" for rank in range(_ranks())]
+    ending = time.monotonic() + seconds
+    try:
+        store = default_store()
+        store.set(ranks[torch.distributed.get_rank()], "1")
+        while not store.check(ranks) and time.monotonic() < ending:
+            time.sleep(0.05)
+    except (RuntimeError, ValueError):
+        pass  # The process that holds the store has ended.
 
 
 def bucket_notes(modules: Iterable[torch.nn.Module], bad: Sequence[tuple[str, Any]]) -> list[str]:

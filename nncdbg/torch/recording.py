@@ -50,6 +50,12 @@ FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 UNSEEN = ("profiler", "debugprims")
 """Libraries whose operators are not part of the program."""
 
+_REBINDING = frozenset(getattr(torch.ops.aten.set_, name) for name in torch.ops.aten.set_.overloads())
+"""Operators that give a tensor other memory and write nothing, as for a batch from a worker of a DataLoader.
+
+The memory is that of an input or a known value, by its own identity.
+"""
+
 
 @dataclass(slots=True)
 class Event:
@@ -87,6 +93,19 @@ class InnerAllocation:
     keys: dict[Key, None] = field(default_factory=dict)
 
 
+def _derive(event: Event, source: Event) -> None:
+    """Enter the place of the operator in a backward pass, `source`, that an event of a later one derives.
+
+    An operator that reentrant checkpointing runs again has its own lines.  That of a formula, which a double
+    backward pass derives, has those of the forward operator.
+    """
+    inner = len(source.lines) - len(event.lines)
+    if source.modules or (inner > 0 and source.lines[inner:] == event.lines):
+        event.lines, event.modules = source.lines, source.modules
+    else:
+        event.sequence = source.sequence
+
+
 class _Absent:
     def __repr__(self) -> str:
         return "absent"
@@ -118,6 +137,8 @@ class Recorder(DispatchMode):
         self._used: list[tuple[Any, InnerAllocation]] = []
         """The tensors of allocations among the operands of the operator that begins."""
         self._modules_now: tuple[str, ...] = ()
+        self._sources: dict[int, Event] = {}
+        """The operators of a backward pass that autograd derives, by the number of their own nodes."""
         self.forked = False
         """Whether this is a copy in a forked process, such as a DataLoader worker, which records nothing."""
         self.failure: RunError | None = None
@@ -128,7 +149,7 @@ class Recorder(DispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if self.forked or self.failure is not None or func.namespace in UNSEEN:
+        if self.forked or self.failure is not None or func.namespace in UNSEEN or func in _REBINDING:
             return func(*args, **keywords)
         frame = sys._getframe(1)
         lines = user_lines(frame)
@@ -242,6 +263,7 @@ class Recorder(DispatchMode):
         self.inputs.clear()
         self._seen.clear()
         self._used.clear()
+        self._sources.clear()
 
     def release(self) -> None:
         """End the weak references, after which the numbers of storages have no meaning."""
@@ -257,6 +279,11 @@ class Recorder(DispatchMode):
         else:
             phase, name, sequence = BACKWARD, self._node_name(node), sequence_number(node)
         event = Event(found, (), [], [], phase, name, sequence, lines, self._modules_now)
+        if node is not None:
+            if sequence in self._sources:
+                _derive(event, self._sources[sequence])
+            if torch.is_grad_enabled():
+                self._sources.setdefault(next_sequence_number() - 1, event)
         if found.unrepeatable:
             event.opaque = found.unrepeatable
         formal = found.arguments

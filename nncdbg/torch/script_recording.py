@@ -6,14 +6,12 @@ the call before it has ended.  Step 1 begins with the first call of a module wit
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.optim.optimizer import (
@@ -22,12 +20,11 @@ from torch.optim.optimizer import (
 )
 
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.script import run_script, run_to_end
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.step_recording import record
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,43 +170,6 @@ def on_module_call(begin: Callable[[], None], thread: int | None = None) -> Call
 
     torch.nn.Module.__call__ = call
     return restore
-
-
-# -- models ---------------------------------------------------------------------------------
-
-
-def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn.Module]:
-    """Return the outermost modules with parameters by name.
-
-    The only one with parameters of the optimizers has no name; others have that of their variable in the
-    script, or of their class.
-    """
-    modules = live_objects(torch.nn.Module)
-    inside = {id(child) for module in modules for child in module.children()}
-    outermost = [
-        each for each in modules if id(each) not in inside and next(each.parameters(), None) is not None
-    ]
-    trained = {id(each) for opt in optimizers for group in opt.param_groups for each in group["params"]}
-    holders = [each for each in outermost if not trained.isdisjoint(map(id, each.parameters()))]
-    main = holders if optimizers else outermost
-    variables = {id(value): name for name, value in vars(sys.modules["__main__"]).items()}
-    named: dict[str, torch.nn.Module] = {}
-    for module in outermost:
-        wanted = variables.get(id(module), type(module).__name__.lower())
-        name = "" if main == [module] else wanted
-        number = 1
-        while name in named:
-            number += 1
-            name = f"{wanted}.{number}"
-        named[name] = module
-    return named
-
-
-def live_objects(kind: type[T]) -> list[T]:
-    """Return the objects of a class that the script has."""
-    gc.collect()
-    # Not `isinstance`: a proxy's `__class__` may run code.
-    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
 
 # -- failures -------------------------------------------------------------------------------

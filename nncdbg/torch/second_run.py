@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -77,13 +76,3 @@ def record_again(
     except Exception as error:  # noqa: BLE001  code of the user, which may not be able to run twice
         notes.append(f"the second run of the step ended early: {type(error).__name__}: {error}")
     return recorded
-
-
-def owners_of(parameters: Iterable[Any]) -> dict[str, torch.nn.Module]:
-    """Return the outermost modules with any of these parameters, by name; a single one has no name."""
-    wanted = {id(each) for each in parameters}
-    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-    modules = [each for each in modules if any(id(p) in wanted for p in each.parameters())]
-    inner = {id(child) for each in modules for child in each.modules() if child is not each}
-    outer = [each for each in modules if id(each) not in inner]
-    return {f"model{number}" if len(outer) > 1 else "": each for number, each in enumerate(outer)}

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import uncompiled_name
+from nncdbg.torch.found_models import owners_of
 from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models
-from nncdbg.torch.second_run import owners_of
 
 
 class Trained:
@@ -67,14 +67,14 @@ class Trained:
 
     def models_of(self, parameters: Sequence[Any]) -> Mapping[str, torch.nn.Module]:
         """Return the models by name; if the user named none, those with these parameters."""
-        return self.models or owners_of(parameters)
+        return self.models or owners_of(parameters, self.optimizers)
 
     def modules_of(self, optimizer: torch.optim.Optimizer) -> Sequence[torch.nn.Module]:
         """Return the models; if the user named none, those with parameters of an optimizer."""
         if self.models:
             return self.modules
         if optimizer not in self._owners:
-            owners = owners_of(parameters_of(optimizer))
+            owners = owners_of(parameters_of(optimizer), self.optimizers)
             self._owners[optimizer] = weakref.WeakSet(owners.values())
         return [*self._owners[optimizer]]
 

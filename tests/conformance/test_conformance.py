@@ -1,4 +1,4 @@
-"""Every case of ONNX's backend test: run to the end, single-stepped, and run from its printed text.
+"""Every case of ONNX's backend test: run to the end, stepped, and run from its text and from its export.
 
 The default run uses a sample of the node cases; `-m conformance` uses all of them and the light models.
 """

@@ -1,4 +1,4 @@
-"""Three ways to run a case, and the comparison of its outputs."""
+"""Four ways to run a case, and the comparison of its outputs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 
 import nncdbg
 from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
@@ -53,6 +54,15 @@ def stepped_run(case: Case) -> None:
         compare(_outputs(debugger), wanted, case)
 
 
+def exported_run(case: Case) -> None:
+    """Write the program as an ONNX model again, check that, and run it."""
+    model = nncdbg.to_onnx(case.model)
+    onnx.checker.check_model(model)
+    program = nncdbg.load(model)
+    for inputs, wanted in case.sets:
+        compare(_run(program, inputs, "plain"), wanted, case)
+
+
 def watched_run(case: Case, allocator: str) -> None:
     """Run to the end with an allocator, and catch findings about memory."""
     program = nncdbg.load(case.model)
@@ -63,7 +73,12 @@ def watched_run(case: Case, allocator: str) -> None:
         assert stop.reason == "end", f"{stop.reason}: {stop.detail}"
 
 
-WAYS: dict[str, Callable[[Case], None]] = {"free": free_run, "stepped": stepped_run, "printed": printed_run}
+WAYS: dict[str, Callable[[Case], None]] = {
+    "free": free_run,
+    "stepped": stepped_run,
+    "printed": printed_run,
+    "exported": exported_run,
+}
 
 
 def _step_to_end(debugger: nncdbg.Debugger) -> None:

@@ -173,6 +173,7 @@ def arguments_of(command: str, numbers: Message) -> Any:
         "nncdbg/stats": {"expressions": ["%x"]},
         "nncdbg/nonfinite": {"expression": "%x"},
         "nncdbg/compare": {"expression": "%x", "against": {"expression": "%x"}},
+        "nncdbg/counterparts": {"source": source, "line": 9},
         "nncdbg/lines": {"start": 1, "end": 20},
         "nncdbg/marks": {"action": "list"},
         "nncdbg/moment": {"statements": 0},

@@ -68,6 +68,8 @@ def configuration(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
                 known.setdefault("inputs", {})[name] = given
             case "--seed":
                 known["seed"] = int(value)
+            case "--steps":
+                known["steps"] = int(value)
             case "--history":
                 known["history"] = value
             case "--break":

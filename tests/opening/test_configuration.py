@@ -102,12 +102,13 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "allowStores": ["/"],
         "states": "w.safetensors",
         "strictStates": True,
+        "training": True,
         "steps": 7,
     }
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
         "--allocator arena --history 4GiB --max-ops 9 --check micro --flat --allow-store / "
-        "--states w.safetensors --strict-states --steps 7"
+        "--states w.safetensors --strict-states --steps 7 --training"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
     typed = configuration_of(parser().parse_args(line.split()))

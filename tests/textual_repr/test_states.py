@@ -37,6 +37,7 @@ graph @loss(%x: f32[N,3], %t: f32[N,2]) -> (%l: f32[]) {
 
 ## through the loss
 backward @loss.backward of @loss by (%w, %x)
+backward @loss.less of @loss by (%w) checkpoints 4
 
 run @train for %x, %t in data("x"), data("t") batch 32 epochs 10 shuffle 0 steps 500 drop_last
 ## and then without data
@@ -59,7 +60,10 @@ def test_the_records_of_the_lines() -> None:
     assert isinstance(bias.first, Inline)
     assert odd.first == Reference("b")
     assert str(count.value.type) == "i64[]"
-    assert program.backwards == (BackwardLine("loss.backward", "loss", ("w", "x"), "through the loss"),)
+    assert program.backwards == (
+        BackwardLine("loss.backward", "loss", ("w", "x"), "through the loss"),
+        BackwardLine("loss.less", "loss", ("w",), checkpoints=4),
+    )
     first, second = program.runs
     assert first == RunLine(
         graph="train",
@@ -128,6 +132,16 @@ FAULTS = [
     (program(Y, end="backward @g of ⟦@nain⟧ by (%w)"), "no graph @nain", "did you mean @main?"),
     (program(Y, end="backward @main of ⟦@main⟧ by (%w)"), "two graphs are named @main", None),
     (program(Y, end="backward @g of @main by ()⟦⟧"), "by needs at least one value", "it looks like"),
+    (
+        program(Y, end="backward @g of @main by (%w) checkpoints ⟦0⟧"),
+        "checkpoints must be 1 or more",
+        "checkpoints 8",
+    ),
+    (
+        program(Y, end="backward @g of @main by (%w) checkpoints⟦⟧"),
+        "expected an integer",
+        "after checkpoints",
+    ),
     (program("%y: f32[], saved %s = ⟦Relu⟧(%x)"), "only a call saves values", "saved %s = @loss"),
 ]
 

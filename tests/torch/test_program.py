@@ -521,3 +521,14 @@ def test_operator_that_fails_after_a_part_of_its_writes() -> None:
     assert debugger.outputs is not None
     assert debugger.outputs[step.changed["total"]].tolist() == [4.0, 4.0]
     assert "it raised RuntimeError and may have written a part" in str(step.program)
+
+
+def test_double_backward_has_the_line_of_the_forward_operator():
+    x = torch.linspace(0.5, 1, 4, requires_grad=True)
+    with nncdbg.torch.record() as step:
+        y = x.sin()
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+    line = next(node.location.line for node in all_nodes(step) if node.op == "aten.sin.default")
+    negatives = [node for node in all_nodes(step) if node.op == "aten.neg.default"]
+    assert [node.location.line for node in negatives] == [line]

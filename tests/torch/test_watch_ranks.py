@@ -1,5 +1,7 @@
 """The watch on two ranks of a data-parallel training, in processes of their own."""
 
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -59,3 +61,47 @@ def test_buckets_hold_all_parameters_in_the_order_of_the_backward_pass():
         assert [sum(first, []), len(first)] == [order, 1]
         assert sorted(sum(later, [])) == sorted(order)
         assert len(later) == 2
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(3, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    x = torch.ones(2, 3)
+    if step == 1 and dist.get_rank() == 1:
+        x[0, 1] = float("nan")
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+@needs_distributed
+def test_torchrun_shows_the_report_of_each_rank_and_keeps_a_folder_for_each(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    run = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        "-m",
+        "nncdbg",
+    ]
+    for command in (["watch", "--on-nan", "raise", "--bundle", "found"], ["record", "-o", "step"]):
+        done = subprocess.run(
+            [*run, *command, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180
+        )
+        if command[0] == "watch":
+            output = done.stdout + done.stderr
+            assert output.count("cause: bad input: input %input has 1 NaN") == 1
+            assert output.count("they come from another rank") == 1
+    assert {each.name for each in tmp_path.iterdir() if each.is_dir()} >= {
+        "found-rank1",
+        "step-rank0",
+        "step-rank1",
+    }

@@ -125,6 +125,8 @@ def training() -> nncdbg.LoadedStates:
         x: nncdbg.GraphValue = builder.input("x", "f32[N,4]")
         builder.returns(layers.linear("out", x, 2))
     nncdbg.save_states(Debugger(builder.program()).states, "states.safetensors")
+    nncdbg.write_onnx(builder.program(), "net.onnx")
+    print(nncdbg.to_onnx(builder.program()).training_info)
     return nncdbg.load_states(builder.program(), "states.safetensors")
 
 

@@ -30,6 +30,12 @@ _KINDS = (
     ),
     ("overflow", "Overflow", "An op computes an Inf from finite operands without dividing by zero", False),
     ("guard", "Write out of bounds", "A kernel writes outside the buffer of its result", True),
+    (
+        "state-reset",
+        "Optimizer state reset",
+        "An update sets a moment or step counter of an optimizer back to 0",
+        False,
+    ),
     ("race", "Race", "Two streams access one value without synchronization", False),
     ("assertion", "Failed assertion", "An assertion of the program fails", False),
     (

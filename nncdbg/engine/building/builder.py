@@ -14,7 +14,7 @@ import numpy as np
 from nncdbg.engine.building.blocks import Branches, Loop, OpenBlock
 from nncdbg.engine.building.python_lines import locate, python_line
 from nncdbg.engine.building.values import Given, GraphValue, attribute_of, literal_data, wrong_literal
-from nncdbg.engine.differentiation.expansion import SAVED
+from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.graph import (
@@ -272,12 +272,19 @@ class Builder:
         )
         self._comment = ""
 
-    def backward(self, name: str, of: str, by: Sequence[GraphValue | str]) -> None:
-        """Declare graph `name`, the gradient of the finished graph `of` by states and inputs of `of`."""
+    def backward(
+        self, name: str, of: str, by: Sequence[GraphValue | str], *, checkpoints: int | None = None
+    ) -> None:
+        """Declare graph `name`, the gradient of the finished graph `of` by states and inputs of `of`.
+
+        `checkpoints` is how many iterations of a loop keep the values that they carry; None: all of them.
+        """
         if of not in self._graphs:
             self._fail(f"no graph @{of}", "build it before its gradient")
         names = tuple(each if isinstance(each, str) else each.name for each in by)
-        line = BackwardLine(name, of, names, self._comment)
+        if checkpoints is not None and checkpoints < 1:
+            self._fail(f"checkpoints is {checkpoints}", "keep 1 or more")
+        line = BackwardLine(name, of, names, self._comment, checkpoints)
         self._comment = ""
         self._backwards[name] = line
         self._signatures[name] = line.signature(self._graphs[of], self._around.types)

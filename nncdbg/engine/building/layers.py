@@ -20,9 +20,11 @@ from nncdbg.engine.dtypes import NUMPY, ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 
-Initializer: TypeAlias = Literal["he_uniform", "he_normal", "xavier_uniform", "normal", "zeros", "ones"]
+Initializer: TypeAlias = (
+    "Literal['he_uniform', 'he_normal', 'xavier_uniform', 'normal', 'zeros', 'ones'] | tuple[float, float]"
+)
 """How a weight begins: He et al. (2015), Glorot and Bengio (2010), a normal distribution with deviation
-0.02, or a constant."""
+0.02, a constant, or the limits of a uniform distribution, such as ``(-1, 1)``."""
 
 
 class Layers:
@@ -36,8 +38,9 @@ class Layers:
             b.returns(layers.linear("out", h, 2))
         layers.parameters        # the states %hidden.weight, %hidden.bias, %out.weight, %out.bias
 
-    A layer that is called again with the same name uses the same parameters.  The first value of a parameter
-    depends on `seed` and its name only: another layer does not change it.
+    A layer that is called again with the same name uses the same parameters.  The attribute `seed` of a first
+    value depends on `seed` and the name of the parameter only.  Other runtimes draw from it; nncdbg draws
+    from the seed of the run and the place of the statement.
     """
 
     def __init__(self, builder: Builder, *, seed: int = 0, dtype: str = "f32") -> None:
@@ -149,14 +152,7 @@ class Layers:
         """
         if init in ("zeros", "ones"):
             return self._constant(name, shape, float(init == "ones"), self.parameters)
-        bound = math.sqrt(6 / (incoming if init == "he_uniform" else incoming + outgoing))
-        choices: dict[str, tuple[str, dict[str, Any]]] = {
-            "he_uniform": ("RandomUniform", {"low": -bound, "high": bound}),
-            "xavier_uniform": ("RandomUniform", {"low": -bound, "high": bound}),
-            "he_normal": ("RandomNormal", {"scale": math.sqrt(2 / incoming)}),
-            "normal": ("RandomNormal", {"scale": 0.02}),
-        }
-        op, attributes = choices[init]
+        op, attributes = _distribution(init, incoming, outgoing)
         # The seed depends on the name alone, so that other layers do not change it.
         seed = float(self._seed + zlib.crc32(self._full(name).encode()) % 2**20)
         attributes |= {"seed": seed, "shape": list(shape), "dtype": ONNX[self._dtype]}
@@ -200,3 +196,17 @@ class Layers:
                 hint='give it in the type of the input, such as "f32[N,3,32,32]"',
             )
         return size
+
+
+def _distribution(init: Initializer, incoming: int, outgoing: int) -> tuple[str, dict[str, Any]]:
+    """Return the random op of an initializer, with its attributes."""
+    if isinstance(init, tuple):
+        return "RandomUniform", {"low": float(init[0]), "high": float(init[1])}
+    bound = math.sqrt(6 / (incoming if init == "he_uniform" else incoming + outgoing))
+    choices: dict[str, tuple[str, dict[str, Any]]] = {
+        "he_uniform": ("RandomUniform", {"low": -bound, "high": bound}),
+        "xavier_uniform": ("RandomUniform", {"low": -bound, "high": bound}),
+        "he_normal": ("RandomNormal", {"scale": math.sqrt(2 / incoming)}),
+        "normal": ("RandomNormal", {"scale": 0.02}),
+    }
+    return choices[init]

@@ -1,4 +1,4 @@
-"""The parameters that a training learns: states that an `update` changes by an optimizer or a sum."""
+"""The parameters that a training learns: states with a gradient that an `update` changes."""
 
 from __future__ import annotations
 
@@ -48,13 +48,15 @@ def _learned(key: str, graph: Graph, program: Program) -> Iterator[LearnedState]
             if maker is None:
                 continue
             op = lookup(maker.op, version_of(maker.op, program.opsets))
-            if op is not None and op.optimizes:
-                if maker.inputs[0] == state.name and maker.outputs[0].name == new:
-                    gradient, decay = maker.inputs[1], maker.attributes.get("weight_decay", 0.0)
-                    name = gradient if isinstance(gradient, str) else None
-                    yield LearnedState(state.name, key, name, decay if isinstance(decay, float) else 0.0)
-            elif is_changed_by_sum(maker, state.name):
-                yield LearnedState(state.name, key, _gradient(graph, state.name, program))
+            first = (maker.inputs[:1], maker.outputs[0].name) == ((state.name,), new)
+            if op is not None and op.optimizes and first:
+                gradient, decay = maker.inputs[1], maker.attributes.get("weight_decay", 0.0)
+                name = gradient if isinstance(gradient, str) else None
+                yield LearnedState(state.name, key, name, decay if isinstance(decay, float) else 0.0)
+                continue
+            name = _gradient(graph, state.name, program)
+            if name is not None or is_changed_by_sum(maker, state.name):
+                yield LearnedState(state.name, key, name)
 
 
 def _gradient(graph: Graph, state: str, program: Program) -> str | None:

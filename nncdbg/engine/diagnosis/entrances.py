@@ -19,6 +19,7 @@ from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
 from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.aten.names import RECORDED_INPUT
 from nncdbg.engine.ops.causes import Cause
 from nncdbg.stats import summarize
 from nncdbg.stats.finiteness import bad, is_finite
@@ -47,6 +48,20 @@ def cause_of_state(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a parameter, buffer or moment that is bad before a training step."""
     hint = "this step did not make it: load an earlier checkpoint, and watch the steps after it"
     return Cause("bad parameter", f"%{name} has {_bad_elements(array, kind)} before the step", hint)
+
+
+def cause_of_recorded(name: str, array: Array, kind: str) -> Cause:
+    """Return the cause for a recorded result that is bad: its operator does not run again."""
+    evidence = f"%{name}, the recorded result of an operator that cannot run again, has "
+    hint = "its statement, torch.recorded, names the operator and the line where the training ran it"
+    return Cause("bad input", evidence + _bad_elements(array, kind), hint)
+
+
+def _cause_of(name: str, code: Code) -> Callable[[str, Array, str], Cause]:
+    """Return the function for the cause of an input that is bad."""
+    if name.startswith(RECORDED_INPUT):
+        return cause_of_recorded
+    return cause_of_state if _is_state(name, code) else cause_of_input
 
 
 def _is_state(name: str, code: Code) -> bool:
@@ -95,7 +110,7 @@ class Entrances:
         """Mark the inputs of the entry graph; return whether any is not finite."""
         found = False
         for name, value in inputs.items():
-            cause = cause_of_state if _is_state(name, code) else cause_of_input
+            cause = _cause_of(name, code)
             for item in value if isinstance(value, (list, tuple)) else (value,):
                 found |= self._enter(item, partial(cause, name), code, name)
         return found

@@ -27,7 +27,7 @@ from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
 from nncdbg.engine.diagnosis.step import Step, alone, either, step_of
 from nncdbg.engine.execution.events import Event
-from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.observers.integer_checks import fault_of
@@ -124,7 +124,7 @@ class Trail:
 
     def found(self, finding: Finding) -> None:
         """Handle a result with NaN or Inf, misused memory, or a fault."""
-        if self.quiet() or finding.kind == "micro":
+        if self.quiet() or finding.kind in ("micro", STATE_RESET):
             return
         self._follow()
         if finding.kind == "integer":

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nncdbg.engine.building.copies import Claim, copied_node, same_type
 from nncdbg.engine.building.statements import Statements
-from nncdbg.engine.dtypes import ONNX
+from nncdbg.engine.dtypes import FLOATS, ONNX
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.order import free_names, reads
 from nncdbg.engine.graph import (
@@ -86,8 +86,19 @@ class BackwardBuilder(Statements):
         name = self.anonymous(f"{self.prefix}.{op.rpartition('.')[2].lower()}")
         outputs = (*map(Value, ("",) * index), Value(name))
         made = Node(op, operands, outputs, attributes, location=self.location)
-        self.append(self._fitted(made))
+        self.append(self.fitted(made))
         return name
+
+    def named(
+        self, name: str, op: str, *operands: Operand, known: Type | None = None, **attributes: Attribute
+    ) -> str:
+        """Append a statement with one output called `name` where possible; return the name.
+
+        `known` is the type of the output.
+        """
+        value = Value(self.fresh(name), known)
+        self.append(self.fitted(Node(op, operands, (value,), attributes, location=self.location)))
+        return value.name
 
     def append(self, node: Node) -> None:
         if self.origin:
@@ -124,7 +135,7 @@ class BackwardBuilder(Statements):
         Raises UnsupportedOp for a statement that the opset does not have.
         """
         given = [
-            self._as_value(operand, value) if _in_block(graph, value.name) else operand
+            self.as_value(operand, value) if _in_block(graph, value.name) else operand
             for value, operand in zip(graph.inputs, operands, strict=True)
         ]
         return self._copied(graph, given, lambda name: self.fresh(f"{self.prefix}.{name}"), _without_symbols)
@@ -152,11 +163,27 @@ class BackwardBuilder(Statements):
         nodes = []
         for node in graph.nodes:
             made = copied_node(node, inside, claim, retyped)
-            nodes.append(self._fitted(replace(made, location=node.location or self.location)))
+            nodes.append(self.fitted(replace(made, location=node.location or self.location)))
             self.append(nodes[-1])
         return nodes, [inside.get(value.name, value.name) for value in graph.outputs]
 
-    def _as_value(self, operand: Operand, value: Value) -> Operand:
+    def operands_of(self, node: Node) -> tuple[Operand, ...]:
+        """Return the operands of a statement; an array of floats in place becomes a constant with a type."""
+        return tuple(
+            self._as_constant(operand, known)
+            if isinstance(operand, Literal)
+            and isinstance(known, TensorType)
+            and known.shape
+            and known.dtype in FLOATS
+            else operand
+            for operand, known in zip(node.inputs, self.types_at(node), strict=True)
+        )
+
+    def _as_constant(self, operand: Literal, known: TensorType) -> str:
+        constant = Constant(Value("", known), Inline(literal_array(operand, known.dtype)))
+        return self.append_constant(constant, self.fresh(f"{self.prefix}.constant"))
+
+    def as_value(self, operand: Operand, value: Value) -> Operand:
         """Return an operand that a block may return: inline data become a constant."""
         if not isinstance(operand, Literal):
             return operand
@@ -186,10 +213,10 @@ class BackwardBuilder(Statements):
 
     # -- opsets --------------------------------------------------------------------------
 
-    def _fitted(self, node: Node) -> Node:
+    def fitted(self, node: Node) -> Node:
         """Return the statement in the program's opset.  Raises UnsupportedOp if the opset lacks it."""
         if node.subgraphs:
-            blocks = (replace(each, nodes=tuple(map(self._fitted, each.nodes))) for each in node.subgraphs)
+            blocks = (replace(each, nodes=tuple(map(self.fitted, each.nodes))) for each in node.subgraphs)
             return replace(node, subgraphs=tuple(blocks))
         if node.op.startswith("@") or node.op in ("break", "update"):
             return node

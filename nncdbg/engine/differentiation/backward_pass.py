@@ -10,7 +10,17 @@ from nncdbg.engine.dtypes import COMPLEX, FLOATS
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import Graph, Node, Operand, TensorType, Type, Value, tensor_only, without_sizes
+from nncdbg.engine.graph import (
+    Graph,
+    Node,
+    Operand,
+    SequenceType,
+    TensorType,
+    Type,
+    Value,
+    tensor_only,
+    without_sizes,
+)
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.gradient import Applied, nothing
 from nncdbg.engine.ops.schema import complete, version_of
@@ -145,12 +155,19 @@ class BackwardPass:
                 return list(zip(node.inputs, parts, strict=False))
             if self._through(node, cotangents):
                 return ()
+            declared = lookup(node.op, version_of(node.op, self._emit.opsets))
+            reason = declared.no_gradient if declared is not None else ""
         except (UnsupportedOp, GraphError) as error:
             reason = error.message
         self._no_rule(node, reason)
         first = next(each for each in cotangents if each is not None)
-        part = self._emit("nncdbg.NoGradientRule", first, name=node.op, reason=reason)
-        return [(name, part) for name in dict.fromkeys(reads(node))]
+        active = [name for name in dict.fromkeys(reads(node)) if name in self._active]
+        return [(name, self._missing(first, name, node.op, reason)) for name in active]
+
+    def _missing(self, cotangent: str, like: str, op: str, reason: str) -> str:
+        """Emit the statement that fails where a part of the cotangent of `like` is needed."""
+        operands = [cotangent] if isinstance(self._emit.types.get(like), SequenceType) else [cotangent, like]
+        return self._emit("nncdbg.NoGradientRule", *operands, name=op, reason=reason)
 
     def _no_rule(self, node: Node, reason: str) -> None:
         """Note a statement that cannot be differentiated: the backward graph fails there."""
@@ -167,7 +184,7 @@ class BackwardPass:
         # Rules require statements with valid operands and attributes.
         self._emit.rules.inferred(node, self._emit.types_at(node))
         applied = Applied(
-            node.inputs,
+            self._emit.operands_of(node),
             tuple(value.name for value in node.outputs),
             cotangents,
             complete(node.op, version, node.attributes),

@@ -2,7 +2,8 @@
 
 The backward graph has an `if` on the same condition, and a `while` over the iterations in reverse.  Each of
 their blocks first computes the block of the forward graph again, and then the cotangents.  So a branch saves
-nothing, and a loop saves only the values that it carries, as they are at the start of each iteration.
+nothing, and a loop saves only the values that it carries, as they are at the start of each iteration, or of
+some iterations (`checkpointed_loop.py`).
 
 The cotangent of a value from outside, such as a weight, is the sum over the iterations.
 """
@@ -16,6 +17,7 @@ from typing import TypeAlias
 from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.backward_pass import BackwardPass
+from nncdbg.engine.differentiation.checkpointed_loop import CheckpointedHistory
 from nncdbg.engine.differentiation.loop_history import LoopHistory
 from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.graph import Graph, Node, Operand, SequenceType, TensorType, Value
@@ -32,6 +34,9 @@ _INDEX = TensorType("i64", ())
 class ControlFlowPass(BackwardPass):
     """A backward pass that also differentiates branches and loops."""
 
+    checkpoints: int | None = None
+    """How many iterations of a loop keep the values that they carry; None: all of them."""
+
     def inner(
         self, builder: BackwardBuilder, xs: Iterable[str], node: Node, number: int, copies: Copies
     ) -> ControlFlowPass:
@@ -39,6 +44,7 @@ class ControlFlowPass(BackwardPass):
         xs = [*xs]
         walk = ControlFlowPass(builder, xs, xs)
         walk._open = [*self._open]
+        walk.checkpoints = self.checkpoints
         return walk
 
     def check_repeatable(self, node: Node) -> None:
@@ -101,7 +107,7 @@ class ControlFlowPass(BackwardPass):
 
     def _loop(self, node: Node, cotangents: Sequence[str | None]) -> Parts:
         carried = node.subgraphs[0].inputs[1:]
-        history = LoopHistory(self._emit, node)
+        history = self._history(node)
         block = _Block(self, node, 0, (history.index, *history.carried))
         wanted, active = self.outside(node), self._active_carried(node, block, history)
         walk = block.walk = block.inner([*wanted, *(history.carried[j] for j in active)])
@@ -116,6 +122,9 @@ class ControlFlowPass(BackwardPass):
                 seeds.append((block.results[j], block.builder("Gather", cotangent, history.index, axis=0)))
         walk.pull(block.nodes, _seeds(walk, seeds))
         reached = [x for x in wanted if walk.reaches(x)]
+        for x in reached:
+            if isinstance(self._emit.types.get(x), SequenceType):
+                raise UnsupportedOp(f"it reads the sequence %{x}, which has no cotangent")
         sums = [walk.add_to(x, block.builder.fresh(f"d_{x}.sum")) for x in reached]
         results = [walk.result(history.carried[j]) for j in active]
         results += [walk.result(x, ".next") for x in reached]
@@ -123,9 +132,14 @@ class ControlFlowPass(BackwardPass):
         finals = {j: history.final(j) for j in active if cotangents[j] is None}
         body = history.completed(block.graph(inputs, results), self)
         last = [cotangents[j] or self._zeros(finals[j]) for j in active]
-        first = (history.steps, *last, *map(self._zeros, reached))
-        targets = [*(node.inputs[1 + j] for j in active), *reached]
+        first = (history.steps, *last, *map(self._zeros, reached), *history.first)
+        targets = [*(node.inputs[1 + j] for j in active), *reached, *(None for _ in history.first)]
         return self._statement(node, Node("while", first, (), {}, (body,)), targets)
+
+    def _history(self, node: Node) -> LoopHistory:
+        if self.checkpoints is None:
+            return LoopHistory(self._emit, node)
+        return CheckpointedHistory(self._emit, node, self.checkpoints)
 
     def _active_carried(self, node: Node, block: _Block, history: LoopHistory) -> list[int]:
         """Return the numbers of the carried values that depend differentiably on values from outside."""

@@ -30,14 +30,37 @@ _SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "GRU": ((2, 2, 3), (1, 12, 3), (1, 12, 4)),
     "InstanceNormalization": ((2, 3, 2), (3,), (3,)),
     "LSTM": ((2, 2, 3), (1, 16, 3), (1, 16, 4)),
-    "LinearAttention": ((1, 2, 2, 4), (1, 2, 2, 4), (1, 2, 2, 4)),
-    "QLinearMatMul": ((2, 2), (), (), (2, 2), (), (), (), ()),
+    "Crop": ((1, 1, 3, 3),),
+    "DeformConv": ((1, 1, 3, 3), (1, 1, 2, 2), (1, 8, 2, 2)),
+    "LinearAttention": ((1, 2, 4), (1, 2, 4), (1, 2, 4)),
+    "MaxRoiPool": ((1, 1, 3, 3), (1, 5)),
+    "RoiAlign": ((1, 1, 3, 3), (1, 4), (1,)),
     "RNN": ((2, 2, 3), (1, 4, 3), (1, 4, 4)),
     "RotaryEmbedding": ((2, 2, 3, 4), (5, 2), (5, 2), (2, 3)),
+    "ai.onnx.ml.FeatureVectorizer": ((2, 1),),
+    "ai.onnx.ml.Imputer": ((2, 1),),
+    "ai.onnx.ml.LinearClassifier": ((2, 1),),
+    "ai.onnx.ml.LinearRegressor": ((2, 1),),
+    "ai.onnx.ml.Normalizer": ((2, 1),),
+    "ai.onnx.ml.SVMClassifier": ((2, 1),),
+    "ai.onnx.ml.SVMRegressor": ((2, 1),),
+    "ai.onnx.ml.Scaler": ((2, 1),),
 }
 """Shapes of the operands of an op that takes tensors of different ranks."""
 
-Kind = Literal["rule", "zero", "formula", "none", "untried"]
+_ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "Crop": {"border": (0, 0, 1, 1)},
+    "LinearAttention": {"update_rule": "linear"},
+    "MaxRoiPool": {"pooled_shape": (1, 1)},
+    "ai.onnx.ml.FeatureVectorizer": {"inputdimensions": (1,)},
+    "ai.onnx.ml.Imputer": {"imputed_value_floats": (1.0,)},
+    "ai.onnx.ml.LinearRegressor": {"coefficients": (1.0,)},
+    "ai.onnx.ml.SVMClassifier": {"coefficients": (1.0,), "rho": (0.0,)},
+    "ai.onnx.ml.SVMRegressor": {"coefficients": (1.0,), "rho": (0.0,)},
+}
+"""Attributes without which an op has no meaning."""
+
+Kind = Literal["rule", "zero", "formula", "blocks", "none", "untried"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +77,7 @@ class Differentiability:
             "rule": "its own rule",
             "zero": "zeros: a small change of an operand does not change the result",
             "formula": "through its formula",
+            "blocks": "through the statements of its blocks, as a branch or loop",
             "untried": "through its formula, if the ops in it have a gradient",
             "none": "none",
         }[self.kind]
@@ -77,9 +101,11 @@ def differentiability(name: str) -> Differentiability:
     known = schema(name, version_of(name, {}))
     if declared is not None and declared.no_gradient:
         return Differentiability("none", declared.no_gradient)
-    if declared is not None and declared.formula is None and (known is None or not known.function):
-        return Differentiability("none")
+    if known is not None and "GRAPH" in known.kinds.values():
+        return Differentiability("blocks")
     if known is None or declared is None:
+        return Differentiability("none", "nncdbg has no kernel for it")
+    if declared.formula is None and not known.function:
         return Differentiability("none")
     obstacles = list(_obstacles(known))
     if "" in obstacles:
@@ -151,4 +177,5 @@ def _attributes(known: Schema, rank: int) -> dict[str, Any]:
     samples = {**_SAMPLES, "INTS": (1,) * max(1, rank - 2)}
     required = [key for key, default in known.attributes.items() if default is REQUIRED]
     # The debugger's own ops declare no kind; their attributes are lists of integers.
-    return {key: samples.get(known.kinds.get(key, "INTS"), 1) for key in required}
+    found = {key: samples.get(known.kinds.get(key, "INTS"), 1) for key in required}
+    return {**found, **_ATTRIBUTES.get(known.name, {})}

@@ -7,54 +7,41 @@ For ``backward @loss.backward of @loss by (%w)`` two graphs are made:
 * ``loss.backward`` takes the cotangents of the float results of `loss`, then those values, and returns the
   cotangents of ``%w``.
 
+A call of ``loss.backward`` that omits a cotangent or a result (``_``) calls a variant of the graph, which
+does not compute what only these need.
+
 A call inside `loss` is differentiated by graphs of its own, so that the frames of the backward graph mirror
 those of the forward graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from nncdbg.engine.compilation.effects import all_nodes, effects_of
 from nncdbg.engine.differentiation.backward import BackwardBuilder
+from nncdbg.engine.differentiation.backward_calls import (
+    SAVED,
+    BackwardCalls,
+    Derivative,
+    Variant,
+    variants_in,
+    whole,
+)
 from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, calls_in, inner_names
 from nncdbg.engine.errors import Excerpt, GraphError, UnsupportedOp
 from nncdbg.engine.frontends.order import free_names, reads
 from nncdbg.engine.graph import (
     BackwardLine,
-    Constant,
     Graph,
-    Inline,
-    Literal,
     Node,
-    Operand,
     Program,
-    TensorType,
     Type,
     Value,
-    has_cotangent,
-    tensor_only,
 )
-from nncdbg.engine.inference.types import literal_array
 from nncdbg.engine.text.lexemes import claimed_name, name_text
 from nncdbg.engine.text.listing import Listing, Path
-
-SAVED = "saved"
-"""The attribute of a call with the name of what it saves for the backward graph."""
-
-
-@dataclass(frozen=True, slots=True)
-class Derivative:
-    """The graphs of one ``backward`` line, or of one call inside a differentiated graph.
-
-    `forward` and `backward` are their keys in the program.  `backward` takes cotangents, then the values
-    `saved`.
-    """
-
-    forward: str
-    backward: str
-    saved: tuple[Value, ...]
 
 
 def expanded(program: Program, listing: Listing) -> tuple[Program, tuple[str, ...]]:
@@ -66,11 +53,14 @@ def expanded(program: Program, listing: Listing) -> tuple[Program, tuple[str, ..
     backward graph that does not fit.
     """
     expansion = _Expansion(program, listing)
+    variants = [
+        each for graph in program.graphs.values() for each in variants_in(graph, program, listing).values()
+    ]
     for line in program.backwards:
-        expansion.top(line)
+        expansion.top(line, [each for each in variants if each.line == line.name])
     expansion.raise_gaps()
     graphs = {**program.graphs, **expansion.made}
-    calls = _Calls(expansion.tops, graphs, listing)
+    calls = BackwardCalls(program, expansion.tops, graphs, listing)
     expanded_graphs = {name: calls.graph(graph) for name, graph in graphs.items()}
     written = tuple(each for each in expansion.made if each in expansion.backwards)
     return replace(program, graphs=expanded_graphs, backwards=()), written
@@ -86,15 +76,15 @@ class _Expansion:
         self.effects = effects_of(program)
         self.made: dict[str, Graph] = {}
         self.backwards: set[str] = set()
-        self.tops: dict[str, Derivative] = {}
-        """The derivatives of the ``backward`` lines, by the name of the backward graph."""
+        self.tops: dict[Variant, Derivative] = {}
+        """The derivatives of the ``backward`` lines."""
         self._names = {*program.graphs, *(line.name for line in program.backwards)}
-        self._done: dict[tuple[str, tuple[int, ...], tuple[str, ...]], Derivative] = {}
+        self._done: dict[tuple[str, tuple[int, ...], tuple[str, ...], int | None], Derivative] = {}
         self._open: list[str] = []
         self._gaps: dict[str, Excerpt | None] = {}
 
-    def top(self, line: BackwardLine) -> None:
-        """Make the graphs of a ``backward`` line."""
+    def top(self, line: BackwardLine, called: Sequence[Variant]) -> None:
+        """Make the graphs of a ``backward`` line: of the variants that are called, or else of all results."""
         graph = self.program.graphs[line.of]
         unknown = [name for name in line.by if name not in self.states and name not in names_of(graph.inputs)]
         if unknown:
@@ -102,25 +92,39 @@ class _Expansion:
                 f"%{name_text(unknown[0])} is neither a state nor an input of @{name_text(line.of)}",
                 hint="differentiate by states and by inputs of the graph",
             )
-        given = tuple(i for i, value in enumerate(graph.outputs) if has_cotangent(value.type))
-        self.tops[line.name] = self.derivative(line.of, given, line.by, line.name)
+        name = line.name
+        for variant in dict.fromkeys(called or [whole(line, graph)]):
+            by = tuple(line.by[number] for number in variant.wanted)
+            self.tops[variant] = self.derivative(line.of, variant.given, by, line.checkpoints, name)
+            name = ""
 
     def derivative(
-        self, name: str, given: tuple[int, ...], by: tuple[str, ...], backward: str = ""
+        self,
+        name: str,
+        given: tuple[int, ...],
+        by: tuple[str, ...],
+        checkpoints: int | None,
+        backward: str = "",
     ) -> Derivative:
-        """Return the derivative of a graph by these inputs and states, made at its first use."""
-        key = (name, given, by)
+        """Return the derivative of a graph by these inputs and states, made at its first use.
+
+        `given` are the results with a cotangent, by number.
+        """
+        key = (name, given, by, checkpoints)
         if key in self._done and not backward:
             return self._done[key]
         if name in self._open:
             raise UnsupportedOp("it calls itself")
         self._open.append(name)
-        found = self._made(name, given, by, backward or claimed_name(f"{name}.backward", self._names))
+        backward = backward or claimed_name(f"{name}.backward", self._names)
+        found = self._made(name, given, by, checkpoints, backward)
         self._open.pop()
         self._done.setdefault(key, found)
         return found
 
-    def _made(self, name: str, given: tuple[int, ...], by: tuple[str, ...], backward: str) -> Derivative:
+    def _made(
+        self, name: str, given: tuple[int, ...], by: tuple[str, ...], checkpoints: int | None, backward: str
+    ) -> Derivative:
         graph = self.program.graphs[name]
         self._check_first_order(graph)
         forward = claimed_name(f"{name}.forward", self._names)
@@ -137,6 +141,7 @@ class _Expansion:
             cotangents[value.name] = name_ = builder.fresh(f"d_{value.name}")
             builder.types[name_] = value.type or builder.types.get(value.name)
         walk = _LayeredPass(builder, by, self)
+        walk.checkpoints = checkpoints
         walk.place((graph.name,), enumerate(graph.nodes))
         walk.mark(nodes)
         seeds = [(key, cotangent) for key, cotangent in cotangents.items() if walk.varies(key)]
@@ -219,7 +224,7 @@ class _LayeredPass(ControlFlowPass):
         self, builder: BackwardBuilder, xs: Iterable[str], node: Node, number: int, copies: Copies
     ) -> _LayeredPass:
         walk = _LayeredPass(builder, xs, self._expansion)
-        walk._excerpt = self._excerpt
+        walk._excerpt, walk.checkpoints = self._excerpt, self.checkpoints
         if id(node) in self._places:
             _, path, pc = self._places[id(node)]
             walk.place((*path, pc, number), copies)
@@ -267,7 +272,7 @@ class _LayeredPass(ControlFlowPass):
         states = self._states_of(node)
         given = tuple(i for i, cotangent in enumerate(cotangents) if cotangent is not None)
         by = (*(name for name, _ in operands), *states)
-        derivative = self._expansion.derivative(called.name, given, by)
+        derivative = self._expansion.derivative(called.name, given, by, self.checkpoints)
         saved = tuple(
             Value(self._emit.fresh(f"{called.name}.{value.name}"), value.type) for value in derivative.saved
         )
@@ -288,77 +293,6 @@ class _LayeredPass(ControlFlowPass):
     def augmented(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Return the statements with calls and loops that also return what the backward graph needs."""
         return tuple(self._saving.get(id(node), node) for node in nodes)
-
-
-class _Calls:
-    """Replaces ``saved %s`` and the calls of backward graphs in the graphs that the user wrote."""
-
-    def __init__(self, tops: Mapping[str, Derivative], graphs: Mapping[str, Graph], listing: Listing) -> None:
-        self._tops = tops
-        self._graphs = graphs
-        self._listing = listing
-
-    def graph(self, graph: Graph) -> Graph:
-        """Return a graph with every value saved by name as one value for each part."""
-        saved: dict[str, Derivative] = {}
-        constants: list[Constant] = []
-        nodes = []
-        by_graph = {self._graphs[each.forward].name: each for each in self._tops.values()}
-        # Of several derivatives of one graph, the backward call that takes the saved values decides.
-        takers = {
-            node.inputs[-1]: self._tops[node.op[1:]]
-            for node in graph.nodes
-            if node.op.startswith("@") and node.op[1:] in self._tops and node.inputs
-        }
-        for pc, node in enumerate(graph.nodes):
-            name = node.attributes.get(SAVED)
-            if node.op.startswith("@") and isinstance(name, str):
-                derivative = takers.get(name) or by_graph.get(node.op[1:])
-                if derivative is None or self._graphs[derivative.forward].name != node.op[1:]:
-                    raise GraphError(
-                        f"{node.op} saves %{name}, but no `backward` line differentiates {node.op}",
-                        excerpt=self._listing.excerpt((graph.name,), pc),
-                        hint=f"add the line: backward {node.op}.backward of {node.op} by (%w)",
-                    )
-                saved[name] = derivative
-                parts = tuple(replace(each, name=f"{name}.{each.name}") for each in derivative.saved)
-                node = replace(
-                    node, op=f"@{derivative.forward}", outputs=(*node.outputs, *parts), attributes={}
-                )
-            elif node.op[1:] in self._tops and node.op.startswith("@"):
-                place = self._listing.excerpt((graph.name,), pc)
-                node = self._backward(node, self._tops[node.op[1:]], saved, constants, place)
-            nodes.append(node)
-        return replace(graph, nodes=tuple(nodes), constants=(*graph.constants, *constants))
-
-    def _backward(
-        self,
-        node: Node,
-        derivative: Derivative,
-        saved: Mapping[str, Derivative],
-        constants: list[Constant],
-        place: Excerpt,
-    ) -> Node:
-        """Return a call of a backward graph with typed cotangents, and the parts of what was saved."""
-        last = node.inputs[-1] if node.inputs else None
-        if not isinstance(last, str) or saved.get(last) is not derivative:
-            forward = self._graphs[derivative.forward].name
-            raise GraphError(
-                f"{node.op} needs the values saved by a call of @{forward} as its last operand",
-                excerpt=place,
-                hint=f"write %l, saved %s = @{forward}(...), then {node.op}(1.0, %s)",
-            )
-        inputs = self._graphs[derivative.backward].inputs
-        cotangents: list[Operand] = []
-        for operand, value in zip(node.inputs[:-1], inputs, strict=False):
-            known = tensor_only(value.type)
-            if isinstance(operand, Literal) and known is not None:
-                name = f"{last}.{value.name}"
-                data = literal_array(operand, known.dtype)
-                constants.append(Constant(Value(name, TensorType(known.dtype, data.shape)), Inline(data)))
-                operand = name
-            cotangents.append(operand)
-        return replace(node, inputs=(*cotangents, *(f"{last}.{each.name}" for each in derivative.saved)))
 
 
 def saves(node: Node) -> bool:

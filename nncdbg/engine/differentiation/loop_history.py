@@ -2,6 +2,8 @@
 
 The forward loop collects each value that the backward loop needs.  If the sizes of a value may differ between
 iterations, or the loop is not part of what is written, the backward graph repeats the loop to collect it.
+
+A loop that may end early also carries the number of its last iteration: the backward loop has as many.
 """
 
 from __future__ import annotations
@@ -55,8 +57,14 @@ class LoopHistory:
         self._finals = [value.name for value in node.outputs[: len(self.carried)]]
         self._unnamed: dict[int, str] = {}
         leaves = any(each.op == "break" for each in self._body.nodes)
+        self._last_name = builder.fresh(f"{self.index}.last") if leaves else ""
+        """The number of the last iteration, -1 without one, of a loop that may end early."""
+        if leaves:
+            builder.types[self._last_name] = _INDEX
         self.steps: Operand = None if leaves else node.inputs[0]
         """The number of iterations: an operand, after `completed`."""
+        self.first: Sequence[Operand] = ()
+        """The first values of what the backward loop carries beside cotangents, after `completed`."""
 
     def final(self, number: int) -> str:
         """Return the name of carried value `number` after the loop."""
@@ -75,16 +83,22 @@ class LoopHistory:
         free = set(free_names(body))
         needed = [number for number, name in enumerate(self.carried) if name in free]
         collected = self._collected(needed, walk)
-        self._emit.prefix = self.index
-        if self.steps is None:
-            self.steps = self._emit("Size", collected[-1])
+        self._count()
         first = [self._at(collected[number], number) for number in needed]
         if first or self.index in free:
             first.insert(0, Node("Sub", (self._last(), self.turn), (Value(self.index, _INDEX),)))
         return replace(body, nodes=(*first, *body.nodes))
 
+    def _count(self) -> None:
+        """Compute the number of iterations of a loop that may end early."""
+        self._emit.prefix = self.index
+        if self._last_name:
+            self.steps = self._emit("Add", self._last_name, Literal(1))
+
     def _last(self) -> Operand:
         """Return the number of the last iteration."""
+        if self._last_name:
+            return self._last_name
         if isinstance(self.steps, Literal) and isinstance(self.steps.data, int):
             return Literal(self.steps.data - 1)
         return self._emit("Sub", self.steps, Literal(1))
@@ -96,19 +110,17 @@ class LoopHistory:
         return Node("SequenceAt", (collected, self.index), (value,))
 
     def _collected(self, needed: Sequence[int], walk: Replacing) -> dict[int, str]:
-        """Return the names of all iterations' values, by number; that of the counters is number -1."""
+        """Return the names of all iterations' values, by number."""
         names = {number: self._emit.fresh(f"{self._carried_in(number)}.each") for number in needed}
-        if self.steps is None:
-            names[-1] = self._emit.fresh(f"{self.index}.each")
-        if not names and not self._unnamed:
+        if not names and not self._unnamed and not self._last_name:
             return names
         changing = [number for number in needed if not _constant_sizes(self.types[number])]
         made = self._collecting(names, changing)
         if not changing and walk.replaced(self._node, made):
-            kinds = [_INDEX if number < 0 else self.types[number] for number in names]
-            self._emit.types |= dict(zip(names.values(), map(stacked_type, kinds), strict=True))
+            kinds = [stacked_type(self.types[number]) for number in names]
+            self._emit.types |= dict(zip(names.values(), kinds, strict=True))
             return names
-        self._emit.append(_only(made, {*names.values(), *self._unnamed.values()}))
+        self._emit.append(_only(made, {*names.values(), *self._unnamed.values(), self._last_name}))
         return names
 
     def _carried_in(self, number: int) -> str:
@@ -117,32 +129,37 @@ class LoopHistory:
     def _collecting(self, names: dict[int, str], changing: Sequence[int]) -> Node:
         """Return the loop with the values `names` as further results, those of `changing` as sequences."""
         node, body, count = self._node, self._body, len(self.carried)
-        counter = body.inputs[0] if body.inputs[0].name or -1 not in names else Value(self.index, _INDEX)
         stacked = [number for number in names if number not in changing]
         series = [self._series(number) for number in changing]
-        collected = [counter.name if number < 0 else self._carried_in(number) for number in stacked]
         finals = [
             replace(value, name=self._unnamed.get(j, value.name))
             for j, value in enumerate(node.outputs[:count])
         ]
+        counter, ends, before = body.inputs[0], [], []
+        if self._last_name:
+            counter = counter if counter.name else Value(self.index, _INDEX)
+            before = [Value(self._emit.fresh(f"{counter.name}.before"), _INDEX)]
+            ends = [Value(self._last_name, _INDEX)]
         made = replace(
             body,
-            inputs=(counter, *body.inputs[1:], *(each.before for each in series)),
+            inputs=(counter, *body.inputs[1:], *before, *(each.before for each in series)),
             nodes=(*body.nodes, *(each.insert for each in series)),
             outputs=(
                 *body.outputs[:count],
+                *(Value(counter.name) for _ in before),
                 *(Value(each.after) for each in series),
                 *body.outputs[count:],
-                *map(Value, collected),
+                *(Value(self._carried_in(number)) for number in stacked),
             ),
         )
         outputs = (
             *finals,
+            *ends,
             *(Value(names[number]) for number in changing),
             *node.outputs[count:],
             *(Value(names[number]) for number in stacked),
         )
-        first = (*node.inputs, *(each.empty for each in series))
+        first = (*node.inputs, *(Literal(-1) for _ in before), *(each.empty for each in series))
         return replace(node, inputs=first, outputs=outputs, subgraphs=(made,))
 
     def _series(self, number: int) -> _Series:

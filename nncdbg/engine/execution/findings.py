@@ -37,7 +37,10 @@ class Finding:
 
 Report: TypeAlias = Callable[[Finding], None]
 
-KINDS = ("nan", "inf", "overflow", "uninitialized", "integer", "guard", "micro")
+STATE_RESET = "state-reset"
+"""The kind of an update that sets a state of an optimizer back to 0."""
+
+KINDS = ("nan", "inf", "overflow", "uninitialized", "integer", "guard", STATE_RESET, "micro")
 
 HOST_READ = "host read"
 """The kind of a host read of another number than the recorded one.  It is reported, and never stops."""

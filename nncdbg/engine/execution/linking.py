@@ -120,6 +120,7 @@ class Instrument(IntEnum):
     HOST_READS = auto()
     INTEGER_CHECKS = auto()
     OVERFLOW_CHECKS = auto()
+    STATE_RESETS = auto()
     MICRO_CHECK = auto()
     """Runs a micro program beside each kernel."""
     MEASUREMENT = auto()

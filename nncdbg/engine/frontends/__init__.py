@@ -54,6 +54,7 @@ def load(
     flat: bool = False,
     stores: Iterable[str | os.PathLike[str]] = (),
     steps: int | None = None,
+    training: bool = False,
 ) -> Program:
     """Load a program from a file (`.onnx`, `.nnc`, `.pt2`), a program folder or an object.
 
@@ -62,13 +63,15 @@ def load(
 
     A Program is returned unchanged; for a record with a program, such as a recorded step, its program.  With
     `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
-    Graph text may read weights only below its own folder and the folders in `stores`.  `steps` ends each
-    ``run`` of a training after this many steps.
+    Graph text may read weights only below its own folder and the folders in `stores`.  With `training`, the
+    program is the training that an ONNX model contains (its `training_info`).  `steps` ends each ``run`` of a
+    training after this many steps.
 
     Raises LoadError if the file cannot be read, GraphError if the graph is wrong,
-    ParseError if the text does not parse, UsageError for any other `source`, and for `steps` without a run.
+    ParseError if the text does not parse, UsageError for any other `source`, for `steps` without a run, and
+    for `training` of a source that is no ONNX model.
     """
-    program = _load(source, flat, stores)
+    program = _training(source, flat) if training else _load(source, flat, stores)
     return program if steps is None else with_steps(program, steps)
 
 
@@ -116,6 +119,28 @@ def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[
         f"cannot load a program from an object of type {_type_name(source)}",
         hint=_hint_for(source),
     )
+
+
+def _training(source: ProgramSource, flat: bool) -> Program:
+    """Return the program of the training in an ONNX model."""
+    onnx = sys.modules.get("onnx")
+    if onnx is not None and isinstance(source, onnx.ModelProto):
+        from nncdbg.engine.frontends.onnx import from_model
+
+        return from_model(source, flat=flat, training=True)
+    if isinstance(source, (str, os.PathLike)) and _path_of(source).suffix.lower() == ".onnx":
+        from nncdbg.engine.frontends.onnx import load as load_onnx
+
+        return load_onnx(_path_of(source), flat=flat, training=True)
+    raise UsageError(
+        f"only an ONNX model contains a training besides its graph, not {_shown(source)}",
+        hint="open it without --training (Python: `training`)",
+    )
+
+
+def _shown(source: object) -> str:
+    """Return the path of a source, or its type."""
+    return os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else _type_name(source)
 
 
 def _is_module_with_arguments(source: object, module: type) -> TypeGuard[tuple[Any, tuple[Any, ...]]]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.declared_types import stale_shape_notes
 from nncdbg.engine.frontends.onnx_file import check_model, read_model
 from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import domain_of
 from nncdbg.engine.frontends.onnx_store import OnnxStore, subgraphs_of
-from nncdbg.engine.graph import Program
+from nncdbg.engine.frontends.onnx_training import TrainingConversion, bound_tensors, training_note
+from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.process.collector import collector_paused
 
 MEMORY = "<memory>"
@@ -20,22 +23,23 @@ MEMORY = "<memory>"
 
 
 @collector_paused()
-def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
+def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = (), training: bool = False) -> Program:
     """Return the program in an .onnx file; its weights are read from the file when needed.
 
-    `stores` applies to graph text only: external data is always below the model's folder.
+    `stores` applies to graph text only: external data is always below the model's folder.  With `training`,
+    the program is the training of the model.
 
     Raises LoadError for an incomplete or damaged file or missing external data, and GraphError for a
     cycle, or a value that is undefined or defined twice.
     """
-    return program_of(read_model(path), path, flat=flat)
+    return program_of(read_model(path), path, flat=flat, training=training)
 
 
 @collector_paused()
-def from_model(model: Any, *, flat: bool = False) -> Program:
+def from_model(model: Any, *, flat: bool = False, training: bool = False) -> Program:
     """Return the program in an `onnx.ModelProto`, which must not change while the program is used."""
     check_model(model, "the onnx.ModelProto")
-    return program_of(model, None, flat=flat)
+    return program_of(model, None, flat=flat, training=training)
 
 
 def open_store(path: Path) -> OnnxStore:
@@ -43,19 +47,37 @@ def open_store(path: Path) -> OnnxStore:
     return OnnxStore(read_model(path), path.parent)
 
 
-def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
-    """Return the program of a model that was read from `path`, or created in memory."""
+def weights(path: Path) -> dict[str, Array]:
+    """Return the constants of the graph in an .onnx file by name, and the tensors that its training binds."""
+    model = read_model(path)
+    program = program_of(model, path, flat=True)
+    found = {each.value.name: initial_data(each, program) for each in program.graph.constants}
+    store = OnnxStore(model, path.parent)
+    bound = {name: store.read(store.key_of(place, name)) for name, (place, _) in bound_tensors(model).items()}
+    return bound | found
+
+
+def program_of(model: Any, path: Path | None, *, flat: bool, training: bool = False) -> Program:
+    """Return the program of a model that was read from `path`, or created in memory; or its training."""
     model = with_blocks_inlined(model)
     store = OnnxStore(model, path.parent if path else None)
-    opsets = opsets_of(model)
-    conversion = Conversion(model.functions, store, flat=flat, opsets=opsets)
     try:
-        entry = conversion.entry(model.graph)
+        if training:
+            opened = TrainingConversion(model, store, opsets_of(model), flat=flat)
+            program = opened.program(path, path.name if path else MEMORY)
+            return replace(program, notes=_notes(opened.conversion))
+        return _inference_program(model, path, store, flat)
     except RecursionError:
         raise GraphError(
             f"functions and branches in {path or 'the model'} are nested too deeply",
             hint="inline its functions: onnx.inliner.inline_local_functions(model)",
         ) from None
+
+
+def _inference_program(model: Any, path: Path | None, store: OnnxStore, flat: bool) -> Program:
+    opsets = opsets_of(model)
+    conversion = Conversion(model.functions, store, flat=flat, opsets=opsets)
+    entry = conversion.entry(model.graph)
     refers = conversion.references > 0
     return Program(
         graphs=conversion.graphs,
@@ -64,8 +86,18 @@ def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
         opsets=opsets,
         source=str(path) if path else None,
         readers=(store,) if refers else (),
-        notes=stale_shape_notes(conversion.stale),
+        notes=(*_notes(conversion), *training_note(model)),
     )
+
+
+def _notes(conversion: Conversion) -> tuple[str, ...]:
+    """Return the notes about declared shapes that were replaced, and about nodes that were sorted."""
+    notes = stale_shape_notes(conversion.stale)
+    if not conversion.reordered:
+        return tuple(notes)
+    graphs = ", ".join(f"@{name}" for name in dict.fromkeys(conversion.reordered))
+    words = f"the file lists nodes of {graphs} before nodes that they read; they run in topological order"
+    return (*notes, words)
 
 
 _BLOCKS = frozenset({("", "SequenceMap"), ("ai.onnx.preview", "FlexAttention")})

@@ -30,6 +30,7 @@ from nncdbg.engine.frontends.onnx_node import (
 )
 from nncdbg.engine.frontends.onnx_store import (
     ExternalData,
+    GraphPath,
     OnnxStore,
     array_of,
     constant_attribute,
@@ -66,6 +67,8 @@ class Conversion:
         self._opsets = dict(opsets or {})
         self._scan_nodes = batched_scan_nodes if self._opsets.get("", 9) < 9 else scan_nodes
         self.stale: list[StaleShape] = []
+        self.reordered: list[str] = []
+        """The graphs whose nodes are not in an order in which they can run."""
         self.functions: dict[FunctionKey, Any] = {_function_key(function): function for function in functions}
         self.graphs: dict[str, Graph] = {}
         self.references = 0
@@ -79,10 +82,10 @@ class Conversion:
         """Return an unused graph name: `name`, or ``name#2`` and so on."""
         return claimed_name(name, self._names, first=2, mark="#")
 
-    def entry(self, graph: Any) -> str:
-        """Convert the model's own graph, and return its name."""
-        name = self.claim(graph.name or "main")
-        self._enter(graph, name, GraphScope(), comment=comment_text(graph.doc_string))
+    def entry(self, graph: Any, name: str = "", path: GraphPath = ()) -> str:
+        """Convert the model's own graph, or the one at `path`, and return its name: `name` if it is free."""
+        name = self.claim(name or graph.name or "main")
+        self._enter(graph, name, GraphScope(path), comment=comment_text(graph.doc_string))
         return name
 
     def called(self, function: Any, attributes: Mapping[str, Any], absent: Sequence[int]) -> str:
@@ -134,7 +137,7 @@ class Conversion:
             if data is not None:
                 converted.add(index)
                 resolved = constant_attribute(node) is None
-                constants.append(self._constant(node.output[0], data, scope, resolved=resolved))
+                constants.append(self.constant(node.output[0], data, scope, resolved=resolved))
         given = {constant.value.name for constant in constants}
         inputs = tuple(value for value in _graph_inputs(proto, scope) if value.name not in given)
         own = _defined_once(
@@ -158,6 +161,8 @@ class Conversion:
                 nodes += made
                 modules |= dict.fromkeys(map(id, made), modules_of(node))
         ordered = in_order(nodes, own, scope.outer, name)
+        if any(mine is not other for mine, other in zip(nodes, ordered, strict=True)):
+            self.reordered.append(name)
         outputs = tuple(_output_value(output, inside.types) for output in proto.output)
         _check_outputs(outputs, inside.outer, name)
         final = with_gradients(ordered, {**scope.known, **types}, self.graphs, self._opsets, self.claim)
@@ -166,7 +171,7 @@ class Conversion:
     def _initializers(self, proto: Any, scope: GraphScope) -> list[Constant]:
         tensors = [(tensor.name, tensor) for tensor in getattr(proto, "initializer", ())]
         tensors += [(sparse.values.name, sparse) for sparse in getattr(proto, "sparse_initializer", ())]
-        return [self._constant(name, tensor, scope) for name, tensor in tensors]
+        return [self.constant(name, tensor, scope) for name, tensor in tensors]
 
     def _constant_data(self, node: Any, scope: GraphScope) -> Any | None:
         """Return the AttributeProto with the data of a Constant node; None for any other node."""
@@ -185,7 +190,7 @@ class Conversion:
             )
         return next(iter(attributes.values()))
 
-    def _constant(self, name: str, proto: Any, scope: GraphScope, *, resolved: bool = False) -> Constant:
+    def constant(self, name: str, proto: Any, scope: GraphScope, *, resolved: bool = False) -> Constant:
         """Return a constant, inline if small or if its data comes from a function call (`resolved`)."""
         if self._store is None or resolved:
             array = array_of(proto, name, self._external)

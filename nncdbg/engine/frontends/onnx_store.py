@@ -84,6 +84,14 @@ def model_sources(model: Any) -> Iterator[TensorSource]:
     yield from _sources((), model.graph)
     for function in model.functions:
         yield from _sources((f"@{function_name(function)}",), function)
+    for number, training in enumerate(model.training_info):
+        for part in ("algorithm", "initialization"):
+            yield from _sources(training_path(number, part), getattr(training, part))
+
+
+def training_path(number: int, part: str) -> GraphPath:
+    """Return the path of the graph `part`, a field of TrainingInfoProto, in ``training_info[number]``."""
+    return (f"training_info[{number}].{part}",)
 
 
 @dataclass
@@ -110,8 +118,12 @@ class OnnxStore:
             self._check(key, source.proto)
 
     def key_of(self, path: GraphPath, name: str) -> str:
-        """Return the key of the constant `name` of the graph at `path`."""
-        return self._key_of[path, name]
+        """Return the key of the constant `name` of the graph at `path`.
+
+        A graph below a `training_path` may have the constant from the model's own graph.
+        """
+        found = self._key_of.get((path, name))
+        return self._key_of[path[1:], name] if found is None else found
 
     def keys(self) -> Iterable[str]:
         return self._by_key.keys()

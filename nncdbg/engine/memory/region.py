@@ -8,6 +8,7 @@ costs as much as filling it twice.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -27,6 +28,8 @@ _RANGE = 1 << 36
 _CHECKED = 1 << 26
 """Size in bytes from which a segment is refused if the machine lacks the memory."""
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if os.uname().sysname == "Linux" else 0)
+_HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
+"""Fresh memory costs a quarter of the time if the system allocates it in pages of 2 MiB."""
 _PATTERN = np.full(1 << 12, 0x7FFF7FFF7FFF7FFF, np.uint64).view(np.uint8)
 
 
@@ -114,7 +117,7 @@ class MemoryRegion:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         while True:
             try:
-                self._ranges.append(mmap.mmap(-1, size, flags=flags))
+                pages = mmap.mmap(-1, size, flags=flags)
                 break
             except (OSError, ValueError) as error:
                 if size == least:
@@ -124,6 +127,11 @@ class MemoryRegion:
                     ) from error
                 # With a limit on address space (ulimit -v), reserve less at a time.
                 size = max(least, size >> 2)
+        if _HUGE_PAGES is not None:
+            # A kernel without them refuses the advice.
+            with contextlib.suppress(OSError):
+                pages.madvise(_HUGE_PAGES)
+        self._ranges.append(pages)
         self._used, self._size = 0, size
 
 

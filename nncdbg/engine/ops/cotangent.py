@@ -6,19 +6,31 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Literal, Operand
+from nncdbg.engine.graph import Inline, Literal, Operand
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.gradient import Applied, Emit, nothing, shape_of
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Content, of_first, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, fixed, same_as, shape_at, shaped
+from nncdbg.textual_repr.literals import attribute_text
+
+
+def _full_like_formula(attributes: Attributes, types: Types) -> str:
+    """A constant of the element type, in the shape of the operand."""
+    data = Inline(np.full(1, attributes["value"], NUMPY[type_at(types, 0).dtype]))
+    lines = ["%shape = Shape(%x)", f"%y = ConstantOfShape(%shape, value={attribute_text(data)})"]
+    return formula_text("FullLike", [("x", at(types, 0))], lines, ["y"])
 
 
 @op(
     "nncdbg.FullLike",
     infer=same_as(0),
+    formula=_full_like_formula,
     vjp=nothing,
     influence=NOTHING,
     cause="constants.constant",
@@ -37,13 +49,34 @@ def _axes(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
 
 def _sum_like_formula(attributes: Attributes, types: Types) -> str:
     """Sum over the broadcast axes, in the shape of the operand."""
-    shape, like = sizes_at(types, 0), sizes_at(types, 1)
-    axes, lines, last = _axes(shape, like), [], "%x.wide"
-    if axes:
-        lines, last = [f"%sum = ReduceSum(%x.wide, {list(axes)})"], "%sum"
-    lines += ["%shape = Shape(%like)", f"%y.wide = Reshape({last}, %shape, allowzero=1)"]
-    body = in_precision(type_at(types, 0).dtype, ["x"], lines, ["y"])
-    return formula_text("SumLike", [("x", at(types, 0)), ("like", at(types, 1))], body, ["y"])
+    given = [("x", type_at(types, 0)), ("like", type_at(types, 1))]
+    known = all(each.concrete for _, each in given)
+    summed = _static_sum(types) if known else _dynamic_sum()
+    last = "%sum" if summed else "%x.wide"
+    lines = ["%shape = Shape(%like)", *summed, f"%y.wide = Reshape({last}, %shape, allowzero=1)"]
+    return formula_text("SumLike", given, in_precision(given[0][1].dtype, ["x"], lines, ["y"]), ["y"])
+
+
+def _static_sum(types: Types) -> list[str]:
+    """The sum over axes that are known; no statement if there are none."""
+    axes = _axes(sizes_at(types, 0), sizes_at(types, 1))
+    return [f"%sum = ReduceSum(%x.wide, {list(axes)})"] if axes else []
+
+
+def _dynamic_sum() -> list[str]:
+    """The sum over axes that depend on the sizes: those that `like` lacks or in which it has size 1."""
+    return [
+        "%sizes = Shape(%x)",
+        "%rank = Shape(%sizes)",
+        "%rank.like = Shape(%shape)",
+        "%lead = Sub(%rank, %rank.like)",
+        "%ones = ConstantOfShape(%lead, value=i64[1] [1])",
+        "%padded = Concat(%ones, %shape, axis=0)",
+        "%single = Equal(%padded, 1)",
+        "%positions = NonZero(%single)",
+        "%axes = Reshape(%positions, [-1])",
+        "%sum = ReduceSum(%x.wide, %axes, keepdims=1, noop_with_empty_axes=1)",
+    ]
 
 
 def _sum_like_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
@@ -66,9 +99,21 @@ def sum_like(xp: Any, x: Any, like: Any) -> Any:
     return settled(xp, widened(xp, x).sum(axis=axes), x.dtype).reshape(like.shape)
 
 
+def _positions_formula(attributes: Attributes, types: Types) -> str:
+    """Count the elements, in the shape of the operand."""
+    lines = [
+        "%count = Size(%x)",
+        "%flat = Range(0, %count, 1)",
+        "%shape = Shape(%x)",
+        "%y = Reshape(%flat, %shape, allowzero=1)",
+    ]
+    return formula_text("Positions", [("x", type_at(types, 0))], lines, ["y"])
+
+
 @op(
     "nncdbg.Positions",
     infer=fixed("i64", lambda attributes, types: shape_at(types, 0)),
+    formula=_positions_formula,
     vjp=nothing,
     influence=NOTHING,
     content=Content.GENERATED,
@@ -112,9 +157,9 @@ def sum_at(xp: Any, x: Any, positions: Any, like: Any) -> Any:
     return settled(xp, sums, x.dtype).reshape(like.shape)
 
 
-@op("nncdbg.NoGradientRule", influence=EVERYTHING)
-def no_gradient_rule(xp: Any, cotangent: Any, *, name: str, reason: str = "") -> Any:
-    """Marks a gradient that cannot pass back through the op `name`."""
+@op("nncdbg.NoGradientRule", infer=lambda attributes, types: [types[-1]], influence=EVERYTHING)
+def no_gradient_rule(xp: Any, cotangent: Any, like: Any = None, *, name: str, reason: str = "") -> Any:
+    """Marks a gradient that cannot pass back through the op `name`, to its operand `like`."""
     message = f"the gradient cannot go back through {name}"
     raise UnsupportedOp(
         f"{message}: {reason}" if reason else f"{message}, which has no gradient rule",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.causes import Birth, Cause, Maker
     from nncdbg.engine.ops.gradient import Applied, Emit
     from nncdbg.engine.ops.integer_faults import FindIntegerFault
+    from nncdbg.engine.ops.optimizers.statement import Optimizer
     from nncdbg.engine.ops.squares import Squares
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -98,8 +99,8 @@ class Facts:
     """A program on the host read the operand, one number; the attribute `value` is the recorded number."""
     screens: bool = False
     """The op tests gradients for NaN and Inf, so that the optimizer's step is skipped if there are any."""
-    optimizes: bool = False
-    """The op is an optimizer: from a parameter and its gradient it computes the new parameter, first."""
+    optimizer: Optimizer | None = None
+    """The operands of an optimizer, which computes the new parameter, first, from it and its gradient."""
     rectifies: bool = False
     """The op is an activation that is exactly 0 on one side, so that a unit can be dead."""
     bounds: tuple[float, float] | None = None
@@ -123,6 +124,11 @@ class Facts:
     """Why an op of floats has no gradient."""
     legal: LegalRule | str | None = None
     """Which infinities are legal by definition and never reported; a function or a name."""
+
+    @property
+    def optimizes(self) -> bool:
+        """True for an optimizer."""
+        return self.optimizer is not None
 
 
 @dataclass(frozen=True, slots=True)

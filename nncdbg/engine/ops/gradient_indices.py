@@ -119,13 +119,27 @@ def tensor_scattered(emit: Emit, at: Applied) -> Sequence[Operand]:
     cache, update, rest = at.operands[0], at.operands[1], at.operands[2:]
     kept = emit("nncdbg.FullLike", positions_of(emit, cache), value=-1.0)
     sources = emit("TensorScatter", kept, positions_of(emit, update), *rest, **at.given)
-    written = emit("GreaterOrEqual", sources, Literal(0))
+    return _overwritten(emit, at, sources, update)
+
+
+def scattered_before(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """For Scatter, in ops of its opsets: the updates get what they wrote, x the rest."""
+    x, indices, updates = at.operands
+    kept = emit("nncdbg.FullLike", positions_of(emit, x), value=-1.0)
+    sources = emit("Scatter", kept, indices, positions_of(emit, updates), **at.given)
+    to_x, to_updates = _overwritten(emit, at, sources, updates)
+    return to_x, None, to_updates
+
+
+def _overwritten(emit: Emit, at: Applied, sources: str, update: Operand) -> tuple[str, str]:
+    """Return the parts of the cotangent for what an update has kept, and for the update.
+
+    `sources` has the position in the update of each element that it wrote, and -1 for the others.
+    """
+    written = emit("Greater", sources, Literal(-1))
     to_update = emit("Where", written, at.d, number(0))
-    places = emit("Max", sources, Literal(0))
-    return (
-        emit("Where", written, number(0), at.d),
-        emit("nncdbg.SumAt", to_update, places, update),
-    )
+    places = emit("Where", written, sources, Literal(0))
+    return emit("Where", written, number(0), at.d), emit("nncdbg.SumAt", to_update, places, update)
 
 
 def from_columns(emit: Emit, at: Applied) -> Sequence[Operand]:

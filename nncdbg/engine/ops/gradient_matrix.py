@@ -19,10 +19,16 @@ from nncdbg.engine.ops.gradient import (
     summed_like,
 )
 
+GEMM_WITHOUT_C = 11
+"""The first opset in which Gemm needs no third operand."""
+
 
 def matmul(emit: Emit, at: Applied) -> Sequence[Operand]:
     """d bᵀ and aᵀ d, summed over the axes that were broadcast; a vector is a matrix of one row or column."""
     a, b = at.operands
+    if emit.version >= GEMM_WITHOUT_C and rank_of(emit, a) == rank_of(emit, b) == 2:
+        # A library multiplies by a transposed matrix without a copy of it.
+        return emit("Gemm", at.d, b, transB=1), emit("Gemm", a, at.d, transA=1)
     row, column = rank_of(emit, a) == 1, rank_of(emit, b) == 1
     left, right, d = a, b, at.d
     if column:

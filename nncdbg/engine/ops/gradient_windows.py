@@ -43,19 +43,26 @@ def _sizes(emit: Emit, operand: Operand) -> list[int] | None:
     return sizes if len(sizes) == len(shape) else None
 
 
-def _kernel_axes(emit: Emit, at: Applied) -> Sequence[WindowAxis]:
-    sizes = _sizes(emit, at.operands[1]) or at.attributes["kernel_shape"]
-    if sizes is None:
-        raise UnsupportedOp(f"the sizes of its kernel %{at.operands[1]} are not known before the run")
-    return axes_of(at.attributes, sizes)
+def _window_axes(emit: Emit, at: Applied) -> tuple[Sequence[WindowAxis], list[int] | None]:
+    """Return the axes of the windows, and the sizes of the image.
+
+    The sizes are None if a size of the image or of the kernel is not known before the run; then the sizes of
+    the axes' kernels have no meaning.
+    """
+    sizes, kernel = _sizes(emit, at.operands[0]), _sizes(emit, at.operands[1])
+    kernel = kernel or at.attributes["kernel_shape"]
+    if kernel is not None and sizes is not None:
+        return axes_of(at.attributes, kernel), sizes
+    axes = axes_of(at.attributes, kernel or [1] * (rank_of(emit, at.operands[1]) - 2))
+    if axes[0].auto_pad.startswith("SAME") or at.attributes.get("output_shape"):
+        raise UnsupportedOp("its padding depends on sizes that are not known before the run")
+    return axes, None
 
 
 def conv(emit: Emit, at: Applied) -> Sequence[Operand]:
     """For x: ConvTranspose of the cotangent; for the weight: Conv of x with the cotangent as its kernel."""
     x, weight, bias = at.operand(0), at.operand(1), at.operand(2)
-    axes, sizes = _kernel_axes(emit, at), _sizes(emit, at.operands[0])
-    if sizes is None and axes[0].auto_pad.startswith("SAME"):
-        raise UnsupportedOp("its padding depends on sizes that are not known before the run")
+    axes, sizes = _window_axes(emit, at)
     pads = [axis.declared(size) for axis, size in zip(axes, sizes or [0] * len(axes), strict=True)]
     sliding = _Sliding(axes, pads, at.attributes["group"])
     rest = [
@@ -73,10 +80,8 @@ def conv(emit: Emit, at: Applied) -> Sequence[Operand]:
 def conv_transpose(emit: Emit, at: Applied) -> Sequence[Operand]:
     """For x: Conv of the cotangent; for the weight: Conv of the cotangent with x as its kernel."""
     x, weight, bias = at.operand(0), at.operand(1), at.operand(2)
-    axes, sizes = _kernel_axes(emit, at), _sizes(emit, at.operands[0])
+    axes, sizes = _window_axes(emit, at)
     places = transposed(at.attributes, axes, sizes or [1] * len(axes))
-    if sizes is None and (at.attributes["output_shape"] or axes[0].auto_pad.startswith("SAME")):
-        raise UnsupportedOp("its padding depends on sizes that are not known before the run")
     counts = sizes or [1] * len(axes)
     reached = [(n - 1) * axis.stride + axis.extent for axis, n in zip(axes, counts, strict=True)]
     pads = [(cut, max(0, most - cut - size)) for most, (size, cut) in zip(reached, places, strict=True)]

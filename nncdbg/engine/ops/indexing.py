@@ -150,7 +150,7 @@ op(
     integers=valid.indices(1),
     influence=SCATTERED,
     content=Content.UPDATED,
-    no_gradient="ScatterElements replaces it since opset 11, and has a gradient",
+    vjp=gradients.scattered_before,
 )(scatter_elements)
 
 

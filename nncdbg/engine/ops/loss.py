@@ -24,18 +24,23 @@ def _loss_types(attributes: Attributes, types: Types) -> Types:
 
 def _loss(xp: Any, log_prob: Any, target: Any, weight: Any, ignore_index: int | None, reduction: str) -> Any:
     """Return the loss of log probabilities [N, C, ...] at classes [N, ...], in the type of `log_prob`."""
-    ignored = xp.zeros(target.shape, bool) if ignore_index is None else target == ignore_index
-    classes = xp.where(ignored, 0, target)
-    picked = xp.take_along_axis(log_prob, xp.expand_dims(classes, 1), axis=1).squeeze(1)
-    weights = xp.ones(log_prob.shape[1], log_prob.dtype) if weight is None else weight
-    each = xp.where(ignored, log_prob.dtype.type(0), weights[classes])
-    losses = xp.where(ignored, log_prob.dtype.type(0), -picked * each)
+    if weight is None and ignore_index is None:
+        losses = -xp.take_along_axis(log_prob, xp.expand_dims(target, 1), axis=1).squeeze(1)
+        total = xp.asarray(losses.size, dtype=log_prob.dtype)
+    else:
+        ignored = xp.zeros(target.shape, bool) if ignore_index is None else target == ignore_index
+        classes = xp.where(ignored, 0, target)
+        picked = xp.take_along_axis(log_prob, xp.expand_dims(classes, 1), axis=1).squeeze(1)
+        weights = xp.ones(log_prob.shape[1], log_prob.dtype) if weight is None else weight
+        each = xp.where(ignored, log_prob.dtype.type(0), weights[classes])
+        losses = xp.where(ignored, log_prob.dtype.type(0), -picked * each)
+        total = each.sum()
     if reduction == "none":
         return losses
     if reduction == "sum":
         return losses.sum()
     if reduction == "mean":
-        return losses.sum() / each.sum()
+        return losses.sum() / total
     raise GraphError(f"unknown reduction {reduction!r}", hint="use none, sum or mean", attribute="reduction")
 
 

@@ -63,14 +63,21 @@ def node_proto(
     Attributes are as in program text or as kernels take them (arrays for tensors); attributes that are None
     are left out.  Raises UsageError for an attribute that the op does not have.
     """
+    inputs = [f"input_{index}" if there else "" for index, there in enumerate(given)]
+    return named_node_proto(op, version, attributes, inputs, [f"output_{index}" for index in range(outputs)])
+
+
+def named_node_proto(
+    op: str, version: int, attributes: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str]
+) -> Any:
+    """Return a NodeProto of `op` with these operands and results; otherwise as `node_proto`."""
     from onnx import helper
 
     from nncdbg.engine.ops.schema import schema as schema_of
 
     domain, _, local = op.rpartition(".")
     schema = schema_of(op, version)
-    inputs = [f"input_{index}" if there else "" for index, there in enumerate(given)]
-    node = helper.make_node(local, inputs, [f"output_{index}" for index in range(outputs)], domain=domain)
+    node = helper.make_node(local, list(inputs), list(outputs), domain=domain)
     for name, value in attributes.items():
         if value is not None:
             node.attribute.append(_attribute(schema, name, value))

@@ -19,6 +19,7 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import SequenceType, TensorType, Type
+from nncdbg.engine.ops import feature_formula
 from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops.declaration import Op, describe, facts_of
 from nncdbg.engine.ops.gradient import nothing
@@ -26,8 +27,10 @@ from nncdbg.engine.ops.gradient_matrix import affine_grid
 from nncdbg.engine.ops.gradient_signal import transformed
 from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.onnx_messages import node_proto, type_of_proto, type_proto
+from nncdbg.engine.ops.region_formula import roi_align_formula
 from nncdbg.engine.ops.schema import complete, split
 from nncdbg.engine.ops.signal_formula import stft_formula
+from nncdbg.engine.ops.support_vector_formula import svm_classifier_formula, svm_regressor_formula
 
 _LOADERS = {
     "": "onnx.reference.ops",
@@ -71,19 +74,18 @@ describe("Col2Im", vjp=indices.from_columns)
 describe("MaxUnpool", vjp=indices.unpooled)
 describe("MelWeightMatrix", vjp=nothing)
 describe("TensorScatter", vjp=indices.tensor_scattered, content=Content.UPDATED)
-for _unwritten in ("DeformConv", "RoiAlign"):
-    describe(_unwritten, no_gradient="its derivative exists, but has no rule yet")
-for _linear in (
-    "FeatureVectorizer",
-    "Imputer",
-    "LinearClassifier",
-    "LinearRegressor",
-    "Normalizer",
-    "Scaler",
+describe("RoiAlign", formula=roi_align_formula)
+for _model, _formula in (
+    ("FeatureVectorizer", feature_formula.feature_vectorizer_formula),
+    ("Imputer", feature_formula.imputer_formula),
+    ("LinearClassifier", feature_formula.linear_classifier_formula),
+    ("LinearRegressor", feature_formula.linear_regressor_formula),
+    ("Normalizer", feature_formula.normalizer_formula),
+    ("Scaler", feature_formula.scaler_formula),
+    ("SVMClassifier", svm_classifier_formula),
+    ("SVMRegressor", svm_regressor_formula),
 ):
-    describe(f"ai.onnx.ml.{_linear}", no_gradient="its derivative exists, but has no rule yet")
-for _machine in ("SVMClassifier", "SVMRegressor"):
-    describe(f"ai.onnx.ml.{_machine}", no_gradient="its derivative exists, but has no rule yet")
+    describe(f"ai.onnx.ml.{_model}", formula=_formula)
 _TREE = "it is constant between the thresholds of its trees"
 for _tree in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"):
     describe(f"ai.onnx.ml.{_tree}", no_gradient=_TREE)

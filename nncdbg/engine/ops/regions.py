@@ -12,6 +12,7 @@ from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import Content, probed
 from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.region_formula import max_roi_pool_formula
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, typed
 
 
@@ -61,7 +62,14 @@ def _images(numbers: Sequence[float], count: int) -> list[int]:
     return [int(number) for number in numbers]
 
 
-@op("MaxRoiPool", since=1, infer=_region_types, influence=probed(0), content=Content.BOUNDED)
+@op(
+    "MaxRoiPool",
+    since=1,
+    infer=_region_types,
+    formula=max_roi_pool_formula,
+    influence=probed(0),
+    content=Content.BOUNDED,
+)
 def max_roi_pool(
     xp: ModuleType, x: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float
 ) -> Any:

@@ -254,6 +254,7 @@ def _im2col_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
     infer=lambda attributes, inputs: [typed(at(inputs, 0), None)],
     vjp=_im2col_vjp,
     influence=probed(0),
+    types={"block_shape": "tensor(int64)"},
 )
 def im2col(
     xp: ModuleType,

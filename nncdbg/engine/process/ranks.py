@@ -1,4 +1,4 @@
-"""Which process of a distributed training stops: the ranks share one terminal."""
+"""The ranks of a distributed training, as torchrun starts them: they share one terminal and one disk."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def choose_rank(rank: int | None = None) -> bool:
     if rank is not None:
         os.environ[CHOSEN] = words
     return os.environ.get("RANK", words) == words
+
+
+def folder_of_rank(folder: str) -> str:
+    """Return the folder that this process writes: ``step7-rank1`` for ``step7`` on rank 1 of several."""
+    ranks, rank = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK", "")
+    several = ranks.isdecimal() and int(ranks) > 1 and rank.isdecimal()
+    return f"{folder.rstrip(os.sep)}-rank{rank}" if several else folder

@@ -9,18 +9,21 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.errors import NncdbgError, NotComputed
-from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
 from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.integer_checks import fault_of, finding_of
+from nncdbg.engine.observers.nonfinite import array_of
+from nncdbg.engine.observers.state_resets import StateResets, is_zero, old_slot
 from nncdbg.engine.stopping.breakpoints import Breakpoint
 from nncdbg.engine.stopping.placement import braced
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
@@ -33,7 +36,8 @@ class Judge:
     """Judges breakpoints and findings with `scope`, the names and values of the innermost frame.
 
     `traps` has the breakpoints at each place; `catches` has the kinds of findings that stop the program.
-    `listing_in` returns the listing of a block; `inputs` are the entry graph's arrays.
+    `resets` finds updates of an optimizer's states to 0.  `listing_in` returns the listing of a block;
+    `inputs` are the entry graph's arrays.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Judge:
         scope: Values,
         traps: Traps,
         catches: Catches,
+        resets: StateResets,
         listing_in: Callable[[Code], Listing],
         inputs: Mapping[str, Array],
     ) -> None:
@@ -48,6 +53,7 @@ class Judge:
         self.machine = scope.machine
         self.traps = traps
         self.catches = catches
+        self.resets = resets
         self.listing_in = listing_in
         self.inputs = inputs
 
@@ -186,6 +192,8 @@ class Judge:
         statement = finding.binding
         left = (each.frame for each in self.machine.finished() if isinstance(each, FramePopped))
         frame = next(f for f in chain(reversed(self.machine.frames), left) if f.code is statement.code)
+        if finding.kind == STATE_RESET and self._was_zero(frame, statement.pc, finding.output or 0):
+            return None
         for caught, when in self.catches.qualifying(finding):
             detail = caught.detail
             try:
@@ -197,6 +205,14 @@ class Judge:
             return self.describe("exception", frame, statement.pc, detail=detail, finding=caught)
         return None
 
+    def _was_zero(self, frame: Frame, pc: int, number: int) -> bool:
+        """Return whether state `number` of the update at `pc` was 0 everywhere before it."""
+        slot = old_slot(frame.code, pc, number)
+        old = frame.slots[slot] if slot is not None else None
+        if slot is not None and old is EVICTED and frame in self.machine.frames:
+            old = self.scope.timeline.recompute(self.machine.frames.index(frame), slot)
+        return hasattr(old, "shape") and is_zero(array_of(self.scope.to_host(old)))
+
     def settle_before(self) -> Stop | None:
         """Return the stop for a finding caught in the previous statement, during a backward move."""
         frame = self.machine.frames[-1]
@@ -206,7 +222,7 @@ class Judge:
         caught = [
             kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
         ]
-        if not caught and "integer" not in self.catches.conditions:
+        if not caught and not {"integer", STATE_RESET} & self.catches.conditions.keys():
             return None
         slots = self.scope.timeline.recalled(pc)
         if slots is None:
@@ -214,6 +230,11 @@ class Judge:
         to_host = self.scope.to_host
         inputs = [*map(to_host, frame.code.operands_of(pc, slots))]
         outputs = frame.code.results_of(pc, slots)
+        if STATE_RESET in self.catches.conditions:
+            found = map(self.settle, self.resets.zeros(Statement(frame.code, pc), inputs))
+            stop = next((each for each in found if each is not None), None)
+            if stop is not None:
+                return stop
         if "integer" in self.catches.conditions:
             statement = Statement(frame.code, pc)
             fault = fault_of(statement, inputs)

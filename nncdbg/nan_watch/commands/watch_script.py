@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.process.ranks import folder_of_rank
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json, script_arguments
 
 if TYPE_CHECKING:
@@ -110,12 +111,14 @@ def _watch(options: Namespace) -> int:
     script = _runner(options)
     target = options.module or options.script
     if options.bundle:
+        options.bundle = folder_of_rank(options.bundle)
         from nncdbg.opening.folder_writing import check_folder
 
         check_folder(Path(options.bundle))
     from nncdbg.nan_watch.training.records import NaNFound, TrainingReport
     from nncdbg.nan_watch.training.watching import watch
     from nncdbg.presentation.screen import Screen
+    from nncdbg.torch.ranks import await_ranks
     from nncdbg.torch.script import run_to_end
 
     screen, report = Screen(), TrainingReport()
@@ -137,6 +140,7 @@ def _watch(options: Namespace) -> int:
         if not options.json:
             for line in found.bad_step.lines():
                 screen.put_wrapped(line)
+        await_ranks()
     return _ended(options, screen, target, report, failure)
 
 

@@ -60,6 +60,7 @@ class CorpusReport:
             whole.cases.append(case)
         else:
             whole.error = report.error
+            whole.training = report.training
         whole.ops += report.ops
         whole.seconds += report.seconds
         for role, count in report.counts.items():

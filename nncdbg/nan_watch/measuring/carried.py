@@ -6,21 +6,19 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.trained import parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.graph import type_of
 from nncdbg.nan_watch.measuring.gates import Threshold
+from nncdbg.nan_watch.measuring.loop_history import maker_of, step_frame
+from nncdbg.nan_watch.measuring.norms import norm_and_change
 from nncdbg.nan_watch.measuring.trouble import Trouble
 
-_BLOCK = 1 << 16
-"""Elements per block of a difference."""
-
-Visit: TypeAlias = "tuple[Code, str, int, Any, Any]"
-"""(block, name of the carried value, statement that computed it, value before, value now)."""
+Visit: TypeAlias = "tuple[Code, str, int, int, Any, Any]"
+"""(block, name of the value, statement that computed it, which result it is, value before, value now)."""
 
 
 class Carried:
@@ -30,6 +28,7 @@ class Carried:
         self._trouble = trouble
         self._gates = [gate for gate in gates if gate.kind in ("update", "runaway")]
         self._debugger = debugger
+        self._learned = parameters_of(debugger.program) if self._gates else {}
         if self._gates:
             debugger.control.listen(self._hear)
         self._first: dict[tuple[Code, str], float] = {}
@@ -44,22 +43,32 @@ class Carried:
     def _visits(self, event: Iterated) -> Iterator[Visit]:
         frame, before = event.frame, event.before
         code = frame.code
+        if code.epoch is not None:
+            yield from self._parameters(event)
+            return
         last = code.operands[len(code.nodes)]
         for index, value in enumerate(code.graph.inputs[1:]):
             old, new = before[2 + index], frame.slots[2 + index]
             pc = code.definition[last[index]]
             if pc >= 0 and code.runs_kernel(pc) and old is not new and _comparable(old, new):
-                yield code, value.name, pc, old, new
+                slots = [*code.result_slots(pc)]
+                yield code, value.name, pc, slots.index(last[index]), old, new
 
-    def _judge(self, code: Code, name: str, pc: int, old: Any, new: Any) -> None:
+    def _parameters(self, event: Iterated) -> Iterator[Visit]:
+        """Yield the parameters of a training with the statements of the step's graph that update them."""
+        popped = step_frame(self._debugger.control.machine, event.frame.code)
+        for index, value in enumerate(event.frame.code.graph.inputs[1:]):
+            old, new = event.before[2 + index], event.frame.slots[2 + index]
+            if popped is not None and value.name in self._learned and _comparable(old, new):
+                yield popped.code, value.name, *maker_of(value.name, popped.code), old, new
+
+    def _judge(self, code: Code, name: str, pc: int, index: int, old: Any, new: Any) -> None:
         gates = [gate for gate in self._gates if gate.concerns(name, code.graph.name)]
         for gate in gates:
             measured = (
                 self._runaway(code, name, old, new) if gate.kind == "runaway" else _update(name, old, new)
             )
             if measured is not None and gate.exceeded(measured[0]):
-                outputs = [value.name for value in code.nodes[pc].outputs]
-                index = outputs.index(code.names[code.operands[len(code.nodes)][_position(code, name)]])
                 track = self._trouble.track(code, pc, index, name_of(new.dtype))
                 self._trouble.trip(track, gate, *measured, None, code, pc, ())
 
@@ -78,23 +87,13 @@ class Carried:
         return math.hypot(row[2], row[3])
 
 
-def _position(code: Code, name: str) -> int:
-    return [value.name for value in code.graph.inputs[1:]].index(name)
-
-
 def _comparable(old: Any, new: Any) -> bool:
     known, other = type_of(old), type_of(new)
     return known is not None and known == other and getattr(known, "dtype", "") in FLOATS
 
 
 def _update(name: str, old: Any, new: Any) -> tuple[float, str] | None:
-    before = change = 0.0
-    flat_old, flat_new = np.asarray(old).reshape(-1), np.asarray(new).reshape(-1)
-    for start in range(0, flat_old.size, _BLOCK):
-        part = flat_old[start : start + _BLOCK].astype(np.float64)
-        before = math.hypot(before, float(np.linalg.norm(part)))
-        part -= flat_new[start : start + _BLOCK].astype(np.float64)
-        change = math.hypot(change, float(np.linalg.norm(part)))
+    before, change = norm_and_change(old, new)
     if not before or not math.isfinite(change):
         return None
     return change / before, f"%{name} changed by {change:.4g} in one iteration, and its norm was {before:.4g}"

@@ -113,7 +113,7 @@ class _Run:
         return {
             "ruleId": rule.id,
             "ruleIndex": index,
-            "level": "error" if finding.trips else "note",
+            "level": "error" if finding.trips else "warning" if finding.is_warning else "note",
             "message": {"text": "\n".join(lines)},
             "locations": [self._location(finding.site, statement(finding, self.watched))],
             "relatedLocations": self._related(finding),

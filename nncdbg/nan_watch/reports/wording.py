@@ -36,6 +36,8 @@ def headline(finding: WatchFinding) -> str:
         return (
             f"{name} is inside {op}: the elements of {value} that depend on it are finite but wrong{ending}"
         )
+    if finding.is_warning:
+        return f"warning: {finding.verdict}: {value} at {op}"
     if finding.kind not in ("nan", "inf"):
         return f"{name}: {value} at {op}"
     if finding.role == "healed":
@@ -223,15 +225,34 @@ def verdict(report: Report) -> str:
     return f"ok ({_harmless(report)}) in {statements}"
 
 
+def _unlisted(report: Report, counted: int) -> Iterator[str]:
+    """Yield how many findings are not listed; statements that a value only reaches are apart from others."""
+    more = report.unlisted - counted
+    listed = sum(each.role == "propagated" for each in report.findings)
+    reached = min(more, max(0, report.counts["propagated"] - listed - counted))
+    if more > reached:
+        yield f"{more - reached} more {'finding is' if more - reached == 1 else 'findings are'} not listed"
+    if reached == 1:
+        yield "1 more statement that propagates NaN or Inf is not listed"
+    elif reached:
+        yield f"{reached} more statements that propagate NaN or Inf are not listed"
+
+
 def _harmless(report: Report) -> str:
     """Return `2 non-finite values without effect`: findings that trip no gate, counted at their origins."""
-    began = [each for each in report.findings if each.role in ("birth", "masked") or not each.site.op]
+    warnings = sum(each.is_warning for each in report.findings)
+    began = [
+        each
+        for each in report.findings
+        if (each.role in ("birth", "masked") or not each.site.op) and not each.is_warning
+    ]
     without_effect = [each.kind for each in began if not each.reaches_output]
     numbers = sum(kind != "integer" for kind in without_effect)
     counts = (
         (numbers, "non-finite value", " without effect"),
         (len(without_effect) - numbers, "integer fault", " without effect"),
         (len(began) - len(without_effect), "finding", " outside the gates"),
+        (warnings, "warning", ""),
     )
     return ", ".join(
         f"{count} {noun}{'' if count == 1 else 's'}{ending}" for count, noun, ending in counts if count
@@ -248,8 +269,7 @@ def remarks(report: Report, counted: int = 0) -> list[str]:
 
     `counted` is the number of unlisted findings that the report counts in another line.
     """
-    more = report.unlisted - counted
-    lines = [f"{more} more findings are not listed"] if more else []
+    lines = [*_unlisted(report, counted)]
     lines += [f"not checked: {sentence(words)}" for words in first(report.unchecked, NOTES)]
     lines += left_out(report.unchecked, NOTES, "things not checked")
     lines += [f"note: {sentence(words)}" for words in first(report.notes, NOTES)]

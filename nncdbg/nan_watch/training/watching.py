@@ -13,6 +13,7 @@ from nncdbg.nan_watch.call import watch as watch_program
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
+from nncdbg.torch.ranks import no_origin_note
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.trips import GuardTrip
 
@@ -126,10 +127,7 @@ def _reported(trip: GuardTrip) -> BadStep:
     if trip.recorded is not None:
         _examine(bad, trip.recorded)
         if bad.report is not None and bad.origin is None:
-            bad.notes.append(
-                "the second run of the step has no NaN or Inf: the step depends on more than its batch, "
-                "parameters, buffers and random state"
-            )
+            bad.notes.append(no_origin_note())
     if bad.origin is None or bad.origin.used is None:
         bad.notes += [f"{name} had {counts} before the step" for name, counts in trip.before.items()][
             :_LISTED

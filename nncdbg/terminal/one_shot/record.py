@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.process.ranks import folder_of_rank
 from nncdbg.opening.command_line import ArgumentParser, script_arguments
 
 
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = _options(arguments)
     check_script(options.script)
-    folder = Path(options.output or f"step{options.step}")
+    folder = Path(folder_of_rank(options.output or f"step{options.step}"))
     from nncdbg.opening.folder_writing import check_folder
 
     check_folder(folder)

@@ -1,4 +1,4 @@
-"""`nncdbg print`: the program text of a model, or with --json its inputs and outputs."""
+"""`nncdbg print`: a program as text or as an ONNX model, or with --json its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the text, or write it to a file, with store paths relative to the target folder."""
+    """Print the text, or write text or a model to a file; paths of stores are relative to its folder."""
     from nncdbg.opening.programs import open_program
 
     options = _options(arguments)
     program = open_program(configuration_of(options)).program
     if options.json:
         print(json.dumps(signature(program)))
+        return 0
+    if options.output and Path(options.output).suffix.lower() == ".onnx":
+        _write_model(program, options.output)
         return 0
     target = Path(options.output) if options.output else _file_of_output()
     folder = target.parent if target is not None else Path() if sys.stdout.isatty() else None
@@ -56,10 +59,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser("nncdbg print", "Print the program text of a graph.")
+    parser = ArgumentParser(
+        "nncdbg print", "Print a program as text, or write it as text or as an ONNX model."
+    )
     add_model(parser)
     parser.add_argument(
-        "-o", "--output", metavar="FILE.nnc", help="write to FILE.nnc instead of standard output"
+        "-o", "--output", metavar="FILE", help="write to FILE.nnc, or as an ONNX model to FILE.onnx"
     )
     parser.add_argument("--no-loc", action="store_true", help="omit locations; line numbers stay the same")
     parser.add_argument("--full-names", action="store_true", help="write names in full, without prefixes")
@@ -70,6 +75,16 @@ def _options(arguments: Sequence[str]) -> Namespace:
             "--json and --output cannot be combined", hint="use --json for types, --output for program text"
         )
     return chosen
+
+
+def _write_model(program: Program, file: str) -> None:
+    """Write the program as an ONNX model."""
+    from nncdbg.opening.onnx_export.export import write_onnx
+
+    screen = Screen()
+    for note in program.notes:
+        screen.note(note)
+    write_onnx(program, file)
 
 
 def signature(program: Program) -> dict[str, Any]:

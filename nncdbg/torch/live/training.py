@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.ops.aten.internals import compiling_nothing, without_dispatch
 from nncdbg.stats import prepare
+from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
@@ -22,7 +23,7 @@ from nncdbg.torch.live.operators import Operator
 from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, named_tensors
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Recorder
-from nncdbg.torch.script_recording import live_objects, models_of, on_module_call
+from nncdbg.torch.script_recording import on_module_call
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import compiled_calls
 from nncdbg.torch.step_recording import recording_with, step_so_far

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -85,6 +86,11 @@ def test_weights_of_a_resnet_50_are_loaded_into_a_resnet_101(tmp_path: Path) -> 
     assert np.array_equal(loaded.states["layer1.0.conv1.weight"], debugger.states["layer1.0.conv1.weight"])
     with pytest.raises(nncdbg.LoadError, match="255 missing"):
         nncdbg.load_states(large, file, strict_states=True)
+    # The other way round, the further blocks of the file are not used.
+    nncdbg.save_states(nncdbg.Debugger(large, {"x": image}).states | loaded.states, file)
+    back = nncdbg.load_states(small, file)
+    assert (len(back.loaded), len(back.missing), len(back.unused), len(back.unfit)) == (265, 0, 255, 2)
+    assert {name.split(".")[0] for name in back.unused} == {"layer3"}
 
 
 def test_another_layer_changes_no_name_and_no_initializer() -> None:
@@ -157,6 +163,48 @@ def test_batch_norm_updates_its_statistics_in_training_only() -> None:
     assert [len(each.states) for each in programs] == [4 * 20 + 7] * 2
 
 
+def test_compilation_with_types_only_calls_no_kernel() -> None:
+    """G1: counted in the kernel; the run calls it once for each of the two layers."""
+    called = []
+
+    @nncdbg.op("test.Counted", infer=lambda attributes, types: [types[0]])
+    def counted(xp: Any, x: Any) -> Any:
+        """The operand."""
+        called.append(x.shape)
+        return x
+
+    b = nncdbg.Builder(opset=18)
+    layers = nncdbg.Layers(b)
+    with b.graph("net"):
+        h = b.op("test.Counted", layers.linear("in", b.input("x", "f32[N,3]"), 4))
+        b.returns(b.op("test.Counted", layers.linear("out", h, 2)))
+    debugger = nncdbg.Debugger(b.program(), dims={"N": 5})
+    assert called == []
+    assert debugger.run().reason == "end"
+    assert called == [(5, 4), (5, 2)]
+
+
+@pytest.mark.parametrize("low", [-1.0, 0.0])
+def test_a_uniform_initializer_is_a_statement_with_its_limits(low: float) -> None:
+    """G9: ``uniform(-1, 1)`` in the text, with a seed."""
+    b = nncdbg.Builder()
+    layers = nncdbg.Layers(b, seed=4)
+    with b.graph("net"):
+        layers.linear("fc", b.input("x", "f32[1,300]"), 200, bias=False, init=(low, 1))
+        b.returns()
+    program = b.program()
+    (state,) = program.states
+    assert isinstance(state.first, Node)
+    assert f"RandomUniform(dtype=1, high=1.0, low={low}, seed=" in state.first.text()
+    debugger, again = nncdbg.Debugger(program), nncdbg.Debugger(nncdbg.parse(str(program)))
+    debugger.run()
+    again.run()
+    weight = debugger.states["fc.weight"]
+    assert np.array_equal(weight, again.states["fc.weight"])
+    assert low <= weight.min() < low + 0.01
+    assert 0.99 < weight.max() <= 1.0
+
+
 @pytest.mark.parametrize("init", ["he_uniform", "he_normal", "xavier_uniform", "normal", "zeros", "ones"])
 def test_initializers_have_their_deviation(init: Initializer) -> None:
     b = nncdbg.Builder()
@@ -166,7 +214,7 @@ def test_initializers_have_their_deviation(init: Initializer) -> None:
         b.returns()
     debugger = nncdbg.Debugger(b.program())
     debugger.run()
-    wanted = {
+    wanted: dict[Initializer, float] = {
         "he_uniform": (2 / 300) ** 0.5,
         "he_normal": (2 / 300) ** 0.5,
         "xavier_uniform": (2 / 500) ** 0.5,

@@ -91,6 +91,16 @@ def test_a_wrong_line_names_its_python_line(make: object, words: str) -> None:
     assert "test_built_trainings.py" in str(caught.value)
 
 
+def test_a_backward_line_with_checkpoints() -> None:
+    b = nncdbg.Builder()
+    with b.graph("net"):
+        b.returns(b.Relu(b.input("x", "f32[3]"), name="y"))
+    with pytest.raises(nncdbg.GraphError, match="checkpoints is 0"):
+        b.backward("net.backward", "net", ["x"], checkpoints=0)
+    b.backward("net.backward", "net", ["x"], checkpoints=5)
+    assert "backward @net.backward of @net by (%x) checkpoints 5\n" in str(b.program())
+
+
 def test_an_update_needs_a_state_and_a_value_of_its_type() -> None:
     b = nncdbg.Builder()
     w = b.state("w", "f32[2]", [1, 2])

@@ -307,3 +307,17 @@ run @shrink steps 2
         "grow.a": [2, 4, 8],
         "shrink.a": [7, 6],
     }
+
+
+def test_the_states_of_a_stop_are_those_of_the_innermost_frame() -> None:
+    program = nncdbg.parse(
+        "#nncdbg 1\nopset 18\n\nstate %w: f32[] = 1.0\n\n"
+        "graph @train() -> () {\n  %w.1: f32[] = Add(%w, 1.0)\n  update %w = %w.1\n  @nothing()\n"
+        "  return\n}\n\n"
+        "graph @nothing() -> () {\n  return\n}\n\nrun @train steps 3\n"
+    )
+    debugger = nncdbg.Debugger(program)
+    debugger.break_at(graph="nothing")
+    for value in (2.0, 3.0, 4.0):
+        assert debugger.run().reason == "breakpoint"
+        assert debugger.states["w"] == value

@@ -223,11 +223,3 @@ def gradient_of(problem: Problem, x: str) -> Problem:
     program = replace(program, graphs={**program.graphs, main.name: inner}, listing=None, source=None)
     made = with_loss(program, {f"g_{LOSS}_{x}": problem.inputs[x]}, SECOND)
     return replace(problem, program=made, loss=SECOND)
-
-
-def check_second(case: Case) -> Check | None:
-    """Compare second derivatives: the gradient of the gradient graph, by the first operand."""
-    problem = problem_of(case)
-    if problem is None or problem.rounds or problem.inputs[problem.xs[0]].dtype != np.float64:
-        return None
-    return compare(gradient_of(problem, problem.xs[0]))

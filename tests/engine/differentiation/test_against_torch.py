@@ -9,12 +9,12 @@ import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.engine.differentiation.gradients import gradients, program_of
+from tests.engine.differentiation.operands import random_operands
 
 torch = pytest.importorskip("torch")
 
@@ -30,20 +30,6 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
 
 ROWS = list(rows())
-
-
-DOMAINS = {"+": np.abs, "~": np.tanh}
-
-
-def operands(shapes: str) -> dict[str, Any]:
-    """Random operands x, b, c of shapes like ``2,3 +3``; a mark before a shape limits the elements."""
-    generator = np.random.default_rng(13)
-    made = {}
-    for name, text in zip("xbc", shapes.split(), strict=False):
-        array = generator.standard_normal([int(size) for size in text.strip("+~").split(",")])
-        domain = DOMAINS.get(text[0], np.asarray)
-        made[name] = np.asarray(domain(array + np.copysign(0.1, array)))
-    return made
 
 
 NAMES = {
@@ -63,7 +49,7 @@ def test_the_table_has_at_least_100_rows() -> None:
 
 @pytest.mark.parametrize(("statement", "expression", "shapes"), ROWS, ids=[row[0] for row in ROWS])
 def test_gradient_equals_that_of_torch(statement: str, expression: str, shapes: str) -> None:
-    inputs = operands(shapes)
+    inputs = random_operands(shapes)
     leaves = {name: torch.tensor(array, requires_grad=True) for name, array in inputs.items()}
     y = eval(expression, {**NAMES, **leaves})
     loss = (y * y + y).sum()

@@ -118,7 +118,8 @@ backward @power.backward of @power by (%x, %w)
 """
 
 
-def test_the_gradient_of_a_power_by_a_loop() -> None:  # R5
+def test_the_gradient_of_a_power_by_a_loop() -> None:
+    """R5: the gradient of 0.34 * 1.11^5 by a loop."""
     got = run(parse(POWER), {"x": np.array(0.34), "w": np.array(1.11)})
     assert got["l"] == pytest.approx(0.34 * 1.11**5, rel=1e-15)
     assert got["d_x"] == pytest.approx(0.34 * 1.11**5, rel=1e-15)
@@ -162,7 +163,8 @@ backward @choose.backward of @choose by (%x)
 
 
 @pytest.mark.parametrize(("case", "slope"), [(0, 4.0), (1, np.exp(2.0)), (2, 0.0)])
-def test_the_gradient_of_cases(case: int, slope: float) -> None:  # R5
+def test_the_gradient_of_cases(case: int, slope: float) -> None:
+    """R5: the gradient of a choice between three cases."""
     assert run(parse(CASES), {"x": np.array(2.0), "k": case})["d_x"] == pytest.approx(slope, rel=1e-15)
 
 

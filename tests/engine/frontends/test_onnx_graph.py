@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import nncdbg
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import GraphError, UnsupportedOp, UsageError
 from nncdbg.engine.frontends import load
@@ -631,3 +633,39 @@ def test_other_sources_are_refused():
     source: Any = 3
     with pytest.raises(UsageError, match=r"cannot load a program from an object of type int"):
         load(source)
+
+
+def test_each_order_of_the_nodes_gives_the_same_bits():
+    """G7: nodes run in the order of the file if they can; a note says if they were sorted."""
+    ops = [
+        ("Exp", ["x"], "a"),
+        ("Neg", ["x"], "b"),
+        ("Add", ["a", "b"], "c"),
+        ("Tanh", ["b"], "d"),
+        ("Mul", ["c", "d"], "e"),
+        ("Sub", ["e", "a"], "y"),
+    ]
+    nodes = [helper.make_node(op, inputs, [output]) for op, inputs, output in ops]
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    wanted = nncdbg.run(model(nodes), {"x": x})["y"].tobytes()
+    listed = sorted_ = 0
+    for order in itertools.permutations(range(len(nodes))):
+        program = nncdbg.load(model([nodes[at] for at in order]))
+        runs = [node.outputs[0].name for node in program.graph.nodes]
+        given = [ops[at][2] for at in order]
+        if runs == given:
+            listed += 1
+            assert program.notes == ()
+        else:
+            sorted_ += 1
+            assert program.notes == (
+                "the file lists nodes of @main before nodes that they read; they run in topological order",
+            )
+        assert all(
+            runs.index(name) < runs.index(output)
+            for _, inputs, output in ops
+            for name in inputs
+            if name != "x"
+        )
+        assert nncdbg.run(program, {"x": x})["y"].tobytes() == wanted
+    assert (listed, sorted_) == (5, 715)

@@ -125,6 +125,7 @@ TORCH: list[tuple[str, str, Sequence[str], str, dict[str, Any]]] = [
 def test_a_hundred_updates_agree_with_torch(
     op: str, attributes: str, states: Sequence[str], name: str, options: dict[str, Any]
 ) -> None:
+    """N13: SGD, with Nesterov's momentum too, RMSProp, Adam and AdamW, in f64 within 1e-12."""
     torch: Any = pytest.importorskip("torch", reason="compares with torch.optim")
     start = normal(0, 4, 3, dtype="f64")
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
@@ -156,6 +157,7 @@ def test_decimal_attributes_are_not_rounded_to_f32() -> None:
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_lamb_agrees_with_algorithm_2_of_its_paper(weight_decay: float) -> None:
+    """N13: You et al., Large Batch Optimization for Deep Learning, arXiv:1904.00962, in f64 within 1e-12."""
     states = STATES["LAMB"]
     attributes = f"lr=0.02, beta1=0.8, beta2=0.99, epsilon=1e-5, weight_decay={weight_decay}"
     start = normal(0, 4, 3, dtype="f64")

@@ -285,6 +285,11 @@ class _CompilerFinder:
         return found
 
 
+def default_store() -> Any:
+    """Return the store through which the ranks of the default process group met."""
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
 def gradient_buckets(parallel: torch.nn.parallel.DistributedDataParallel) -> list[list[Any]]:
     """Return the parameters of each bucket of gradients, in the order in which ranks reduce them.
 

@@ -17,6 +17,9 @@ WRITE = "torch.write"
 RECORDED = "torch.recorded"
 """`torch.recorded(result, op=)`: the recorded result of an operator that cannot run again."""
 
+RECORDED_INPUT = "recorded."
+"""The start of the name of an input with such a result."""
+
 READ = "torch.read"
 """`torch.read(tensor, value=)`: Python read this tensor's one number; `value` is the recorded one."""
 

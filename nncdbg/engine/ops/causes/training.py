@@ -64,7 +64,7 @@ def _hinted(found: Cause) -> Cause:
 
 def _given_number(birth: Birth) -> Cause | None:
     """Return the cause for a NaN or Inf that is written in the program, as in ``fill_value=nan``."""
-    if birth.graph.startswith("optimizer") or (birth.kind == "nan" and base_name(birth.op) not in _FILLS):
+    if birth.graph.startswith("optimizer"):
         return None
     test = math.isnan if birth.kind == "nan" else math.isinf
     for key, value in birth.attributes.items():
@@ -74,11 +74,6 @@ def _given_number(birth: Birth) -> Cause | None:
             )
             return Cause("bad parameter", f"{key} of {birth.op} is {value}", hint)
     return None
-
-
-_FILLS = frozenset(
-    {"full", "full_like", "new_full", "fill", "masked_fill", "scalar_tensor", "constant_pad_nd"}
-)
 
 
 def _uninitialized(birth: Birth) -> Cause:

@@ -9,6 +9,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at
+from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.integer_faults import divides_by_scale
 from nncdbg.engine.ops.matrix import gemm_types, matmul_shape
 from nncdbg.engine.ops.microsoft.composing import channels_first, channels_last, formula, stated
@@ -106,7 +107,7 @@ def _matmul_types(attributes: Attributes, types: Types) -> Types:
     return _like_zero(7, matmul_shape(shape_at(types, 0), shape_at(types, 3)), types)
 
 
-@composite("QLinearMatMul", since=10, infer=_matmul_types, integer_fault=divides_by_scale(6))
+@composite("QLinearMatMul", since=10, infer=_matmul_types, vjp=nothing, integer_fault=divides_by_scale(6))
 def qlinear_matmul(attributes: Attributes, types: Types) -> str:
     """MatMul of 8-bit integers with a scale and a zero point for a (also per row), b (per column), result."""
     lines = [

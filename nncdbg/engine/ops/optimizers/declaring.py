@@ -25,7 +25,7 @@ def declare_optimizer(
         influence=influence_of(optimizer),
         cause=cause,
         outputs_count=True,
-        optimizes=True,
+        optimizer=optimizer,
         results=("new_parameter", "new_states..."),
         types={STEP: "tensor(int64)", RATE: "R", "new_states...": "S"},
     )

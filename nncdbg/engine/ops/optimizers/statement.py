@@ -12,6 +12,7 @@ of a schedule, is the operand `rate`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,7 +49,7 @@ def number(value: float) -> float:
     return float(str(single)) if float(single) == value else float(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Optimizer:
     """The statements of one optimizer: the names of its states, of which the first `required` must be given.
 
@@ -85,17 +86,15 @@ class Optimizer:
         like = self._parameter_type(types)
         return (like, *(COUNTER if name == STEP else like for name in self.states))
 
-    def checked(self, attributes: Attributes, operands: Sequence[Any]) -> dict[str, Any]:
+    def checked(self, attributes: Attributes, operands: Sequence[Any]) -> Mapping[str, Any]:
         """Return the attributes, with each float as the number in the program text (see `number`).
 
         `operands` are values or types, None for an omitted one.  Raises GraphError for missing states and
         results without a state.
         """
-        attributes = self._numbers(attributes)
-        given = [index < len(operands) and operands[index] is not None for index in range(len(self.operands))]
-        self._check_missing(attributes, given)
-        self._check_rate(attributes, given[-1])
-        return attributes
+        count = len(operands)
+        given = tuple([index < count and operands[index] is not None for index in range(len(self.operands))])
+        return _checked(self, (*attributes.items(),), given)
 
     def _numbers(self, attributes: Attributes) -> dict[str, Any]:
         floats = {name for name in ("lr", *self.limits) if attributes[name] is not None}
@@ -166,6 +165,17 @@ class Optimizer:
             else:
                 like = _joined(like, source, given, name, index)
         return like
+
+
+@functools.lru_cache(maxsize=1024)
+def _checked(
+    optimizer: Optimizer, items: tuple[tuple[str, Any], ...], given: tuple[bool, ...]
+) -> Mapping[str, Any]:
+    """Return `Optimizer.checked` for attributes and the operands that are given; each step calls it."""
+    attributes = optimizer._numbers(dict(items))
+    optimizer._check_missing(attributes, given)
+    optimizer._check_rate(attributes, given[-1])
+    return attributes
 
 
 def _check_counter(given: TensorType, index: int) -> None:

@@ -17,7 +17,7 @@ from nncdbg.engine.ops.elementwise import power
 from nncdbg.engine.ops.precision import is_narrow, settled, widened
 from nncdbg.engine.ops.scratch import scratch
 
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 18
 """The part of each tensor that one pass processes, so that the parts of all tensors fit into the cache."""
 
 Update: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Any], None]

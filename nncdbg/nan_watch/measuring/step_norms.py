@@ -1,0 +1,177 @@
+"""Measures the norms of parameters, updates and gradients while a training runs, at some of its steps.
+
+A step ends with the states and the frame of the step's graph in the journal, so measuring changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.trained import LearnedState, parameters_of
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.execution.events import Event, Iterated
+from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.nan_watch.measuring.loop_history import step_frame, steps_of
+from nncdbg.nan_watch.measuring.norms import is_float_tensor
+from nncdbg.nan_watch.step_history import ParameterHistory, TrainingHistory
+
+_EVERY = 20
+"""First steps that are all measured."""
+
+_LAST = 16
+"""Last steps that are all measured; the journal has them."""
+
+_STRIDE = 12
+"""Every which step is measured after the first ones; twice as many when a history has `_MOST` steps."""
+
+_MOST = 96
+"""Most steps of a history, besides the last ones."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A ``run`` line under way: its history, where its states are, and every which step is measured."""
+
+    history: TrainingHistory
+    code: Code
+    states: list[tuple[int, int, LearnedState]]
+    """(slot before the step, slot after it, state) of each parameter, as in `history.parameters`."""
+    scalars: list[tuple[int, str]]
+    """(slot, name) of each scalar float result."""
+    stride: int = _STRIDE
+
+
+class StepNorms:
+    """Observes the steps of a debugger at its start; `finished` returns the history of each ``run`` line."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self._debugger = debugger
+        self._runs: dict[Code, _Run] = {}
+        if debugger.program.runs and debugger.timeline.retains:
+            debugger.control.listen(self._hear)
+
+    def finished(self) -> list[TrainingHistory]:
+        """Return the histories, completed by the last steps in the journal."""
+        for run in self._runs.values():
+            known = {*run.history.steps}
+            for slots, frame in reversed(
+                [*islice(steps_of(self._debugger.control.machine, run.code), _LAST)]
+            ):
+                if int(slots[1]) not in known:
+                    self._measure(run, slots, frame)
+        return [run.history for run in self._runs.values()]
+
+    def code_of(self, history: TrainingHistory) -> Code | None:
+        """Return the code of the graph of a run, if a frame of it is in the journal."""
+        for run in self._runs.values():
+            if run.history is history:
+                frame = next((frame for _, frame in steps_of(self._debugger.control.machine, run.code)), None)
+                return frame.code if frame is not None else None
+        return None
+
+    def _hear(self, event: Event) -> None:
+        if not isinstance(event, Iterated) or event.frame.code.epoch is None:
+            return
+        if self._debugger.timeline.replaying:
+            return
+        code, step = event.frame.code, int(event.before[1])
+        run = self._runs.get(code)
+        if run is None:
+            run = self._runs[code] = self._begin(code, event.before)
+        if step < _EVERY or step % run.stride == 0:
+            self._measure(run, event.before, step_frame(self._debugger.control.machine, code))
+            if len(run.history.steps) > _MOST:
+                _thin(run)
+
+    def _begin(self, code: Code, slots: Sequence[Any]) -> _Run:
+        learned = parameters_of(self._debugger.program)
+        names = [value.name for value in code.graph.inputs[1:]]
+        after = code.operands[len(code.nodes)]
+        states = [
+            (2 + index, after[index], learned[name])
+            for index, name in enumerate(names)
+            if name in learned and is_float_tensor(self._host(slots[2 + index]))
+        ]
+        graph = next(node.op[1:] for node in code.nodes if node.op.startswith("@"))
+        outputs = code.graph.outputs[len(names) :]
+        scalars = [
+            (slot, value.name)
+            for slot, value in zip(after[len(names) :], outputs, strict=True)
+            if is_float_tensor(self._host(slots[slot])) and np.ndim(slots[slot]) == 0
+        ]
+        parameters = [ParameterHistory(each.name, each.gradient or "") for _, _, each in states]
+        history = TrainingHistory(graph, [], {name: [] for _, name in scalars}, parameters)
+        return _Run(history, code, states, scalars)
+
+    def _measure(self, run: _Run, slots: Sequence[Any], frame: FramePopped | None) -> None:
+        history = run.history
+        history.steps.append(int(slots[1]))
+        for slot, name in run.scalars:
+            history.results[name].append(_number(self._host(slots[slot])))
+        with np.errstate(all="ignore"):
+            for parameter, (before, after, state) in zip(history.parameters, run.states, strict=True):
+                gradient = _gradient(state, frame)
+                measured = _norms(*map(self._host, (slots[before], slots[after], gradient)))
+                for series, number in zip(parameter.series, measured, strict=True):
+                    series.append(number)
+
+    def _host(self, content: Any) -> Any:
+        return self._debugger.backend.to_host(content)
+
+
+def _gradient(state: LearnedState, frame: FramePopped | None) -> Any:
+    if frame is None or state.gradient is None:
+        return None
+    slot = frame.code.slot_of.get(state.gradient)
+    return None if slot is None else frame.slots[slot]
+
+
+def _norms(old: Any, new: Any, gradient: Any) -> tuple[float, float, float, float]:
+    """Return the norm of a parameter, the ratio of its update, the norm of its gradient, the shrinkage."""
+    before, after, slope = _flat(old), _flat(new), _flat(gradient)
+    steepness = math.nan if slope is None else _norm(slope)
+    if before is None or after is None or before.size != after.size:
+        return math.nan, math.nan, steepness, math.nan
+    norm = _norm(before)
+    if not norm:
+        return norm, math.nan, steepness, math.nan
+    change = after - before
+    return norm, _norm(change) / norm, steepness, -float(before.dot(change)) / norm / norm
+
+
+def _flat(content: Any) -> Any:
+    """Return the elements as f32 or f64 in one axis; None for a content that is no tensor of numbers."""
+    if not isinstance(content, (np.ndarray, np.generic)) or content.dtype.hasobject:
+        return None
+    array = content if content.dtype.char in "fd" else content.astype(np.float32)
+    return array.reshape(-1)
+
+
+def _norm(flat: Any) -> float:
+    square = float(flat.dot(flat))
+    if 1e-30 < square < math.inf or square == 0.0 and not flat.any():
+        return math.sqrt(square)
+    # NaN, or the squares of f32 overflow or underflow.
+    return _number(np.linalg.norm(flat.astype(np.float64)))
+
+
+def _number(content: Any) -> float:
+    """Return a finite number, or NaN."""
+    number = float(content) if np.size(content) == 1 else math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _thin(run: _Run) -> None:
+    """Drop every second step after the first ones."""
+    run.stride *= 2
+    steps = run.history.steps
+    kept = [index for index, step in enumerate(steps) if step < _EVERY or step % run.stride == 0]
+    for series in run.history.series:
+        series[:] = [series[index] for index in kept]

@@ -1,0 +1,66 @@
+"""Norms of parameters, updates and gradients over the steps of a training, as plain records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class ParameterHistory:
+    """The Euclidean norms of a parameter at the steps of a `TrainingHistory`; NaN where one is not finite.
+
+    `norms` are those of the parameter before the step, `ratios` those of its update divided by them, and
+    `gradient_norms` those of the gradient that the update uses; `gradient` is its name ("" if unknown).
+    """
+
+    name: str
+    gradient: str = ""
+    norms: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
+    shrinkage: list[float] = field(default_factory=list)
+    """The share of the parameter that each update takes away: 0.1 if it is multiplied by 0.9."""
+
+    @property
+    def series(self) -> tuple[list[float], ...]:
+        """Return every list with one element per step."""
+        return self.norms, self.ratios, self.gradient_norms, self.shrinkage
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the norms as a JSON object."""
+        return {
+            "name": self.name,
+            "gradient": self.gradient,
+            "norm": list(self.norms),
+            "update_ratio": list(self.ratios),
+            "gradient_norm": list(self.gradient_norms),
+        }
+
+
+@dataclass(slots=True)
+class TrainingHistory:
+    """The measured steps of one ``run`` line: all of the first and the last, and some between them.
+
+    `results` maps each scalar float result of the graph to its values.  All lists have the length of `steps`.
+    """
+
+    graph: str
+    steps: list[int] = field(default_factory=list)
+    results: dict[str, list[float]] = field(default_factory=dict)
+    parameters: list[ParameterHistory] = field(default_factory=list)
+
+    @property
+    def series(self) -> Sequence[list[Any]]:
+        """Return every list with one element per step."""
+        return [self.steps, *self.results.values(), *(one for each in self.parameters for one in each.series)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the history as a JSON object."""
+        return {
+            "graph": self.graph,
+            "steps": list(self.steps),
+            "results": {name: list(values) for name, values in self.results.items()},
+            "parameters": [each.as_dict() for each in self.parameters],
+        }

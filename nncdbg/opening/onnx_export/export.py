@@ -1,0 +1,262 @@
+"""`nncdbg.to_onnx`: a program as an `onnx.ModelProto`, a training with its `training_info`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.compilation.effects import all_nodes
+from nncdbg.engine.compilation.states import lowered
+from nncdbg.engine.debugger import with_backward_graphs
+from nncdbg.engine.errors import UnsupportedOp, UsageError
+from nncdbg.engine.frontends import ProgramSource, load
+from nncdbg.engine.graph import Constant, Graph, Inline, Node, Program, Value, type_of
+from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.driver import driver_name, has_driver
+from nncdbg.engine.text.listing import Site
+from nncdbg.opening.onnx_export.expansion import Refusals
+from nncdbg.opening.onnx_export.inlining import ModelValues
+from nncdbg.opening.onnx_export.parts import Parts, WrittenGraph
+from nncdbg.opening.run import run
+from nncdbg.version import __version__
+
+_LARGEST = 2**31 - 2**20
+"""The most bytes of tensors in one file; a protobuf message has less than 2 GiB."""
+
+_LEAST_IR = 10
+"""The least IR version: older ones demand that initializers are inputs too."""
+
+
+def to_onnx(program: ProgramSource) -> Any:
+    """Return a program as an `onnx.ModelProto`, which `nncdbg.load` and onnxruntime read.
+
+    Calls are inlined, and ops of nncdbg are replaced by their formulas.  A program with states becomes a
+    model with `training_info`: its algorithm is one step, with an update_binding for each state; the first
+    values that statements compute are its initialization.  The data and the epochs of its run are not part
+    of the model.  The inference graph of the model is the graph of the program that no run calls, or that
+    its ``evaluate`` line calls; without one, it is empty.
+
+    Raises UnsupportedOp with all statements that ONNX cannot express, and GraphError for an input without a
+    type.
+    """
+    opened = load(program)
+    try:
+        return _Training(opened).model() if has_driver(opened) else _Export(opened).model()
+    except RecursionError:
+        raise UnsupportedOp(
+            "calls and blocks of the program are nested too deeply for an ONNX model"
+        ) from None
+
+
+def write_onnx(program: ProgramSource, file: str | PathLike[str]) -> None:
+    """Write `to_onnx(program)` to a file, with tensors of 2 GiB or more in ``FILE.data`` beside it.
+
+    Raises UsageError if the file cannot be written, and the errors of `to_onnx`.
+    """
+    import onnx
+
+    model, path = to_onnx(program), Path(file)
+    part = path.with_name(f"{path.name}.part")
+    data = path.with_name(f"{path.name}.data")
+    try:
+        if model.ByteSize() < _LARGEST:
+            onnx.save(model, part)
+        else:
+            data.unlink(missing_ok=True)  # onnx appends to a file of this name.
+            onnx.save(model, part, save_as_external_data=True, location=data.name)
+        part.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+class _Export:
+    """The export of one program: its graphs as parts of one model."""
+
+    def __init__(self, program: Program) -> None:
+        self.source = program
+        prepared = with_backward_graphs(program)
+        listing = prepared.as_listing()
+        self.program = _without_origins(lowered(prepared), program.graphs.keys())
+        self.refusals = Refusals(
+            {
+                Site(path, pc): line
+                for path, lines in listing.statements.items()
+                for pc, line in enumerate(lines)
+            }
+        )
+        self.shared = ModelValues()
+        self.parts = Parts(self.program, self.shared, self.refusals)
+
+    def model(self) -> Any:
+        """Return the model of a program without states."""
+        graph = self.program.graph
+        made = self.parts.graph(graph, {value.name: value.name for value in graph.inputs}, graph.inputs)
+        return self.finished(made.message)
+
+    def finished(self, graph: Any, training: Sequence[Any] = ()) -> Any:
+        """Return the model of a GraphProto.  Raises UnsupportedOp for statements that are refused."""
+        from onnx import helper
+
+        self.refusals.check()
+        graphs = [graph, *(part for info in training for part in (info.algorithm, info.initialization))]
+        domains = {"", *(domain for each in graphs for domain in _domains(each.node))}
+        imports = [
+            helper.make_opsetid(
+                domain, version_of(f"{domain}.Any" if domain else "Identity", self.program.opsets)
+            )
+            for domain in sorted(domains)
+        ]
+        version = max(_LEAST_IR, helper.find_min_ir_version_for(imports, ignore_unknown=True))
+        model = helper.make_model(
+            graph,
+            opset_imports=imports,
+            ir_version=version,
+            producer_name="nncdbg",
+            producer_version=__version__,
+        )
+        model.training_info.extend(training)
+        return model
+
+
+class _Training(_Export):
+    """The export of a program with states."""
+
+    def model(self) -> Any:
+        """Return the model with its training."""
+        from onnx import helper
+
+        train = self._train()
+        firsts = first_values(self.source)
+        self.shared.used |= firsts.keys()
+        own = self._inference(train)
+        inference, inputs = WrittenGraph(_empty(), ()), {}
+        if own is not None:
+            needed = self._states_of(own)
+            inputs = {each.name: each for each in self.source.graphs[own].inputs}
+            inference = self._part(own, [firsts.pop(name) for name in needed], {}, ())
+        algorithm = self._part(train, [*firsts.values()], inputs, inference.results)
+        count = len(self.source.graphs[train].outputs)
+        states = [value.name for value in self.program.graphs[train].outputs[count:]]
+        updates = [*zip(states, algorithm.results[count:], strict=True)]
+        info = helper.make_training_info(algorithm.message, updates, *self._initialization())
+        return self.finished(inference.message, [info])
+
+    def _states_of(self, name: str) -> list[str]:
+        """Return the states that a graph and those that it calls use: its last inputs, after lowering."""
+        return [
+            value.name for value in self.program.graphs[name].inputs[len(self.source.graphs[name].inputs) :]
+        ]
+
+    def _part(
+        self, name: str, states: Sequence[Constant], known: Mapping[str, Value], returned: Sequence[str]
+    ) -> WrittenGraph:
+        """Write a graph; an input that equals a `known` input of an earlier graph is that input."""
+        operands = {state: state for state in self._states_of(name)}
+        inputs = []
+        for value in self.source.graphs[name].inputs:
+            operands[value.name] = value.name
+            if known.get(value.name) != value:
+                operands[value.name] = self.shared.claim(value.name)
+                inputs.append(replace(value, name=operands[value.name]))
+        return self.parts.graph(self.program.graphs[name], operands, inputs, states, returned)
+
+    def _train(self) -> str:
+        """Return the graph of a step.  Raises UnsupportedOp for runs of several graphs."""
+        graphs = [*dict.fromkeys(run.graph for run in self.source.runs)]
+        if len(graphs) > 1:
+            names = ", ".join(f"@{name}" for name in graphs)
+            raise UnsupportedOp(
+                f"ONNX cannot express a training that runs several graphs: {names}",
+                hint="call them from one graph, and run that",
+            )
+        return graphs[0] if graphs else self.source.entry
+
+    def _inference(self, train: str) -> str | None:
+        """Return the inference graph, which no run leads to or which is evaluated; None without one."""
+        called = {name: _calls(graph) for name, graph in self.source.graphs.items()}
+        reached, waiting = {train}, [train]
+        while waiting:
+            new = (called[waiting.pop()] & called.keys()) - reached
+            reached |= new
+            waiting += new
+        free = [*(called.keys() - reached - {each for calls in called.values() for each in calls})]
+        evaluated = [each.graph for run in self.source.runs for each in run.evaluations]
+        found = free if len(free) == 1 else evaluated
+        return found[0] if len(found) == 1 else None
+
+    def _initialization(self) -> tuple[Any, list[tuple[str, str]]] | tuple[None, None]:
+        """Return the initialization graph and its binding, if statements compute first values."""
+        states = self.source.states
+        computed = tuple(each.value for each in states if isinstance(each.first, Node))
+        if not computed:
+            return None, None
+        graph = first_graph(self.source, "initialization")
+        parts = Parts(self.program, ModelValues(), self.refusals)
+        made = parts.graph(replace(graph, outputs=computed), {}, ())
+        return made.message, [
+            (value.name, result) for value, result in zip(computed, made.results, strict=True)
+        ]
+
+
+def first_graph(program: Program, name: str) -> Graph:
+    """Return a graph that computes the first values of all states."""
+    states = program.states
+    return Graph(
+        name,
+        outputs=tuple(each.value for each in states),
+        nodes=tuple(each.first for each in states if isinstance(each.first, Node)),
+        constants=tuple(
+            Constant(each.value, each.first) for each in states if not isinstance(each.first, Node)
+        ),
+    )
+
+
+def first_values(program: Program) -> dict[str, Constant]:
+    """Return the first values of the states, computed as at the start of a run with the seed 0."""
+    name = driver_name(program)
+    graph = first_graph(program, name)
+    first = replace(program, graphs={name: graph}, entry=name, states=(), runs=(), backwards=(), listing=None)
+    return {name: Constant(Value(name, type_of(array)), Inline(array)) for name, array in run(first).items()}
+
+
+def _without_origins(program: Program, written: Collection[str]) -> Program:
+    """Return the program without the comments of backward graphs, which name lines of its own text."""
+    graphs = {
+        name: graph if graph.name in written else _without_comments(graph)
+        for name, graph in program.graphs.items()
+    }
+    return replace(program, graphs=graphs)
+
+
+def _without_comments(graph: Graph) -> Graph:
+    nodes = tuple(
+        replace(node, comment="", subgraphs=tuple(map(_without_comments, node.subgraphs)))
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
+
+
+def _empty() -> Any:
+    from onnx import helper
+
+    return helper.make_graph([], "inference", [], [])
+
+
+def _calls(graph: Graph) -> set[str]:
+    return {node.op[1:] for node in all_nodes(graph) if node.op.startswith("@")}
+
+
+def _domains(nodes: Any) -> Iterator[str]:
+    """Yield the domains of nodes and of those in their blocks."""
+    for node in nodes:
+        yield node.domain
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _domains(attribute.g.node)

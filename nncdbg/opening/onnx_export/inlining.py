@@ -1,0 +1,189 @@
+"""One graph without calls and updates: the statements of called graphs take the places of the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nncdbg.engine.graph import (
+    Constant,
+    Graph,
+    Inline,
+    Literal,
+    Location,
+    Node,
+    Operand,
+    Program,
+    Value,
+    tensor_only,
+)
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.inference.types import literal_array, type_of_array
+from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.engine.text.listing import Path, Site
+
+Names = dict[str, Operand]
+
+
+def first_result(node: Node) -> str:
+    """Return the name of the first named result of a statement; "" if it has none."""
+    return next((value.name for value in node.outputs if value.name), "")
+
+
+@dataclass
+class ModelValues:
+    """What the graphs of one model share: the names of all values, the constants, and their places.
+
+    `places` maps the first result of a statement to its place in the program.
+    """
+
+    used: set[str] = field(default_factory=set)
+    constants: dict[str, Constant] = field(default_factory=dict)
+    places: dict[str, Site] = field(default_factory=dict)
+
+    def claim(self, name: str) -> str:
+        """Return an unused name: `name`, or ``name.1`` and so on."""
+        return claimed_name(name or "unused", self.used)
+
+    def constant(self, constant: Constant) -> str:
+        """Add a constant, and return its name; an equal constant of that name is shared."""
+        name = constant.value.name
+        if self.constants.get(name) != constant:
+            name = self.claim(name)
+            self.constants[name] = replace(constant, value=replace(constant.value, name=name))
+        return name
+
+    def literal(self, literal: Literal, dtype: str) -> str:
+        """Add the data of a literal as a constant, and return its name."""
+        array = literal_array(literal, dtype)
+        for name, each in self.constants.items():
+            if each.data == Inline(array) and name.startswith("literal"):
+                return name
+        name = self.claim("literal")
+        self.constants[name] = Constant(Value(name, type_of_array(array)), Inline(array))
+        return name
+
+
+@dataclass
+class _Around:
+    """Where statements are copied: names by those of the original, and names reserved for some of them.
+
+    `layers` are the graphs whose calls lead here.
+    """
+
+    names: Names
+    wanted: dict[str, str]
+    layers: tuple[str, ...] = ()
+
+
+class Inlining:
+    """Inlines the graphs of a program without states; `present` are statements by their first result.
+
+    A statement that equals a present one is not repeated: its results are those of the present one.  The
+    places of the statements are `recorded` in the model.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        model: ModelValues,
+        present: Mapping[str, Node] | None = None,
+        *,
+        recorded: bool = True,
+    ) -> None:
+        self._program = program
+        self._model = model
+        self._recorded = recorded
+        self._present = present or {}
+
+    def graph(
+        self, graph: Graph, operands: Names, wanted: Mapping[str, str]
+    ) -> tuple[list[Node], list[Operand]]:
+        """Return the statements of a graph, and its results.
+
+        `operands` are the values of its inputs; `wanted` maps values of the graph to names reserved for them.
+        """
+        names = dict(operands)
+        nodes = self._block(_Around(names, dict(wanted)), graph, (graph.name,))
+        return nodes, [names.get(value.name, value.name) for value in graph.outputs]
+
+    def _block(self, around: _Around, graph: Graph, path: Path) -> list[Node]:
+        """Return the statements of a block; `around.names` receives the names of its values."""
+        names = around.names
+        for constant in graph.constants:
+            names[constant.value.name] = self._model.constant(constant)
+        nodes: list[Node] = []
+        for pc, node in enumerate(graph.nodes):
+            operands = tuple(names.get(each, each) if isinstance(each, str) else each for each in node.inputs)
+            if node.op == "update":
+                names |= {value.name: operand for value, operand in zip(node.outputs, operands, strict=True)}
+            elif node.op.startswith("@"):
+                nodes += self._call(node, operands, around)
+            elif len(path) > 1 or not self._is_present(node, operands, names):
+                nodes.append(self._copied(node, operands, around, (*path, pc)))
+                if self._recorded:
+                    self._model.places.setdefault(first_result(nodes[-1]), Site(path, pc))
+        return nodes
+
+    def _call(self, node: Node, operands: Sequence[Operand], around: _Around) -> list[Node]:
+        called = self._program.graphs[node.op[1:]]
+        inside: Names = {
+            value.name: self._as_value(operand, value)
+            for value, operand in zip(called.inputs, operands, strict=True)
+        }
+        computed = {value.name for each in called.nodes if each.op != "update" for value in each.outputs}
+        wanted: dict[str, str] = {}
+        for value, result in zip(node.outputs, called.outputs, strict=True):
+            if value.name and result.name in computed:
+                wanted.setdefault(result.name, self._defined(value, around).name)
+        layers = (*around.layers, called.name)
+        nodes = self._block(_Around(inside, wanted, layers), called, (called.name,))
+        for value, result in zip(node.outputs, called.outputs, strict=True):
+            around.names[value.name] = inside.get(result.name, result.name)
+        return nodes
+
+    def _as_value(self, operand: Operand, formal: Value) -> Operand:
+        """Return an operand as a value of the type of a graph's input."""
+        if not isinstance(operand, Literal):
+            return operand
+        known = tensor_only(formal.type)
+        dtype = known.dtype if known is not None else literal_dtype(operand, None, 0, (), {})
+        return self._model.literal(operand, dtype)
+
+    def _is_present(self, node: Node, operands: tuple[Operand, ...], names: Names) -> bool:
+        present = self._present.get(first_result(node))
+        if present is None or node.subgraphs:
+            return False
+        if [each.name for each in node.outputs] != [each.name for each in present.outputs]:
+            return False
+        alike = replace(present, inputs=operands, op=node.op, attributes=node.attributes)
+        if alike != present:
+            return False
+        names |= {value.name: value.name for value in node.outputs}
+        return True
+
+    def _copied(self, node: Node, operands: tuple[Operand, ...], around: _Around, path: Path) -> Node:
+        blocks = []
+        for number, block in enumerate(node.subgraphs):
+            inside = replace(around, names=dict(around.names))
+            inputs = tuple(self._defined(value, inside) for value in block.inputs)
+            nodes = self._block(inside, block, (*path, number))
+            results = [
+                self._as_value(inside.names.get(value.name, value.name), value) for value in block.outputs
+            ]
+            blocks.append(
+                Graph(block.name, inputs, tuple(Value(str(each)) for each in results), tuple(nodes))
+            )
+        outputs = tuple(self._defined(value, around) for value in node.outputs)
+        location = node.location or Location()
+        if around.layers and location.name is None:
+            named = next((value.name for value in outputs if value.name), node.op)
+            location = replace(location, name="/".join((*around.layers, named)))
+        return replace(node, inputs=operands, outputs=outputs, subgraphs=tuple(blocks), location=location)
+
+    def _defined(self, value: Value, around: _Around) -> Value:
+        if not value.name:
+            return value
+        name = around.wanted.pop(value.name, None) or self._model.claim(value.name)
+        around.names[value.name] = name
+        return replace(value, name=name)

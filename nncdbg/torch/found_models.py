@@ -1,0 +1,58 @@
+"""The models and optimizers that a script has, found without its help, and the names of the models."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn.Module]:
+    """Return the outermost modules with parameters by name.
+
+    The only one with parameters of the optimizers has no name; others have that of their variable in the
+    script, or of their class.
+    """
+    modules = live_objects(torch.nn.Module)
+    inside = {id(child) for module in modules for child in module.children()}
+    outermost = [
+        each for each in modules if id(each) not in inside and next(each.parameters(), None) is not None
+    ]
+    trained = {id(each) for opt in optimizers for group in opt.param_groups for each in group["params"]}
+    holders = [each for each in outermost if not trained.isdisjoint(map(id, each.parameters()))]
+    main = holders if optimizers else outermost
+    variables = {id(value): name for name, value in vars(sys.modules["__main__"]).items()}
+    named: dict[str, torch.nn.Module] = {}
+    for module in outermost:
+        wanted = variables.get(id(module), type(module).__name__.lower())
+        name = "" if main == [module] else wanted
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{wanted}.{number}"
+        named[name] = module
+    return named
+
+
+def live_objects(kind: type[T]) -> list[T]:
+    """Return the objects of a class that the script has."""
+    gc.collect()
+    # Not `isinstance`: a proxy's `__class__` may run code.
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+
+
+def owners_of(
+    parameters: Iterable[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]
+) -> dict[str, torch.nn.Module]:
+    """Return the outermost modules with any of these parameters; names are as for `models_of`."""
+    wanted = {id(each) for each in parameters}
+    return {
+        name: module
+        for name, module in models_of(optimizers).items()
+        if any(id(each) in wanted for each in module.parameters())
+    }
