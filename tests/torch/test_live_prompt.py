@@ -64,7 +64,7 @@ def test_catch_where_back_and_continue_to_the_next_step(debug):
     assert "gradient of train.py:27  return (a - b).square().sum(dim=-1).sqrt()" in out
     assert "train.py:40  loss.backward()" in out
     assert "The script is here" in out
-    assert ">> 71   %unsqueeze" in out
+    assert ">> 79   %unsqueeze" in out
     assert "step 6 loss nan" in out
 
 
