@@ -26,7 +26,7 @@ def partial_run(
     Raises UsageError for a value that does not exist or has many values, and for a training.
     """
     inputs = {value.name for value in lowered.graph.inputs}
-    cuts = [name for name in map(_plain, given) if name not in inputs and _defined(lowered, name)]
+    cuts = [name for name in map(_value_name, given) if name not in inputs and _defined(lowered, name)]
     outputs = [outputs] if isinstance(outputs, str) else outputs
     if not outputs and not cuts:
         return Part(lowered)
@@ -35,7 +35,7 @@ def partial_run(
             "a training has no partial run: its `run` lines execute whole steps",
             hint="remove the `run` lines from the text, or choose all outputs",
         )
-    form = tuple(map(_plain, outputs or ())), frozenset(cuts)
+    form = tuple(map(_value_name, outputs or ())), frozenset(cuts)
     known, part = lowered.kept.get("part", (None, None))
     if part is not None and known == form:
         return part  # type: ignore[no-any-return]
@@ -43,7 +43,7 @@ def partial_run(
     for name in cuts:
         rewiring.supply(name)
     if outputs:
-        rewiring.choose([*dict.fromkeys(map(_plain, outputs))])
+        rewiring.choose([*dict.fromkeys(map(_value_name, outputs))])
     part = needed_part(rewiring.program)
     lowered.kept["part"] = form, part
     return part
@@ -59,13 +59,16 @@ def used_inputs(whole: Program, part: Program, given: Any) -> tuple[Any, list[st
     needed = {value.name for value in part.graph.inputs}
     values = {value.name for value in whole.graph.inputs}.union(*map(_names, whole.graphs.values()))
     used = {
-        name: data for name, data in given.items() if _plain(name) in needed or _plain(name) not in values
+        name: data
+        for name, data in given.items()
+        if _value_name(name) in needed or _value_name(name) not in values
     }
-    left = [f"%{_plain(name)}" for name in given if name not in used]
+    left = [f"%{_value_name(name)}" for name in given if name not in used]
     return used, [f"the outputs do not need {', '.join(left)}"] if left else []
 
 
-def _plain(name: object) -> str:
+def _value_name(name: object) -> str:
+    """Return the name of a value, which callers may write with %."""
     return str(name).removeprefix("%")
 
 
