@@ -7,11 +7,13 @@ from math import prod
 
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.declaration import composite
-from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at, wide_name
-from nncdbg.engine.ops.influence import probed
+from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, typed
 
 _OPERANDS = ("X", "W", "offset", "B", "mask")
+
+_WIDE = "f64"
+"""The element type of the coordinates: GridSample rounds them to and from the range -1 to 1."""
 
 
 def _types(attributes: Attributes, types: Types) -> Types:
@@ -23,7 +25,7 @@ def _types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), (image[0], weight[0], *offset[2:])),)
 
 
-@composite("DeformConv", since=19, infer=_types, influence=probed(0, 1, 2, 3, 4), unit_axis=1)
+@composite("DeformConv", since=19, infer=_types, unit_axis=1)
 def deform_conv(attributes: Attributes, inputs: Types) -> str:
     """Conv with each point of its windows moved by `offset`, between the elements of X, and times `mask`.
 
@@ -36,9 +38,8 @@ def deform_conv(attributes: Attributes, inputs: Types) -> str:
     axes, taps, outer = len(sizes), prod(kernel), attributes["offset_group"]
     rows = [taps * places[0], *places[1:]]
     group, parts = attributes["group"], channels // attributes["group"] * taps
-    wide = wide_name(type_at(inputs, 0).dtype)
-    points = TensorType(wide, (batch * outer, *rows, axes))
-    image = TensorType(wide, (batch * outer, channels // outer, *sizes))
+    points = TensorType(_WIDE, (batch * outer, *rows, axes))
+    image = TensorType(_WIDE, (batch * outer, channels // outer, *sizes))
     lines = [
         f"%offsets = Reshape(%offset.wide, {[batch, outer, *kernel, axes, *places]})",
         *(line for axis in range(axes) for line in _tap_lines(axis, attributes, sizes, kernel, places)),
@@ -55,7 +56,7 @@ def deform_conv(attributes: Attributes, inputs: Types) -> str:
         *_bias_lines(inputs, [batch, results, *places]),
     ]
     floats = [key for index, key in enumerate(_OPERANDS) if at(inputs, index) is not None]
-    body = in_precision(type_at(inputs, 0).dtype, floats, lines, ["Y"])
+    body = in_precision(type_at(inputs, 0).dtype, floats, lines, ["Y"], _WIDE)
     return formula_text("DeformConv", zip(_OPERANDS, inputs, strict=False), body, ["Y"])
 
 

@@ -52,13 +52,14 @@ def cast(target: str, source: str, dtype: str) -> str:
 
 
 def in_precision(
-    dtype: str, inputs: Sequence[str], lines: Sequence[str], outputs: Sequence[str]
+    dtype: str, inputs: Sequence[str], lines: Sequence[str], outputs: Sequence[str], wide: str = ""
 ) -> list[str]:
     """Add casts around `lines`, which read `%name.wide` per input and write `%name.wide` per output.
 
     For f32, f64 and integers the suffix is removed; narrow floats are cast before and after the lines.
+    `wide` is another element type to compute in.
     """
-    wide = wide_name(dtype)
+    wide = wide or wide_name(dtype)
     if wide == dtype:
         return [line.replace(".wide", "") for line in lines]
     into = [cast(f"{key}.wide", key, wide) for key in inputs]

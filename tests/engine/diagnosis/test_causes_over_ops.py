@@ -43,6 +43,7 @@ INTEGRAL = frozenset(
         ),
         *("NonMaxSuppression", "NonZero", "Not", "OptionalHasElement", "Or", "SequenceLength", "Shape"),
         *("Size", "Xor", "SequenceEmpty", "Bernoulli", "EyeLike", "nncdbg.NoGradientRule"),
+        "nncdbg.KeepsCheckpoint",
     }
 )
 """Ops with results that are not floats, or are only 0 and 1."""

@@ -35,6 +35,7 @@ OWN = (
         (BYTES, one(0.5), one(1, np.uint8), one(0.25), one(2, np.uint8)),
         {"axes": [1], "keepdims": 1},
     ),
+    Row("DeformConv", (f(1, 2, 4, 4), f(3, 2, 2, 2), f(1, 8, 3, 3))),
     Row("com.microsoft.MulInteger", (BYTES, one(1, np.uint8), BYTES, one(2, np.uint8))),
     Row("com.microsoft.NhwcConv", (f(1, 4, 4, 2), f(3, 3, 3, 2), f(3)), {"pads": [1, 1, 1, 1]}),
     Row("com.microsoft.NhwcFusedConv", (f(1, 4, 4, 2), f(3, 2, 3, 3), f(3)), {"activation": "Relu"}),

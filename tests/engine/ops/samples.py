@@ -125,6 +125,7 @@ STATEMENTS: list[tuple[Any, ...]] = [
     ("nncdbg.SumWindows", 1, {"kernel_shape": (2,)}, (f(1, 2, 3, 2), f(1, 2, 4))),
     ("nncdbg.Im2Col", 1, {}, (f(1, 2, 3, 4), np.array([2, 2]))),
     ("nncdbg.ResizeTransposed", 1, {}, (f(2, 6), f(2, 3), None, np.array([1.0, 2.0], np.float32))),
+    ("nncdbg.KeepsCheckpoint", 1, {}, (np.array(1), np.array(5), np.array(2))),
     ("nncdbg.Cofactors", 1, {}, (f(2, 3, 3),)),
     ("nncdbg.SGD", 1, {"lr": 0.1, "momentum": 0.9, "nesterov": 1}, (X, X + 1, X - 1), 2),
     ("nncdbg.RMSProp", 1, {"lr": 0.1, "momentum": 0.9}, (X, X + 1, X * X + 5, X, X + 2), 4),
