@@ -13,6 +13,7 @@ from nncdbg.commands.changing import branches, marks
 from nncdbg.commands.stack import where
 from nncdbg.commands.table import command, whole_number
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
 from nncdbg.presentation.stops import fallbacks, layout_at, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
@@ -33,7 +34,7 @@ def info(session: CommandSession, text: str) -> None:
     """Show the state of the debugger and the program, by topic.
 
       breakpoints, display   breakpoints, and expressions shown at each stop
-      inputs                 the program's inputs
+      inputs, states         the program's inputs, and its states at this moment
       args, locals           inputs and computed values of the selected frame
       values [all | TEXT]    its values without constants; `all` adds them, TEXT selects by name
       constants              its constants
@@ -78,6 +79,18 @@ def _inputs(session: CommandSession, text: str) -> None:
         session.screen.put_line(described(name, array, layout_at(session.debugger, session.screen)))
     for note in session.debugger.notes:
         session.screen.put(f"  {note}")
+
+
+def _states(session: CommandSession, text: str) -> None:
+    known = session.debugger.states
+    for state in session.debugger.program.states:
+        name = state.value.name
+        if name in known:
+            session.screen.put_line(described(name, known[name], layout_at(session.debugger, session.screen)))
+        else:
+            session.screen.put(f"%{name_text(name)} has no value yet")
+    if not session.debugger.program.states:
+        session.screen.put("the program has no states")
 
 
 def _values(session: CommandSession, text: str) -> None:
@@ -236,6 +249,7 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "breakpoints": _breakpoints,
     "display": _displays,
     "inputs": _inputs,
+    "states": _states,
     "args": _arguments,
     "locals": _locals,
     "values": _values,
