@@ -52,7 +52,8 @@ def script_arguments(
 ) -> tuple[list[str], list[str]]:
     """Split a command line `[OPTION ...] SCRIPT [ARGUMENT ...]` into the parser's arguments and the script's.
 
-    After the script, only the parser's options in full are its own, up to `--`.
+    After the script, only the parser's options in full are its own, up to `--`.  All words after
+    `-m MODULE` are the module's, as for `python -m`.
     """
     own: list[str] = []
     of_script: list[str] = []
@@ -68,6 +69,8 @@ def script_arguments(
             own.append(word)
             if option.nargs != 0 and not equals and rest:
                 own.append(rest.pop(0))
+            if option.dest == "module" and not script_seen:
+                return own, rest
         elif script_seen:
             of_script.append(word)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.script import run_script, run_to_end
+from nncdbg.torch.script import run_to_end
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.step_recording import record
 
@@ -42,23 +42,24 @@ class _StepRecorded(BaseException):
     """Ends the script when the step has been recorded."""
 
 
-def record_script(script: str, arguments: Sequence[str] = (), number: int = 1) -> ScriptStep:
+def record_script(script: str, run: Callable[[], None], number: int = 1) -> ScriptStep:
     """Run a script until the end of its training step `number`, counted from 1, and return that step.
 
-    If the script fails in the step, the step ends there; the traceback of the script is printed.
+    `script` is the path of the file or the name of the module that `run` runs.  If the script fails in the
+    step, the step ends there; the traceback of the script is printed.
 
     Raises LoadError if the script cannot be compiled, RunError if it fails before the step, UsageError if it
     ends before the step, and KeyboardInterrupt.
     """
     recorder = _ScriptRecorder(number)
 
-    def run() -> None:
+    def recording() -> None:
         with recorder:
-            run_script(script, arguments)
+            run()
 
     failure: NncdbgError | None = None
     with suppress(_StepRecorded):
-        failure = run_to_end(script, run, lambda: recorder.place)
+        failure = run_to_end(script, recording, lambda: recorder.place)
     title = f"recorded step {number} of {os.path.basename(script)}"
     step = recorder.step
     if failure is None and not recorder.complete:

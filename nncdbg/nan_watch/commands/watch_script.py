@@ -94,17 +94,9 @@ def _parser() -> ArgumentParser:
 def _options(arguments: Sequence[str]) -> Namespace:
     parser = _parser()
     own, of_script = script_arguments(parser, arguments)
-    if "-m" in own:
-        own, of_script = _split_at_module(arguments)
     options = parser.parse_args(own)
     options.arguments = of_script
     return options
-
-
-def _split_at_module(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments up to the module, and those after it, which are the module's."""
-    end = list(arguments).index("-m") + 2
-    return list(arguments[:end]), list(arguments[end:])
 
 
 def _watch(options: Namespace) -> int:

@@ -20,7 +20,8 @@ def main(arguments: Sequence[str]) -> int:
     one that fails, after saving the part of the step that ran.
     """
     options = _options(arguments)
-    check_script(options.script)
+    if not options.module:
+        check_script(options.script)
     folder = Path(folder_of_rank(options.output or f"step{options.step}"))
     from nncdbg.opening.folder_writing import check_folder
 
@@ -28,9 +29,11 @@ def main(arguments: Sequence[str]) -> int:
     from rich.filesize import decimal
 
     from nncdbg.presentation.screen import Screen
+    from nncdbg.torch.script import script_runner
     from nncdbg.torch.script_recording import record_script
 
-    recorded = record_script(options.script, options.arguments, options.step)
+    run = script_runner(options.script, options.module, options.arguments)
+    recorded = record_script(options.module or options.script, run, options.step)
     recorded.step.save(folder, title=recorded.title, notes=recorded.notes)
     screen = Screen()
     for note in (*recorded.step.notes, *recorded.notes):
@@ -54,7 +57,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "nncdbg record",
         "Run a PyTorch script until the end of a training step, and save the step as a folder.\n"
         "The script needs no change.  `nncdbg DIR` opens the folder.",
-        usage="nncdbg record [--step N] [-o DIR] SCRIPT [ARGUMENT ...]",
+        usage=(
+            "nncdbg record [--step N] [-o DIR] SCRIPT [ARGUMENT ...]\n"
+            "       nncdbg record [--step N] [-o DIR] -m MODULE [ARGUMENT ...]"
+        ),
         epilog=(
             "A step ends when the method `step` of an optimizer ends; each optimizer counts, and so\n"
             "does a step that GradScaler skips.  Step 1 begins with the first call of a module, a later\n"
@@ -64,12 +70,15 @@ def _options(arguments: Sequence[str]) -> Namespace:
         ),
     )
     add = parser.add_argument
-    add("script", metavar="SCRIPT", help="a Python file, run as `python SCRIPT ARGUMENT ...`")
+    add("script", metavar="SCRIPT", nargs="?", help="a Python file, run as `python SCRIPT ARGUMENT ...`")
+    add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`")
     add("--step", type=_step_number, default=1, metavar="N", help="the step to record, from 1 (default: 1)")
     add("-o", "--output", metavar="DIR", help="the folder to write (default: stepN)")
     own, of_script = script_arguments(parser, arguments)
     options = parser.parse_args(own)
     options.arguments = of_script
+    if not options.module and not options.script:
+        raise UsageError("there is no script", hint="nncdbg record train.py")
     return options
 
 

@@ -67,6 +67,17 @@ def test_a_step_of_a_script_is_saved_and_the_script_ends(torch: Any, capfd: Capt
     assert main(["run", "saved"]) == 0
 
 
+def test_a_step_of_a_module_is_saved(torch: Any, capfd: Capture) -> None:
+    Path("package").mkdir()
+    script(name="package/train.py", text="from . import numbers_of\nimport sys\n" + TRAINING)
+    Path("package/__init__.py").write_text("numbers_of = 'package'\n", encoding="utf-8")
+    assert main(["record", "--step", "2", "-o", "saved", "-m", "package.train", "--step", "3"]) == 0
+    output, messages = capfd.readouterr()
+    assert output.splitlines() == ["step 1"]
+    assert "recorded step 2 of package.train" in messages
+    assert "forward" in open_program_folder(Path("saved")).program.graphs
+
+
 def test_a_saved_step_continues_the_training_bit_for_bit(torch: Any, capfd: Capture) -> None:
     import nncdbg
     from nncdbg.engine.ops.aten.arrays import host_array
@@ -305,7 +316,6 @@ def test_a_script_that_does_not_compile_is_an_error_at_the_line(torch: Any, capf
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "the following arguments are required: SCRIPT"),
         (["missing.py"], 3, "there is no file missing.py"),
         (["."], 3, ". is a folder"),
         (["train.py", "--step", "0"], 2, "--step 0: not a step"),
@@ -314,6 +324,8 @@ def test_a_script_that_does_not_compile_is_an_error_at_the_line(torch: Any, capf
         (["--unknown", "train.py"], 2, "unrecognized arguments: --unknown"),
         (["train.py", "-o", "train.py"], 2, "the path is a file"),
         (["train.py", "-o", "."], 2, "the folder is not empty"),
+        ([], 2, "there is no script"),
+        (["-m", "missing_module", "--epochs", "3"], 2, "there is no module missing_module"),
     ],
 )
 def test_wrong_arguments_are_reported_before_the_script_runs(
