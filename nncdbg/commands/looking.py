@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,10 +93,17 @@ def _array(session: CommandSession, text: str) -> tuple[str, Array]:
     return value_named(session.debugger, text) or text, np.asarray(result)
 
 
-@command("stats", group="looking", arguments="[%value | EXPR]", repeats=True, completes=("value", "function"))
+@command(
+    "stats",
+    group="looking",
+    arguments="[%value [COUNT] | EXPR]",
+    repeats=True,
+    completes=("value", "function"),
+)
 def stats(session: CommandSession, text: str) -> None:
     """Show the statistics of a value, or of all values of this statement.
 
+    With COUNT, show a value at its latest COUNT visits: the steps of a training, iterations or calls.
     min, mean, max and std use only the finite elements.
     """
     from nncdbg.stats import summarize
@@ -103,11 +111,35 @@ def stats(session: CommandSession, text: str) -> None:
     if not text:
         _statement_stats(session)
         return
+    value, _, count = text.rpartition(" ")
+    if count.isdecimal() and (found := value_named(session.debugger, value)) is not None:
+        _visit_stats(session, found, max(1, int(count)))
+        return
     name, array = _array(session, text)
     summary = summarize(array)
     session.screen.put_line(_titled(session, name, array))
     for label, number in summary.as_dict().items():
         session.screen.put(f"  {label:<9} {_exact(number)}")
+
+
+def _visit_stats(session: CommandSession, name: str, count: int) -> None:
+    """Show one line of statistics for each of the latest visits of a value, the present one last."""
+    from nncdbg.stats import summarize
+
+    visits = [*islice(session.debugger.values.visits(name), count)]
+    session.screen.put_line(_titled(session, name, visits[0][1]))
+    session.screen.put(f"  {'step':>6}" + "".join(f"{label:>12}" for label in _OVER_VISITS))
+    for number, (step, array) in reversed([*enumerate(visits)]):
+        known = summarize(array).as_dict()
+        numbers = "".join(f"{_short(known[label]):>12}" for label in _OVER_VISITS)
+        session.screen.put(f"  {-number if step is None else step:>6}{numbers}")
+
+
+_OVER_VISITS = ("min", "mean", "max", "std", "nan", "posinf", "neginf")
+
+
+def _short(number: float | None) -> str:
+    return "-" if number is None else str(number) if isinstance(number, int) else f"{number:.4g}"
 
 
 def _exact(number: float | None) -> str:

@@ -273,6 +273,27 @@ class Values:
             f"%{name} has no previous value", hint="step to a later iteration, or increase --history"
         )
 
+    def visits(self, name: str) -> Iterator[tuple[int | None, Array]]:
+        """Yield (step of the run, value) of a value now and at its earlier visits, newest first.
+
+        A visit is an iteration of its loop or a call of its graph, as far as the history has them.  The step
+        is None outside of a run.
+        """
+        here = self.place(name)
+        runs = [frame for frame in self.machine.frames if frame.code.epoch is not None]
+        run, step = (runs[0].code, runs[0].iteration) if runs else (None, None)
+        yield step, self.value(name)
+        for each in self.machine.finished():
+            if each.code.epoch is not None:
+                if each.code is not run or step is None:
+                    return
+                step -= 1
+            if each.code is not here.code or each.slots is here.slots:
+                continue
+            content = each.slots[here.slot]
+            if content is not UNSET and content is not EVICTED:
+                yield step, self._kept(self._standing(name, content))
+
     def outputs(self) -> Outputs:
         """Return the results by name of a program that has ended."""
         frame = self.machine.frames[0]
