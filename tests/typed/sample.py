@@ -130,6 +130,17 @@ def training() -> nncdbg.LoadedStates:
     return nncdbg.load_states(builder.program(), "states.safetensors")
 
 
+def edited(program: Program) -> Program:
+    edit = nncdbg.Editor(program)
+    block: nncdbg.EditedBlock = edit.graph()
+    statement: nncdbg.EditedStatement = next(iter(block))
+    value: nncdbg.EditedValue = statement.outputs[0]
+    print(value.uses, statement.id)
+    trained = nncdbg.minimize(program, "l", optimizer="SGD", lr=0.1)
+    print(nncdbg.grad(program, of="l", by=["w"]), trained)
+    return edit.program()
+
+
 def dynamic() -> str:
     session: nncdbg.Eager = nncdbg.eager()
     x: nncdbg.EagerVariable = session.input("x", [1.0, 2.0])

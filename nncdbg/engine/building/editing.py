@@ -150,7 +150,7 @@ class EditedStatement(_Reader):
 
     def delete(self) -> None:
         """Remove the statement.  Raises GraphError if a result is still read."""
-        block = self.standing()
+        block = self.containing_block()
         own = {*self._inside()}
         for value in self.results:
             for use in value.uses:
@@ -172,7 +172,7 @@ class EditedStatement(_Reader):
         into: EditedBlock | None = None,
     ) -> None:
         """Move the statement before or after another one, or to the end of a block."""
-        origin = self.standing()
+        origin = self.containing_block()
         block, place = _place(before, after, into)
         if self in (before, after) or block in self._inside():
             raise UsageError(f"{self} cannot be moved into itself")
@@ -188,7 +188,8 @@ class EditedStatement(_Reader):
         self.editor.changed(origin)
         self.editor.changed(block)
 
-    def standing(self) -> EditedBlock:
+    def containing_block(self) -> EditedBlock:
+        """Return the block that contains the statement.  Raises UsageError for a deleted statement."""
         if self.block is None:
             raise UsageError(f"{self} is deleted")
         return self.block
@@ -342,7 +343,7 @@ def _place(
         raise UsageError("give `before` or `after`, not both")
     beside = before or after
     if beside is not None:
-        block = beside.standing()
+        block = beside.containing_block()
         return block, block._statements.index(beside) + (after is not None)
     if into is None:
         raise UsageError("no place given", hint="give `before`, `after` or `into`")

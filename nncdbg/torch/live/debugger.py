@@ -11,6 +11,9 @@ from nncdbg.engine.stopping.stops import Stop
 from nncdbg.torch.live.mode import LiveStop
 from nncdbg.torch.recorded_step import RecordedStep
 
+_NO_OPERATORS = (WRITE, "update")
+"""Statements of a recorded step that follow an operator, and that the script does not run."""
+
 CONTINUE, STEP, NEXT, FINISH = "continue", "step", "next", "finish"
 
 
@@ -79,7 +82,7 @@ class LiveDebugger(Debugger):
             control.step_back(into=True)
             frame = control.stack[-1]
             node = frame.code.nodes[frame.pc] if frame.pc < len(frame.code.nodes) else None
-            if node is not None and frame.code.runs_kernel(frame.pc) and node.op != WRITE:
+            if node is not None and frame.code.runs_kernel(frame.pc) and node.op not in _NO_OPERATORS:
                 self.location = node.location
                 return
 

@@ -68,7 +68,8 @@ def test_a_removed_instrument_no_longer_runs() -> None:
     linker.instrument({each: instrument(names, each.name) for each in Instrument})
     linker.instrument({Instrument.TRACKER: None, Instrument.FINDINGS: None})
     run(linker)
-    assert names == ["HOST_READS", "INTEGER_CHECKS", "OVERFLOW_CHECKS", "MICRO_CHECK", "MEASUREMENT"]
+    removed = (Instrument.TRACKER, Instrument.FINDINGS)
+    assert names == [each.name for each in Instrument if each not in removed]
 
 
 def test_a_change_of_several_instruments_links_once_and_no_change_does_not_link(

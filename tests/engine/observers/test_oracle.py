@@ -111,8 +111,9 @@ def test_errors_of_check_and_catch_name_the_requirement() -> None:
     with pytest.raises(UsageError, match="the allocator plain does not check memory") as caught:
         plain.catch("nan", "guard")
     assert caught.value.hint == "use the allocator debug, arena or poison"
-    for allocator in ("debug", "arena", "poison"):
-        assert {*nncdbg.Debugger(program, allocator=allocator, check="micro").observers.beyond()} == set()
+    for allocator, beyond in (("debug", set()), ("arena", {"state-reset"}), ("poison", {"state-reset"})):
+        debugger = nncdbg.Debugger(program, allocator=allocator, check="micro")
+        assert {*debugger.observers.beyond()} == beyond
     quiet = nncdbg.Debugger(
         program, {"x": x_of(2, 4)}, backend=Planted("Softmax", bumped), allocator="plain", check="micro"
     )
