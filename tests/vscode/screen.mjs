@@ -73,6 +73,12 @@ export class Screen {
     return this.page.locator(`.${view} .monaco-list-row`, options);
   }
 
+  /** Scrolls a view to its last rows: VS Code renders only those that are visible. */
+  async scrollToEnd(view) {
+    await this.rows(view).first().hover();
+    await this.page.mouse.wheel(0, 2000);
+  }
+
   row(view, pattern) {
     const found = async () => (await this.texts(this.rows(view))).find((each) => pattern.test(each));
     return this.until(found, `a row of ${view} like ${pattern}`);

@@ -18,6 +18,7 @@ export const tests = {
     await screen.click("%limit");
     await screen.start();
     await screen.continueTo("MatMul");
+    await screen.scrollToEnd("debug-breakpoints");
     await screen.row("debug-breakpoints", /first_steps\.nnc/);
     await click();
     await screen.until(
