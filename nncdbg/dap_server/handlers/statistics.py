@@ -208,10 +208,7 @@ class Visit:
 def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[Visit]]:
     """The latest completed visits of these frames' blocks, oldest first."""
     past: dict[Code, list[Visit]] = {_code(session, depth): [] for depth in depths}
-    step = _step(session)
-    for each in session.program.debugger.control.machine.finished():
-        if each.code.epoch is not None and step is not None:
-            step -= 1
+    for step, each in session.program.debugger.control.machine.finished_by_step():
         visits = past.get(each.code)
         if visits is not None and len(visits) < MOST_VISITS - 1:
             visits.append(Visit(each.slots, each.tick - 1, step))

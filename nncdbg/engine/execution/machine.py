@@ -393,6 +393,20 @@ class Machine:
             if isinstance(transfer, (FramePopped, IterationEnded)):
                 yield transfer
 
+    def finished_by_step(self) -> Iterator[tuple[int | None, Finished]]:
+        """Yield (step of the run, finished frame or iteration), latest first, up to the start of the run.
+
+        The step is None outside of a run.
+        """
+        runs = [frame for frame in self.frames if frame.code.epoch is not None]
+        run, step = (runs[0].code, runs[0].iteration) if runs else (None, None)
+        for each in self.finished():
+            if each.code.epoch is not None:
+                if each.code is not run or step is None:
+                    return
+                step -= 1
+            yield step, each
+
     @property
     def can_undo(self) -> bool:
         """Return False at the beginning, and if the journal no longer holds the last statement."""

@@ -280,14 +280,9 @@ class Values:
         is None outside of a run.
         """
         here = self.place(name)
-        runs = [frame for frame in self.machine.frames if frame.code.epoch is not None]
-        run, step = (runs[0].code, runs[0].iteration) if runs else (None, None)
+        step = next((frame.iteration for frame in self.machine.frames if frame.code.epoch is not None), None)
         yield step, self.value(name)
-        for each in self.machine.finished():
-            if each.code.epoch is not None:
-                if each.code is not run or step is None:
-                    return
-                step -= 1
+        for step, each in self.machine.finished_by_step():
             if each.code is not here.code or each.slots is here.slots:
                 continue
             content = each.slots[here.slot]
