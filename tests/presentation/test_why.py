@@ -69,6 +69,22 @@ def test_the_end_of_a_run_suggests_a_command_for_an_abnormal_output(
     assert output_of(session, capsys, "run").splitlines()[-1] == ending
 
 
+def test_why_after_a_training_reports_that_the_origin_left_the_history(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = opened(nncdbg.load(str(repository / "examples" / "train_mlp_nan.nnc")))
+    ending = output_of(session, capsys, "run").splitlines()[-1]
+    assert ending == "%l has Inf and NaN: `catch inf nan` and `run` stop at the origin"
+    lines = output_of(session, capsys, "why").splitlines()
+    assert lines[1] == "the origin is no longer in the history: `catch inf nan` and `run` stop there"
+    at_the_origin = output_of(session, capsys, "catch inf nan", "run", "why")
+    assert "Inf originates at this statement:" in at_the_origin
+    assert (
+        "for the learning rate, the loss scale and the data of a training, run `nncdbg watch`"
+        in at_the_origin
+    )
+
+
 def test_why_at_a_stop_explains_the_value_of_the_stop(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
