@@ -23,6 +23,7 @@ from nncdbg.presentation.slices import (
     troubles_of,
     verb,
 )
+from nncdbg.presentation.source_files import source_place
 from nncdbg.presentation.stops import layout_at, operand_names, value_or_reason
 
 if TYPE_CHECKING:
@@ -132,7 +133,11 @@ def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin],
         screen.put_line(
             Text(f"{' and '.join(born).replace('zeros', 'Zeros')} {verb(born)} at this statement:", "bold")
         )
-        screen.put_wrapped(statement_line(debugger, origin.visit, origin.pc, showing))
+        statement = statement_line(debugger, origin.visit, origin.pc, showing)
+        screen.put_wrapped(statement)
+        place = source_place(debugger.program, origin.visit.code.nodes[origin.pc].location)
+        if place and " loc(" not in statement.plain:
+            screen.put_wrapped(Text(f"  {place}", "dim"))
         for line in _operands_and_result(debugger, origin, showing):
             screen.put_wrapped(Text("    ").append_text(line))
         for trouble in born:
