@@ -71,6 +71,19 @@ def test_the_end_of_a_run_suggests_a_command_for_an_abnormal_output(
     assert output_of(session, capsys, "run").splitlines()[-1] == ending
 
 
+def test_why_follows_the_infinity_that_a_nan_originates_from(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = opened(nncdbg.load(str(repository / "examples" / "nan_softmax.nnc")))
+    lines = output_of(session, capsys, "catch nan", "run", "why").splitlines()
+    first = lines.index("Inf originates at this statement:")
+    assert lines[first + 1].startswith("line 21: %logq")
+    second = lines.index("NaN originates at this statement:")
+    assert first < second
+    assert lines[second + 1].startswith("line 22: %terms")
+    assert "path: line 21 Log -> line 22 Mul" in lines
+
+
 def test_why_on_a_terminal_shows_the_source_line_of_the_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
