@@ -16,6 +16,7 @@ from nncdbg.engine.execution.findings import NUMERIC
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
+from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.index_faults import index_fault
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
@@ -74,8 +75,12 @@ def watch_run(
     measured, left = measuring.found() if measuring is not None else ([], [])
     fault = index_fault(debugger, stop) if stop.reason == "exception" and "integer" in gates.kinds else None
     measured = [*measured, *([fault] if fault is not None else [])]
-    if not any(gate.kind == "update" for gate in gates.thresholds):
+    gated = {gate.kind for gate in gates.thresholds}
+    if "update" not in gated:
         measured += update_warnings(norms, report.training, debugger)
+    if "dead" not in gated:
+        for history in report.training:
+            measured += dead_unit_warnings(norms.activities(history), debugger)
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if bad.step is not None:
         report.notes.append(bad.note())
