@@ -12,8 +12,8 @@ BARS = "▁▂▃▄▅▆▇█"
 def sparkline(steps: Sequence[int], numbers: Sequence[float], width: int) -> str:
     """Return bars for numbers at ascending steps: at most `width`, each for an equal share of the steps.
 
-    A bar has the mean of the finite numbers in its share, a space stands for no finite number; a share without
-    steps repeats the bar before.  The lowest bar is the smallest of these means, the highest the largest.
+    A bar has the mean of the finite numbers in its share, and is a space without one; a share without steps
+    repeats the bar before.  The lowest bar is the smallest of these means, the highest the largest.
     """
     if not steps:
         return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -186,6 +187,13 @@ def steps_in_journal(machine: Machine, run: Code) -> Iterator[tuple[int, Sequenc
             step[2].append((calls, each))
     if step is not None and not machine.floor:
         yield step
+
+
+def latest_run(machine: Machine) -> Code | None:
+    """Return the block of the ``run`` line that runs now, else of the latest one in the journal."""
+    running = (frame.code for frame in machine.frames if frame.code.epoch is not None)
+    finished = (each.code for each in machine.finished() if each.code.epoch is not None)
+    return next(chain(running, finished), None)
 
 
 def _is_in_step(calls: tuple[Position, ...], run: Code) -> bool:

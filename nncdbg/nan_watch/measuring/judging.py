@@ -8,7 +8,6 @@ from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track, Trip
 from nncdbg.nan_watch.records import WatchFinding
 
-
 FEWEST_SAMPLES = 4
 """Least samples per unit for a verdict on dead units."""
 

@@ -52,7 +52,7 @@ def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  
 
 
 def _out(report: Report, watched: Watched) -> Iterator[str]:
-    """Yield lines about warnings, which are no failures, the course of a training, and what is not checked."""
+    """Yield lines about warnings, the course of a training, and what is not checked."""
     for finding in [each for each in report.findings if each.is_warning][:_MOST_LISTED]:
         yield headline(finding)
         yield from explanation(finding, report, watched)

@@ -22,7 +22,7 @@ COLUMNS = ("norm", "update / norm", "gradient norm")
 
 
 def norm_lines(report: Report, *, bars: bool = True) -> Iterator[str]:
-    """Yield a line for each training, below it one for each parameter with a large gradient, and dead units."""
+    """Yield a line for each training, for each parameter with a large gradient, and about dead units."""
     for history in courses(report):
         yield head(history, bars=bars)
         for name, series in parameter_rows(history, bars=bars):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -84,7 +85,8 @@ Abs(%z)               |
 @pytest.mark.parametrize("row", FLAT.strip().split("\n"))
 def test_the_flat_results_of_an_op(row: str) -> None:
     call, values = row.split("|")
-    text = f"opset 21\ngraph @main(%x: f32[2,2]) -> (%y) {{\n  %z = Neg(%x)\n  %y = {call.strip()}\n  return %y\n}}\n"
+    lines = f"  %z = Neg(%x)\n  %y = {call.strip()}\n  return %y\n"
+    text = f"opset 21\ngraph @main(%x: f32[2,2]) -> (%y) {{\n{lines}}}\n"
     code = nncdbg.Debugger(nncdbg.parse(text)).loaded.codes[0]
     op = op_of(code, 1)
     assert op is not None
@@ -178,3 +180,21 @@ def test_every_report_has_the_warning(tmp_path: Path, capsys: pytest.CaptureFixt
     (warning,) = re.findall(r"^::warning (.*?)::(.*)$", printed, re.MULTILINE)
     assert f"line={units['line']}" in warning[0]
     assert evidence.replace("%", "%25") in warning[1]
+
+
+def test_the_prompt_counts_the_units_of_the_steps_in_the_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.nnc").write_text(CORPUS["second_of_two_layers"].text)
+    commands = ("info units", "break 44 if $step == 30", "continue", "info units", "delete 1", "c", "i units")
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(commands)))
+    main([str(tmp_path / "t.nnc")])
+    printed = capsys.readouterr()
+    assert "no `run` line has run yet" in printed.err
+    rows = re.findall(r"steps (.*):\n +%active = Relu, (.*)\n +%active = Relu, (.*)\n", printed.out)
+    first, second = "line 45, called at line 32: 0 of 16", "line 45, called at line 33: 6 of 16"
+    count = " units were 0 for all {} samples".format
+    assert rows == [
+        ("0 to 29", first + count(960), second + count(960)),
+        ("50 to 99", first + count("1,600"), second + count("1,600")),
+    ]
