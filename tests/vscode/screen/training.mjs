@@ -30,7 +30,7 @@ export const tests = {
   async "the call stack has the step, and the states are a scope"({ page, screen, open }) {
     await open();
     await toStepSix(page, screen);
-    await screen.row("debug-call-stack", /@run step 6/);
+    await screen.row("debug-call-stack", /@run step 6 of/);
     // The list has only the rows in view: without the inputs, the states are among them.
     await page.locator('[aria-label="Scope Inputs"]').first().click();
     await screen.row("debug-variables", /States/);
@@ -51,7 +51,7 @@ export const tests = {
     await screen.picture("training-plot");
     const { width, height } = await area.boundingBox();
     await area.click({ position: { x: width / 2, y: height / 2 } });
-    await screen.row("debug-call-stack", /@run step 3/);
+    await screen.row("debug-call-stack", /@run step 3 of/);
     await screen.until(async () => /^step 3: /.test(await row.locator("output").innerText()), "the plot up to step 3");
     await screen.picture("training-plot-back");
     await screen.stop();
