@@ -12,6 +12,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import GraphError
+from tests.engine.differentiation.gradients import differences
+from tests.engine.differentiation.test_control_flow import INPUTS, PROGRAMS
 
 torch = pytest.importorskip("torch")
 
@@ -102,6 +104,45 @@ def test_a_gradient_penalty_has_the_gradients_of_torch(block: str) -> None:
     assert outputs["l"] == pytest.approx(loss, rel=1e-12)
     for name, expected in zip(("d_w", "d_b", "d_v"), gradients, strict=True):
         np.testing.assert_allclose(outputs[name], expected, rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2, None])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_second_derivatives_by_lines_equal_differences(name: str, checkpoints: int | None) -> None:
+    """R6: also of backward loops that carry sequences and sequences of sequences, D12: and checkpoints."""
+    kept = "" if checkpoints is None else f" checkpoints {checkpoints}"
+    lines = "".join(f"  {line}\n" for line in PROGRAMS[name])
+    text = f"""opset 21
+
+graph @main(%x: f64[3], %w: f64[3]) -> (%l, %d_x, %d_w) {{
+  %l: f64[], saved %s = @slope(%x, %w)
+  %d_x, %d_w = @slope.backward(1.0, %s)
+  return %l, %d_x, %d_w
+}}
+
+graph @slope(%x: f64[3], %w: f64[3]) -> (%l: f64[]) {{
+  %first, saved %s = @f(%x, %w)
+  %d_x, %d_w = @f.backward(1.0, %s)
+  %q = Mul(%d_x, %d_w)
+  %l: f64[] = ReduceSum(%q, keepdims=0)
+  return %l
+}}
+
+graph @f(%x: f64[3], %w: f64[3]) -> (%loss: f64[]) {{
+{lines}  return %loss
+}}
+
+backward @f.backward of @f by (%x, %w){kept}
+backward @slope.backward of @slope by (%x, %w){kept}
+"""
+    program = nncdbg.parse(text)
+    got = dict(nncdbg.run(program, INPUTS))
+
+    def loss(inputs: Any) -> float:
+        return float(nncdbg.run(program, dict(inputs), outputs=["l"])["l"])
+
+    for x in ("x", "w"):
+        np.testing.assert_allclose(got[f"d_{x}"], differences(loss, x, INPUTS), rtol=1e-6, atol=1e-6)
 
 
 def test_derivatives_of_every_order_of_x_log_x() -> None:
