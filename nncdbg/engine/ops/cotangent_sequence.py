@@ -70,7 +70,7 @@ def _placed_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
     "nncdbg.SequencePlaced",
     infer=lambda attributes, types: (types[2],),
     vjp=_placed_vjp,
-    influence=of_first(MOVED),
+    influence=of_first(MOVED, 2),
     content=Content.BOUNDED,
     types={"value": "V", "position": "I", "like": "S", "output": "S"},
 )
@@ -82,20 +82,20 @@ def sequence_placed(xp: Any, value: Any, position: Any, like: Any) -> Any:
 
 
 def _padded_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
-    return emit("SequenceErase", at.d, *at.operands[2:]), None, None
+    return emit("SequenceErase", at.d, at.operand(1)), None, None
 
 
 @op(
     "nncdbg.SequencePadded",
-    infer=lambda attributes, types: (types[1],),
+    infer=lambda attributes, types: (types[2],),
     vjp=_padded_vjp,
-    influence=of_first(MOVED),
+    influence=of_first(MOVED, 2),
     content=Content.BOUNDED,
-    types={"x": "S", "like": "S", "position": "I", "output": "S"},
+    types={"x": "S", "position": "I", "like": "S", "output": "S"},
 )
-def sequence_padded(xp: Any, x: Any, like: Any, position: Any = None) -> Any:
-    """`x` with zeros at `position` of the sequence `like`, which has one element more; -1 without it."""
-    index = range(len(like))[-1 if position is None else _index(position)]
+def sequence_padded(xp: Any, x: Any, position: Any, like: Any) -> Any:
+    """`x` with zeros at `position` of the sequence `like`, which has one element more."""
+    index = range(len(like))[_index(position)]
     return [*x[:index], full_like(xp, like[index], value=0.0), *x[index:]]
 
 

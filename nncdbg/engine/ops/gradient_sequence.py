@@ -40,8 +40,8 @@ def inserted(emit: Emit, at: Applied) -> Sequence[Operand]:
 
 def erased(emit: Emit, at: Applied) -> Sequence[Operand]:
     """The cotangent, with zeros in the place of the element that was erased."""
-    place = [] if at.operand(1) is None else [at.operand(1)]
-    return emit("nncdbg.SequencePadded", at.d, at.x, *place), None
+    place = Literal(-1) if at.operand(1) is None else at.operand(1)
+    return emit("nncdbg.SequencePadded", at.d, place, at.x), None
 
 
 def split(emit: Emit, at: Applied) -> Sequence[Operand]:

@@ -57,6 +57,8 @@ backward @critic.backward of @critic by (%x)
 backward @penalty.backward of @penalty by (%w, %b, %v)
 """
 
+B: Any = torch.tensor([0.1, -0.2, 0.3, 0.4], dtype=torch.float64, requires_grad=True)
+
 PLAIN = "  %h: f64[N,4] = Tanh(%z2)\n"
 
 BLOCKS = {
@@ -76,7 +78,6 @@ BLOCKS = {
 """The last statements of @layer, and the same in torch; B is %b."""
 
 X = np.random.default_rng(0).normal(size=(5, 3))
-B = torch.tensor([0.1, -0.2, 0.3, 0.4], dtype=torch.float64, requires_grad=True)
 
 
 def run(text: str, **inputs: Any) -> tuple[nncdbg.Debugger, Any]:

@@ -124,7 +124,7 @@ STATEMENTS: list[tuple[Any, ...]] = [
     ("nncdbg.SumAt", 1, {}, (f(3), np.array([0, 5, 5]), X)),
     ("nncdbg.SequenceSum", 1, {}, ([X, f(2)], [X + 1, f(2)], [X, f(2) + 2])),
     ("nncdbg.SequencePlaced", 1, {}, (f(2), np.array(-1), [X, f(2)])),
-    ("nncdbg.SequencePadded", 1, {}, ([X], [X, f(2)], np.array(-1))),
+    ("nncdbg.SequencePadded", 1, {}, ([X], np.array(-1), [X, f(2)])),
     ("nncdbg.SplitLike", 1, {"axis": 1}, (f(2, 5), [f(2, 2), f(2, 3)])),
     ("nncdbg.EmptySequenceOf", 1, {}, (X,)),
     ("nncdbg.SequenceAppend", 1, {}, ([X, X + 1], X + 2)),
