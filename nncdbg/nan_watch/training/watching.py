@@ -56,12 +56,8 @@ def watch(
     _check("tier", tier, TIERS)
     _check("on_nan", on_nan, REACTIONS)
     watching = _Watching(model, optimizer, tier, on_nan, keep_update, found)
-    guard, report = watching.guard, watching.report
-    try:
-        with guard:
-            yield report
-    finally:
-        report.steps, report.skipped_by_scaler = guard.steps, guard.skipped_by_scaler
+    with watching.guard:
+        yield watching.report
 
 
 class _Watching:
@@ -77,7 +73,9 @@ class _Watching:
         found: Callable[[BadStep], None] | None,
     ) -> None:
         self.report = TrainingReport()
-        self.guard = Guard(model, optimizer, self._react, keep_update=keep_update, tier=tier)
+        self.guard = Guard(
+            model, optimizer, self._react, keep_update=keep_update, tier=tier, counts=self.report.counts
+        )
         self._on_nan = on_nan
         self._keep_update = keep_update
         self._found = found

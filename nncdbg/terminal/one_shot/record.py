@@ -6,11 +6,16 @@ import os
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.process.ranks import folder_of_rank
 from nncdbg.opening.command_line import ArgumentParser, script_arguments
+
+if TYPE_CHECKING:
+    from nncdbg.torch.script_recording import ScriptStep
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,14 +31,19 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.opening.folder_writing import check_folder
 
     check_folder(folder)
-    from rich.filesize import decimal
-
-    from nncdbg.presentation.screen import Screen
     from nncdbg.torch.script import script_runner
     from nncdbg.torch.script_recording import record_script
 
     run = script_runner(options.script, options.module, options.arguments)
-    recorded = record_script(options.module or options.script, run, options.step)
+    return record_script(options.module or options.script, run, options.step, partial(_save, folder))
+
+
+def _save(folder: Path, recorded: ScriptStep) -> int:
+    """Save a step, print what it has, and return 0.  Raises the failure that ended it."""
+    from rich.filesize import decimal
+
+    from nncdbg.presentation.screen import Screen
+
     recorded.step.save(folder, title=recorded.title, notes=recorded.notes)
     screen = Screen()
     for note in (*recorded.step.notes, *recorded.notes):
