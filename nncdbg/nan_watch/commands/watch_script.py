@@ -175,21 +175,21 @@ def _ended(
 ) -> int:
     from nncdbg.torch.script import ScriptInterrupted
 
-    interrupted = isinstance(failure, ScriptInterrupted) and report.steps > 0
-    if report.ok and failure is not None and not interrupted:
+    interrupted = failure if isinstance(failure, ScriptInterrupted) and report.seen else None
+    if report.ok and failure is not None and interrupted is None:
         raise failure
-    if report.ok and not report.steps:
+    if not report.seen:
         raise UsageError(
             f"{target} ended without a step of an optimizer: nothing was watched",
             hint="nncdbg watches torch.optim optimizers in the process that it starts",
         )
-    if interrupted:
-        screen.note(failure.message)
+    if interrupted is not None:
+        screen.note(interrupted.message)
     if options.json:
         print(json.dumps(report.as_dict()), file=output)
     else:
         screen.put_wrapped(next(iter(report.lines())))
-    return failure.exit_code if interrupted else report.exit_code
+    return report.exit_code if interrupted is None else interrupted.exit_code
 
 
 def _runner(options: Namespace) -> Callable[[], None]:

@@ -154,6 +154,11 @@ class TrainingReport(PrintedRecord):
         return self.counts.skipped_by_scaler
 
     @property
+    def seen(self) -> bool:
+        """Return whether the watch has seen an update, or a step with NaN or Inf."""
+        return self.steps > 0 or not self.ok
+
+    @property
     def ok(self) -> bool:
         """Return whether no step had NaN or Inf."""
         return not self.bad_steps
