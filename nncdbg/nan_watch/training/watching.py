@@ -139,7 +139,7 @@ def _check(name: str, given: str, known: tuple[str, ...]) -> None:
 
 
 def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
-    """Return the record of a trip, with a report of its second run; Ctrl-C ends that and calls `interrupt`."""
+    """Return the record of a trip, with a report of its second run; Ctrl-C ends it and calls `interrupt`."""
     bad = BadStep.of(trip)
     if trip.recorded is not None:
         _examine(bad, trip.recorded, interrupt)
