@@ -267,6 +267,8 @@ class LiveTraining:
         else:
             start = f"this is the start of step {self.mode.step}: earlier steps are not recorded"
             debugger.control.no_past = start, "step forward first"
+        for note in debugger.recorded.notes:
+            self._note(note)
         if compiled_calls() > self._compiled:
             self._note(_EAGER)
 
