@@ -96,7 +96,8 @@ def step_so_far(
 ) -> RecordedStep:
     """Return what was recorded until now; the recording continues.
 
-    `compiled_before` is the number of `compiled_calls` before it.  Raises RunError without memory for the inputs.
+    `compiled_before` is the number of `compiled_calls` before it.  Raises RunError without memory
+    for the inputs.
     """
     if recorder.failure is not None:
         raise recorder.failure.with_traceback(None)

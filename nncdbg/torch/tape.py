@@ -37,7 +37,7 @@ class StepCall:
     gradients_enabled: bool
     result: Any = None
     random: RandomState | None = None
-    """The state of the random generators before a module, a function of autograd or an operator that draws."""
+    """The state of the random generators before a module, a function or an operator that draws."""
     autocast: tuple[str, torch.dtype] | None = None
     """Device and dtype of the autocast around a module."""
     generator: tuple[Any, Any] | None = None
