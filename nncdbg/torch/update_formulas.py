@@ -32,7 +32,7 @@ FORMULAS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What an optimizer divides, as keys of its numbers, and the mean of squares in the divisor; "" for none."""
+    """What an optimizer divides, as keys of its numbers, and the mean of squares in the divisor."""
 
     dividend: str
     squares: str = ""
@@ -62,7 +62,7 @@ def formula_of(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _class_of(optimizer: torch.optim.Optimizer) -> str:
-    """Return the class of `torch.optim` with a known formula that an optimizer has or extends; "" for none."""
+    """Return the class of `torch.optim` with a known formula that an optimizer extends; "" for none."""
     classes = [each.__name__ for each in type(optimizer).__mro__ if each.__module__.startswith("torch.optim")]
     return next((name for name in classes if name in FORMULAS), "")
 

@@ -129,13 +129,13 @@ def test_formulas_are_of_optimizers_that_exist():
 
 
 UPDATES = """
-Adam f32 | lr=0.1, eps=0 | 0 | zero divided by zero: 0 / (sqrt(v) + eps), and the divisor is 0; use an eps above 0
+Adam f32 | lr=0.1, eps=0 | 0 | zero divided by zero: 0 / (sqrt(v) + eps), and the divisor is 0; use
 AdamW f32 | lr=0.1, eps=0, amsgrad=True | 0 | zero divided by zero: 0 / (sqrt(v) + eps), and the divisor is 0
 RMSprop f32 | lr=0.1, eps=0 | 0 | zero divided by zero: 0 / (sqrt(v) + eps), and the divisor is 0
 Adagrad f32 | lr=0.1, eps=0 | 0 | zero divided by zero: 0 / (sqrt(v) + eps), and the divisor is 0
 Adadelta f32 | lr=0.1, eps=0 | 0 | zero divided by zero: 0 / sqrt(v + eps), and the divisor is 0
-Adam f16 | lr=0.1, foreach=False | 1e-4 | division by zero: 1.001e-05 / (sqrt(v) + eps), and the divisor is 0, because 1e-08 is 0 in f16
-Adam f32 | lr=0.1 | 1e25 | the square of the gradient overflows: 1e+25 ** 2 is larger than the largest f32, 3.403e+38
+Adam f16 | lr=0.1, foreach=False | 1e-4 | division by zero: 1.001e-05 / (sqrt(v) + eps), and
+Adam f32 | lr=0.1 | 1e25 | the square of the gradient overflows: 1e+25 ** 2 is larger than
 SGD f16 | lr=10 | 1e4 | the step overflows: lr * 1e+04 is larger than the largest f16, 6.55e+04; reduce lr
 SGD f16 | lr=1, momentum=0.9 | 1 |
 """
