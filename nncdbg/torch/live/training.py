@@ -152,7 +152,7 @@ class LiveTraining:
                 "the step was not recorded: no module was called before its end",
                 hint="pass the model to nncdbg.torch.watch",
             )
-        return step_so_far(recorder, self._models, self._optimizers)
+        return step_so_far(recorder, self._models, self._optimizers, self._compiled)
 
     def record_step(self) -> str:
         """Stop at the end of the present step, or without `history` of the next one, with all of it.
@@ -289,7 +289,7 @@ class LiveTraining:
             recorder.add_finished(
                 operator.signature.overload, operator.args, operator.kwargs, operator.result, operator.lines
             )
-        return step_so_far(recorder, self._models, self._optimizers)
+        return step_so_far(recorder, self._models, self._optimizers, self._compiled)
 
 
 def _goal(wanted: str, start: Operator) -> Goal | None:
