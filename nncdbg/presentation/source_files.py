@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from nncdbg.engine.graph import Location, Program
 
 
+def short_path(file: str) -> str:
+    """Return a path relative to the current folder, unless the file is outside of it."""
+    short = os.path.relpath(file)
+    return file if short.startswith("..") else short
+
+
 def source_file(program: Program, path: str) -> Path | None:
     """Return the file as given in the model, or beside the model file; None if there is none."""
     beside = Path(program.source).parent if program.source else Path()

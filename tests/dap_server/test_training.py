@@ -12,6 +12,7 @@ from nncdbg.dap_server.variables import loss_gradients
 from nncdbg.engine.values.differentiation import Budget
 from tests.dap_server.client import Client
 from tests.engine.compilation.test_states import DATA, TRAIN
+from tests.engine.values.test_visits_of_runs import AFTER_H, TWO_RUNS
 
 
 def started(client: Client, folder: Path, text: str = TRAIN) -> Path:
@@ -37,7 +38,7 @@ def test_the_states_are_a_scope_with_their_present_values(client: Client, tmp_pa
     )
     client.move("continue", "breakpoint")
     frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
-    assert [frame["name"] for frame in frames] == ["@train", "@run step 4, epoch 1", "@program"]
+    assert [frame["name"] for frame in frames] == ["@train", "@run step 4 of 9, epoch 1 of 3", "@program"]
     before = client.variables("States")
     assert list(before) == ["%w", "%m", "%count"]
     assert before["%count"]["value"].endswith("4")
@@ -111,6 +112,18 @@ def test_a_loss_is_plotted_over_the_steps_and_a_point_leads_to_its_step(
     assert client.evaluate("$step") == "2"
     again = {each["name"]: each for each in client.request("nncdbg/nearby")["values"]}
     assert again["%d"]["stats"]["mean"] == series["mean"][2]
+
+
+def test_a_series_of_the_second_run_has_its_own_steps(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "two.nnc").write_text(TWO_RUNS)
+    client.start(tmp_path / "two.nnc")
+    place = {"line": AFTER_H, "condition": "$step == 2"}
+    client.request("setBreakpoints", {"source": {"path": str(tmp_path / "two.nnc")}, "breakpoints": [place]})
+    for means in ([0, 10, 20], [50, 60, 70]):
+        client.move("continue", "breakpoint")
+        values = {each["name"]: each for each in client.request("nncdbg/nearby")["values"]}
+        series = values["%h"]["series"]
+        assert (series["steps"], series["mean"]) == ([0, 1, 2], means)
 
 
 def test_a_statement_leads_to_its_backward_and_back(client: Client, tmp_path: Path) -> None:

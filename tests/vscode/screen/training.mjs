@@ -30,7 +30,7 @@ export const tests = {
   async "the call stack has the step, and the states are a scope"({ page, screen, open }) {
     await open();
     await toStepSix(page, screen);
-    await screen.row("debug-call-stack", /@run step 6/);
+    await screen.row("debug-call-stack", /@run step 6 of/);
     // The list has only the rows in view.
     await screen.row("debug-variables", /%w1\.1 = f32\[2,16\]/);
     assert.deepEqual((await screen.texts(screen.rows("debug-variables"))).slice(0, 2), ["States", "Inputs"]);
@@ -75,7 +75,7 @@ export const tests = {
     await screen.picture("training-plot");
     const { width, height } = await area.boundingBox();
     await area.click({ position: { x: width / 2, y: height / 2 } });
-    await screen.row("debug-call-stack", /@run step 3/);
+    await screen.row("debug-call-stack", /@run step 3 of/);
     await screen.until(async () => /^step 3: /.test(await row.locator("output").innerText()), "the plot up to step 3");
     assert.ok(await inView(), "the plot stays in view, although other values are listed");
     await screen.picture("training-plot-back");
