@@ -71,6 +71,25 @@ def test_the_end_of_a_run_suggests_a_command_for_an_abnormal_output(
     assert output_of(session, capsys, "run").splitlines()[-1] == ending
 
 
+def test_why_inside_of_a_graph_names_the_input_of_the_program_with_the_nan(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = """#nncdbg 1
+opset 18
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %y: f32[2] = @layer(%x)
+  return %y
+}
+graph @layer(%a: f32[2]) -> (%b: f32[2]) {
+  %b: f32[2] = Relu(%a)
+  return %b
+}
+"""
+    session = opened(nncdbg.parse(text), x=np.array([1, np.nan], np.float32))
+    shown = output_of(session, capsys, "break Relu", "run", "next", "why")
+    assert "the value comes from the input %x" in shown
+
+
 def test_why_follows_the_infinity_that_a_nan_originates_from(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
