@@ -12,6 +12,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import GraphError
+from nncdbg.engine.values.losses import loss_at
 from tests.engine.differentiation.gradients import differences
 from tests.engine.differentiation.test_control_flow import INPUTS, PROGRAMS
 
@@ -220,6 +221,16 @@ def test_statements_of_second_derivatives_name_the_lines_that_they_differentiate
     first, last = listing.statements["layer.backward",][0], listing.statements["layer.backward",][-1]
     assert named
     assert all(first <= line < last for line in named)
+
+
+def test_the_loss_is_that_of_the_outermost_backward_line() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(PENALTY), {"x": X})
+    debugger.break_at(graph="critic.backward")
+    assert debugger.run().reason == "breakpoint"
+    assert loss_at(debugger.values_at(1), debugger.program) is None, "%score is no loss"
+    debugger.break_at(graph="penalty.backward")
+    assert debugger.run().reason == "breakpoint"
+    assert loss_at(debugger.values_at(1), debugger.program) == "l"
 
 
 def test_minimize_trains_a_gradient_penalty() -> None:
