@@ -159,7 +159,8 @@ class _Rewiring:
                 known = ", ".join(f"%{each}" for each in self._of_runs[:_LISTED])
                 raise UsageError(
                     f"%{name} has another value in each step of the run",
-                    hint=f"choose a result of the run or a state, such as {known}; or stop at `%{name} if $step == 0`",
+                    hint=f"choose a result of the run or a state, such as {known}; or stop at "
+                    f"`%{name} if $step == 0`",
                 )
             if call.pc is None:
                 raise UsageError(
