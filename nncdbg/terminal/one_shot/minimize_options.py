@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
 
@@ -66,6 +67,10 @@ def minimized(program: Program, options: Namespace, steps: int | None) -> Progra
     from nncdbg.engine.building.minimizing import minimize
 
     optimizer, *written = (options.optimizer or "SGD").split(",")
+    attributes: dict[str, Any] = dict(map(_attribute, written))
+    taken = sorted(attributes.keys() & signature(minimize).parameters.keys())
+    if taken:
+        raise UsageError(f"--optimizer: {optimizer} has no attribute {taken[0]!r}", hint=_HINT)
     training = minimize(
         program,
         [name.removeprefix("%") for name in options.minimize],
@@ -77,7 +82,7 @@ def minimized(program: Program, options: Namespace, steps: int | None) -> Progra
         epochs=options.epochs,
         shuffle=options.shuffle,
         steps=steps,
-        **dict(map(_attribute, written)),
+        **attributes,
     )
     # The paths of the stores are relative to this file.
     return replace(training, source=program.source)

@@ -100,6 +100,7 @@ REFUSED = """
 --minimize l --optimizer SGD,lr            | --optimizer: 'lr' is no attribute
 --minimize l --optimizer SGD,lr=x          | --optimizer: lr is not a number: 'x'
 --minimize l --optimizer SGD,rate=1        | nncdbg.SGD has no attribute 'rate'
+--minimize l --optimizer SGD,steps=1       | SGD has no attribute 'steps'
 --minimize l                               | the learning rate is missing
 --minimize l --optimizer SGD,lr=1 --gradient q     | @main has no input %q
 --minimize l --optimizer SGD,lr=1 --parameters no* | no*
