@@ -138,18 +138,27 @@ class _Needs:
             self._follow_loop(path, pc, node, index, first)
         elif node.op == "update":
             self._read(path, pc, node.inputs[index])
-        elif (node.op[1:],) in self.blocks and node.op.startswith("@"):
-            called = (node.op[1:],)
-            if first:
-                if node.op[1:] not in self._calls and node.op[1:] in self._whole:
-                    self._mark_whole(called)
-                self._calls.setdefault(node.op[1:], []).append((path, pc))
-                for number in self.inputs(called):
-                    self._read(path, pc, node.inputs[number])
-            self._end(called, index)
+        elif self._is_call(node):
+            self._call(path, pc, node)
+            self._end((node.op[1:],), index)
         elif first:
             for name in node.inputs:
                 self._read(path, pc, name)
+
+    def _is_call(self, node: Node) -> bool:
+        return node.op.startswith("@") and (node.op[1:],) in self.blocks
+
+    def _call(self, path: Path, pc: int, node: Node) -> None:
+        """Mark a call, and the operands for inputs that are needed so far."""
+        called = node.op[1:]
+        calls = self._calls.setdefault(called, [])
+        if (path, pc) in calls:
+            return
+        calls.append((path, pc))
+        if len(calls) == 1 and called in self._whole:
+            self._mark_whole((called,))
+        for number in self.inputs((called,)):
+            self._read(path, pc, node.inputs[number])
 
     def _mark_whole(self, graph: Path) -> None:
         """Mark everything in a graph and its blocks."""

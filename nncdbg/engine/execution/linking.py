@@ -133,11 +133,13 @@ class Instrument(IntEnum):
 
 @dataclass(slots=True, repr=False)
 class Linker:
-    """Builds the instructions of codes.  `generator` returns the random stream of a statement."""
+    """Builds the instructions of codes.  `generator` returns the random stream of a statement (see
+    `random_streams`).
+    """
 
     backend: Backend
     allocation: Allocation
-    generator: Callable[[Path, int], Any]
+    generator: Callable[[Path, int, float | None], Any]
     covers: Sequence[Cover] = ()
     """Functions that replace or record kernels, the innermost first."""
     instruments: Mapping[Instrument, Wrap] = field(default_factory=dict)

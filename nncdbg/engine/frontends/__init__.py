@@ -58,7 +58,7 @@ def load(
     """Load a program from a file (`.onnx`, `.nnc`, `.pt2`), a program folder or an object.
 
     Objects are an `onnx.ModelProto`, a `torch.export.ExportedProgram`, a Builder, and a pair of a PyTorch
-    module and the tuple of its arguments, which `torch.export.export` exports.
+    module and its arguments (a tuple or a tensor), which `torch.export.export` exports.
 
     A Program is returned unchanged; for a record with a program, such as a recorded step, its program.  With
     `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
@@ -146,10 +146,10 @@ def _shown(source: object) -> str:
     return os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else _type_name(source)
 
 
-def _is_module_with_arguments(source: object, module: type) -> TypeGuard[tuple[Any, tuple[Any, ...]]]:
+def _is_module_with_arguments(source: object, module: type) -> TypeGuard[tuple[Any, Any]]:
     if not isinstance(source, tuple) or len(source) != 2:
         return False
-    return isinstance(source[0], module) and isinstance(source[1], (tuple, list))
+    return isinstance(source[0], module)
 
 
 def _noted(program: Program, path: Path) -> Program:

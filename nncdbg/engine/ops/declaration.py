@@ -165,7 +165,10 @@ class Op(Facts):
     ufunc: str | None = None
     """The name of the function in `xp` that *is* the kernel, called with inputs and `out` by position."""
     random: bool = False
-    """True if the kernel takes `rng`, a `numpy.random.Generator` keyed by (seed, statement, iteration)."""
+    """True if the kernel takes `rng`, a `numpy.random.Generator` keyed by (seed, statement, iteration).
+
+    An attribute `seed` of the statement replaces its place in the key.
+    """
     opset_version: bool = False
     """True if the kernel takes `opset`, the version that the program imports."""
     outputs_count: bool = False
