@@ -55,7 +55,7 @@ class UnitActivity:
     """The number of units that were flat for all samples of a step."""
     samples: dict[int, int] = field(default_factory=dict)
     _alive: npt.NDArray[np.bool_] | None = None
-    """The units that are alive in the step that was seen last."""
+    """The units that are live in the step that was seen last."""
     _step: int = _NEVER
 
     @property

@@ -14,6 +14,7 @@ from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.watching import watch_run
 from nncdbg.terminal.main import main
 from tests.engine.observers.test_state_resets import TEXT, X, resetting
+from tests.presence import present
 
 
 def watched(text: str, gate: str = "nan,state-reset", **options: Any) -> nncdbg.Report:
@@ -47,7 +48,7 @@ def test_the_gate_changes_no_bit_of_the_training() -> None:
     plain = nncdbg.run(program, {"x": X})
     debugger = nncdbg.Debugger(program, {"x": X})
     assert not watch_run(debugger, Gates.of("state-reset")).ok
-    assert debugger.outputs["l"].tobytes() == plain["l"].tobytes()
+    assert present(debugger.outputs)["l"].tobytes() == plain["l"].tobytes()
 
 
 def test_a_program_watched_with_the_gate_is_watched_again_without_it() -> None:
