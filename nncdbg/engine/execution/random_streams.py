@@ -48,8 +48,9 @@ def seeded_stream(seed: int, attribute: float, iterations: Sequence[int]) -> np.
     own = int(attribute) if float(attribute).is_integer() else attribute
     if seed or any(iterations) or isinstance(own, float) or not 0 <= own < 1 << 32:
         return _stream((seed, own, *iterations))
+    state: Any = np.random.RandomState(own).get_state(legacy=False)
     bits = np.random.MT19937()
-    bits.state = np.random.RandomState(own).get_state()
+    bits.state = state
     return np.random.Generator(bits)
 
 

@@ -241,7 +241,7 @@ class ReusingAllocation(InspectedAllocation):
                 assert block is not None
                 raise RunError(
                     f"%{block.owner.value} is no longer valid: {gone}",
-                    hint="use --allocator debug, which keeps every value",
+                    hint="inspect it at an earlier step, or use --allocator debug, which keeps every value",
                 )
 
     def _check_operands(self, statement: Statement, operands: Sequence[Any]) -> None:
@@ -273,7 +273,7 @@ class ReusingAllocation(InspectedAllocation):
                 known = "" if name == made else f" (defined as %{made})"
                 words = f"{verb(statement)} reads %{name}{known}, but its memory was {self._fate(block)}"
                 other = block.successor.statement if block.successor is not None else block.freed
-                self.report(Finding("guard", statement, words, contents, None, other))
+                self.report(Finding("guard", statement, words, contents, None, other, operand=name))
 
     def _note_misread(self, found: Misread) -> None:
         known = self.misreads.setdefault((found.statement.code, found.statement.pc, found.name), found)
@@ -290,9 +290,12 @@ class ReusingAllocation(InspectedAllocation):
     def _fate(self, block: MemoryBlock) -> str:
         parts = [] if block.freed is None else [f"freed after {self._described(block.freed)}"]
         if block.successor is not None:
-            statement = block.successor.statement
-            place = f"{verb(statement)}, line {self._line(statement.code, statement.pc)}"
-            parts.append(f"reused by %{block.successor.value} ({place})")
+            statement, value = block.successor.statement, block.successor.value
+            line = self._line(statement.code, statement.pc)
+            if overwrites_state(block):
+                parts.append(f"overwritten by the update of %{value} (line {line})")
+            else:
+                parts.append(f"reused by %{value} ({verb(statement)}, line {line})")
         return " and ".join(parts)
 
     def _described(self, statement: Statement) -> str:
@@ -315,6 +318,12 @@ def _iteration(frames: Sequence[Frame]) -> tuple[int, ...]:
 
 def _lost(block: MemoryBlock) -> bool:
     return block.freed is not None or block.successor is not None
+
+
+def overwrites_state(block: MemoryBlock) -> bool:
+    """Return whether the bytes of the old value of a state were taken by an update in place."""
+    taker = block.successor
+    return taker is not None and taker.value == block.owner.value and verb(taker.statement) == "update"
 
 
 def verb(statement: Statement) -> str:
