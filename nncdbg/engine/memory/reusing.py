@@ -55,7 +55,7 @@ class ReusingAllocation(InspectedAllocation):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.lifetimes = Lifetimes(plan, self.block_of, self._free, self._freed_again)
+        self.lifetimes = Lifetimes(plan, self.blocks_of, self._free, self._freed_again)
         self.misreads: dict[tuple[Code, int, str], Misread] = {}
         """The misreads, in the order of the run."""
         self._blocks: ByIdentity[MemoryBlock] = ByIdentity()
@@ -129,9 +129,12 @@ class ReusingAllocation(InspectedAllocation):
             for value in operands:
                 known = blocks.get(id(value))
                 if known is None:
-                    continue
-                block = known[1]
-                if block.freed is not None or block.successor is not None:
+                    if value.__class__ is not list:
+                        continue
+                    lost = any(map(_lost, self.blocks_of(value)))
+                else:
+                    lost = known[1].freed is not None or known[1].successor is not None
+                if lost:
                     self._check_operands(here, operands)
                     break
             return operands
@@ -223,24 +226,31 @@ class ReusingAllocation(InspectedAllocation):
         self._blocks.set(buffer, block)
 
     def block_of(self, content: Any) -> MemoryBlock | None:
-        """Return the current or former block of a slot's content; None for content outside the arena."""
+        """Return the current or former block of a tensor; None for content outside the arena."""
         return self._blocks.get(content)
+
+    def blocks_of(self, content: Any) -> tuple[MemoryBlock, ...]:
+        """Return the current or former blocks of a slot's content, also of the tensors in a sequence."""
+        each = content if content.__class__ is list else (content,)
+        return tuple(block for block in map(self.block_of, each) if block is not None)
+
+    def _lost_block(self, content: Any) -> MemoryBlock | None:
+        """Return the first block of a slot's content that was freed or overwritten."""
+        return next(filter(_lost, self.blocks_of(content)), None)
 
     # -- findings ------------------------------------------------------------------------------
 
     def standing(self, content: Any) -> str | None:
-        block = self.block_of(content)
-        return None if block is None or not _lost(block) else f"its memory was {self._fate(block)}"
+        block = self._lost_block(content)
+        return None if block is None else f"its memory was {self._fate(block)}"
 
     def _refuse_stale(self, operands: Sequence[Any]) -> None:
         """Raise RunError if a value that another machine shares has lost its memory."""
         for value in operands:
-            gone = self.standing(value)
-            if gone is not None:
-                block = self.block_of(value)
-                assert block is not None
+            block = self._lost_block(value)
+            if block is not None:
                 raise RunError(
-                    f"%{block.owner.value} is no longer valid: {gone}",
+                    f"%{block.owner.value} is no longer valid: its memory was {self._fate(block)}",
                     hint="inspect it at an earlier step, or use --allocator debug, which keeps every value",
                 )
 
@@ -266,8 +276,8 @@ class ReusingAllocation(InspectedAllocation):
         moment: tuple[int, Sequence[Frame]],
     ) -> None:
         for slot, value in zip(slots, contents, strict=True):
-            block = self.block_of(value)
-            if block is not None and _lost(block):
+            block = self._lost_block(value)
+            if block is not None:
                 name, made = statement.code.names[slot], block.owner.value
                 self._note_misread(Misread(statement, name, block, _iteration(moment[1]), moment[0]))
                 known = "" if name == made else f" (defined as %{made})"
