@@ -103,6 +103,8 @@ class Facts:
     """The operands of an optimizer, which computes the new parameter, first, from it and its gradient."""
     rectifies: bool = False
     """The op is an activation that is exactly 0 on one side, so that a unit can be dead."""
+    limits: tuple[int, ...] = ()
+    """The operands that limit the results; a result at such a limit does not depend on the others."""
     bounds: tuple[float, float] | None = None
     """The limits of the results of an activation."""
     shares: Callable[[Array], Array] | None = None
