@@ -187,6 +187,11 @@ def allocation_on(
 
     `in_place` are the states that updates overwrite; with such states, the default is `arena`.
     """
+    if in_place and not backend.on_host:
+        raise UsageError(
+            f"states in place need NumPy arrays, but the backend {backend.name} has its own",
+            hint="use --backend numpy or onnxruntime",
+        )
     usual = "plain" if not backend.on_host else "arena" if in_place else "debug"
     chosen = allocation(usual if allocator is None else allocator, backend, in_place)
     if not backend.on_host and chosen.inspects:

@@ -26,7 +26,7 @@ from nncdbg.engine.memory.planner import Plan, by_liveness
 
 
 class InPlaceArena(ArenaAllocation):
-    """An arena in which each of `states` keeps its buffer as long as a statement reads the state."""
+    """An arena in which each of `states` keeps its buffer to the end of the run, as in a training runtime."""
 
     def __init__(self, states: Collection[str], plan: Plan = by_liveness, *, poison: bool = False) -> None:
         super().__init__(plan, poison=poison)
@@ -34,7 +34,7 @@ class InPlaceArena(ArenaAllocation):
         self._learns = False
         self._states = frozenset(states)
         self._buffers: dict[str, Array] = {}
-        """The latest value of each state that was updated."""
+        """The latest value of each state that was updated; the state holds its block."""
 
     def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
         super().begin(machine, over, line)
@@ -130,7 +130,7 @@ class InPlaceArena(ArenaAllocation):
             return old
         block = None if old is None else self.block_of(old)
         if block is None or (old.shape, old.dtype) != (value.shape, value.dtype):
-            return self._adopt(binding, inputs, index, value)
+            return self._move(binding, inputs, index, value)
         assert self._owner is not None
         owner = Owner(binding.node.outputs[index].name, binding, self._owner.iteration)
         buffer: Array = np.ndarray(value.shape, value.dtype, block.segment, block.start)
@@ -141,6 +141,18 @@ class InPlaceArena(ArenaAllocation):
             self._examine(binding, inputs, buffer, flags, index)
         return buffer
 
+    def _move(self, binding: Binding, inputs: Sequence[Any], index: int, value: Any) -> Any:
+        """Give a state another buffer for its new value."""
+        left = self.block_of(self._buffers.get(binding.node.outputs[index].name))
+        result = self._adopt(binding, inputs, index, value)
+        for block in self.blocks_of(result):
+            block.holders += 1
+        if left is not None:
+            left.holders -= 1
+            if left.holders == 0 and left.freed is None:
+                self._free(left, binding)
+        return result
+
 
 def arena_of(
     states: Collection[str] = (), plan: Plan = by_liveness, *, poison: bool = False
@@ -150,8 +162,8 @@ def arena_of(
 
 
 def _succeeding(block: MemoryBlock, owner: Owner) -> MemoryBlock:
-    """Return the block of a new value at the bytes of an old one, which loses them."""
-    new = replace(block, owner=owner, holders=0)
+    """Return the block of a new value at the bytes of an old one, which loses them; its state holds it."""
+    new = replace(block, owner=owner, holders=1)
     block.successor, block.taken = owner, (block.start, block.start + block.size)
     # The arena gets the bytes back from the new block only.
     block.holders += 1

@@ -246,6 +246,31 @@ def test_states_that_begin_with_data_are_overwritten_too(given: bool) -> None:
     assert misreads(DATA.replace("READ", "Neg(%o)"), "arena", inputs) == ["Neg %o of %w"]
 
 
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_states_have_their_values_at_the_end(allocator: str) -> None:
+    text = STEP.replace("BODY", f"{HALVE}  update %w = %h")
+    usual, in_place = run(text), run(text, in_place_states=True, allocator=allocator)
+    assert np.array_equal(in_place.value("%w"), usual.value("%w"))
+
+
+def test_a_state_of_another_size_gets_another_buffer() -> None:
+    text = """opset 21
+state %w: f32[N] = [1.0, 2.0]
+graph @train() -> (%l: f32[]) {
+  %h: f32[N] = Concat(%w, [3.0], axis=0)
+  update %w = %h
+  %l: f32[] = ReduceSum(%w, keepdims=0)
+  return %l
+}
+run @train steps 4
+"""
+    usual, in_place = run(text), run(text, in_place_states=True)
+    assert in_place.ended
+    assert usual.outputs is not None
+    assert in_place.outputs is not None
+    assert np.array_equal(usual.outputs["l"], in_place.outputs["l"])
+
+
 def test_a_state_in_place_needs_no_second_buffer() -> None:
     """The peak of a step is lower by about the size of the state."""
     text = "opset 21\nstate %w: f32[250000] = RandomNormal(seed=1.0, shape=[250000])\n" + (
@@ -267,6 +292,28 @@ def test_an_allocator_that_keeps_old_values_is_refused(allocator: str) -> None:
     with pytest.raises(nncdbg.NncdbgError, match="states in place need an allocator that reuses memory") as e:
         run(BACKWARD, in_place_states=True, allocator=allocator)
     assert e.value.hint == "use --allocator arena or poison, or omit --allocator"
+
+
+def test_a_backend_with_arrays_of_its_own_is_refused() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(nncdbg.NncdbgError, match="but the backend torch has its own"):
+        run(BACKWARD, in_place_states=True, backend="torch")
+
+
+def test_an_edited_state_is_overwritten_by_the_next_update() -> None:
+    """The edit begins a branch, as without the option."""
+    text = STEP.replace("BODY", f"{HALVE}  update %w = %h")
+    losses = []
+    for in_place in (False, True):
+        debugger = nncdbg.Debugger(nncdbg.parse(text), in_place_states=in_place)
+        debugger.break_at(op="ReduceSum")
+        debugger.run()
+        debugger.set_value("%w", 1.0, index=(0, 0))
+        debugger.breakpoints.delete()
+        assert debugger.run().reason == "end"
+        assert debugger.outputs is not None
+        losses.append(debugger.outputs["l"].tolist())
+    assert losses[0] == losses[1]
 
 
 def test_a_program_without_updates_gets_a_note() -> None:
