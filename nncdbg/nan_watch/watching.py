@@ -38,13 +38,18 @@ MAX_FINDINGS = 20
 
 
 def usual_allocation(
-    allocator: str | Allocation | None, backend: str | Backend, gates: Gates, statistics: bool
+    allocator: str | Allocation | None,
+    backend: str | Backend,
+    gates: Gates,
+    statistics: bool,
+    in_place_states: bool = False,
 ) -> str | Allocation | None:
     """Return the allocator of a watched run: the requested one, else the cheapest that detects everything.
 
-    Only the buffers of `debug` detect out-of-bounds writes and support statistics.
+    Only the buffers of `debug` detect out-of-bounds writes and support statistics.  For states in place,
+    return None: Debugger chooses an allocator that overwrites them.
     """
-    if allocator is not None or not backend_of(backend).on_host:
+    if allocator is not None or in_place_states or not backend_of(backend).on_host:
         return allocator
     return "debug" if statistics or "guard" in gates.kinds else LeanAllocation()
 

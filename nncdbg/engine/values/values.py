@@ -431,7 +431,9 @@ class Values:
 
 
 def copied(content: Any) -> Any:
-    """Return a tensor in memory of its own, unaffected when its buffer is reused."""
+    """Return a value in memory of its own, unaffected when its buffers are reused."""
+    if isinstance(content, list):
+        return [copied(each) for each in content]
     return np.array(content) if isinstance(content, np.ndarray) else content
 
 

@@ -57,6 +57,7 @@ CAUSES = {
     "scale of zero": "Clip each scale to a minimum above 0.",
     "kernel": "Report the kernel to its developers: its result differs from the op's definition.",
     "wrong reuse": "Free the first value after its last reader, or place the second value at other bytes.",
+    "overwritten state": "Read the state before its update, or make a copy that the update does not change.",
     "partial write": "Write every element of the result in the kernel.",
     "write out of bounds": "Write only to the elements of the result in the kernel.",
     "write into foreign memory": "Copy the operand: a kernel may write only to its own result.",

@@ -19,6 +19,7 @@ from nncdbg.opening.command_line import (
     add_machine,
     add_model,
     add_outputs,
+    add_states_in_place,
     add_verification,
     configuration_of,
     error_document,
@@ -83,7 +84,8 @@ def _run(options: Namespace, screen: Screen) -> int:
     if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - start
-    error = failure_of(stop, options.model)
+    in_place = " --in-place-states" if configuration.in_place_states else ""
+    error = failure_of(stop, f"{options.model}{in_place}")
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
     if error is None and options.save_states:
         save_states(debugger.states, options.save_states)
@@ -113,6 +115,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add_model(parser)
     add_machine(parser)
+    add_states_in_place(parser)
     add_outputs(parser)
     add_check(parser)
     add_verification(parser)
