@@ -12,7 +12,9 @@ from rich.text import Text
 from nncdbg.commands.changing import branches, marks
 from nncdbg.commands.stack import where
 from nncdbg.commands.table import command, whole_number
+from nncdbg.commands.units import dead_units
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
 from nncdbg.presentation.stops import fallbacks, layout_at, statement_lines, value_or_reason
@@ -35,6 +37,7 @@ def info(session: CommandSession, text: str) -> None:
 
       breakpoints, display   breakpoints, and expressions shown at each stop
       inputs, states         the program's inputs, and its states at this moment
+      units                  the dead units of each activation over the latest steps of a training
       args, locals           inputs and computed values of the selected frame
       values [all | TEXT]    its values without constants; `all` adds them, TEXT selects by name
       constants              its constants
@@ -168,9 +171,8 @@ def _place_of(session: CommandSession, site: Site) -> str:
     """Return the number of a statement in its graph, and its location in the user's model."""
     inside = next((frame.code for frame in session.debugger.frames if frame.code.path == site.path), None)
     graph = f"statement {site.pc + 1} of @{site.path[0]}"
-    if inside is None or site.pc >= len(inside.nodes) or inside.nodes[site.pc].location is None:
-        return graph
-    return f"{graph}, from {inside.nodes[site.pc].location}"
+    origin = origin_text(inside.nodes[site.pc]) if inside is not None and site.pc < len(inside.nodes) else ""
+    return f"{graph}, from {origin}" if origin else graph
 
 
 def _time(session: CommandSession, text: str) -> None:
@@ -250,6 +252,7 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "display": _displays,
     "inputs": _inputs,
     "states": _states,
+    "units": dead_units,
     "args": _arguments,
     "locals": _locals,
     "values": _values,

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.ops.aten.internals import current_autograd_node
+from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.live.recording_watch import RecordingWatch
 from nncdbg.torch.module_watch import ModuleWatch
@@ -30,7 +30,7 @@ from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_state import BufferState, KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in
 from nncdbg.torch.trained import Trained, drop_gradients, parameters_of
-from nncdbg.torch.trips import GRADIENTS, LOSS, GuardTrip
+from nncdbg.torch.trips import GRADIENTS, LOSS, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
 
 PATIENCE = 20
@@ -52,6 +52,8 @@ class Guard:
     `keep_update`, parameters and moments are copied before each update, so that it can run again.  With the
     tier "hooks", the outputs of modules and their gradients are checked too, to name the first bad module;
     with "native", the results of operators.  With "live", each step is recorded as it runs.
+    `counts` is increased with each update.
+
     Raises UsageError if the tier "native" cannot be compiled.
     """
 
@@ -63,11 +65,9 @@ class Guard:
         *,
         keep_update: bool = False,
         tier: str = "guard",
+        counts: UpdateCounts | None = None,
     ) -> None:
-        self.steps = 0
-        """The number of updates so far."""
-        self.skipped_by_scaler = 0
-        """The updates that a gradient scaler left out because of an Inf or NaN."""
+        self.counts = UpdateCounts() if counts is None else counts
         self._skips = 0
         """Those of them that the optimizer did not begin, and that `steps` does not count."""
         self._skipped = False
@@ -95,6 +95,8 @@ class Guard:
         self._rerunning = False
         self._tripped = False
         """Whether this update uses gradients that were found to be NaN or Inf."""
+        self._reported: list[weakref.ref[torch.Tensor]] = []
+        """The gradients that accumulate now, if a part of them was found to be NaN or Inf."""
         self._entered = ExitStack()
 
     def __enter__(self) -> Guard:
@@ -125,7 +127,9 @@ class Guard:
         with self._tape.own_work():
             buffers = [self._buffers.of(module) for module in self._trained.modules]
         zeroed = [each for each in self._trained.parameters() if each.grad is not None]
-        self._running = StepFunction(function, args, kwargs, RandomState(), buffers, zeroed, self.steps)
+        self._running = StepFunction(
+            function, args, kwargs, RandomState(), buffers, zeroed, self.counts.steps
+        )
         try:
             return function(*args, **kwargs)
         finally:
@@ -166,6 +170,7 @@ class Guard:
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
         if finite:
+            self._reported = []
             if len(self._trained.optimizers) <= 1:
                 self._tape.clear()
         elif lost or len(passes) >= PATIENCE:
@@ -174,9 +179,11 @@ class Guard:
                 with self._tape.own_work():
                     self._check(None, lambda: passes[-1].lines, self._tape_or_function())
             finally:
+                self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
                 self._tape.clear()
                 self._tape.resume()
 
+    @not_compiled
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Check the gradients, or return arguments with a closure that checks its own."""
         if self._updates.repeating:
@@ -223,6 +230,7 @@ class Guard:
     def _abandon_update(self) -> None:
         """Start anew: the last update raised, so that its end was not seen."""
         self._updating.clear()
+        self._reported = []
         self._set_updating()
         self._tape.clear()
         self._tape.resume()
@@ -230,8 +238,9 @@ class Guard:
     @property
     def _number(self) -> int:
         """The number of the step of the last backward pass."""
-        return self.steps + self._skips + (not self._skipped)
+        return self.counts.steps + self._skips + (not self._skipped)
 
+    @not_compiled
     def _after_skip(self, optimizer: torch.optim.Optimizer) -> None:
         """Count and check a step that a gradient scaler has skipped."""
         if self._rerunning or not self._calls.here or not self._trained.watches(optimizer):
@@ -254,7 +263,7 @@ class Guard:
         `PATIENCE` skips in a row, are a finding.  A step function does not run again: the scaler refuses a
         second step.
         """
-        self.skipped_by_scaler += 1
+        self.counts.skipped_by_scaler += 1
         self._skips_in_row[optimizer] = self._skips_in_row.get(optimizer, 0) + 1
         if self._has_lost() or self._skips_in_row[optimizer] >= PATIENCE:
             self._check(optimizer, lines, self._tape)
@@ -263,6 +272,7 @@ class Guard:
         """Return whether a loss of this step is NaN."""
         return any("NaN" in not_finite(each) for each in self._losses())
 
+    @not_compiled
     def _checked_closure(
         self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any], lines: Callable[[], Lines]
     ) -> Any:
@@ -284,7 +294,7 @@ class Guard:
         finally:
             self._in_closure = False
             self._set_updating()
-        again = StepFunction(closure, (), {}, random, buffers, (), self.steps)
+        again = StepFunction(closure, (), {}, random, buffers, (), self.counts.steps)
         self._updates.evaluated(result)
         with self._tape.own_work():
             self._check(optimizer, lines, again, [*tensors_in(result)])
@@ -293,7 +303,7 @@ class Guard:
     def _tape_or_function(self) -> Any:
         """Return what can run again: the step function if it has made no update yet, else the tape."""
         running = self._running
-        return running if running is not None and running.updates == self.steps else self._tape
+        return running if running is not None and running.updates == self.counts.steps else self._tape
 
     def _check(
         self,
@@ -318,7 +328,9 @@ class Guard:
             for name, each in named
             if each.grad is not None and (counts := not_finite(each.grad))
         }
-        if bad:
+        if bad and where == GRADIENTS and self._were_reported(gradients):
+            self._tripped = True
+        elif bad:
             trip = GuardTrip(where, self._number, optimizer, bad, lines())
             bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
             trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
@@ -330,6 +342,11 @@ class Guard:
                 if self._runs_again:
                     self._record_again(trip, parameters, again)
             self._react(trip, parameters)
+
+    def _were_reported(self, gradients: Sequence[torch.Tensor]) -> bool:
+        """Return whether all of these gradients that are NaN or Inf were reported as parts of a sum."""
+        reported = {id(reference()) for reference in self._reported}
+        return all(id(each) in reported for each in gradients if not_finite(each))
 
     def _name_origin(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
         """Enter the first module or operator with NaN or Inf."""
@@ -368,6 +385,7 @@ class Guard:
 
     # -- after the update ------------------------------------------------------------------
 
+    @not_compiled
     def _after_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._rerunning or optimizer not in self._updating:
             return
@@ -379,7 +397,8 @@ class Guard:
             with self._tape.own_work():
                 self._check_update(optimizer, sys._getframe(2))
         finally:
-            self.steps += 1
+            self.counts.steps += 1
+            self._reported = []
             self._calls.stop_learning()
             self._tape.updated(optimizer, self._trained.optimizers)
             self._tape.resume()

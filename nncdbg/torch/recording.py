@@ -477,7 +477,7 @@ _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 def _supported_key(tensor: Any, event: Event) -> Key | None:
     """Return the memory of a tensor; None, with the event made opaque, if a program cannot hold it."""
-    if tensor.dtype in DTYPES and tensor.layout is _STRIDED:
+    if tensor.dtype in DTYPES and tensor.layout is _STRIDED and not tensor.is_meta:
         try:
             return key_of(tensor)
         except RuntimeError:
@@ -496,6 +496,8 @@ def _unsupported(tensor: Any, event: Event) -> str:
         raise _nested(event)
     if torch.nn.parameter.is_lazy(tensor):
         return "its size is not known yet"
+    if tensor.is_meta:
+        return "a tensor on the device meta has no data"
     if tensor.layout != torch.strided:
         return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"

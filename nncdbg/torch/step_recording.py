@@ -92,10 +92,12 @@ def step_so_far(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
+    compiled_before: int,
 ) -> RecordedStep:
     """Return what was recorded until now; the recording continues.
 
-    Raises RunError without memory for the inputs.
+    `compiled_before` is the number of `compiled_calls` before it.  Raises RunError without memory
+    for the inputs.
     """
     if recorder.failure is not None:
         raise recorder.failure.with_traceback(None)
@@ -106,6 +108,7 @@ def step_so_far(
         if kept.content is None:
             copy_content(kept, whole=False)
     step = RecordedStep()
+    step._notes = _notes(compiled_before)
     step._build = partial(
         program_of,
         recorder.events[:],
@@ -125,8 +128,7 @@ def _finish(
     compiled_before: int,
 ) -> None:
     """Complete a step: its program is built on first use, from what was recorded."""
-    if compiled_calls() > compiled_before:
-        step._notes = (_EAGER,)
+    step._notes = _notes(compiled_before)
     # Moments that the first step makes, and gradients that a user sets, exist only now.
     named = named_tensors(modules, optimizers)
     labelled = _label(recorder, named)
@@ -148,6 +150,10 @@ def _finish(
         classes_of_modules(modules),
         checksums,
     )
+
+
+def _notes(compiled_before: int) -> tuple[str, ...]:
+    return (_EAGER,) if compiled_calls() > compiled_before else ()
 
 
 def _label(recorder: Recorder, named: Iterable[NamedTensor]) -> list[tuple[Any, Key | None]]:

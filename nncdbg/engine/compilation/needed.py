@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from nncdbg.engine.compilation.code import EPOCH
+from nncdbg.engine.compilation.driver_graph import BATCH
 from nncdbg.engine.graph import Graph, Node, Program
 from nncdbg.engine.text.listing import Listing, Path
 
@@ -162,15 +164,22 @@ class _Needs:
         """Mark everything in a graph and its blocks."""
         for path, block in self.blocks.items():
             if path[:1] == graph:
-                for pc, node in enumerate(block.graph.nodes):
-                    if self._is_call(node):
-                        self._call(path, pc, node)
-                self.statements[path].update(range(len(block.graph.nodes)))
-                every = {each for found in block.definitions.values() for _, each in found} - self.values
+                every = {each for found in block.definitions.values() for _, each in found}
+                self._waiting += every - self.values
                 self.values |= every
-                self._waiting += every
+                for pc in {*range(len(block.graph.nodes))} - {pc for _, pc, _ in every}:
+                    self._mark_without_name(path, pc, block.graph.nodes[pc])
                 for index in range(len(block.graph.outputs)):
                     self._end(path, index)
+
+    def _mark_without_name(self, path: Path, pc: int, node: Node) -> None:
+        """Mark a statement with no named result."""
+        if node.outputs:
+            self._waiting.append((path, pc, 0))
+        elif pc not in self.statements[path]:
+            self.statements[path].add(pc)
+            for name in node.inputs:
+                self._read(path, pc, name)
 
     def _follow_loop(self, path: Path, pc: int, node: Node, index: int, first: bool) -> None:
         body = (*path, pc, 0)
@@ -184,6 +193,10 @@ class _Needs:
                 if each.op == "break":
                     self.statements[body].add(number)
                     self._read(body, number, each.inputs[0])
+                if each.op == BATCH and EPOCH in node.attributes:
+                    # The data decide how many steps the run has, even if no step needs them.
+                    for name in each.inputs:
+                        self._read(body, number, name)
 
     def _carry(self, path: Path, pc: int, node: Node, index: int) -> None:
         """Mark a carried value: its first value, and its next one."""

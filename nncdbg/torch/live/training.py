@@ -152,7 +152,7 @@ class LiveTraining:
                 "the step was not recorded: no module was called before its end",
                 hint="pass the model to nncdbg.torch.watch",
             )
-        return step_so_far(recorder, self._models, self._optimizers)
+        return step_so_far(recorder, self._models, self._optimizers, self._compiled)
 
     def record_step(self) -> str:
         """Stop at the end of the present step, or without `history` of the next one, with all of it.
@@ -267,6 +267,8 @@ class LiveTraining:
         else:
             start = f"this is the start of step {self.mode.step}: earlier steps are not recorded"
             debugger.control.no_past = start, "step forward first"
+        for note in debugger.recorded.notes:
+            self._note(note)
         if compiled_calls() > self._compiled:
             self._note(_EAGER)
 
@@ -287,7 +289,7 @@ class LiveTraining:
             recorder.add_finished(
                 operator.signature.overload, operator.args, operator.kwargs, operator.result, operator.lines
             )
-        return step_so_far(recorder, self._models, self._optimizers)
+        return step_so_far(recorder, self._models, self._optimizers, self._compiled)
 
 
 def _goal(wanted: str, start: Operator) -> Goal | None:
