@@ -168,6 +168,66 @@ backward @d{m}.backward of @d{m} by (%x)
         np.testing.assert_allclose(outputs[name], expected, rtol=1e-12, err_msg=name)
 
 
+STEPS = """opset 18
+graph @main(%x: f64[3]) -> (%l: f64[], %d: f64[3]) {
+  %l: f64[], saved %s = @outer(%x)
+  %d: f64[3] = @outer.backward(1.0, %s)
+  return %l, %d
+}
+graph @outer(%x: f64[3]) -> (%l: f64[]) {
+  while @learn (%w0: f64[3] = %x) times 3 {
+    _, saved %s = @f(%w0)
+    %d: f64[3] = @f.backward(1.0, %s)
+    %step = Mul(%d, 0.1)
+    %w1: f64[3] = Sub(%w0, %step)
+    next %w0 = %w1
+  } -> (%w: f64[3] = %w0)
+  %l: f64[] = ReduceSum(%w, keepdims=0)
+  return %l
+}
+graph @f(%x: f64[3]) -> (%l: f64[]) {
+  %q = Mul(%x, %x)
+  %p = Mul(%q, %x)
+  %l: f64[] = ReduceSum(%p, keepdims=0)
+  return %l
+}
+backward @f.backward of @f by (%x)
+backward @outer.backward of @outer by (%x)
+"""
+
+
+def test_gradient_steps_in_a_loop_have_the_gradient_of_torch() -> None:
+    """R6: the gradient through steps of gradient descent, as in meta-learning."""
+    x = np.array([0.5, 0.2, 0.1])
+    _, outputs = run(STEPS, x=x)
+    start = torch.tensor(x, requires_grad=True)
+    w = start
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad((w**3).sum(), w, create_graph=True)
+        w = w - 0.1 * gradient
+    (expected,) = torch.autograd.grad(w.sum(), start)
+    assert outputs["l"] == pytest.approx(w.sum().item(), rel=1e-12)
+    np.testing.assert_allclose(outputs["d"], expected, rtol=1e-10)
+
+
+def test_a_branch_differentiates_a_call_before_it() -> None:
+    body = """  %v: f64[], saved %s = @f(%x)
+  %go = Greater(%v, 0.1)
+  if %go {
+    %d: f64[3] = @f.backward(1.0, %s)
+    yield %d
+  } else {
+    %d: f64[3] = @f.backward(2.0, %s)
+    yield %d
+  } -> (%w: f64[3])
+"""
+    text = STEPS[: STEPS.index("  while")] + body + STEPS[STEPS.index("  %l: f64[] = ReduceSum(%w") :]
+    for x, factor in ((np.array([0.5, 0.2, 0.1]), 1), (np.array([0.1, 0.2, 0.1]), 2)):
+        _, outputs = run(text, x=x)
+        assert outputs["l"] == pytest.approx(factor * np.sum(3 * x * x), rel=1e-14)
+        np.testing.assert_allclose(outputs["d"], factor * 6 * x, rtol=1e-14)
+
+
 def test_a_result_that_the_gradient_also_saves_has_two_cotangents() -> None:
     text = """opset 18
 graph @main(%x: f64[3]) -> (%d_x) {
