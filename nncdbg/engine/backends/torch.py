@@ -27,9 +27,7 @@ class Torch:
     name = "torch"
     on_host = False
     runs_op_kernels = False
-    unchecked = (
-        "memory is not checked, but `empty` gives NaN: a float that is read before a write shows as NaN"
-    )
+    unchecked = "only floats are checked: `empty` gives NaN, so a float that is read before a write is reported as NaN"
 
     def __init__(self) -> None:
         _check_installed()
