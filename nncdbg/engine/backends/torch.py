@@ -27,7 +27,9 @@ class Torch:
     name = "torch"
     on_host = False
     runs_op_kernels = False
-    unchecked = "only floats are checked: `empty` gives NaN, so a float that is read before a write is reported as NaN"
+    unchecked = (
+        "only floats are checked: `empty` gives NaN, so a float read before a write is reported as NaN"
+    )
 
     def __init__(self) -> None:
         _check_installed()
