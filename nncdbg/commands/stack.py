@@ -10,7 +10,7 @@ from nncdbg.commands.table import command, whole_number
 from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import around, window
-from nncdbg.presentation.source_files import source_text
+from nncdbg.presentation.source_files import source_place
 from nncdbg.presentation.stops import marks_of, names_on, statement_lines
 
 if TYPE_CHECKING:
@@ -34,10 +34,9 @@ def where(session: CommandSession, text: str) -> None:
         for words in statement_lines(debugger, session.screen, frame.code, line, head):
             session.screen.put_line(Text(words[: len(head)]).append(words[len(head) :], "dim"))
         node = frame.code.nodes[frame.pc] if frame.pc < len(frame.code.nodes) else None
-        if node is not None and node.location is not None and node.location.file and " loc(" not in words:
-            text = source_text(debugger.program, node.location)
-            place = f"     from {node.location.file}:{node.location.line}"
-            session.screen.put_line(Text(f"{place}  {text}" if text else place, "dim"))
+        place = source_place(debugger.program, node.location) if node is not None else ""
+        if place and " loc(" not in words:
+            session.screen.put_line(Text(f"     {place}", "dim"))
 
 
 @command("frame", "f", group="looking", arguments="[NUMBER]")

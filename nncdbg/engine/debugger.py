@@ -56,7 +56,6 @@ from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
-from nncdbg.textual_repr.printer import with_graphs
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
@@ -72,11 +71,7 @@ def with_backward_graphs(program: Program) -> Program:
     if not program.backwards:
         return program
     if "with backward graphs" not in program.kept:
-        listing = program.as_listing()
-        made, written = expanded(program, listing)
-        graphs = [made.graphs[name] for name in written]
-        lines = with_graphs(listing, graphs, "the graphs of the lines `backward`")
-        program.kept["with backward graphs"] = replace(made, listing=lines)
+        program.kept["with backward graphs"] = expanded(program)
     return program.kept["with backward graphs"]  # type: ignore[no-any-return]
 
 

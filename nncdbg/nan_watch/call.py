@@ -9,6 +9,7 @@ from typing import Any
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.execution.findings import STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.declaration import revision
@@ -59,7 +60,7 @@ def watch(
     measured = gates.measured or gates.ranges or good is not None or record is not None
     on_host = isinstance(backend, str) and backend_of(backend).on_host
     reused = on_host and runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
-    settings = backend, seed, "guard" in gates.kinds, revision()
+    settings = backend, seed, gates.kinds & {"guard", STATE_RESET}, revision()
     known, compiled = program.kept.pop("watched", (None, None)) if reused else (None, None)
 
     def make(seed: int, statistics: bool) -> Debugger:

@@ -29,12 +29,17 @@ _PACE = 0.2
 
 
 @contextmanager
-def under_way(debugger: Debugger, screen: Screen, pause: Callable[[], None] | None = None) -> Iterator[None]:
-    """Pause the run within one op on Ctrl-C, and show its progress on a terminal.
+def under_way(
+    debugger: Debugger,
+    screen: Screen,
+    pause: Callable[[], None] | None = None,
+    activity: str = "running",
+) -> Iterator[None]:
+    """Pause the run within one op on Ctrl-C, and show its progress on a terminal, after the word `activity`.
 
     With `pause`, Ctrl-C calls that instead. Logpoint messages are printed as they arrive, or at the end.
     """
-    progress = _Progress(debugger, screen)
+    progress = _Progress(debugger, screen, activity)
     with hearing(signal.SIGINT, pause or debugger.pause):
         progress.start()
         try:
@@ -110,9 +115,10 @@ def hearing(number: signal.Signals, action: Callable[[], None]) -> Iterator[None
 class _Progress:
     """Prints messages and, on a terminal, a delayed status line; only reads the tick of the machine."""
 
-    def __init__(self, debugger: Debugger, screen: Screen) -> None:
+    def __init__(self, debugger: Debugger, screen: Screen, activity: str) -> None:
         self.debugger = debugger
         self.screen = screen
+        self.activity = activity
         self.done = threading.Event()
         self.thread = BackgroundThread(target=self._watch, name="nncdbg-progress")
 
@@ -141,7 +147,8 @@ class _Progress:
         console = self.screen.err
         if not console.is_terminal or console.is_dumb_terminal:
             return ""
-        return f"running, statement {self.debugger.timeline.tick}; Ctrl-C stops"[: console.width - 1]
+        status = f"{self.activity}, statement {self.debugger.timeline.tick:,}; Ctrl-C stops"
+        return status[: console.width - 1]
 
     def _write(self, status: str) -> None:
         if status:

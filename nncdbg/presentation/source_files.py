@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from nncdbg.engine.graph import Location, Program
 
 
+def short_path(file: str) -> str:
+    """Return a path relative to the current folder, unless the file is outside of it."""
+    short = os.path.relpath(file)
+    return file if short.startswith("..") else short
+
+
 def source_file(program: Program, path: str) -> Path | None:
     """Return the file as given in the model, or beside the model file; None if there is none."""
     beside = Path(program.source).parent if program.source else Path()
@@ -36,3 +42,12 @@ def source_text(program: Program, location: Location) -> str:
         return ""
     lines = source_lines(file)
     return lines[location.line - 1].strip() if 0 < location.line <= len(lines) else ""
+
+
+def source_place(program: Program, location: Location | None) -> str:
+    """Return `from train.py:27  loss = x.sqrt()`, without the text if it cannot be read; "" for no file."""
+    if location is None or not location.file:
+        return ""
+    text = source_text(program, location)
+    place = f"from {location.file}" + (f":{location.line}" if location.line is not None else "")
+    return f"{place}  {text}" if text else place

@@ -21,6 +21,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Program
 from nncdbg.presentation.breakpoint_syntax import split_place
 from nncdbg.presentation.screen import Screen
+from nncdbg.presentation.source_files import short_path
 from nncdbg.terminal.repl import confirmed, read_lines
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, parse_breakpoint, parse_condition
 from nncdbg.torch.live.debugger import LiveDebugger
@@ -161,8 +162,7 @@ def _place_lines(training: LiveTraining, debugger: LiveDebugger) -> Iterator[Tex
 
 
 def _source_line(file: str, line: int, words: str = "", style: str = "") -> Text:
-    short = os.path.relpath(file)
-    place = f"  {words}{file if short.startswith('..') else short}:{line}"
+    place = f"  {words}{short_path(file)}:{line}"
     return Text(f"{place}  {linecache.getline(file, line).strip()}", style)
 
 

@@ -10,11 +10,11 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
-from nncdbg.engine.escaping import printable
+from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
@@ -23,6 +23,7 @@ from nncdbg.opening.command_line import (
     add_outputs,
     add_prompt,
 )
+from nncdbg.presentation.exit_codes import CRASHED, exit_code_of
 from nncdbg.version import __version__
 
 COMMANDS = {
@@ -43,9 +44,6 @@ COMMANDS = {
 """Maps one-shot commands to (module with `main(arguments) -> int`, one line of help)."""
 
 _DESCRIPTION = "The debugger for computation graphs: break, step, step back, inspect and change tensors."
-
-INTERRUPTED = 130
-CRASHED = 70
 
 _PREPARATION = "nncdbg.stats.preparation"
 
@@ -73,33 +71,13 @@ def run() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `nncdbg` with these arguments (default: the process's) and return its exit code.
+    """Run `nncdbg` with these arguments (default: the process's).
 
-    0 success, 1 a gate tripped, 2 wrong usage, 3 the model cannot be read, 4 the graph failed while
-    running, 130 interrupted, 70 a bug in nncdbg.
+    Return the exit code of `exit_code_of`.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _tolerate_odd_characters()
-    try:
-        code = _chosen(arguments)
-        sys.stdout.flush()
-        return code
-    except NncdbgError as error:
-        return _complain(f"error: {error}", error.exit_code)
-    except MemoryError:
-        return _complain("error: out of memory", RunError.exit_code)
-    except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader closed the pipe. Redirect stdout, or Python reports it again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except SystemExit as leaving:  # argparse, after --help and --version
-        return leaving.code if isinstance(leaving.code, int) else 0
-    except Exception as error:  # noqa: BLE001  the last resort: a bug of ours
-        from nncdbg.presentation.crash_report import report_crash
-
-        return _complain(report_crash(error), CRASHED)
+    return exit_code_of(partial(_chosen, arguments))
 
 
 def _tolerate_odd_characters() -> None:
@@ -107,11 +85,6 @@ def _tolerate_odd_characters() -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _complain(words: str, code: int) -> int:
-    print(printable(words), file=sys.stderr, flush=True)
-    return code
 
 
 def _chosen(arguments: Sequence[str]) -> int:

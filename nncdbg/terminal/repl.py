@@ -10,6 +10,7 @@ from nncdbg.commands.recording import close_recording
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.process.collector import collector_paused
+from nncdbg.engine.text.counting import counted
 from nncdbg.opening.command_line import configuration_of
 from nncdbg.opening.programs import open_program
 from nncdbg.presentation.breakpoint_syntax import parse_stop
@@ -99,14 +100,10 @@ def _banner(session: CommandSession) -> None:
     debugger = session.debugger
     graphs = debugger.program.graphs
     count = sum(len(graph.nodes) for _, graph in blocks(debugger.program))
-    kinds = f"{_counted(count, 'statement')} in {_counted(len(graphs), 'graph')}"
+    kinds = f"{counted(count, 'statement')} in {counted(len(graphs), 'graph')}"
     session.screen.put(f"{session.title}: {kinds}; `help` lists the commands")
     print_notes(debugger, session.screen)
     session.arrived(debugger.stop)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _read(session: CommandSession, options: argparse.Namespace) -> int:

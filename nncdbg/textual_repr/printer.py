@@ -26,6 +26,7 @@ from nncdbg.engine.graph import (
     Value,
     zeros_like,
 )
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.driver import driver_lines
 from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
 from nncdbg.engine.text.listing import Line, Lines, Listing, Path
@@ -51,7 +52,7 @@ def brief(program: Program) -> str:
     results = _few(map(value_text, entry.outputs))
     signature = f"@{name_text(entry.name)}({_few(map(value_text, entry.inputs))}) -> ({results})"
     title = f"{program.source.replace(chr(92), '/').rpartition('/')[2]}: " if program.source else ""
-    statements = f"{_counted(_statements(program), 'statement')} in {_counted(len(program.graphs), 'graph')}"
+    statements = f"{counted(_statements(program), 'statement')} in {counted(len(program.graphs), 'graph')}"
     return printable(f"{title}{signature}, {statements}")
 
 
@@ -73,10 +74,6 @@ def _statements(program: Program) -> int:
         count += len(nodes)
         waiting.extend(block for node in nodes for block in node.subgraphs)
     return count
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def listing(program: Program, *, locations: bool = True) -> Listing:
@@ -171,7 +168,8 @@ def _backward_text(line: BackwardLine, prefixes: Prefixes) -> str:
     return f"backward @{name_text(line.name)} of @{name_text(line.of)} by ({by}){kept}"
 
 
-def _run_text(run: RunLine, prefixes: Prefixes) -> str:
+def run_text(run: RunLine, prefixes: Prefixes) -> str:
+    """Return a ``run`` line, without its evaluations."""
     return f"run {_batches_text(run, prefixes)}"
 
 
@@ -351,7 +349,7 @@ class _Output:
         lines = []
         for run in program.runs:
             self.comment(run.comment, "##")
-            lines.append([self.put_later(_run_text, run, self.prefixes)])
+            lines.append([self.put_later(run_text, run, self.prefixes)])
             for each in run.evaluations:
                 self.comment(each.comment, "##")
                 lines[-1].append(self.put_later(_evaluate_text, each, self.prefixes))

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames
+from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
 from nncdbg.engine.frontends.exported.values import type_of
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
@@ -32,14 +33,15 @@ _AUTOCAST = {"f16": torch.float16, "bf16": torch.bfloat16}
 
 def capture(
     module: torch.nn.Module,
-    arguments: Sequence[Any] = (),
+    arguments: torch.Tensor | Sequence[Any] = (),
     keywords: Mapping[str, Any] | None = None,
     *,
     autocast: str | None = None,
 ) -> Program:
     """Return the program of a module's forward and backward pass, as TorchDynamo and AOTAutograd trace it.
 
-    The module is called with these arguments on tensors without data; it is not run and not changed.  The
+    The module is called with these arguments on tensors without data; it is not run and not changed.
+    `arguments` is a tuple, or the only argument if it is a tensor.  The
     program has the graphs `@forward` and `@backward`, and in them one for each module.  Its inputs are the
     parameters and buffers by name, the tensors among the arguments by the names of the parameters of
     `forward`, and the gradients of the outputs (``output.grad``): of a first output without axes it is 1
@@ -47,8 +49,9 @@ def capture(
     gradients (``fc.weight.grad``) and new values of buffers (``norm.running_mean.1``).  With `autocast`,
     ``f16`` or ``bf16``, it has the casts of `torch.autocast`.
 
-    Raises UsageError if `module` is not a module or for another `autocast`, LoadError if torch cannot trace
-    it, and GraphError for an operation that a program cannot hold.
+    Raises UsageError if `module` is not a module, for arguments that it cannot take and for another
+    `autocast`, LoadError if torch cannot trace it, and GraphError for an operation that a program cannot
+    hold.
     """
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
@@ -56,16 +59,11 @@ def capture(
         )
     if autocast is not None and autocast not in _AUTOCAST:
         raise UsageError(f'autocast cannot use "{autocast}"', hint=f"use one of {', '.join(_AUTOCAST)}")
-    positional, named = tuple(arguments), dict(keywords or {})
-    try:
-        with _casting(module, autocast):
-            traced = joint_graph(module, positional, named)
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise LoadError(
-            f"torch cannot trace {type(module).__name__}: {type(error).__name__}: {first}",
-            hint="record a run instead, with nncdbg.torch.record",
-        ) from error
+    positional, named = positional_arguments(arguments), dict(keywords or {})
+    what = f"torch cannot trace {type(module).__name__}"
+    hint = "record a run instead, with nncdbg.torch.record"
+    with tracing(what, module, positional, named, hint), _casting(module, autocast):
+        traced = joint_graph(module, positional, named)
     return _Capture(module, traced, named_leaves(module, positional, named)).program()
 
 

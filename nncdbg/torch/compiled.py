@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +12,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
 from nncdbg.engine.graph import Array, Program, TensorType, Type, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import backend_named, compiling_nothing
 from nncdbg.torch.capture import OUTPUT, named_leaves
 from nncdbg.torch.recording import FORWARD, Recorder
+from nncdbg.torch.source_lines import compiled_calls
 from nncdbg.torch.step_recording import step_so_far
 
 
 def compiled_values(
     module: torch.nn.Module,
-    arguments: Sequence[Any] = (),
+    arguments: torch.Tensor | Sequence[Any] = (),
     keywords: Mapping[str, Any] | None = None,
     *,
     backend: str = "inductor",
@@ -32,16 +34,17 @@ def compiled_values(
     The names are those of the outputs of `nncdbg.torch.capture`; outputs of modules inside have the path of
     the module.  Only modules of `torch.nn` without modules inside have one.
 
-    Raises UsageError for an unknown backend, LoadError if torch cannot compile or run the module.
+    Raises UsageError for an unknown backend and for arguments that the module cannot take, LoadError if torch
+    cannot compile or run the module.
     """
     check_backend(backend)
-    copied, given = copy.deepcopy((module, (tuple(arguments), dict(keywords or {}))))
+    copied, given = copy.deepcopy((module, (positional_arguments(arguments), dict(keywords or {}))))
     inside: dict[str, Any] = {}
     for name, part in copied.named_modules():
         if name and _is_plain(part):
             part.register_forward_hook(_keeping(inside, name))
     positional, named = given
-    with naming_compiler(type(module).__name__, backend):
+    with _running(copied, positional, named, backend):
         outputs = torch.compile(copied, backend=backend)(*positional, **named)
         tensors = _tensors(outputs)
         _run_backward(tensors)
@@ -53,17 +56,18 @@ def compiled_values(
 
 
 def compiled_program(
-    module: torch.nn.Module, arguments: Sequence[Any] = (), *, backend: str = "aot_eager"
+    module: torch.nn.Module, arguments: torch.Tensor | Sequence[Any] = (), *, backend: str = "aot_eager"
 ) -> Program:
     """Return the program that a copy of a module runs under `torch.compile`, forward and backward.
 
     The backend must be one of those that run PyTorch's operators (see `runs_operators`).  Inputs and outputs
     have the names of `nncdbg.torch.capture`.
 
-    Raises UsageError for an unknown backend, LoadError if torch cannot compile or run the module.
+    Raises UsageError for an unknown backend and for arguments that the module cannot take, LoadError if torch
+    cannot compile or run the module.
     """
     check_backend(backend)
-    copied, given = copy.deepcopy((module, tuple(arguments)))
+    copied, given = copy.deepcopy((module, positional_arguments(arguments)))
     recorder = Recorder()
 
     def recording(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -76,7 +80,7 @@ def compiled_program(
 
         return run
 
-    with naming_compiler(type(module).__name__, backend):
+    with _running(copied, given, {}, backend):
         for name, leaf in named_leaves(copied, given, {}):
             if isinstance(leaf, torch.Tensor):
                 recorder.label(leaf, name)
@@ -85,7 +89,7 @@ def compiled_program(
             _run_backward(outputs)
     for index, output in enumerate(outputs):
         recorder.label(output.detach(), f"{OUTPUT}.{index}" if index else OUTPUT)
-    program = step_so_far(recorder, {"": copied}, []).program
+    program = step_so_far(recorder, {"": copied}, [], compiled_calls()).program
     recorder.release()
     return replace(program, saved=replace(program.saved, origin="the compiled module"))
 
@@ -102,6 +106,13 @@ def check_backend(name: str) -> None:
         raise UsageError(f'torch.compile has no backend "{name}"', hint=f"use one of {', '.join(known)}")
 
 
+def _running(
+    module: torch.nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any], backend: str
+) -> AbstractContextManager[None]:
+    """Explain an error of a compiled module.  Raises UsageError and LoadError."""
+    return tracing(_failed(type(module).__name__, backend), module, positional, named, _NO_COMPILER)
+
+
 @contextmanager
 def naming_compiler(what: str, backend: str) -> Iterator[None]:
     """Raise LoadError with `what` is compiled for an exception of the compiler or of compiled code."""
@@ -112,9 +123,15 @@ def naming_compiler(what: str, backend: str) -> Iterator[None]:
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         raise LoadError(
-            f"torch.compile cannot run {what} with {backend}: {type(error).__name__}: {first}",
-            hint="inductor needs a C++ compiler (CXX); aot_eager needs none",
+            f"{_failed(what, backend)}: {type(error).__name__}: {first}", hint=_NO_COMPILER
         ) from error
+
+
+def _failed(what: str, backend: str) -> str:
+    return f"torch.compile cannot run {what} with {backend}"
+
+
+_NO_COMPILER = "inductor needs a C++ compiler (CXX); aot_eager needs none"
 
 
 def _tensors(outputs: Any) -> list[Any]:

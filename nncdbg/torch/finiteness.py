@@ -59,7 +59,7 @@ def is_finite(tensor: Any) -> bool:
         return not tensor.numel() or bool(check(tensor.data_ptr(), tensor.numel()))
     if tensor.dtype not in _COMPILED:
         return _values(tensor) is None or not not_finite(tensor)
-    return tensor.is_meta or not suspicious((tensor,)) or not not_finite(tensor)
+    return not suspicious((tensor,)) or not not_finite(tensor)
 
 
 _finite_checks: dict[torch.dtype, Callable[[int, int], bool]] = {}
@@ -132,6 +132,8 @@ def _compiled_check(
 
 def _values(tensor: Any) -> Any:
     """Return the elements of a tensor that can be NaN; None if there are none."""
+    if tensor.is_meta:
+        return None
     values = tensor.detach()
     if values.layout != torch.strided:
         values = (

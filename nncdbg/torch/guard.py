@@ -30,7 +30,7 @@ from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_state import BufferState, KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in
 from nncdbg.torch.trained import Trained, drop_gradients, parameters_of
-from nncdbg.torch.trips import GRADIENTS, LOSS, GuardTrip
+from nncdbg.torch.trips import GRADIENTS, LOSS, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
 
 PATIENCE = 20
@@ -52,6 +52,8 @@ class Guard:
     `keep_update`, parameters and moments are copied before each update, so that it can run again.  With the
     tier "hooks", the outputs of modules and their gradients are checked too, to name the first bad module;
     with "native", the results of operators.  With "live", each step is recorded as it runs.
+    `counts` is increased with each update.
+
     Raises UsageError if the tier "native" cannot be compiled.
     """
 
@@ -63,11 +65,9 @@ class Guard:
         *,
         keep_update: bool = False,
         tier: str = "guard",
+        counts: UpdateCounts | None = None,
     ) -> None:
-        self.steps = 0
-        """The number of updates so far."""
-        self.skipped_by_scaler = 0
-        """The updates that a gradient scaler left out because of an Inf or NaN."""
+        self.counts = UpdateCounts() if counts is None else counts
         self._skips = 0
         """Those of them that the optimizer did not begin, and that `steps` does not count."""
         self._skipped = False
@@ -127,7 +127,9 @@ class Guard:
         with self._tape.own_work():
             buffers = [self._buffers.of(module) for module in self._trained.modules]
         zeroed = [each for each in self._trained.parameters() if each.grad is not None]
-        self._running = StepFunction(function, args, kwargs, RandomState(), buffers, zeroed, self.steps)
+        self._running = StepFunction(
+            function, args, kwargs, RandomState(), buffers, zeroed, self.counts.steps
+        )
         try:
             return function(*args, **kwargs)
         finally:
@@ -236,7 +238,7 @@ class Guard:
     @property
     def _number(self) -> int:
         """The number of the step of the last backward pass."""
-        return self.steps + self._skips + (not self._skipped)
+        return self.counts.steps + self._skips + (not self._skipped)
 
     @not_compiled
     def _after_skip(self, optimizer: torch.optim.Optimizer) -> None:
@@ -261,7 +263,7 @@ class Guard:
         `PATIENCE` skips in a row, are a finding.  A step function does not run again: the scaler refuses a
         second step.
         """
-        self.skipped_by_scaler += 1
+        self.counts.skipped_by_scaler += 1
         self._skips_in_row[optimizer] = self._skips_in_row.get(optimizer, 0) + 1
         if self._has_lost() or self._skips_in_row[optimizer] >= PATIENCE:
             self._check(optimizer, lines, self._tape)
@@ -292,7 +294,7 @@ class Guard:
         finally:
             self._in_closure = False
             self._set_updating()
-        again = StepFunction(closure, (), {}, random, buffers, (), self.steps)
+        again = StepFunction(closure, (), {}, random, buffers, (), self.counts.steps)
         self._updates.evaluated(result)
         with self._tape.own_work():
             self._check(optimizer, lines, again, [*tensors_in(result)])
@@ -301,7 +303,7 @@ class Guard:
     def _tape_or_function(self) -> Any:
         """Return what can run again: the step function if it has made no update yet, else the tape."""
         running = self._running
-        return running if running is not None and running.updates == self.steps else self._tape
+        return running if running is not None and running.updates == self.counts.steps else self._tape
 
     def _check(
         self,
@@ -395,7 +397,7 @@ class Guard:
             with self._tape.own_work():
                 self._check_update(optimizer, sys._getframe(2))
         finally:
-            self.steps += 1
+            self.counts.steps += 1
             self._reported = []
             self._calls.stop_learning()
             self._tape.updated(optimizer, self._trained.optimizers)

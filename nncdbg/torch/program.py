@@ -77,7 +77,7 @@ def program_of(
         built.given,
         built.states,
         changed,
-        tuple(dict.fromkeys(built.notes)),
+        tuple(built.notes),
         known,
     )
 

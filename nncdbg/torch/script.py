@@ -10,13 +10,19 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from nncdbg.engine.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
+from nncdbg.presentation.exit_codes import INTERRUPTED, exit_code_of
+from nncdbg.presentation.screen import Screen
+from nncdbg.presentation.source_files import short_path
+from nncdbg.torch.source_lines import user_lines
+from nncdbg.torch.tracebacks import without_own_frames
 
 
 def run_script(file: str | os.PathLike[str], arguments: Sequence[str] = ()) -> None:
@@ -79,24 +85,42 @@ def _as_main(module: types.ModuleType, file: str, arguments: Sequence[str]) -> I
 # -- the end of a script ---------------------------------------------------------------------
 
 
-def run_to_end(target: str, run: Callable[[], None], place: Callable[[], str] = str) -> NncdbgError | None:
+class ScriptInterrupted(RunError):
+    """Ctrl-C has ended the script."""
+
+    exit_code = INTERRUPTED
+
+
+def run_to_end(
+    target: str,
+    run: Callable[[], None],
+    at_exit: Callable[[NncdbgError | None], int],
+    place: Callable[[], str] = str,
+) -> NncdbgError | None:
     """Run the script `target` by `run`, and return its failure; None if it succeeded.
 
     The traceback of the script is printed.  `place` returns where the script is, for the message.  A process
     that the script forked ends here as it does under Python.
 
-    Raises NncdbgError and KeyboardInterrupt if `run` does.
+    If the script calls `os._exit`, on any thread of this process, `at_exit` is called with the failure
+    instead, and the process ends with the exit code that it returns, or with that of its error.  No more
+    code of the script runs.
+
+    Raises NncdbgError if `run` does.
     """
     process = os.getpid()
     failure = None
     try:
-        run()
+        with _ending_process(target, at_exit, place):
+            run()
     except SystemExit as leaving:
         if os.getpid() != process:
             raise
-        failure = _exit_failure(target, leaving, place())
-    except (NncdbgError, KeyboardInterrupt):
+        failure = _exit_failure(target, leaving.code, place())
+    except NncdbgError:
         raise
+    except KeyboardInterrupt:
+        failure = ScriptInterrupted(_sentence(target, "was interrupted", place()))
     except Exception as error:  # noqa: BLE001  whatever the script raises
         failure = _script_failure(target, error, place())
     if os.getpid() != process:
@@ -104,11 +128,39 @@ def run_to_end(target: str, run: Callable[[], None], place: Callable[[], str] = 
     return failure
 
 
+@contextmanager
+def _ending_process(
+    target: str, at_exit: Callable[[NncdbgError | None], int], place: Callable[[], str]
+) -> Iterator[None]:
+    """Call `at_exit` before `os._exit` ends this process; it ends forked processes as usual."""
+    process, leave = os.getpid(), os._exit
+
+    def _exit(status: int) -> NoReturn:
+        os._exit = leave
+        if os.getpid() != process:
+            leave(status)
+        failure = _exit_failure(target, status, place())
+        lines = user_lines(sys._getframe(1), most=1)
+        where = "".join(f" at {short_path(file)}:{line}" for file, line in lines)
+        Screen().note(f"{target} ended the process: os._exit({status}){where}")
+        code = exit_code_of(partial(at_exit, failure))
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        leave(code)
+
+    os._exit = _exit
+    try:
+        yield
+    finally:
+        os._exit = leave
+
+
 def _script_failure(target: str, error: Exception, place: str) -> NncdbgError:
     """Print the traceback of a script's error, and return the error of the command."""
     if isinstance(error, SyntaxError) and error.filename == os.path.abspath(target):
         return _syntax_failure(target, error)
-    _print_traceback(error)
+    traceback.print_exception(without_own_frames(error, _after_start))
     # PyTorch's anomaly mode ends the backward pass before the gradients can be checked.
     anomaly = isinstance(error, RuntimeError) and "returned nan values in its" in str(error)
     first_line = str(error).partition("\n")[0]
@@ -120,13 +172,13 @@ def _script_failure(target: str, error: Exception, place: str) -> NncdbgError:
     )
 
 
-def _exit_failure(target: str, leaving: SystemExit, place: str) -> NncdbgError | None:
-    """Return the error of a script that exited; None for one that succeeded."""
-    if leaving.code is None or leaving.code == 0:
+def _exit_failure(target: str, code: str | int | None, place: str) -> NncdbgError | None:
+    """Return the error of a script that exited with a code or a message; None for one that succeeded."""
+    if code is None or code == 0:
         return None
-    if isinstance(leaving.code, int):
-        return RunError(_sentence(target, f"exited with code {leaving.code}", place))
-    return RunError(f"{_sentence(target, 'exited', place)}: {leaving.code}")
+    if isinstance(code, int):
+        return RunError(_sentence(target, f"exited with code {code}", place))
+    return RunError(f"{_sentence(target, 'exited', place)}: {code}")
 
 
 def _sentence(*parts: str) -> str:
@@ -142,10 +194,9 @@ def _syntax_failure(script: str, error: SyntaxError) -> LoadError:
     return LoadError(f"{script} cannot be compiled: {error.msg}", excerpt=excerpt)
 
 
-def _print_traceback(error: BaseException) -> None:
-    """Print the traceback of the script's error, from the script's first line on."""
-    found: TracebackType | None = error.__traceback__
-    while found is not None and found.tb_frame.f_code not in (run_script.__code__, run_module.__code__):
-        found = found.tb_next
-    own = found.tb_next if found is not None else None
-    traceback.print_exception(type(error), error, own or error.__traceback__)
+def _after_start(found: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback from the script's first line on."""
+    start = found
+    while start is not None and start.tb_frame.f_code not in (run_script.__code__, run_module.__code__):
+        start = start.tb_next
+    return found if start is None or start.tb_next is None else start.tb_next

@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
 
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import compiling_nothing
+from nncdbg.engine.text.counting import counted
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.script import run_to_end
@@ -43,25 +44,38 @@ class _StepRecorded(BaseException):
     """Ends the script when the step has been recorded."""
 
 
-def record_script(script: str, run: Callable[[], None], number: int = 1) -> ScriptStep:
-    """Run a script until the end of its training step `number`, counted from 1, and return that step.
+def record_script(script: str, run: Callable[[], None], number: int, use: Callable[[ScriptStep], int]) -> int:
+    """Run a script until the end of its training step `number`, counted from 1, and return `use(step)`.
 
     `script` is the path of the file or the name of the module that `run` runs.  If the script fails in the
-    step, the step ends there; the traceback of the script is printed.
+    step, the step ends there; the traceback of the script is printed.  If it ends the process by `os._exit`,
+    so does the step, and the process ends with the code that `use` returns.
 
-    Raises LoadError if the script cannot be compiled, RunError if it fails before the step, UsageError if it
-    ends before the step, and KeyboardInterrupt.
+    Raises LoadError if the script cannot be compiled, RunError if it fails or is interrupted before the step,
+    and UsageError if it ends before the step.
     """
     recorder = _ScriptRecorder(number)
+    thread = threading.get_ident()
 
     def recording() -> None:
         with recorder:
             run()
 
+    def at_exit(failure: NncdbgError | None) -> int:
+        if threading.get_ident() != thread:  # The step still runs.
+            raise failure or _missing(script, recorder)
+        recorder.__exit__()
+        return use(_recorded(script, recorder, failure))
+
     failure: NncdbgError | None = None
     with suppress(_StepRecorded):
-        failure = run_to_end(script, recording, lambda: recorder.place)
-    title = f"recorded step {number} of {os.path.basename(script)}"
+        failure = run_to_end(script, recording, at_exit, lambda: recorder.place)
+    return use(_recorded(script, recorder, failure))
+
+
+def _recorded(script: str, recorder: _ScriptRecorder, failure: NncdbgError | None) -> ScriptStep:
+    """Return the step of a script that has ended.  Raises its failure or UsageError without a step."""
+    title = f"recorded step {recorder.number} of {os.path.basename(script)}"
     step = recorder.step
     if failure is None and not recorder.complete:
         raise _missing(script, recorder)
@@ -108,7 +122,7 @@ class _ScriptRecorder:
         """Where the script is, for messages."""
         if self.step is not None:
             return f"in step {self.number}"
-        return f"before step {self.number}" + (f", after {_steps(self.ended)}" if self.ended else "")
+        return f"before step {self.number}" + (f", after {counted(self.ended, 'step')}" if self.ended else "")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -188,10 +202,6 @@ def _missing(script: str, recorder: _ScriptRecorder) -> NncdbgError:
         )
     last = f" to {recorder.ended}" if recorder.ended > 1 else ""
     return UsageError(
-        f"{script} ended after {_steps(recorder.ended)}: there is no step {recorder.number}",
+        f"{script} ended after {counted(recorder.ended, 'step')}: there is no step {recorder.number}",
         hint=f"use --step 1{last}",
     )
-
-
-def _steps(number: int) -> str:
-    return f"{number} step{'s' if number != 1 else ''}"

@@ -17,6 +17,7 @@ from nncdbg.engine.graph import Attribute, Location, Node, TensorType, Value
 from nncdbg.engine.ops.aten.internals import schema_of
 from nncdbg.engine.ops.aten.names import READ, RECORDED, VIEW, WRITE
 from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, RANDOM, Kind, NotEncodable, encode
+from nncdbg.engine.text.counting import counted
 from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import ABSENT, Event
 from nncdbg.torch.storages import Input, Key
@@ -88,7 +89,10 @@ class RecordedStatements:
     states: dict[str, Any] = field(default_factory=dict)
     """The first values of the program's states, as those of `given`."""
     types: dict[str, TensorType] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    """Notes on results that could not be copied."""
+    hidden: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Why results cannot be shown, to the operators that have them."""
     _names: FreeNames = field(default_factory=FreeNames)
     _storage_keys: dict[int, Key] = field(init=False)
     """A storage to its first memory with a name."""
@@ -104,6 +108,16 @@ class RecordedStatements:
 
     def __post_init__(self) -> None:
         self._storage_keys = {key[0]: key for key in reversed(self.labels)}
+
+    @property
+    def notes(self) -> list[str]:
+        """What the program does not have."""
+        found = []
+        for reason, operators in self.hidden.items():
+            first, more = next(iter(operators)), len(operators) - 1
+            words = f"{first} and {counted(more, 'other operator')} have" if more else f"{first} has"
+            found.append(f"{words} results that cannot be shown: {reason}")
+        return [*found, *self.lost]
 
     def add(self, event: Event) -> None:
         """Append the statements of an event."""
@@ -355,7 +369,7 @@ class RecordedStatements:
         changed += [(key, True) for key in event.written]
         contents = dict(event.contents)
         if len(changed) < len(event.results) or not changed:
-            self.notes.append(f"{event.signature.name} has results that cannot be shown: {event.opaque}")
+            self.hidden.setdefault(event.opaque, {})[event.signature.name] = None
         for key, written in changed:
             content = contents[key]
             local = None if content is None else self._names.fresh(f"recorded.{_local_name(event)}")
@@ -377,7 +391,7 @@ class RecordedStatements:
         attributes: dict[str, Attribute] = {"size": size, "dtype": DTYPES[key[4]]}
         self._append("aten.empty.memory_format", [], [value], attributes, event)
         count = int(np.prod(size)) * key[4].itemsize
-        self.notes.append(
+        self.lost.append(
             f"%{value.name} is uninitialized: there was no memory to copy this result of "
             f"{event.signature.name} with {count:,} bytes"
         )

@@ -37,12 +37,14 @@ def _kept(calls: StepCalls, original: Any) -> Any:
 
         @not_compiled
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
             return calls.call(original.__get__(None, cls), args, kwargs)
 
         return classmethod(apply)
 
     @not_compiled
     def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         return calls.call(original, args, kwargs)
 
     return call
@@ -185,6 +187,7 @@ class StepCalls:
 
     def call(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call one of `_CALLS`, and keep it on the tape."""
+        __tracebackhide__ = True
         tape = self.tape
         if tape.paused or not self.here or not is_plain(args, kwargs):
             return original(*args, **kwargs)

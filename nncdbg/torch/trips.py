@@ -16,6 +16,15 @@ GRADIENTS, LOSS, UPDATE = "gradients", "loss", "update"
 
 
 @dataclass
+class UpdateCounts:
+    """The numbers of updates that a guard has seen so far."""
+
+    steps: int = 0
+    skipped_by_scaler: int = 0
+    """The updates that a gradient scaler left out because of an Inf or NaN."""
+
+
+@dataclass
 class GuardTrip:
     """A NaN or Inf that the guard found.
 

@@ -1,10 +1,13 @@
 """`nncdbg watch train.py`: a script runs unchanged under the watch."""
 
 import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nncdbg.engine.diagnosis.trail import Trail
 from nncdbg.terminal.main import main
 
 pytest.importorskip("torch", reason="needs torch")
@@ -108,3 +111,42 @@ def test_missing_script_and_module_are_refused(capfd: pytest.CaptureFixture[str]
     errors = capfd.readouterr().err
     assert "there is no file missing.py" in errors
     assert "there is no module missing_module" in errors
+
+
+INTERRUPTED = TRAINING.replace(
+    "    loss.backward()\n",
+    """    loss.backward()
+    if number == 4:
+        import signal
+        signal.raise_signal(signal.SIGINT)
+""",
+)
+
+
+def test_interrupt_ends_the_script_after_the_report(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--on-nan", "report", script(INTERRUPTED), "--bad"]) == 130
+    output, error = capfd.readouterr()
+    assert output.splitlines()[-1] == "training: tripped: NaN or Inf in 1 step, 3 updates"
+    assert f"train.py:{ORIGIN}" in error
+    assert error.splitlines()[-1] == "note: train.py was interrupted after 3 updates"
+    assert main(["watch", "--on-nan", "raise", "--json", script(INTERRUPTED)]) == 130
+    assert json.loads(capfd.readouterr().out)["steps"] == 3
+
+
+@pytest.mark.parametrize("reaction", ["raise", "report"])
+def test_interrupt_of_the_search_ends_the_script_after_the_report(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, reaction: str
+) -> None:
+    followed = Trail._trace
+
+    def interrupt(*given: Any, **named: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        followed(*given, **named)
+
+    monkeypatch.setattr(Trail, "_trace", interrupt)
+    assert main(["watch", "--on-nan", reaction, "--bundle", "step", script(), "--bad"]) == 130
+    output, error = capfd.readouterr()
+    assert "step 3: NaN or Inf before the update: weight.grad (6 NaN of 6)" in error
+    assert "note: Ctrl-C has ended the search for the origin" in error
+    assert output.splitlines()[-1] == "training: tripped: NaN or Inf in 1 step, 2 updates"
+    assert Path("step", "program.nnc").exists()

@@ -1,5 +1,7 @@
 """Captured modules: forward and backward pass with the bits of eager mode, names, lines and layers."""
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,7 +159,14 @@ class Branch(nn.Module):
             LoadError,
             "torch cannot trace Branch: Unsupported: Data-dependent branching",
         ),
-        (Branch(), (torch.ones(3), 2), LoadError, "torch cannot trace Branch: "),
+        (
+            Branch(),
+            (torch.ones(3), 2),
+            UsageError,
+            r"Branch cannot be called with \(f32\[3\], 2\): too many positional arguments",
+        ),
+        (Branch(), (), UsageError, r"Branch cannot be called with \(\): missing a required argument: 'x'"),
+        (Branch(), {"x": torch.ones(3)}, UsageError, "the arguments of a module are a tensor or a tuple"),
         (
             torch.relu,
             (torch.ones(3),),
@@ -171,3 +180,52 @@ def test_what_cannot_be_traced_is_one_error(module, arguments, error, message):
         nncdbg.torch.capture(module, arguments)
     assert "\n" not in caught.value.message
     assert caught.value.hint
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 3)
+        self.blocks = nn.ModuleList([nn.Linear(5, 2)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(self.first(x))  # the call
+        return x
+
+
+CALLS = {
+    "capture": nncdbg.torch.capture,
+    "compiled_values": partial(nncdbg.torch.compiled_values, backend="aot_eager"),
+    "load": lambda *pair: nncdbg.load(pair),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_tensor_is_the_only_argument(call):
+    x = torch.ones(2, 4)
+    module = nn.Linear(4, 3)
+    assert str(CALLS[call](module, x)) == str(CALLS[call](module, (x,)))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_wrong_size_is_reported_at_the_module_that_fails(call, caplog):
+    with pytest.raises(UsageError) as caught:
+        CALLS[call](Nested(), torch.ones(2, 4))
+    error = caught.value
+    assert error.message == (
+        "Nested cannot be called with these arguments: module blocks.0 (Linear) fails: "
+        "a and b must have same reduction dim, but got [2, 3] X [5, 2]"
+    )
+    assert error.operands == ("input: f32[2,3]", "weight: f32[2,5]", "bias: f32[2]")
+    lines = Path(__file__).read_text().splitlines()
+    assert error.source == f"{__file__}:{lines.index('            x = block(self.first(x))  # the call') + 1}"
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
+def test_search_of_the_module_that_fails_changes_no_buffer():
+    module = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(3, 2))
+    with pytest.raises(UsageError, match=r"module 1 \(Linear\) fails"):
+        nncdbg.torch.capture(module, torch.ones(2, 4))
+    assert module[0].num_batches_tracked == 0
+    assert torch.equal(module[0].running_mean, torch.zeros(4))

@@ -1,5 +1,7 @@
 """A script ends under each command as it does under Python."""
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +10,11 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
+from nncdbg import presentation  # noqa: E402
 from nncdbg.engine.errors import NncdbgError  # noqa: E402
-from nncdbg.torch.script import run_to_end, script_runner  # noqa: E402
+from nncdbg.terminal.main import main  # noqa: E402
+from nncdbg.torch.script import ScriptInterrupted, run_to_end, script_runner  # noqa: E402
+from nncdbg.torch.tracebacks import without_own_frames  # noqa: E402
 
 FORKS = """
 import os
@@ -25,18 +30,22 @@ optimizer.step()
 """
 
 
+def nncdbg(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nncdbg", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+    )
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 @pytest.mark.parametrize("command", ["watch", "debug --catch nan", "record -o step"])
 def test_process_that_the_script_forked_ends_as_under_python(tmp_path: Path, command: str) -> None:
     (tmp_path / "train.py").write_text(FORKS)
-    done = subprocess.run(
-        [sys.executable, "-m", "nncdbg", *command.split(), "train.py"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-    )
+    done = nncdbg(tmp_path, *command.split(), "train.py")
     assert done.returncode == 0, done.stderr
     assert "child: 1" in done.stdout
     assert done.stderr.count("ZeroDivisionError") == 1
@@ -58,14 +67,189 @@ def test_failure_says_where_the_script_was(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(text)
-    failure = run_to_end("train.py", script_runner("train.py", None, ()), lambda: "here")
+    failure = run_to_end("train.py", script_runner("train.py", None, ()), no_exit, lambda: "here")
     assert (failure and failure.message) == message
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, NncdbgError("not a failure of the script")])
-def test_interrupt_and_own_errors_are_not_failures_of_the_script(error: BaseException) -> None:
-    def run() -> None:
-        raise error
+def no_exit(failure: NncdbgError | None) -> int:
+    raise AssertionError("the script does not call os._exit")
 
-    with pytest.raises((KeyboardInterrupt, NncdbgError)):
-        run_to_end("train.py", run)
+
+def test_own_errors_are_not_failures_of_the_script() -> None:
+    def run() -> None:
+        raise NncdbgError("not a failure of the script")
+
+    with pytest.raises(NncdbgError, match="not a failure"):
+        run_to_end("train.py", run, no_exit)
+
+
+def test_interrupt_is_a_failure_with_its_own_exit_code() -> None:
+    def run() -> None:
+        raise KeyboardInterrupt
+
+    failure = run_to_end("train.py", run, no_exit, lambda: "in step 2")
+    assert isinstance(failure, ScriptInterrupted)
+    assert (failure.message, failure.exit_code) == ("train.py was interrupted in step 2", 130)
+
+
+EXITS = """
+import os
+import sys
+import threading
+import torch
+torch.manual_seed(0)
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for number in range(1, 6):
+    batch = torch.randn(4, 3)
+    if "--bad" in sys.argv and number == 2:
+        batch[0] = float("nan")
+    loss = net(batch).square().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    if number == 4:
+        try:
+            leave = lambda: os._exit(int(sys.argv[1]))  # exits
+            if "--thread" in sys.argv:
+                thread = threading.Thread(target=leave)
+                thread.start()
+                thread.join()
+            leave()
+        finally:
+            print("not reached")
+    optimizer.step()
+"""
+PLACE = f"train.py:{1 + EXITS.splitlines().index(next(x for x in EXITS.splitlines() if '# exits' in x))}"
+
+
+@pytest.mark.parametrize("thread", [[], ["--thread"]])
+@pytest.mark.parametrize(
+    ("command", "status", "code", "error"),
+    [
+        ("watch", 3, 4, "train.py exited with code 3 after 3 updates, without NaN or Inf"),
+        ("watch", 0, 0, ""),
+        ("debug --catch nan", 3, 4, "train.py exited with code 3"),
+        ("debug --catch nan", 0, 0, ""),
+        ("record --step 5", 3, 4, "train.py exited with code 3 before step 5, after 3 steps"),
+        ("record --step 5", 0, 2, "train.py ended after 3 steps: there is no step 5"),
+    ],
+)
+def test_script_that_calls_os_exit_is_reported(
+    tmp_path: Path, command: str, status: int, code: int, error: str, thread: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(EXITS)
+    done = nncdbg(tmp_path, *command.split(), "train.py", str(status), *thread)
+    assert done.returncode == code
+    note = f"note: train.py ended the process: os._exit({status}) at {PLACE}"
+    assert done.stderr.splitlines()[:2] == [note, *([f"error: {error}"] if error else [])]
+    assert done.stdout.splitlines() == (
+        ["training: ok, 3 updates"] if command == "watch" and not status else []
+    )
+
+
+def test_report_of_a_script_that_calls_os_exit_has_what_was_found_before(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(EXITS)
+    done = nncdbg(tmp_path, "watch", "--on-nan", "report", "train.py", "3", "--bad")
+    assert done.returncode == 1
+    assert "step 2: NaN or Inf before the update" in done.stderr
+    assert done.stdout == "training: tripped: NaN or Inf in 1 step, 3 updates\n"
+    done = nncdbg(tmp_path, "watch", "--on-nan", "report", "--json", "train.py", "3", "--bad")
+    assert json.loads(done.stdout)["steps"] == 3
+
+
+def test_step_in_which_the_script_calls_os_exit_is_saved(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(EXITS)
+    done = nncdbg(tmp_path, "record", "--step", "4", "train.py", "3")
+    assert done.returncode == 4
+    assert "the step is not complete: train.py exited with code 3 in step 4" in done.stderr
+    assert "@backward" in (tmp_path / "step4" / "program.nnc").read_text()
+
+
+FAILS = """
+import sys
+import torch
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x * 2
+    @staticmethod
+    def backward(context, gradient):
+        raise KeyError("function")
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+        self.outer = torch.nn.Linear(3, 2)
+    def forward(self, x):
+        if at == "forward":
+            raise KeyError("forward")
+        x = self.inner(x)
+        if at == "function":
+            x = Function.apply(x)
+        x = self.outer(x[:, :2] if at == "shape" else x)
+        if at == "hook":
+            x.register_hook(lambda gradient: {}["hook"])
+        return x
+at = sys.argv[1]
+net = Net()
+if at == "module hook":
+    net.inner.register_forward_hook(lambda *_: {}["module hook"])
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def closure():
+    raise KeyError("closure")
+for number in range(2):
+    optimizer.zero_grad()
+    loss = net(torch.ones(4, 3)).square().sum()
+    if at == "operator":
+        loss @ torch.ones(2, 2)
+    if at == "arguments":
+        torch.autograd.backward(loss, unknown=1)
+    if at == "cause":
+        try:
+            torch.ones(3) @ torch.ones(2)
+        except RuntimeError as error:
+            raise KeyError("cause") from error
+    if at == "closure":
+        optimizer.step(closure)
+    loss.backward()
+    if at == "twice":
+        loss.backward()
+    optimizer.step()
+"""
+PLACES = (
+    *("forward", "function", "shape", "hook", "module hook", "closure", "operator", "arguments", "cause"),
+    "twice",
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "command",
+    ["watch", "debug --catch nan --history", "record"],
+)
+def test_traceback_of_a_script_has_no_frame_of_nncdbg(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    command: str,
+    place: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(FAILS)
+    assert main([*command.split(), "train.py", place]) == 4
+    error = capfd.readouterr().err
+    frames = re.findall(r'File "(.+?)"', error)
+    assert str(tmp_path / "train.py") in frames
+    package = str(Path(presentation.__file__).parents[1])
+    assert not [each for each in frames if each.startswith(package)]
+    if place in ("operator", "arguments"):
+        assert {*frames} == {str(tmp_path / "train.py")}
+
+
+def test_own_frames_remain_in_the_traceback_of_an_own_error() -> None:
+    with pytest.raises(NncdbgError) as caught:
+        script_runner("missing.py", None, ())
+    kept = without_own_frames(caught.value, lambda whole: whole)
+    assert kept.__traceback__ is not None
+    assert kept.__traceback__.tb_next is not None
+    assert kept.__traceback__.tb_next.tb_frame.f_code is script_runner.__code__

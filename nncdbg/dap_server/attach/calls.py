@@ -119,6 +119,12 @@ def exit_with(code: int) -> None:
     _exit_code = code
 
 
+def end_process(code: int) -> None:
+    """Report the end of the process now: `os._exit` calls no exit functions."""
+    exit_with(code)
+    _ended()
+
+
 def _ended() -> None:
     """Report the end of the process.  The code given to `sys.exit` is unavailable, only an uncaught error."""
     code = _exit_code

@@ -13,7 +13,7 @@ from nncdbg.engine.diagnosis.intentional import consumed, role_of
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Role, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings, StatementVisit
-from nncdbg.engine.diagnosis.step import Step, step_of
+from nncdbg.engine.diagnosis.step import Step, marks_key, step_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
@@ -176,7 +176,12 @@ class Carrier:
 
     def influenced(self, step: Step, marked: Sequence[Marked], *, exact: bool = True) -> Sequence[Marked]:
         """Return the elements of each result that depend on the marked elements of the operands."""
-        return influenced(step.application, marked, self.complain, exact=exact)
+        key = marks_key(step.application, marked, exact=exact)
+        found = step.influences.get(key)
+        if found is None:
+            found = influenced(step.application, marked, self.complain, exact=exact)
+            step.influences[key] = found
+        return found
 
     def complain(self, problem: str) -> None:
         """Record what could not be tracked exactly."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,26 @@ class Step:
     results: Sequence[Any]
     application: Application
     known: Sequence[Marks | None]
+    influences: dict[Any, Sequence[Marked]] = field(default_factory=dict)
+    """What depends on marked elements, by `marks_key`: origins often mark the same elements."""
+
+
+def marks_key(application: Application, marked: Sequence[Marked], *, exact: bool) -> Any:
+    """Return a key that is equal for marks of the same elements; `exact` matters only for infinities."""
+    infinite = exact and any(map(_marks_infinity, application.operands, marked))
+    return infinite, *map(_content, marked)
+
+
+def _marks_infinity(value: Any, marks: Marked) -> bool:
+    if marks is None or not isinstance(value, np.ndarray) or value.dtype.kind in "biuSUO":
+        return marks is not None and isinstance(marks, list)
+    return bool((marks & bad(value, "inf")).any())
+
+
+def _content(marks: Marked) -> Any:
+    if isinstance(marks, list):
+        return tuple(map(_content, marks))
+    return marks if marks is None or marks is True else np.asarray(marks).tobytes()
 
 
 def step_of(

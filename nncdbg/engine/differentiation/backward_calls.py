@@ -6,7 +6,7 @@ the program that runs, it has a value for each saved part, and only the cotangen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from nncdbg.engine.errors import Excerpt, GraphError
@@ -114,12 +114,17 @@ class BackwardCalls:
         made: Mapping[Variant, Derivative],
         graphs: Mapping[str, Graph],
         listing: Listing,
+        later: Container[str] = (),
     ) -> None:
-        """`made` are the derivatives of the lines of `program`, and `graphs` its graphs and theirs."""
+        """`made` are the derivatives of the lines of `program`, and `graphs` its graphs and theirs.
+
+        `later` are the graphs of lines that are expanded later.
+        """
         self._program = program
         self._tops = made
         self._graphs = graphs
         self._listing = listing
+        self._later = later
         self._lines = {f"@{line.name}" for line in program.backwards}
 
     def graph(self, graph: Graph) -> Graph:
@@ -134,7 +139,7 @@ class BackwardCalls:
         }
         for pc, node in enumerate(graph.nodes):
             name = node.attributes.get(SAVED)
-            if node.op.startswith("@") and isinstance(name, str):
+            if node.op.startswith("@") and isinstance(name, str) and node.op[1:] not in self._later:
                 found = taken.get(name) or by_graph.get(node.op[1:])
                 if found is None or self._graphs[found[1].forward].name != node.op[1:]:
                     raise GraphError(

@@ -16,7 +16,6 @@ from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.folder_files import PROGRAM, is_program_folder
 from nncdbg.engine.frontends.stores import Store, path_inside
 from nncdbg.engine.graph import Program
-from nncdbg.engine.text.driver import with_steps
 
 _STORES = {
     ".onnx": "nncdbg.engine.frontends.onnx:open_store",
@@ -59,7 +58,7 @@ def load(
     """Load a program from a file (`.onnx`, `.nnc`, `.pt2`), a program folder or an object.
 
     Objects are an `onnx.ModelProto`, a `torch.export.ExportedProgram`, a Builder, and a pair of a PyTorch
-    module and the tuple of its arguments, which `torch.export.export` exports.
+    module and its arguments (a tuple or a tensor), which `torch.export.export` exports.
 
     A Program is returned unchanged; for a record with a program, such as a recorded step, its program.  With
     `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
@@ -72,7 +71,11 @@ def load(
     for `training` of a source that is no ONNX model.
     """
     program = _training(source, flat) if training else _load(source, flat, stores)
-    return program if steps is None else with_steps(program, steps)
+    if steps is None:
+        return program
+    from nncdbg.engine.frontends.run_steps import with_steps
+
+    return with_steps(program, steps)
 
 
 def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[str]]) -> Program:
@@ -143,10 +146,10 @@ def _shown(source: object) -> str:
     return os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else _type_name(source)
 
 
-def _is_module_with_arguments(source: object, module: type) -> TypeGuard[tuple[Any, tuple[Any, ...]]]:
+def _is_module_with_arguments(source: object, module: type) -> TypeGuard[tuple[Any, Any]]:
     if not isinstance(source, tuple) or len(source) != 2:
         return False
-    return isinstance(source[0], module) and isinstance(source[1], (tuple, list))
+    return isinstance(source[0], module)
 
 
 def _noted(program: Program, path: Path) -> Program:

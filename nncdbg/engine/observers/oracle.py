@@ -24,6 +24,7 @@ from nncdbg.engine.execution.loaded import MicroPrograms
 from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.listing import Listing
 
 
@@ -59,17 +60,13 @@ class Coverage:
         }
 
     def __str__(self) -> str:
-        checked = _counted(len(self.statements), "statement")
-        parts = [f"micro programs ran beside {checked}, {_counted(self.runs, 'time')}"]
+        checked = counted(len(self.statements), "statement")
+        parts = [f"micro programs ran beside {checked}, {counted(self.runs, 'time')}"]
         if self.without:
             counts = Counter({op: len(seen) for op, seen in self.without.items()})
             parts.append(f"no micro program: {', '.join(f'{op} {n}' for op, n in counts.most_common())}")
         parts += [f"the micro program of {op} could not run: {reason}" for op, reason in self.failed.items()]
         return "; ".join(parts)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 class MicroCheck:
@@ -153,7 +150,7 @@ def _disagreement(match: Match) -> str:
         return f"{start}: {match.detail}"
     kernel, micro = match.elements
     where = list(match.excess.where or ())
-    return f"{start} in {_counted(match.excess.count, 'element')}, most at {where}: {kernel} and {micro}"
+    return f"{start} in {counted(match.excess.count, 'element')}, most at {where}: {kernel} and {micro}"
 
 
 def _is_random(formula: Code) -> bool:

@@ -19,11 +19,12 @@ from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError, NncdbgError, StoppedRun
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation, Linker
-from nncdbg.engine.execution.loaded import Loaded, generator_of, run_apart
+from nncdbg.engine.execution.loaded import Loaded, run_apart
 from nncdbg.engine.execution.machine import Running
+from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
-from nncdbg.engine.graph import Array, Graph, Program, Type, tensor_only, type_of
+from nncdbg.engine.graph import Array, Graph, Program, SequenceType, Type, tensor_only, type_of, without_sizes
 from nncdbg.engine.text.lexemes import fresh_name
 from nncdbg.engine.values.straight_line import ActiveBlock, Source, StraightLine
 
@@ -92,7 +93,7 @@ class Differentiation:
         line, key = self._straight_line(frames, places, wanted)
         if budget is not None and line.length > budget.statements:
             raise BudgetExceeded(f"{line.length:,} statements are more than {budget.statements:,}")
-        types = {name: type_of(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
+        types = {name: _type_in(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
         full = (key, tuple(types.values()))
         if full not in self._compiled:
             if len(self._compiled) >= _CACHED:
@@ -173,7 +174,7 @@ class Differentiation:
     ) -> DerivativeProgram:
         """Return the program that computes a derivative and what it depends on; raises as `value`."""
         line, _ = self._straight_line(frames, places, wanted)
-        types = {name: type_of(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
+        types = {name: _type_in(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
         program, sources = self._program(line, types, wanted, again=True)
         contents = {name: None if isinstance(source, int) else read(source, name) for name, source in sources}
         return DerivativeProgram(program, contents, line.names[wanted.x])
@@ -216,6 +217,14 @@ class Differentiation:
             )
         like_value = np.broadcast_to(vector, frames[depth].slots[slot].shape)
         return np.ascontiguousarray(like_value, NUMPY[known.dtype])
+
+
+def _type_in(content: Any) -> Type | None:
+    """Return the type of a tensor or of a sequence of tensors in a slot; None for other content."""
+    if not isinstance(content, (list, tuple)):
+        return type_of(content)
+    element = type_of(content[0]) if content else None
+    return SequenceType(without_sizes(element)) if element is not None else None
 
 
 def innermost(wanted: DerivativeRequest) -> str:

@@ -274,16 +274,17 @@ class Values:
         )
 
     def visits(self, name: str) -> Iterator[tuple[int | None, Array]]:
-        """Yield (step of the run, value) of a value now and at its earlier visits, newest first.
+        """Yield (step of the run, value) of a value at its latest and its earlier visits, newest first.
 
         A visit is an iteration of its loop or a call of its graph, as far as the history has them.  The step
         is None outside of a run.
         """
         here = self.place(name)
-        step = next((frame.iteration for frame in self.machine.frames if frame.code.epoch is not None), None)
-        yield step, self.value(name)
+        if here.depth is not None:
+            runs = [frame.iteration for frame in self.machine.frames if frame.code.epoch is not None]
+            yield runs[0] if runs else None, self.value(name)
         for step, each in self.machine.finished_by_step():
-            if each.code is not here.code or each.slots is here.slots:
+            if each.code is not here.code or (here.depth is not None and each.slots is here.slots):
                 continue
             content = each.slots[here.slot]
             if content is not UNSET and content is not EVICTED:

@@ -96,6 +96,9 @@ def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) 
 
 def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
     """Return the context for a report whose lines are fitted to the screen."""
+    from nncdbg.presentation.elements import Layout
+
+    watched = replace(watched, unicode=Layout.of(screen.out).unicode)
     if not screen.shortens:
         return watched
     from nncdbg.presentation.short_statements import FittedText

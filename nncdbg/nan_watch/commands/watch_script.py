@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.ranks import folder_of_rank
+from nncdbg.engine.text.counting import counted
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json, script_arguments
 
 if TYPE_CHECKING:
@@ -107,50 +109,87 @@ def _watch(options: Namespace) -> int:
         from nncdbg.opening.folder_writing import check_folder
 
         check_folder(Path(options.bundle))
-    from nncdbg.nan_watch.training.records import NaNFound, TrainingReport
+    from nncdbg.nan_watch.training.records import TrainingReport
     from nncdbg.nan_watch.training.watching import watch
     from nncdbg.presentation.screen import Screen
-    from nncdbg.torch.ranks import await_ranks
     from nncdbg.torch.script import run_to_end
 
-    screen, report = Screen(), TrainingReport()
+    screen, report, output = Screen(), TrainingReport(), sys.stdout
     on_nan = options.on_nan or ("stop" if sys.stdin.isatty() and sys.stderr.isatty() else "raise")
     keep = partial(_keep, options, screen)
+    entered = ExitStack()
+    thread = threading.get_ident()
 
     def run() -> None:
         nonlocal report
-        # With --json, standard output carries the report alone.
-        output = redirect_stdout(sys.stderr) if options.json else nullcontext()
-        watched = watch(tier=options.tier, on_nan=on_nan, keep_update=options.keep_update, found=keep)
-        with output, watched as report:
+        with entered:
+            if options.json:
+                # Standard output carries the report alone.
+                entered.enter_context(redirect_stdout(sys.stderr))
+            report = entered.enter_context(
+                watch(tier=options.tier, on_nan=on_nan, keep_update=options.keep_update, found=keep)
+            )
             script()
 
+    def at_exit(failure: NncdbgError | None) -> int:
+        if threading.get_ident() == thread:
+            with _printed(options, screen):
+                entered.close()
+        return _ended(options, screen, target, report, failure, output)
+
     failure: NncdbgError | None = None
+    with _printed(options, screen):
+        failure = run_to_end(target, run, at_exit, lambda: _place(report))
+    return _ended(options, screen, target, report, failure, output)
+
+
+def _place(report: TrainingReport) -> str:
+    """Return how far the script has come, for the message of its failure."""
+    if not report.steps:
+        return ""
+    return f"after {counted(report.steps, 'update')}" + (", without NaN or Inf" if report.ok else "")
+
+
+@contextmanager
+def _printed(options: Namespace, screen: Screen) -> Iterator[None]:
+    """Print the NaN that ends the watch in the body."""
+    from nncdbg.nan_watch.training.records import NaNFound
+    from nncdbg.torch.ranks import await_ranks
+
     try:
-        failure = run_to_end(target, run)
+        yield
     except NaNFound as found:
         if not options.json:
             for line in found.bad_step.lines():
                 screen.put_wrapped(line)
         await_ranks()
-    return _ended(options, screen, target, report, failure)
 
 
 def _ended(
-    options: Namespace, screen: Screen, target: str, report: TrainingReport, failure: NncdbgError | None
+    options: Namespace,
+    screen: Screen,
+    target: str,
+    report: TrainingReport,
+    failure: NncdbgError | None,
+    output: TextIO,
 ) -> int:
-    if report.ok and failure is not None:
+    from nncdbg.torch.script import ScriptInterrupted
+
+    interrupted = failure if isinstance(failure, ScriptInterrupted) and report.seen else None
+    if report.ok and failure is not None and interrupted is None:
         raise failure
-    if report.ok and not report.steps:
+    if not report.seen:
         raise UsageError(
             f"{target} ended without a step of an optimizer: nothing was watched",
             hint="nncdbg watches torch.optim optimizers in the process that it starts",
         )
+    if interrupted is not None:
+        screen.note(interrupted.message)
     if options.json:
-        print(json.dumps(report.as_dict()))
+        print(json.dumps(report.as_dict()), file=output)
     else:
         screen.put_wrapped(next(iter(report.lines())))
-    return report.exit_code
+    return report.exit_code if interrupted is None else interrupted.exit_code
 
 
 def _runner(options: Namespace) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.execution.findings import NUMERIC
+from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.sightings import Sighting
@@ -29,6 +29,7 @@ KINDS = {
     "integer": "an integer is divided by zero, a cast is out of range, or a scale is zero",
     "overflow": "a finite number too large for its type becomes Inf",
     "guard": "a kernel writes outside of its buffer",
+    STATE_RESET: "an update sets a moment or step counter of an optimizer back to 0",
 }
 """Kinds of findings, each with its meaning."""
 

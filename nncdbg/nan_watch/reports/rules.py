@@ -16,6 +16,7 @@ _NAMES = {
     "uninitialized": "uninitialized memory",
     "integer": "an integer fault",
     "guard": "a write outside a buffer",
+    "state-reset": "reset of an optimizer's state",
     "reuse": "wrong reuse of memory",
     "state": "state kept between runs",
     "plan": "an incorrect memory plan",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from os.path import relpath
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
+from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
+from nncdbg.torch.trips import UpdateCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,13 +102,13 @@ class BadStep:
         yield Text(str(self), "bold red")
         if self.location is not None:
             file, line = self.location
-            yield Text(f"  from {_short(file)}:{line}", "dim")
+            yield Text(f"  from {short_path(file)}:{line}", "dim")
         bad: list[BadModule | BadOperator] = [*self.modules, *self.operators]
         for each in bad:
             yield Text(f"  {each}")
             if each.location is not None:
                 file, line = each.location
-                yield Text(f"    {each.relation} {_short(file)}:{line}", "dim")
+                yield Text(f"    {each.relation} {short_path(file)}:{line}", "dim")
         for note in self.notes:
             yield Text(f"  note: {note}", "dim")
         if self.report is not None:
@@ -132,15 +134,29 @@ class BadStep:
 class TrainingReport(PrintedRecord):
     """The result of a watch over a training: the steps with NaN or Inf, one for each origin.
 
-    `steps` counts the updates, `skipped` those that the reaction "skip" left out, and `repeated` the steps
-    with an origin that was reported before.
+    `counts` are those of the updates, also within the training.  `skipped` counts those that the reaction
+    "skip" left out, and `repeated` the steps with an origin that was reported before.
     """
 
-    steps: int = 0
     bad_steps: list[BadStep] = field(default_factory=list)
     skipped: int = 0
-    skipped_by_scaler: int = 0
     repeated: int = 0
+    counts: UpdateCounts = field(default_factory=UpdateCounts)
+
+    @property
+    def steps(self) -> int:
+        """The number of updates so far."""
+        return self.counts.steps
+
+    @property
+    def skipped_by_scaler(self) -> int:
+        """The number of updates that a gradient scaler has left out because of NaN or Inf."""
+        return self.counts.skipped_by_scaler
+
+    @property
+    def seen(self) -> bool:
+        """Return whether the watch has seen an update, or a step with NaN or Inf."""
+        return self.steps > 0 or not self.ok
 
     @property
     def ok(self) -> bool:
@@ -172,9 +188,9 @@ class TrainingReport(PrintedRecord):
         """Return the lines that `nncdbg watch` prints, with their styles."""
         from rich.text import Text
 
-        verdict = "ok" if self.ok else f"tripped: NaN or Inf in {_counted(len(self.bad_steps), 'step')}"
+        verdict = "ok" if self.ok else f"tripped: NaN or Inf in {counted(len(self.bad_steps), 'step')}"
         yield Text(
-            f"training: {verdict}, {_counted(self.steps, 'update')}", "bold green" if self.ok else "bold red"
+            f"training: {verdict}, {counted(self.steps, 'update')}", "bold green" if self.ok else "bold red"
         )
         for each in self.bad_steps:
             yield Text()
@@ -185,7 +201,7 @@ class TrainingReport(PrintedRecord):
             (self.skipped_by_scaler, "without an update, because the gradient scaler found NaN or Inf"),
         ):
             if count:
-                yield Text(f"{_counted(count, 'step')} {words}", "dim")
+                yield Text(f"{counted(count, 'step')} {words}", "dim")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -209,12 +225,3 @@ class NaNFound(RunError):
         super().__init__(text)
         self.bad_step = bad_step
         self.report = report
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _short(file: str) -> str:
-    short = relpath(file)
-    return file if short.startswith("..") else short

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from typing import TYPE_CHECKING
 
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.nan_watch.call import watch as watch_program
+from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
+from nncdbg.nan_watch.watched import Watched
+from nncdbg.nan_watch.watching import usual_allocation, watch_run
+from nncdbg.presentation.run_progress import under_way
+from nncdbg.presentation.screen import Screen
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.trips import GuardTrip
+
+if TYPE_CHECKING:
+    from nncdbg.engine.stopping.stops import Stop
 
 TIERS = ("guard", "hooks", "native", "live")
 REACTIONS = ("raise", "report", "skip", "stop")
@@ -56,12 +66,8 @@ def watch(
     _check("tier", tier, TIERS)
     _check("on_nan", on_nan, REACTIONS)
     watching = _Watching(model, optimizer, tier, on_nan, keep_update, found)
-    guard, report = watching.guard, watching.report
-    try:
-        with guard:
-            yield report
-    finally:
-        report.steps, report.skipped_by_scaler = guard.steps, guard.skipped_by_scaler
+    with watching.guard:
+        yield watching.report
 
 
 class _Watching:
@@ -77,12 +83,16 @@ class _Watching:
         found: Callable[[BadStep], None] | None,
     ) -> None:
         self.report = TrainingReport()
-        self.guard = Guard(model, optimizer, self._react, keep_update=keep_update, tier=tier)
+        self.guard = Guard(
+            model, optimizer, self._react, keep_update=keep_update, tier=tier, counts=self.report.counts
+        )
         self._on_nan = on_nan
         self._keep_update = keep_update
         self._found = found
         self._known: set[object] = set()
         """The keys of the steps in the report."""
+        self._interrupted = False
+        """Whether Ctrl-C came while the origin was searched."""
 
     def _react(self, trip: GuardTrip) -> bool:
         """Report a trip of the guard; return whether to leave out the update."""
@@ -91,7 +101,7 @@ class _Watching:
         if trip.follows:
             self.report.repeated += 1
         else:
-            self._add(_reported(trip))
+            self._add(_reported(trip, self._interrupt))
         return skips
 
     def _add(self, bad: BadStep) -> None:
@@ -104,11 +114,18 @@ class _Watching:
         report.bad_steps.append(bad)
         if self._found is not None:
             self._found(bad)
-        if self._on_nan == "raise":
+        if self._on_nan == "raise" and not self._interrupted:
             raise NaNFound(bad, report)
         _show(bad)
-        if self._on_nan == "stop":
+        if self._interrupted:
+            self._interrupted = False
+            signal.raise_signal(signal.SIGINT)
+        elif self._on_nan == "stop":
             _open_prompt(bad)
+
+    def _interrupt(self) -> None:
+        """Interrupt the script after the report."""
+        self._interrupted = True
 
 
 def _check(name: str, given: str, known: tuple[str, ...]) -> None:
@@ -121,11 +138,11 @@ def _check(name: str, given: str, known: tuple[str, ...]) -> None:
         )
 
 
-def _reported(trip: GuardTrip) -> BadStep:
-    """Return the record of a trip, with a report of its second run."""
+def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
+    """Return the record of a trip, with a report of its second run; Ctrl-C ends it and calls `interrupt`."""
     bad = BadStep.of(trip)
     if trip.recorded is not None:
-        _examine(bad, trip.recorded)
+        _examine(bad, trip.recorded, interrupt)
         if bad.report is not None and bad.origin is None:
             bad.notes.append(no_origin_note())
     if bad.origin is None or bad.origin.used is None:
@@ -135,29 +152,37 @@ def _reported(trip: GuardTrip) -> BadStep:
     return bad
 
 
-def _examine(bad: BadStep, recorded: RecordedStep) -> None:
+def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]) -> None:
     """Watch a recorded step, and add the step and the report to a record."""
+    gates = Gates.of("nan,inf", strict=True)
+
+    def run() -> Stop:
+        activity = f"step {bad.step}: searching for the origin"
+        with under_way(debugger, Screen(), pause, activity):
+            return debugger.run()
+
+    def pause() -> None:
+        interrupt()
+        debugger.pause()
+
     try:
-        report = watch_program(
-            recorded.program,
-            recorded.inputs,
-            backend="torch",
-            fail_on="nan,inf",
-            strict=True,
-            max_findings=_LISTED,
-        )
+        allocator = usual_allocation(None, "torch", gates, statistics=False)
+        debugger = Debugger(recorded.program, recorded.inputs, backend="torch", allocator=allocator)
+        report = watch_run(debugger, gates, max_findings=_LISTED, run=run)
+        report.watched = Watched.of(recorded.program, gates)
     except NncdbgError as error:
         bad.notes.append(f"the recorded step does not run in the debugger: {error.message}")
         return
     bad.recorded = recorded
+    if report.error is not None and debugger.stop.reason == "pause":
+        bad.notes.append("Ctrl-C has ended the search for the origin")
+        return
     report.model = f"step {bad.step}"
     bad.report = report
     bad.notes += recorded.notes
 
 
 def _show(bad: BadStep) -> None:
-    from nncdbg.presentation.screen import Screen
-
     screen = Screen()
     for line in bad.lines():
         screen.err.print(line, soft_wrap=True)
@@ -165,8 +190,6 @@ def _show(bad: BadStep) -> None:
 
 def _open_prompt(bad: BadStep) -> None:
     """Open the prompt at the origin, if there is a terminal; `continue` returns to the training."""
-    from nncdbg.engine.debugger import Debugger
-
     origin = bad.origin
     if bad.recorded is None or origin is None or origin.line is None or not sys.stdin.isatty():
         return

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.ranks import choose_rank
 from nncdbg.opening.command_line import ArgumentParser, add_commands, script_arguments
 
@@ -34,21 +35,36 @@ def main(arguments: Sequence[str]) -> int:
     target = options.module or options.script
     debugged = choose_rank(options.rank)
 
+    entered, thread = ExitStack(), threading.get_ident()
+
     def run() -> None:
-        with ExitStack() as entered:
+        with entered:
             if debugged and options.listen:
                 _enter_listening(entered, options)
             elif debugged:
                 _enter_prompt(entered, options, target)
             script()
 
+    def at_exit(failure: NncdbgError | None) -> int:
+        if threading.get_ident() == thread:
+            entered.close()
+        if debugged and options.listen:
+            code = 0 if failure is None else failure.exit_code
+            import_module("nncdbg.dap_server.attach.calls").end_process(code)
+        return _ended(failure)
+
     try:
-        failure = run_to_end(target, run)
+        failure = run_to_end(target, run, at_exit)
     except ScriptLeft:
         return 0
+    if failure is not None and debugged and options.listen:
+        import_module("nncdbg.dap_server.attach.calls").exit_with(failure.exit_code)
+    return _ended(failure)
+
+
+def _ended(failure: NncdbgError | None) -> int:
+    """Return 0 for a script that succeeded.  Raises the failure of another one."""
     if failure is not None:
-        if debugged and options.listen:
-            import_module("nncdbg.dap_server.attach.calls").exit_with(failure.exit_code)
         raise failure
     return 0
 

@@ -6,11 +6,17 @@ import os
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.process.ranks import folder_of_rank
+from nncdbg.engine.text.counting import counted
 from nncdbg.opening.command_line import ArgumentParser, script_arguments
+
+if TYPE_CHECKING:
+    from nncdbg.torch.script_recording import ScriptStep
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,25 +32,37 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.opening.folder_writing import check_folder
 
     check_folder(folder)
-    from rich.filesize import decimal
-
-    from nncdbg.presentation.screen import Screen
     from nncdbg.torch.script import script_runner
     from nncdbg.torch.script_recording import record_script
 
     run = script_runner(options.script, options.module, options.arguments)
-    recorded = record_script(options.module or options.script, run, options.step)
+    return record_script(options.module or options.script, run, options.step, partial(_save, folder))
+
+
+def _save(folder: Path, recorded: ScriptStep) -> int:
+    """Save a step, print what it has, and return 0.
+
+    Raises the failure that ended it, and RunError for a step without operators that can be recorded.
+    """
+    from rich.filesize import decimal
+
+    from nncdbg.presentation.screen import Screen
+
+    program = recorded.step.program
+    statements = sum(len(graph.nodes) for graph in program.graphs.values())
+    if not statements and program.notes:
+        raise RunError(
+            f"the step cannot be recorded: {program.notes[0]}", hint="record a step on tensors with data"
+        )
     recorded.step.save(folder, title=recorded.title, notes=recorded.notes)
     screen = Screen()
     for note in (*recorded.step.notes, *recorded.notes):
         screen.note(note)
-    program = recorded.step.program
-    graphs, states, inputs = program.graphs, len(program.states), len(program.graph.inputs)
-    statements = sum(len(graph.nodes) for graph in graphs.values())
+    inputs, graphs = counted(len(program.graph.inputs), "input"), counted(len(program.graphs), "graph")
     size = decimal(sum(array.nbytes for array in recorded.step.inputs.values()))
     screen.note(
-        f"{recorded.title}: {statements} statements in {len(graphs)} graphs, "
-        f"{states} state{'s' * (states != 1)} and {inputs} input{'s' * (inputs != 1)} with {size}"
+        f"{recorded.title}: {counted(statements, 'statement')} in {graphs}, "
+        f"{counted(len(program.states), 'state')} and {inputs} with {size}"
     )
     screen.note(f"saved in {folder}; open it with `nncdbg {shlex.quote(str(folder))}`")
     if recorded.failure is not None:

@@ -62,6 +62,10 @@ def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.presentation.stops import fallbacks
 
     configuration = configuration_of(options)
+    if options.save_states and configuration.outputs:
+        raise UsageError(
+            "--save-states needs the whole run, and --output runs a part of it", hint="leave out --output"
+        )
     opened = open_program(configuration)
     # The results of a recorded step are those of its own inputs.
     recorded = not configuration.inputs

@@ -20,7 +20,7 @@ from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
-from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, named_tensors
+from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, tensors_by_name
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Recorder
 from nncdbg.torch.script_recording import on_module_call
@@ -233,7 +233,7 @@ class LiveTraining:
 
     def _named(self) -> dict[str, Any]:
         """Return parameters, buffers, gradients and moments by name."""
-        return dict(named_tensors(self._models, self._optimizers))
+        return tensors_by_name(self._models, self._optimizers)
 
     # -- stops -----------------------------------------------------------------------------
 
@@ -267,6 +267,8 @@ class LiveTraining:
         else:
             start = f"this is the start of step {self.mode.step}: earlier steps are not recorded"
             debugger.control.no_past = start, "step forward first"
+        for note in debugger.recorded.notes:
+            self._note(note)
         if compiled_calls() > self._compiled:
             self._note(_EAGER)
 

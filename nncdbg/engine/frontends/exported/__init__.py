@@ -7,16 +7,15 @@ names; `torch.cond` is an `if`, `while_loop`, `map` and `scan` are loops.
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.frontends.exported.calls import positional_arguments, quiet, tracing
 from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.aten.names import installed
 
@@ -41,7 +40,7 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
         check_version()
     except UsageError as error:
         raise LoadError(error.message, hint=error.hint) from None
-    with _quiet():
+    with quiet():
         try:
             exported = torch.export.load(os.fspath(path))
         except Exception as error:
@@ -66,35 +65,18 @@ def from_exported(exported: Any, *, flat: bool = False) -> Program:
     return ExportedConversion(exported).program(flat=flat)
 
 
-def from_module(module: Any, arguments: Sequence[Any], *, flat: bool = False) -> Program:
+def from_module(module: Any, arguments: Any, *, flat: bool = False) -> Program:
     """Return the program of a PyTorch module called with these arguments, as `torch.export` traces it.
 
-    Raises LoadError if it cannot be exported, and GraphError as `from_exported`.
+    `arguments` is a tuple, or the only argument if it is a tensor.  Raises UsageError for arguments that the
+    module cannot take, LoadError if it cannot be exported, and GraphError as `from_exported`.
     """
     import torch
 
-    with _quiet():
-        try:
-            exported = torch.export.export(module, tuple(arguments))
-        except Exception as error:
-            raise LoadError(
-                f"torch.export cannot export {type(module).__name__}: "
-                f"{type(error).__name__}: {_first_line(str(error))}",
-                hint="record a run instead, with nncdbg.torch.record",
-            ) from error
+    given, what = positional_arguments(arguments), f"torch.export cannot export {type(module).__name__}"
+    with tracing(what, module, given, {}, "record a run instead, with nncdbg.torch.record"):
+        exported = torch.export.export(module, given)
     return from_exported(exported, flat=flat)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Do not log the tracebacks of errors that are raised."""
-    logger = logging.getLogger("torch.export")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _first_line(text: str) -> str:

@@ -125,6 +125,8 @@ def _experiment(application: Application) -> Sequence[Marked]:
                 marks = _difference(*pair)
                 if marks is not None and found[index] is not None:
                     found[index] = found[index] | marks
+            if all(each is None or each.all() for each in found):
+                return found  # More runs can only mark more.
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -199,6 +199,21 @@ def joint_graph(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any
         if mode is not None:
             stack.enter_context(tracing(TracingContext(mode)))
         return aot_export_joint_with_descriptors(stack, traced, arguments, keywords).graph_module
+
+
+def call_without_data(module: Any, positional: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Call a module on tensors that have only sizes and dtypes; the module does not change.
+
+    Raises what the module raises, and exceptions of torch if it needs the data.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._pytree import tree_map_only
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    own, positional, named = tree_map_only(torch.Tensor, mode.from_tensor, (own, positional, dict(named)))
+    with mode, torch.no_grad():
+        torch.func.functional_call(module, own, positional, named)
 
 
 def storage_address(tensor: Any) -> int:

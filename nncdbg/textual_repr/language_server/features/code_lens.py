@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from nncdbg.engine.text.counting import counted
 from nncdbg.textual_repr.language_server.analysis.analysis import Chunk
 from nncdbg.textual_repr.language_server.document.document import Document
 
@@ -42,10 +43,10 @@ def code_lenses(document: Document) -> Iterator[types.CodeLens]:
         place = document.units.range(analysis.lines[chunk.start], analysis.header_span(chunk))
         if order == 0:
             yield types.CodeLens(place, types.Command("Debug graph", DEBUG_GRAPH, None, [document.uri, name]))
-        yield types.CodeLens(place, types.Command(_counted(statements(chunk), "statement"), ""))
+        yield types.CodeLens(place, types.Command(counted(statements(chunk), "statement"), ""))
         if order or calls[name]:
             arguments = [document.uri, place.start, calls[name]]
-            shown = _counted(len(calls[name]), "call")
+            shown = counted(len(calls[name]), "call")
             yield types.CodeLens(place, types.Command(shown, SHOW_REFERENCES, None, arguments))
 
 
@@ -53,7 +54,3 @@ def statements(chunk: Chunk) -> int:
     """Return the number of statements of a graph (possible stops), nested blocks and last lines included."""
     blocks = [block for block in chunk.reading.opened if block.kind != "broken"]
     return sum(len(block.lines) + bool(block.end) for block in blocks)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
