@@ -129,7 +129,7 @@ class Trouble:
 
     def _measure_result(self, spot: _Spot, inputs: Sequence[Any], index: int, result: Any) -> None:
         dtype = _float_name(result)
-        if dtype is None or not result.size:
+        if dtype is None or 0 in result.shape:
             return
         row = self.row(result)
         level = self._level(spot, inputs, result, row) if self._relative else None
@@ -201,7 +201,7 @@ class Trouble:
     ) -> tuple[float, str] | None:
         """Return the quantity that a gate limits, with its description; None if it does not apply."""
         kind, name = gate.kind, track.site.value
-        if kind in _SHARES and result.size < _FEWEST:
+        if kind in _SHARES and math.prod(result.shape) < _FEWEST:
             return None
         if kind in _OF_ROW:
             actual = _OF_ROW[kind](row)
@@ -299,7 +299,7 @@ def _float_name(value: Any) -> str | None:
 def _number_name(value: Any) -> str | None:
     """Return the element type of a tensor of numbers; None for other values."""
     dtype = getattr(value, "dtype", None)
-    return None if dtype is None or dtype.hasobject else name_of(dtype)
+    return None if dtype is None or getattr(dtype, "hasobject", False) else name_of(dtype)
 
 
 def graph_path(code: Code) -> str:
