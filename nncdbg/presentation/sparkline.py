@@ -8,11 +8,14 @@ from collections.abc import Sequence
 BARS = "▁▂▃▄▅▆▇█"
 """Bars from the smallest to the largest number."""
 
+NOT_FINITE = "×"
+"""In place of a bar without a finite number."""
+
 
 def sparkline(steps: Sequence[int], numbers: Sequence[float], width: int) -> str:
     """Return bars for numbers at ascending steps: at most `width`, each for an equal share of the steps.
 
-    A bar has the mean of the finite numbers in its share, and is a space without one; a share without steps
+    A bar has the mean of the finite numbers in its share, and is × without one; a share without steps
     repeats the bar before.  The lowest bar is the smallest of these means, the highest the largest.
     """
     if not steps:
@@ -34,7 +37,7 @@ def sparkline(steps: Sequence[int], numbers: Sequence[float], width: int) -> str
 
 def _bar(number: float, low: float, high: float) -> str:
     if not math.isfinite(number):
-        return " "
+        return NOT_FINITE
     # Halves, because the difference of two large numbers may overflow.
     share = (number / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.0
     return BARS[min(len(BARS) - 1, int(share * len(BARS)))]
