@@ -128,11 +128,17 @@ def _visit_stats(session: CommandSession, name: str, count: int) -> None:
 
     visits = [*islice(session.debugger.values.visits(name), count)]
     session.screen.put_line(_titled(session, name, visits[0][1]))
-    session.screen.put(f"  {'step':>6}" + "".join(f"{label:>12}" for label in _OVER_VISITS))
+    head = "visit" if all(step is None for step, _ in visits) else "step"
+    session.screen.put(f"  {head:>6}" + "".join(f"{label:>12}" for label in _OVER_VISITS))
     for number, (step, array) in reversed([*enumerate(visits)]):
         known = summarize(array).as_dict()
         numbers = "".join(f"{_short(known[label]):>12}" for label in _OVER_VISITS)
         session.screen.put(f"  {-number if step is None else step:>6}{numbers}")
+    runs = session.debugger.program.runs
+    if head == "visit" and count > 1 and runs:
+        session.screen.note(
+            f"this is outside of the steps: stop in one, for example with `break @{runs[0].graph}`"
+        )
 
 
 _OVER_VISITS = ("min", "mean", "max", "std", "nan", "posinf", "neginf")

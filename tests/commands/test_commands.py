@@ -254,3 +254,24 @@ def test_overview_fits_on_a_screen(session: CommandSession, capsys: pytest.Captu
     assert max(map(len, lines)) <= 80
     for entry in TABLE.values():
         assert any(entry.name in line for line in lines)
+
+
+def test_statistics_over_visits_outside_of_the_steps_of_a_training_point_into_a_step(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debugger = nncdbg.Debugger(repository / "examples" / "train_mlp.nnc")
+    session = CommandSession(debugger, "model", Screen())
+    session.execute("break @train if $step == 5", typed=True)
+    session.execute("run", typed=True)
+    capsys.readouterr()
+    session.execute("stats %w2 3", typed=True)
+    inside = capsys.readouterr()
+    assert [line.split()[0] for line in inside.out.splitlines()[1:]] == ["step", "3", "4", "5"]
+    assert inside.err == ""
+    session.execute("delete 1", typed=True)
+    session.execute("continue", typed=True)
+    capsys.readouterr()
+    session.execute("stats %w2 3", typed=True)
+    after = capsys.readouterr()
+    assert [line.split()[0] for line in after.out.splitlines()[1:]] == ["visit", "0"]
+    assert "stop in one, for example with `break @train`" in after.err
