@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from nncdbg.commands.backward_stack import show_backward_stack
 from nncdbg.commands.table import command, whole_number
 from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.frame_titles import frame_title
@@ -17,12 +18,27 @@ if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
 
 
-@command("where", "w", "bt", "backtrace", group="looking", arguments="[COUNT]")
+@command(
+    "where",
+    "w",
+    "bt",
+    "backtrace",
+    group="looking",
+    arguments="[COUNT | grad %value [by %value, ...]]",
+    completes=("value",),
+)
 def where(session: CommandSession, text: str) -> None:
     """Show the stack of graphs, branches and loops, innermost first.
 
-    With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames.
+    With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames.  The command
+    `where grad %loss by %x` shows the backward pass as a stack: #0 is the gradient of the last statement,
+    which runs first.  Below each statement are the gradients that it adds to, with their sums so far.
+    Without `by`, the backward pass goes to all inputs, states and constants of the frame.
     """
+    word, _, rest = text.partition(" ")
+    if word == "grad":
+        show_backward_stack(session, rest.strip())
+        return
     debugger = session.debugger
     chosen = max(0, debugger.selected)
     frames = [*enumerate(debugger.frames)]

@@ -14,6 +14,7 @@ from nncdbg.commands.stack import where
 from nncdbg.commands.table import command, whole_number
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
 from nncdbg.presentation.stops import fallbacks, layout_at, statement_lines, value_or_reason
@@ -170,9 +171,8 @@ def _place_of(session: CommandSession, site: Site) -> str:
     """Return the number of a statement in its graph, and its location in the user's model."""
     inside = next((frame.code for frame in session.debugger.frames if frame.code.path == site.path), None)
     graph = f"statement {site.pc + 1} of @{site.path[0]}"
-    if inside is None or site.pc >= len(inside.nodes) or inside.nodes[site.pc].location is None:
-        return graph
-    return f"{graph}, from {inside.nodes[site.pc].location}"
+    origin = origin_text(inside.nodes[site.pc]) if inside is not None and site.pc < len(inside.nodes) else ""
+    return f"{graph}, from {origin}" if origin else graph
 
 
 def _time(session: CommandSession, text: str) -> None:

@@ -16,7 +16,6 @@ from nncdbg.presentation.slices import (
     cause_lines,
     content_of,
     followed,
-    origin_of_input,
     originating,
     show_slice,
     statement_line,
@@ -155,7 +154,7 @@ def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin],
 def _earlier_origin(debugger: Debugger, origins: Sequence[Origin], showing: InLines) -> str:
     """Return where a trouble comes from that originates at none of these statements; "" if unknown."""
     first, last = origins[0], origins[-1]
-    if last.pc < 0 and origin_of_input(last) != "carried":
+    if last.pc < 0 and last.visit.depth == 0:
         return f"the value comes from the input %{last.name}"
     content = content_of(debugger, first.visit, first.slot)
     known = content is not UNSET and debugger.program.runs and debugger.timeline.last_edit < 0

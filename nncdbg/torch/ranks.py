@@ -35,10 +35,13 @@ def no_origin_note() -> str:
     )
 
 
-def await_ranks(seconds: float = 10) -> None:
-    """Wait until all ranks have called this, but not longer: torchrun ends all ranks when one has ended."""
+def await_ranks(seconds: float = 10) -> str | None:
+    """Wait until all ranks have called this, but not longer: torchrun ends all ranks when one has ended.
+
+    Return why this rank cannot wait; None if it has waited, or if the process with the store has ended.
+    """
     if _ranks() == 1:
-        return
+        return None
     ranks = [f"nncdbg/reported/{rank}" for rank in range(_ranks())]
     ending = time.monotonic() + seconds
     try:
@@ -46,8 +49,12 @@ def await_ranks(seconds: float = 10) -> None:
         store.set(ranks[torch.distributed.get_rank()], "1")
         while not store.check(ranks) and time.monotonic() < ending:
             time.sleep(0.05)
-    except (RuntimeError, ValueError):
-        pass  # The process that holds the store has ended.
+    except torch.distributed.DistNetworkError:
+        return None  # The process that holds the store has ended.
+    except (RuntimeError, ValueError) as error:
+        first = str(error).partition("\n")[0]
+        return f"other ranks may end without a report: this rank cannot wait for them: {first}"
+    return None
 
 
 def bucket_notes(modules: Iterable[torch.nn.Module], bad: Sequence[tuple[str, Any]]) -> list[str]:

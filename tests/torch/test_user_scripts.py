@@ -65,5 +65,5 @@ def test_reentrant_checkpointing_has_the_lines_and_modules_of_the_second_forward
     assert code == 1
     origin = out.partition("2. ")[0]
     assert "aten.div.Tensor produced it" in origin
-    assert 'from train.py:11, node "0 SqrtBackward0"' in origin
+    assert 'from train.py:11, module "0", node "SqrtBackward0"' in origin
     assert "in @0.backward" in origin

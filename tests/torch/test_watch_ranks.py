@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.internals import gradient_buckets  # noqa: E402
+from nncdbg.torch import ranks  # noqa: E402
 from tests.torch.steps.distributed import in_ranks  # noqa: E402
 
 BAD_RANK = 1
@@ -105,3 +106,47 @@ def test_torchrun_shows_the_report_of_each_rank_and_keeps_a_folder_for_each(tmp_
         "step-rank0",
         "step-rank1",
     }
+
+
+class Store:
+    """A store of a process group whose `check` raises `error`."""
+
+    def __init__(self, error):
+        self.error = error
+        self.written = {}
+
+    def set(self, key, value):
+        self.written[key] = value
+
+    def check(self, keys):
+        raise self.error
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """Let this process be rank 1 of 2, and return a function that sets the error of the store."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+
+    def use(error):
+        found = Store(error)
+        monkeypatch.setattr(ranks, "default_store", lambda: found)
+        return found
+
+    return use
+
+
+def test_rank_does_not_wait_when_the_process_with_the_store_has_ended(store):
+    used = store(torch.distributed.DistNetworkError("Broken pipe"))
+    assert ranks.await_ranks() is None
+    assert used.written == {"nncdbg/reported/1": "1"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("check is not implemented\ntrace"), ValueError("no group")])
+def test_other_errors_of_the_store_are_reported(store, error):
+    store(error)
+    first = str(error).partition("\n")[0]
+    assert ranks.await_ranks() == (
+        f"other ranks may end without a report: this rank cannot wait for them: {first}"
+    )

@@ -10,6 +10,7 @@ from nncdbg.engine.comparison.report import DiffReport
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.divergence.lockstep import Lockstep
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.values.checksum import checksum
 
 if TYPE_CHECKING:
@@ -147,5 +148,5 @@ def _computed(program: Program, names: set[str]) -> Iterator[tuple[str, Node]]:
 
 def _statement(found: RecordedOutputs) -> str:
     assert found.node is not None
-    source = f" ({found.node.location})" if found.node.location else ""
+    source = f" ({place})" if (place := origin_text(found.node)) else ""
     return f"{spelled(found.changed[0])} = {found.node.op}{source}"

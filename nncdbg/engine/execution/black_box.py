@@ -26,6 +26,7 @@ from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import declared
+from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.process.last_words import INSIDE, LENGTH, RECORD, SENDING, SENT, SIZE, read_box, sentence
 from nncdbg.engine.process.state_folder import state_folder
 
@@ -105,7 +106,7 @@ class BlackBox:
             "line": line,
             "op": node.op[:_LONGEST],
             "value": value[:_LONGEST],
-            "source": str(node.location or "")[:_LONGEST],
+            "source": origin_text(node)[:_LONGEST],
             "pid": os.getpid(),
         }
         count = min(len(code.operands[pc]), _MOST)

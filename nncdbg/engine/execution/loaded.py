@@ -18,6 +18,7 @@ from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type, type_of
+from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.ops.schema import check_opsets, split
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.text.short_names import ProgramNames, ShortNames
@@ -243,8 +244,7 @@ def _underlined(error: NncdbgError, text: Listing, path: Path, pc: int, program:
     """Return the error with its statement underlined and its source position in the user's model."""
     error.excerpt = text.excerpt(path, pc)
     node = _node_at(program, path, pc)
-    location = node.location if node is not None else None
-    error.source = str(location) if location is not None else None
+    error.source = (origin_text(node) or None) if node is not None else None
     return error
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Graph, Node
+from nncdbg.engine.ops.aten.names import named_place, origin_text
 
 
 def reads(node: Node) -> list[str]:
@@ -30,7 +31,7 @@ def free_names(graph: Graph) -> Iterator[str]:
 def title(node: Node) -> str:
     """Return the name of a node in messages."""
     if node.location and node.location.name:
-        return f'node "{node.location.name}" ({node.op})'
+        return f"{named_place(node.op, node.location.name)} ({node.op})"
     first = next((value.name for value in node.outputs if value.name), None)
     return f"{node.op} -> %{first}" if first else node.op
 
@@ -70,7 +71,7 @@ def _producers(nodes: Sequence[Node], own: Collection[str], graph: str) -> dict[
                 )
                 raise GraphError(
                     f"%{value.name} is defined twice in graph @{graph}: by {first} and by {title(node)}",
-                    source=str(node.location) if node.location else None,
+                    source=origin_text(node) or None,
                     hint="rename one of the two: every value of a graph has one definition",
                 )
             producer[value.name] = index
@@ -81,7 +82,7 @@ def _undefined(node: Node, name: str, names: Collection[str], graph: str) -> Gra
     near = difflib.get_close_matches(name, names, n=1)
     return GraphError(
         f"{title(node)} in graph @{graph} reads %{name}, which is not defined",
-        source=str(node.location) if node.location else None,
+        source=origin_text(node) or None,
         hint=f"did you mean %{near[0]}?" if near else "the model is incomplete: export it again",
     )
 

@@ -9,6 +9,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import tensor_only, type_of
+from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.listing import Listing
 
 
@@ -29,7 +30,7 @@ def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> Nnc
         operands = frame.code.operands_of(pc, frame.slots)
         known = zip(node.inputs, map(type_of, operands), strict=True)
         result.operands = tuple(f"%{name}: {type}" for name, type in known if isinstance(name, str) and type)
-        result.source = str(node.location) if node.location is not None else None
+        result.source = origin_text(node) or None
     return result
 
 

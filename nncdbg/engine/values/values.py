@@ -24,7 +24,14 @@ from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, n
 from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
-from nncdbg.engine.values.differentiation import Budget, DerivativeProgram, Differentiation, by, innermost
+from nncdbg.engine.values.differentiation import (
+    BackwardStage,
+    Budget,
+    DerivativeProgram,
+    Differentiation,
+    by,
+    innermost,
+)
 from nncdbg.engine.values.straight_line import Source
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
@@ -388,6 +395,12 @@ class Values:
         self.between()
         places, frames = self._places_on_stack(wanted), self.machine.frames
         return self._kept(self.differentiation.value(frames, places, wanted, vectors, self._at, budget))
+
+    def backward_chain(self, y: str, xs: Sequence[str]) -> list[BackwardStage]:
+        """Return the steps of the backward pass from `y` to `xs` at this moment; raises as `derivative`."""
+        self.between()
+        places = {name: self._on_stack(name) for name in (y, *xs)}
+        return [*self.differentiation.chain(self.machine.frames, y, places, self._at)]
 
     def recomputation(self, wanted: DerivativeRequest) -> DerivativeProgram:
         """Return the program of a derivative, with values of this moment; raises as `derivative`."""

@@ -162,7 +162,9 @@ def _printed(options: Namespace, screen: Screen) -> Iterator[None]:
         if not options.json:
             for line in found.bad_step.lines():
                 screen.put_wrapped(line)
-        await_ranks()
+        problem = await_ranks()
+        if problem is not None:
+            screen.note(problem)
 
 
 def _ended(

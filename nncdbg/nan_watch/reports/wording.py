@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.ops.aten.names import named_place
 from nncdbg.nan_watch.records import FAILED, OK, FindingSite, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
 from nncdbg.nan_watch.reports.rules import kind_words
@@ -103,8 +104,12 @@ def excerpt(finding: WatchFinding, report: Report, watched: Watched) -> str:
 def place(site: FindingSite) -> str:
     """Return the location of a statement: `line 21 of @entropy, node "/Log", net.py:12`."""
     parts = [f"line {site.line} of @{visible(site.graph)}" if site.line else f"@{visible(site.graph)}"]
-    parts += [f'node "{visible(site.node)}"'] if site.node else []
+    parts += _named(site)
     return ", ".join([*parts, *source(site)])
+
+
+def _named(site: FindingSite) -> list[str]:
+    return [named_place(site.op or "", visible(site.node))] if site.node else []
 
 
 def source(site: FindingSite) -> list[str]:
@@ -147,7 +152,7 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
 
 
 def _origin(site: FindingSite) -> list[str]:
-    parts = [*source(site), *([f'node "{visible(site.node)}"'] if site.node else [])]
+    parts = [*source(site), *_named(site)]
     return [", ".join(parts)] if parts else []
 
 

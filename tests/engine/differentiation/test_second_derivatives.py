@@ -12,6 +12,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import GraphError
+from nncdbg.engine.values.losses import loss_at
 from tests.engine.differentiation.gradients import differences
 from tests.engine.differentiation.test_control_flow import INPUTS, PROGRAMS
 
@@ -222,15 +223,37 @@ def test_statements_of_second_derivatives_name_the_lines_that_they_differentiate
     assert all(first <= line < last for line in named)
 
 
-def test_minimize_trains_a_gradient_penalty() -> None:
-    """E6: `minimize` of a graph that computes a gradient."""
+def test_the_loss_is_that_of_the_outermost_backward_line() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(PENALTY), {"x": X})
+    debugger.break_at(graph="critic.backward")
+    assert debugger.run().reason == "breakpoint"
+    assert loss_at(debugger.values_at(1), debugger.program) is None, "%score is no loss"
+    debugger.break_at(graph="penalty.backward")
+    assert debugger.run().reason == "breakpoint"
+    assert loss_at(debugger.values_at(1), debugger.program) == "l"
+
+
+def penalty_training(epochs: int) -> nncdbg.Program:
+    """The training of the states of PENALTY that `minimize` makes."""
     text = PENALTY[: PENALTY.index("graph @train")] + PENALTY[PENALTY.index("graph @penalty") :]
     text = text.replace("backward @penalty.backward of @penalty by (%w, %b, %v)\n", "")
     text = text.replace("%l: f64[] = Sub(%m, %score)", "%l: f64[] = Add(%m, 0.0)")
-    training = nncdbg.minimize(nncdbg.parse(text), "l", optimizer="Adam", lr=0.01, batch=5, epochs=200)
+    return nncdbg.minimize(nncdbg.parse(text), "l", optimizer="Adam", lr=0.01, batch=5, epochs=epochs)
+
+
+def test_minimize_trains_a_gradient_penalty() -> None:
+    """E6: `minimize` of a graph that computes a gradient."""
+    training = penalty_training(epochs=200)
     assert nncdbg.parse(str(training)) == training
     losses = nncdbg.run(training, {"x": X})["l"]
     assert losses[-1] < 0.05 * losses[0]
+
+
+def test_a_gradient_penalty_is_written_as_an_onnx_training_with_the_same_bits() -> None:
+    training = penalty_training(epochs=3)
+    again = nncdbg.load(nncdbg.to_onnx(training), training=True)
+    wanted = nncdbg.run(training, {"x": X})["l"]
+    np.testing.assert_array_equal(nncdbg.run(again, {"x": np.stack([X] * 3)})["l"], wanted)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Node
 
 DOMAINS = ("aten", "prims", "torch")
 """Domains of PyTorch's operators; ``torch`` holds nncdbg's own and those of all other libraries."""
@@ -61,6 +66,32 @@ def text_name(namespace: str, name: str, overload: str) -> str:
 def is_torch(op: str) -> bool:
     """Return whether a statement's op belongs to PyTorch."""
     return op.partition(".")[0] in DOMAINS
+
+
+_AUTOGRAD_NODE = re.compile(r"\w*Backward(s|\d*)|AccumulateGrad|CopySlices")
+
+
+def named_place(op: str, name: str) -> str:
+    """Return what a statement's name is: a module and an autograd node of PyTorch, otherwise a node.
+
+    The name of a backward statement is ``"hidden AddmmBackward0"`` or ``"hidden.weight AccumulateGrad"``.
+    """
+    if not (is_torch(op) or op == "update"):
+        return f'node "{name}"'
+    owner, _, last = name.rpartition(" ")
+    if not _AUTOGRAD_NODE.fullmatch(last):
+        return f'module "{name}"'
+    kind = "parameter" if last == "AccumulateGrad" else "module"
+    return f'{kind} "{owner}", node "{last}"' if owner else f'node "{last}"'
+
+
+def origin_text(node: Node) -> str:
+    """Return the place of a statement in the user's model: ``net.py:12, module "hidden"``, or empty."""
+    location = node.location
+    if location is None:
+        return ""
+    name = named_place(node.op, location.name) if location.name else ""
+    return ", ".join(part for part in (location.place, name) if part)
 
 
 @cache

@@ -52,7 +52,8 @@ function visitText(series: Series, visit: number): string {
   const number = series.steps ? series.steps[visit] : visit + 1;
   const past = series.moments[visit] === null ? ", no longer in the history" : "";
   const bad = series.nonfinite[visit] ? `, ${series.nonfinite[visit]} NaN or Inf` : "";
-  return `${unit(series)} ${number}: mean ${short(series.mean[visit])}${bad}${past}`;
+  const isOneNumber = series.min[visit] !== null && series.min[visit] === series.max[visit];
+  return `${unit(series)} ${number}: ${isOneNumber ? "" : "mean "}${short(series.mean[visit])}${bad}${past}`;
 }
 
 /** The area between the least and the greatest number of each visit. */
