@@ -15,8 +15,13 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import DispatchMode, innermost_mode, is_wrapped, transformation
-from nncdbg.engine.ops.aten.signatures import signature_of
+from nncdbg.engine.ops.aten.internals import (
+    DispatchMode,
+    innermost_mode,
+    is_wrapped,
+    random_tag,
+    transformation,
+)
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import Lines, compiled_calls, user_lines
@@ -175,7 +180,7 @@ class Tape(DispatchMode):
             return func(*args, **(kwargs or {}))
         self.starting()
         call = StepCall(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
-        if signature_of(func).random:
+        if random_tag in func.tags:
             # A second run leaves some calls out, and with them the numbers that they draw.
             call.random = RandomState()
         generator = call.kwargs.get("generator")

@@ -179,6 +179,7 @@ def test_second_run_draws_the_numbers_of_the_first(draw):
     report, loss = report_of(draw)
     debugger = nncdbg.Debugger(report.bad_steps[0].recorded)
     debugger.run()
+    assert debugger.outputs is not None
     assert debugger.outputs["loss"] == loss
 
 

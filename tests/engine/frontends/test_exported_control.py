@@ -139,6 +139,7 @@ def test_while_loop_is_a_loop_that_tests_first():
     debugger.break_at(op="aten.mul.Tensor", hits=3)
     assert debugger.run().reason == "breakpoint"
     assert debugger.frames[0].iteration == 2
+    assert "while @while_loop (" in program.text()
     debugger.step_back()
 
 

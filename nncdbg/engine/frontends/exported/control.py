@@ -37,7 +37,7 @@ def _while_loop(block: ExportedBlock, node: Any) -> None:
     (go,) = tested.results()
     inner = block.inside(module, given).graph([Value(""), *carried])
     loop = Graph(
-        "",
+        node.name,
         inner.inputs,
         inner.outputs,
         (*tested.nodes, Node("break", (go,)), *inner.nodes),
@@ -80,7 +80,7 @@ def _loop_over(
         Node("aten.select.int", (name, counter.name), (part,), {"dim": 0, "index": OPERAND})
         for name, part in zip(names, slices, strict=True)
     )
-    loop = Graph("", inner.inputs, inner.outputs, (*gathered, *inner.nodes), inner.constants)
+    loop = Graph(node.name, inner.inputs, inner.outputs, (*gathered, *inner.nodes), inner.constants)
     block.append(node, "while", [count.name, *start], tuple(block.outputs(node)), subgraphs=[loop])
 
 

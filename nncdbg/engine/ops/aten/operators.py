@@ -39,7 +39,10 @@ _INFLUENCES: dict[str, Influence] = {
 _MOVES = frozenset(
     ("view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "slice", "select", "squeeze")
     + ("unsqueeze", "as_strided", "detach", "alias", "clone", "contiguous", "lift_fresh", "lift_fresh_copy")
-    + ("_reshape_alias", "broadcast_tensors", "pin_memory", "positive", "tensor_split")
+    + ("_reshape_alias", "broadcast_tensors", "broadcast_to", "expand_as", "flatten", "unflatten", "ravel")
+    + ("reshape_as", "view_as", "mT", "numpy_T", "movedim", "moveaxis", "swapaxes", "swapdims", "positive")
+    + ("tensor_split", "hsplit", "vsplit", "dsplit", "linalg_diagonal", "slice_inverse", "pin_memory")
+    + ("resolve_conj", "resolve_neg")
     + ("split", "split_with_sizes", "unbind", "chunk", "narrow", "diagonal", "unfold", "flip", "roll")
     + ("index_select", "gather", "embedding", "cat", "stack", "repeat", "copy", "recorded", "write")
     + ("triu", "tril", "masked_fill", "masked_select", "where", "index", "index_put", "index_fill", "scatter")
