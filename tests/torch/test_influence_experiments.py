@@ -69,8 +69,8 @@ def test_watch_of_a_long_chain_needs_few_runs_for_each_statement(kernel_runs):
     x = torch.zeros(20, 2, 3)
     x[3, 0, 1] = np.nan
 
-    def function(x):
-        state = None
+    def function(x: Any) -> Any:
+        state: Any = None
         for each in x:
             state = cell(each, state)
         return state[0].sum()
