@@ -53,6 +53,7 @@ _PUBLIC = {
     "Builder": "nncdbg.engine.building.builder",
     "Editor": "nncdbg.engine.building.editor",
     **dict.fromkeys(("EditedBlock", "EditedStatement", "EditedValue"), "nncdbg.engine.building.editing"),
+    "EditedGraph": "nncdbg.engine.building.signatures",
     "GraphValue": "nncdbg.engine.building.values",
     **dict.fromkeys(("grad", "minimize"), "nncdbg.engine.building.minimizing"),
     "Layers": "nncdbg.engine.building.layers",
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.building.layers import Layers as Layers
     from nncdbg.engine.building.minimizing import grad as grad
     from nncdbg.engine.building.minimizing import minimize as minimize
+    from nncdbg.engine.building.signatures import EditedGraph as EditedGraph
     from nncdbg.engine.building.values import GraphValue as GraphValue
     from nncdbg.engine.comparison.report import DiffReport as DiffReport
     from nncdbg.engine.debugger import Debugger as Debugger

@@ -25,6 +25,12 @@ the same gradients as `torch.autograd`.
   equal shares for `Max`, `Min`, `MaxRoiPool` and the reductions `max` and `min` of a scatter.
 - `Resize` and `Upsample` have no gradient by `scales` and `roi`.
 - The second derivative of `ReduceProd` and of a scatter with `mul` is exact if at most one factor is 0.
+- The cotangent of a sequence is a sequence: the cotangents of its elements. All ops on sequences have a rule.
+  In a loop, the reads of one sequence take time that grows with the square of its length.
+- The quantized result and the zero point of `DynamicQuantizeLinear` are integers, without a cotangent. Its
+  scale has the gradient 1/255 at the largest element, if it is above 0, and -1/255 at the smallest one, if it
+  is below 0. So the gradient of `DequantizeLinear` of the three results is that of the scale. nncdbg adds no
+  straight-through estimator.
 - The gradient of `SVMClassifier` with `prob_a` passes through the iterations that compute the probabilities.
 
 | gradient | ops |

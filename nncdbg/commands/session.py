@@ -313,8 +313,13 @@ class CommandSession:
         name, troubles = found
         kinds = " ".join(trouble.lower() for trouble in troubles if trouble != "zeros")
         words = "only zeros" if troubles == ["zeros"] else " and ".join(troubles)
-        stop = f"; `catch {kinds}` and `run` stop there" if kinds else ""
-        self.screen.put(f"{spelled(name)} has {words}: `why` shows the origin{stop}")
+        stop = f"`catch {kinds}` and `run` stop" if kinds else ""
+        if stop and self.debugger.program.runs:
+            # `why` sees only the steps that are in the history.
+            hint = f"{stop} at the origin"
+        else:
+            hint = "`why` shows the origin" + (f"; {stop} there" if stop else "")
+        self.screen.put(f"{spelled(name)} has {words}: {hint}")
 
     def show_displays(self, numbers: Iterable[int] | None = None) -> None:
         """Show the current values of all displayed expressions, or those with these numbers."""

@@ -6,23 +6,39 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from nncdbg.commands.backward_stack import show_backward_stack
 from nncdbg.commands.table import command, whole_number
 from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import around, window
-from nncdbg.presentation.source_files import source_text
+from nncdbg.presentation.source_files import source_place
 from nncdbg.presentation.stops import marks_of, names_on, statement_lines
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
 
 
-@command("where", "w", "bt", "backtrace", group="looking", arguments="[COUNT]")
+@command(
+    "where",
+    "w",
+    "bt",
+    "backtrace",
+    group="looking",
+    arguments="[COUNT | grad %value [by %value, ...]]",
+    completes=("value",),
+)
 def where(session: CommandSession, text: str) -> None:
     """Show the stack of graphs, branches and loops, innermost first.
 
-    With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames.
+    With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames.  The command
+    `where grad %loss by %x` shows the backward pass as a stack: #0 is the gradient of the last statement,
+    which runs first.  Below each statement are the gradients that it adds to, with their sums so far.
+    Without `by`, the backward pass goes to all inputs, states and constants of the frame.
     """
+    word, _, rest = text.partition(" ")
+    if word == "grad":
+        show_backward_stack(session, rest.strip())
+        return
     debugger = session.debugger
     chosen = max(0, debugger.selected)
     frames = [*enumerate(debugger.frames)]
@@ -34,10 +50,9 @@ def where(session: CommandSession, text: str) -> None:
         for words in statement_lines(debugger, session.screen, frame.code, line, head):
             session.screen.put_line(Text(words[: len(head)]).append(words[len(head) :], "dim"))
         node = frame.code.nodes[frame.pc] if frame.pc < len(frame.code.nodes) else None
-        if node is not None and node.location is not None and node.location.file and " loc(" not in words:
-            text = source_text(debugger.program, node.location)
-            place = f"     from {node.location.file}:{node.location.line}"
-            session.screen.put_line(Text(f"{place}  {text}" if text else place, "dim"))
+        place = source_place(debugger.program, node.location) if node is not None else ""
+        if place and " loc(" not in words:
+            session.screen.put_line(Text(f"     {place}", "dim"))
 
 
 @command("frame", "f", group="looking", arguments="[NUMBER]")

@@ -12,6 +12,7 @@ from rich.text import Text
 from nncdbg.commands.changing import branches, marks
 from nncdbg.commands.stack import where
 from nncdbg.commands.table import command, whole_number
+from nncdbg.commands.units import dead_units
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.counting import counted
@@ -37,6 +38,7 @@ def info(session: CommandSession, text: str) -> None:
 
       breakpoints, display   breakpoints, and expressions shown at each stop
       inputs, states         the program's inputs, and its states at this moment
+      units                  the dead units of each activation over the latest steps of a training
       args, locals           inputs and computed values of the selected frame
       values [all | TEXT]    its values without constants; `all` adds them, TEXT selects by name
       constants              its constants
@@ -251,6 +253,7 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "display": _displays,
     "inputs": _inputs,
     "states": _states,
+    "units": dead_units,
     "args": _arguments,
     "locals": _locals,
     "values": _values,

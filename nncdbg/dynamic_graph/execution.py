@@ -24,6 +24,7 @@ from nncdbg.engine.building.python_lines import locate, user_frame
 from nncdbg.engine.building.values import SCALARS, wrong_literal
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.execution.random_streams import seeded_stream
 from nncdbg.engine.graph import Location
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.values.explanation import wrapped
@@ -221,7 +222,10 @@ class Execution(SymbolTable):
             self.plans[tuple(key)] = made
         return made
 
-    def _generator(self) -> np.random.Generator:
+    def _generator(self, seed: float | None) -> np.random.Generator:
+        """Return the stream of the next draw; with an attribute `seed`, that of the seed."""
+        if seed is not None:
+            return seeded_stream(self._seed, seed, ())
         return np.random.default_rng((self._seed, next(self._draws)))
 
     # -- operands --------------------------------------------------------------------------------

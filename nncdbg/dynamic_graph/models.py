@@ -17,8 +17,9 @@ from nncdbg.engine.compilation.states import Lowering, rebound, without_states
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.linking import Allocation, Linker
-from nncdbg.engine.execution.loaded import Loaded, generator_of
+from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine, Running
+from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.graph import Constant, Graph, Node, Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of

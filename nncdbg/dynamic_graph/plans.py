@@ -158,7 +158,7 @@ def make_plan(
     backend: Backend,
     rules: TypeRules,
     numbers: TypeNumbers,
-    generator: Callable[[], Any],
+    generator: Callable[[float | None], Any],
 ) -> OpPlan:
     """Return the plan of a statement.  `types` are those of operands that are values, None for literals.
 

@@ -16,7 +16,7 @@ from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.partial import partial_run, used_inputs
-from nncdbg.engine.compilation.states import given_states, lowered
+from nncdbg.engine.compilation.states import given_states, lowered, rebound
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.differentiation.expansion import expanded
 from nncdbg.engine.errors import NotComputed, UnsupportedOp, UsageError
@@ -57,7 +57,6 @@ from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
-from nncdbg.textual_repr.printer import with_graphs
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
@@ -73,11 +72,7 @@ def with_backward_graphs(program: Program) -> Program:
     if not program.backwards:
         return program
     if "with backward graphs" not in program.kept:
-        listing = program.as_listing()
-        made, written = expanded(program, listing)
-        graphs = [made.graphs[name] for name in written]
-        lines = with_graphs(listing, graphs, "the graphs of the lines `backward`")
-        program.kept["with backward graphs"] = replace(made, listing=lines)
+        program.kept["with backward graphs"] = expanded(program)
     return program.kept["with backward graphs"]  # type: ignore[no-any-return]
 
 
@@ -101,6 +96,9 @@ class Debugger(RichOutput):
     * `statistics`: log the summary of every result.
     * `check`: ``"micro"`` runs micro programs beside the kernels (see `micro`).
     * `max_ops`: stop after this many statements, and again after each further `max_ops`.
+    * `in_place_states`: an `update` writes into the memory of the old value of a state, as training runtimes
+      do; later reads of the old value are findings.  The allocator is ``"arena"`` (the default) or
+      ``"poison"``, and a step back is a replay.
     * `folder`: the folder of the files named in `inputs`; default: the current one.
     * `compiled`: the compiled code of an earlier run (`loaded`), used if the inputs have the same types.
     * `black_box`: records the running statement, in case a kernel ends the process.
@@ -132,6 +130,7 @@ class Debugger(RichOutput):
         statistics: bool = True,
         check: str | None = None,
         max_ops: int | None = None,
+        in_place_states: bool = False,
         folder: FilePath | None = None,
         compiled: CompiledProgram | None = None,
         black_box: BlackBox | None = None,
@@ -165,7 +164,10 @@ class Debugger(RichOutput):
         """The arrays by name; `dims`, `seed` and `given` are the sizes, the seed and the inputs as given."""
         self.notes = [*map(Note, program.notes), *map(Note, unused), *self.inputs.notes]
         if compiled is None or not compiled.accepts(self.inputs):
-            allocation = allocation_on(self.backend, arguments["allocator"])
+            in_place = rebound(program) if in_place_states else frozenset()
+            if in_place_states and not in_place:
+                self.notes.append(Note("no state is overwritten in place: the program updates no state"))
+            allocation = allocation_on(self.backend, arguments["allocator"], in_place)
             compiled = CompiledProgram(
                 part(lowered(program, self.inputs.samples, states)),
                 self.backend,

@@ -99,7 +99,9 @@ def tensor_only(type: Type | None) -> TensorType | None:
 
 def has_cotangent(type: Type | None) -> bool:
     """Return False for the type of a value without a derivative: integers, bools, text."""
-    return not isinstance(type, TensorType) or type.dtype in FLOATS | COMPLEX
+    while isinstance(type, (SequenceType, OptionalType)):
+        type = type.element
+    return type is None or type.dtype in FLOATS | COMPLEX
 
 
 def without_sizes(type: Type) -> Type:

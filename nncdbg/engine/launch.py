@@ -17,8 +17,9 @@ from nncdbg.engine.diagnosis.instrumentation import Instrumentation
 from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Allocation, Cover, Linker
-from nncdbg.engine.execution.loaded import Loaded, generator_of
+from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine, Running
+from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.execution.supplied import SuppliedResults
 from nncdbg.engine.graph import Type, type_of
 

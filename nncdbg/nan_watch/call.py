@@ -9,6 +9,7 @@ from typing import Any
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.execution.findings import STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.declaration import revision
@@ -29,6 +30,7 @@ def watch(
     backend: str | Backend | None = None,
     allocator: str | Allocation | None = None,
     seed: int | None = None,
+    in_place_states: bool = False,
     runs: int = 1,
     record: str | os.PathLike[str] | None = None,
     against: str | os.PathLike[str] | None = None,
@@ -36,11 +38,12 @@ def watch(
 ) -> Report:
     """Run a program and report the op where the first NaN originates, and why.
 
-    `inputs` and `fields` (dims, fallback, max_ops, history) are as for Debugger; so is `allocator`, whose
-    default is the cheapest one that detects everything.  `fail_on` names the gates; with `strict`, findings
-    without effect on an output trip them too.  The program runs `runs` times, with the seeds from `seed` on.
-    `record` is the file of a recording to write, `against` that of a good run to compare with.  The error of
-    a failing run is in `Report.error`, or in `Report.cases` if there are several runs.
+    `inputs` and `fields` (dims, fallback, max_ops, history) are as for Debugger; so are `in_place_states` and
+    `allocator`, whose default is the cheapest one that detects everything.  `fail_on` names the gates; with
+    `strict`, findings without effect on an output trip them too.  The program runs `runs` times, with the
+    seeds from `seed` on.  `record` is the file of a recording to write, `against` that of a good run to
+    compare with.  The error of a failing run is in `Report.error`, or in `Report.cases` if there are several
+    runs.
 
     A program folder supplies inputs and arguments that are not given.  After a run without findings, a
     Program keeps its compiled code for its next watch with inputs of the same types.  Raises UsageError for
@@ -49,7 +52,7 @@ def watch(
     program = load(program)
     arguments = program.saved.completed(backend=backend, allocator=allocator, seed=seed)
     backend, allocator, seed = arguments["backend"], arguments["allocator"], arguments["seed"]
-    gates = Gates.of(fail_on, strict=strict)
+    gates = Gates.of(fail_on, strict=strict, in_place_states=in_place_states)
     good = None
     if against is not None:
         from nncdbg.nan_watch.baselines.recording import read
@@ -59,7 +62,8 @@ def watch(
     measured = gates.measured or gates.ranges or good is not None or record is not None
     on_host = isinstance(backend, str) and backend_of(backend).on_host
     reused = on_host and runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
-    settings = backend, seed, "guard" in gates.kinds, revision()
+    reused = reused and not in_place_states
+    settings = backend, seed, gates.kinds & {"guard", STATE_RESET}, revision()
     known, compiled = program.kept.pop("watched", (None, None)) if reused else (None, None)
 
     def make(seed: int, statistics: bool) -> Debugger:
@@ -68,7 +72,8 @@ def watch(
             program,
             inputs,
             backend=backend,
-            allocator=usual_allocation(allocator, backend, gates, statistics),
+            allocator=usual_allocation(allocator, backend, gates, statistics, in_place_states),
+            in_place_states=in_place_states,
             seed=seed,
             statistics=statistics,
             compiled=compiled if known == settings else None,

@@ -40,7 +40,7 @@ class WatchConfiguration(RunConfiguration):
 
     @property
     def gates(self) -> Gates:
-        return Gates.of(self.fail_on, strict=self.strict)
+        return Gates.of(self.fail_on, strict=self.strict, in_place_states=self.in_place_states)
 
 
 def watch_configuration(
@@ -53,5 +53,6 @@ def watch_configuration(
     own = opened.folder.configuration(WatchConfiguration) if opened.folder else WatchConfiguration()
     machine = {name: getattr(opened.configuration, name) for name in SETTINGS}
     machine["op_libraries"] = [os.path.abspath(library) for library in machine["op_libraries"]]
+    machine["in_place_states"] = opened.configuration.in_place_states
     gates = own.fail_on if fail_on is None else [*split(fail_on)]
     return WatchConfiguration(**machine, fail_on=gates, strict=strict or own.strict)

@@ -1,4 +1,4 @@
-"""Norms of parameters, updates and gradients over the steps of a training, as plain records."""
+"""Norms, updates, gradients and dead units over the steps of a training, as plain records."""
 
 from __future__ import annotations
 
@@ -40,6 +40,36 @@ class ParameterHistory:
 
 
 @dataclass(slots=True)
+class ActivationHistory:
+    """The units (channels, neurons) of an activation over the steps of a `TrainingHistory`.
+
+    `dead` has the number of units that were flat for every sample of a step, None where it is not known.
+    `dead_now` units were flat in all of the last steps; `since` is the first measured step from which on all
+    of these were (None without one).  `line` counts from 1 in the program's text.
+    """
+
+    name: str
+    graph: str
+    line: int | None
+    units: int
+    dead: list[int | None]
+    dead_now: int = 0
+    since: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record as a JSON object."""
+        return {
+            "name": self.name,
+            "graph": self.graph,
+            "line": self.line,
+            "units": self.units,
+            "dead": list(self.dead),
+            "dead_now": self.dead_now,
+            "since": self.since,
+        }
+
+
+@dataclass(slots=True)
 class TrainingHistory:
     """The measured steps of one ``run`` line: all of the first and the last, and some between them.
 
@@ -50,6 +80,7 @@ class TrainingHistory:
     steps: list[int] = field(default_factory=list)
     results: dict[str, list[float]] = field(default_factory=dict)
     parameters: list[ParameterHistory] = field(default_factory=list)
+    activations: list[ActivationHistory] = field(default_factory=list)
 
     @property
     def series(self) -> Sequence[list[Any]]:
@@ -63,4 +94,5 @@ class TrainingHistory:
             "steps": list(self.steps),
             "results": {name: list(values) for name, values in self.results.items()},
             "parameters": [each.as_dict() for each in self.parameters],
+            "activations": [each.as_dict() for each in self.activations],
         }

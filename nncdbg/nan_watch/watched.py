@@ -32,6 +32,8 @@ class Watched:
     gates: Sequence[str] = ()
     screen: OnScreen | None = None
     """Fits lines to a screen; None for complete lines."""
+    unicode: bool = True
+    """Whether the output can have characters beyond ASCII, such as bars."""
 
     @classmethod
     def of(cls, program: Program, gates: Gates | None = None) -> Watched:

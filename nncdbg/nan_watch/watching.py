@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.backends import Backend
@@ -12,12 +13,14 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.errors import StoppedRun
-from nncdbg.engine.execution.findings import NUMERIC
+from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
+from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.index_faults import index_fault
+from nncdbg.nan_watch.measuring.state_resets import ResetGate
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
 from nncdbg.nan_watch.measuring.steps import FirstBadStep, step_at
 from nncdbg.nan_watch.measuring.training import TrainingJudge
@@ -35,13 +38,18 @@ MAX_FINDINGS = 20
 
 
 def usual_allocation(
-    allocator: str | Allocation | None, backend: str | Backend, gates: Gates, statistics: bool
+    allocator: str | Allocation | None,
+    backend: str | Backend,
+    gates: Gates,
+    statistics: bool,
+    in_place_states: bool = False,
 ) -> str | Allocation | None:
     """Return the allocator of a watched run: the requested one, else the cheapest that detects everything.
 
-    Only the buffers of `debug` detect out-of-bounds writes and support statistics.
+    Only the buffers of `debug` detect out-of-bounds writes and support statistics.  For states in place,
+    return None: Debugger chooses an allocator that overwrites them.
     """
-    if allocator is not None or not backend_of(backend).on_host:
+    if allocator is not None or in_place_states or not backend_of(backend).on_host:
         return allocator
     return "debug" if statistics or "guard" in gates.kinds else LeanAllocation()
 
@@ -65,6 +73,10 @@ def watch_run(
     trail = debugger.observers.follow(debugger.control)
     norms = StepNorms(debugger)
     bad = FirstBadStep(debugger, trail, gates)
+    resets = None
+    if STATE_RESET in gates.kinds - debugger.observers.beyond().keys():
+        resets = ResetGate(debugger)
+        move = partial(resets.run, move)
     started = time.perf_counter()
     stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started
@@ -72,10 +84,15 @@ def watch_run(
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
     report.training = norms.finished()
     measured, left = measuring.found() if measuring is not None else ([], [])
+    measured += resets.findings if resets is not None else []
     fault = index_fault(debugger, stop) if stop.reason == "exception" and "integer" in gates.kinds else None
     measured = [*measured, *([fault] if fault is not None else [])]
-    if not any(gate.kind == "update" for gate in gates.thresholds):
+    gated = {gate.kind for gate in gates.thresholds}
+    if "update" not in gated:
         measured += update_warnings(norms, report.training, debugger)
+    if "dead" not in gated:
+        for history in report.training:
+            measured += dead_unit_warnings(norms.activities(history), debugger)
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if bad.step is not None:
         report.notes.append(bad.note())
@@ -96,7 +113,7 @@ def _unchecked(debugger: Debugger, gates: Gates) -> list[str]:
     beyond = debugger.observers.beyond()
     return [
         f"{kind}: {beyond[kind][0]}"
-        for kind in sorted(gates.kinds & {"uninitialized", "guard"} & set(beyond))
+        for kind in sorted(gates.kinds & {"uninitialized", "guard", STATE_RESET} & set(beyond))
     ]
 
 

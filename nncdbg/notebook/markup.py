@@ -20,6 +20,7 @@ _STYLE = """
 .nncdbg {font-size: 13px; line-height: 1.4; overflow-x: auto}
 .nncdbg pre, .nncdbg code {font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 12px;
  color: inherit; background: transparent; padding: 0; margin: 4px 0; border: 0; white-space: pre}
+.nncdbg pre.wrap {white-space: pre-wrap; overflow-wrap: anywhere}
 .nncdbg table {color: inherit; font: inherit; border-collapse: collapse; margin: 4px 0; width: auto}
 .nncdbg th, .nncdbg td {padding: 2px 8px; border: 0; border-bottom: 1px solid rgba(128,128,128,.35);
  text-align: right; white-space: nowrap; color: inherit; background: transparent}
@@ -71,24 +72,27 @@ def note(text: str) -> str:
     return f'<div class="note">{escape(text)}</div>'
 
 
-def printed(show: Callable[[Screen], None]) -> str:
-    """Return the output of `show` on a screen, errors included, with its colors."""
+def printed(show: Callable[[Screen], None], *, wrap: bool = False) -> str:
+    """Return the output of `show` on a screen, errors included, with its colors.
+
+    With `wrap`, lines are wrapped at the width of the page, which otherwise scrolls.
+    """
     screen = Screen(StringIO(), StringIO(), width=WIDTH, color=True)
     screen.err = screen.out
     screen.out.record = True
     show(screen)
     code = screen.out.export_html(theme=_THEME, code_format="{code}", inline_styles=True)
-    return f"<pre>{code.rstrip()}</pre>"
+    return f"<pre{' class=wrap' if wrap else ''}>{code.rstrip()}</pre>"
 
 
-def printed_lines(lines: Iterable[Text]) -> str:
-    """Return styled lines as a terminal shows them."""
+def printed_lines(lines: Iterable[Text], *, wrap: bool = False) -> str:
+    """Return styled lines as a terminal shows them; see `printed`."""
 
     def show(screen: Screen) -> None:
         for line in lines:
             screen.put(line)
 
-    return printed(show)
+    return printed(show, wrap=wrap)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:

@@ -15,6 +15,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.stats import summarize
@@ -99,8 +100,9 @@ def _entry(debugger: Debugger, binding: Binding, number: int, result: Any) -> St
 def plot(program: Program, inputs: Mapping[str, Any], axes: Any = None) -> Any:
     """Run a program, and plot norm and largest absolute value of each float result over its statements.
 
-    Each phase has a color, and a red line marks a statement with NaN or Inf.  Return matplotlib's axes,
-    which are new if none are given.  Raises UsageError without matplotlib, RunError if the program fails.
+    Each phase has a color.  A red line marks the first statement with NaN or Inf, and red areas all others.
+    Return matplotlib's axes, which are new if none are given.  Raises UsageError without matplotlib, RunError
+    if the program fails.
     """
     pyplot = _pyplot()
     found = statement_statistics(program, inputs)
@@ -109,13 +111,28 @@ def plot(program: Program, inputs: Mapping[str, Any], axes: Any = None) -> Any:
     colors = cycle(_COLORS)
     for phase, run in groupby(found, lambda each: each.phase):
         _plot_phase(axes, phase, [*run], next(colors))
-    for position, number in enumerate(each.number for each in found if not each.finite):
-        axes.axvline(number, color=_NOT_FINITE, linewidth=0.8, label="_" if position else "NaN or Inf")
+    _mark_not_finite(axes, found)
     axes.set_yscale("log")
-    axes.set_xlabel("statement")
+    axes.set_xlabel("statement with a float result")
     axes.set_ylabel("norm (line), largest absolute value (dots)")
-    axes.legend()
+    # Above the axes, where it hides no data.
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6, frameon=False)
     return axes
+
+
+def _mark_not_finite(axes: Any, found: Sequence[StatementStatistics]) -> None:
+    """Draw a line at the first statement with NaN or Inf, and an area over each run of such statements."""
+    areas = [[*run] for finite, run in groupby(found, lambda each: each.finite) if not finite]
+    for position, run in enumerate(areas):
+        label = "_" if position else "NaN or Inf"
+        left, right = run[0].number - 0.5, run[-1].number + 0.5
+        axes.axvspan(left, right, color=_NOT_FINITE, alpha=0.15, linewidth=0, label=label)
+    if areas:
+        first = areas[0][0]
+        place = f", line {first.line}" if first.line is not None else ""
+        axes.axvline(
+            first.number, color=_NOT_FINITE, linewidth=1.2, label=f"the first: {spelled(first.name)}{place}"
+        )
 
 
 def _plot_phase(axes: Any, phase: str, entries: Sequence[StatementStatistics], color: str) -> None:

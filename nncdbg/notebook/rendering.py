@@ -83,7 +83,7 @@ def _program(program: Program) -> Iterable[str]:
 
 
 def _printed(record: PrintedRecord) -> Iterable[str]:
-    yield printed_lines(record.lines())
+    yield printed_lines(record.lines(), wrap=True)
 
 
 def _difference(report: DiffReport) -> Iterable[str]:

@@ -100,6 +100,11 @@ def add_machine(parser: ArgumentParser) -> None:
     _add(parser, "allocator", "history", "max_ops")
 
 
+def add_states_in_place(parser: ArgumentParser) -> None:
+    """Add the option that updates overwrite states."""
+    _add(parser, "in_place_states")
+
+
 def add_outputs(parser: ArgumentParser) -> None:
     """Add the values to compute in a partial run."""
     _add(parser, "outputs")

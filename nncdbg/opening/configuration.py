@@ -125,6 +125,16 @@ class RunConfiguration:
         key="maxOps",
         description="End the run after this many statements.",
     )
+    in_place_states: bool = _setting(
+        False,
+        "overwrite the old value of a state at its update, as training runtimes do",
+        "--in-place-states",
+        key="inPlaceStates",
+        description=(
+            "An `update` overwrites the memory of the old value of a state, as in training runtimes. "
+            "Later reads of the old value are findings. The allocator is arena or poison."
+        ),
+    )
     check: str | None = _setting(
         None,
         "micro: compare each kernel with its micro program (slow)",

@@ -17,12 +17,12 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array
 from nncdbg.presentation.element_grid import choose_slice
 from nncdbg.presentation.elements import BAD, DIM, Layout, is_text, packed, stacked, text, type_of
+from nncdbg.presentation.sparkline import BARS
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 _RAMP = " .:-=+*#%@"
-_BARS = "▁▂▃▄▅▆▇█"
 _MARKS = "?!^v"
 """By kind of area: (a mean), NaN, only +inf, only -inf."""
 MARK_COLORS = ((255, 0, 255), (255, 40, 40), (40, 80, 255))
@@ -108,7 +108,7 @@ def spark(array: Array, *, layout: Layout | None = None) -> Text:
     # Use a column of areas, since rows are read one by one.
     column = _areas(array.reshape(-1, 1), min(array.size, max(1, view.width)), 1)
     areas = Areas(column.means.T, column.kinds.T)
-    return stacked(_characters(areas, areas.scale(), _BARS if view.unicode else _RAMP), view)
+    return stacked(_characters(areas, areas.scale(), BARS if view.unicode else _RAMP), view)
 
 
 def _mean_text(picture: Array, areas: Areas) -> list[str]:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def frame_title(frames: Sequence[Frame], selected: int) -> str:
-    """Return `@layer1`, `@refine #3`, `@run step 3, epoch 1`, `the then branch`, or a micro program's title.
+    """Return `@layer1`, `@refine #3`, `@run step 3 of 300, epoch 1 of 5`, `the then branch`, or the like.
 
-    `frames` are the frames of the stack, innermost first.
+    `frames` are the frames of the stack, innermost first.  Steps and epochs count from 0, as `$step` does.
     """
     frame = frames[selected]
     code, name = frame.code, name_text(frame.code.graph.name)
     if code.epoch is not None:
-        return f"@{name} step {frame.iteration}" + ("" if frame.epoch is None else f", epoch {frame.epoch}")
+        return f"@{name} {frame.progress}"
     if frame.is_loop:
         return f"{'@' + name if name else 'loop'} #{frame.iteration}"
     if code.formula is not None and len(code.path) == 1:

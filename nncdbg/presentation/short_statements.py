@@ -51,9 +51,14 @@ def brief(statement: str, names: ShortNames, room: int) -> list[str]:
     return [*lines[: _BRIEF - 1], " ".join([*lines[_BRIEF - 1 : _BRIEF], *map(str.strip, lines[_BRIEF:])])]
 
 
+def without_location(statement: str) -> str:
+    """Return a statement without its `loc(...)`."""
+    return _LOCATION.sub(lambda match: match["brace"] or "", statement)
+
+
 def whole(statement: str, names: ShortNames, room: int) -> list[str]:
     """Return a statement with short names, on several lines if it does not fit `room` columns."""
-    bare = _LOCATION.sub(lambda match: match["brace"] or "", statement)
+    bare = without_location(statement)
     for text in (named(statement, names, 0), named(bare, names, 0)):
         if cells(text) <= room:
             return [text]
@@ -125,7 +130,7 @@ class _Call:
 def _shorter(statement: str, names: ShortNames) -> Iterator[str]:
     """Yield the statement in ever fewer characters, with all its operands."""
     yield named(statement, names, 0)
-    statement = _LOCATION.sub(lambda match: match["brace"] or "", statement)
+    statement = without_location(statement)
     yield named(statement, names, 0)
     statement = named(statement, names, -1)
     yield statement

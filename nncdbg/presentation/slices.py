@@ -92,6 +92,8 @@ def followed(
     wanted: set[str] = set().union(*(troubles(Origin(visit, slot, 0)) or () for slot in slots if slot))
     if wanted == {ZEROS}:
         wanted |= {"NaN", "Inf"}  # x / Inf is 0
+    elif "NaN" in wanted:
+        wanted.add("Inf")  # 0 * Inf is NaN
 
     def leads_on(origin: Origin) -> bool:
         found = troubles(origin)

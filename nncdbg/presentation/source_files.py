@@ -42,3 +42,12 @@ def source_text(program: Program, location: Location) -> str:
         return ""
     lines = source_lines(file)
     return lines[location.line - 1].strip() if 0 < location.line <= len(lines) else ""
+
+
+def source_place(program: Program, location: Location | None) -> str:
+    """Return `from train.py:27  loss = x.sqrt()`, without the text if it cannot be read; "" for no file."""
+    if location is None or not location.file:
+        return ""
+    text = source_text(program, location)
+    place = f"from {location.file}" + (f":{location.line}" if location.line is not None else "")
+    return f"{place}  {text}" if text else place

@@ -22,6 +22,7 @@ from nncdbg.presentation.slices import (
     troubles_of,
     verb,
 )
+from nncdbg.presentation.source_files import source_place
 from nncdbg.presentation.stops import layout_at, operand_names, value_or_reason
 
 if TYPE_CHECKING:
@@ -131,7 +132,11 @@ def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin],
         screen.put_line(
             Text(f"{' and '.join(born).replace('zeros', 'Zeros')} {verb(born)} at this statement:", "bold")
         )
-        screen.put_wrapped(statement_line(debugger, origin.visit, origin.pc, showing))
+        statement = statement_line(debugger, origin.visit, origin.pc, showing)
+        screen.put_wrapped(statement)
+        place = source_place(debugger.program, origin.visit.code.nodes[origin.pc].location)
+        if place and " loc(" not in statement.plain:
+            screen.put_wrapped(Text(f"  {place}", "dim"))
         for line in _operands_and_result(debugger, origin, showing):
             screen.put_wrapped(Text("    ").append_text(line))
         for trouble in born:
@@ -139,8 +144,23 @@ def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin],
                 screen.put_wrapped(Text("  ").append_text(line))
     if len(found) > _ORIGINS:
         screen.put(f"and {len(found) - _ORIGINS} more statements: `why -v`")
-    if not found and origins and origins[-1].pc < 0:
-        screen.put(f"the value comes from the input %{origins[-1].name}")
+    if not found:
+        if words := _earlier_origin(debugger, origins, showing):
+            screen.put(words)
+    elif any(frame.code.epoch is not None for frame in debugger.frames):
+        screen.put("for the learning rate, the loss scale and the data of a training, run `nncdbg watch`")
+
+
+def _earlier_origin(debugger: Debugger, origins: Sequence[Origin], showing: InLines) -> str:
+    """Return where a trouble comes from that originates at none of these statements; "" if unknown."""
+    first, last = origins[0], origins[-1]
+    if last.pc < 0 and last.visit.depth == 0:
+        return f"the value comes from the input %{last.name}"
+    content = content_of(debugger, first.visit, first.slot)
+    known = content is not UNSET and debugger.program.runs and debugger.timeline.last_edit < 0
+    troubles = troubles_of(content, first.visit.code, first.slot, showing) if known else set()
+    kinds = " ".join(sorted(each.lower() for each in troubles - {ZEROS}))
+    return f"the origin is no longer in the history: `catch {kinds}` and `run` stop there" if kinds else ""
 
 
 def _operands_and_result(debugger: Debugger, origin: Origin, showing: InLines) -> Iterator[Text]:

@@ -168,7 +168,8 @@ def _backward_text(line: BackwardLine, prefixes: Prefixes) -> str:
     return f"backward @{name_text(line.name)} of @{name_text(line.of)} by ({by}){kept}"
 
 
-def _run_text(run: RunLine, prefixes: Prefixes) -> str:
+def run_text(run: RunLine, prefixes: Prefixes) -> str:
+    """Return a ``run`` line, without its evaluations."""
     return f"run {_batches_text(run, prefixes)}"
 
 
@@ -348,7 +349,7 @@ class _Output:
         lines = []
         for run in program.runs:
             self.comment(run.comment, "##")
-            lines.append([self.put_later(_run_text, run, self.prefixes)])
+            lines.append([self.put_later(run_text, run, self.prefixes)])
             for each in run.evaluations:
                 self.comment(each.comment, "##")
                 lines[-1].append(self.put_later(_evaluate_text, each, self.prefixes))

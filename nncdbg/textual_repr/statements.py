@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from nncdbg.engine.graph import Attribute, BackwardLine, Literal, Operand, Reference, RunLine, Value
-from nncdbg.engine.text.lexemes import RESERVED, Flaw, name_text
+from nncdbg.engine.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text
 from nncdbg.textual_repr.cursor import Cursor
 
 
@@ -33,6 +33,14 @@ class Names:
     defines: list[NameSpan] = field(default_factory=list)
     saved: str | None = None
     """The name after ``saved``: what the call keeps for its backward graph."""
+
+
+_call = re.compile(rf"(?:@(?:{BARE}|{STRING})|{OP}|{STRING})[ \t]*\(").match
+
+
+def at_call(cursor: Cursor) -> bool:
+    """Return whether an op or a graph with its parenthesis comes next."""
+    return _call(cursor.line, cursor.blank()) is not None
 
 
 def operand(cursor: Cursor, names: Names) -> Operand:

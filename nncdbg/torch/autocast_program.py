@@ -1,8 +1,9 @@
 """A program as it runs under `torch.autocast`: the casts are inserted where autocast has its own.
 
 Autocast decides at the functions that a script calls.  A recorded step has the operators below them, so
-the tables name those.  What is no matrix product and no function that autocast keeps in f32 runs in the
-type of its operands; the optimizer is unchanged.
+the tables name those.  They are written by hand: torch's registry lists the functions that autocast casts,
+but neither the type nor the operators below.  What is no matrix product and no function that autocast keeps
+in f32 runs in the type of its operands; the optimizer is unchanged.
 """
 
 from __future__ import annotations
@@ -28,18 +29,16 @@ _LOWER = frozenset(
 """Operators that run in the lower precision, forward and backward."""
 
 _FULL = frozenset(
-    ("_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "nll_loss_forward")
-    + (
-        "nll_loss2d_forward",
-        "mse_loss",
-        "smooth_l1_loss",
-        "huber_loss",
-        "soft_margin_loss",
-        "multi_margin_loss",
-    )
-    + ("binary_cross_entropy", "binary_cross_entropy_with_logits", "softplus", "norm", "linalg_vector_norm")
-    + ("_cdist_forward", "dist", "sum", "prod", "cumsum", "cumprod", "renorm", "pow", "exp", "expm1", "log")
-    + ("log10", "log1p", "log2", "rsqrt", "reciprocal", "acos", "asin", "cosh", "sinh", "tan", "erfinv")
+    ("_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "_fused_rms_norm")
+    + ("nll_loss_forward", "nll_loss2d_forward", "mse_loss", "smooth_l1_loss", "huber_loss")
+    + ("soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss_forward", "binary_cross_entropy")
+    + ("binary_cross_entropy_with_logits", "softplus", "norm", "linalg_vector_norm", "logsumexp")
+    + ("_cdist_forward", "_pdist_forward", "dist", "sum", "prod", "cumsum", "cumprod", "renorm", "pow")
+    + ("exp", "expm1", "log", "log10", "log1p", "log2", "rsqrt", "reciprocal", "acos", "asin", "cosh")
+    + ("sinh", "tan", "erfinv", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+    + ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+    + ("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d")
+    + ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
 )
 """Operators that autocast runs in f32 in the forward pass."""
 

@@ -18,6 +18,7 @@ from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import backend_named, compiling_nothing
 from nncdbg.torch.capture import OUTPUT, named_leaves
 from nncdbg.torch.recording import FORWARD, Recorder
+from nncdbg.torch.source_lines import compiled_calls
 from nncdbg.torch.step_recording import step_so_far
 
 
@@ -88,7 +89,7 @@ def compiled_program(
             _run_backward(outputs)
     for index, output in enumerate(outputs):
         recorder.label(output.detach(), f"{OUTPUT}.{index}" if index else OUTPUT)
-    program = step_so_far(recorder, {"": copied}, []).program
+    program = step_so_far(recorder, {"": copied}, [], compiled_calls()).program
     recorder.release()
     return replace(program, saved=replace(program.saved, origin="the compiled module"))
 

@@ -18,7 +18,7 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn
     The only one with parameters of the optimizers has no name; others have that of their variable in the
     script, or of their class.
     """
-    modules = live_objects(torch.nn.Module)
+    modules = _without_traced(live_objects(torch.nn.Module))
     inside = {id(child) for module in modules for child in module.children()}
     outermost = [
         each for each in modules if id(each) not in inside and next(each.parameters(), None) is not None
@@ -37,6 +37,17 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn
             name = f"{wanted}.{number}"
         named[name] = module
     return named
+
+
+def _without_traced(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Leave out the graphs that the compiler has of functions with the parameters of other modules."""
+    written = [each for each in modules if not isinstance(each, torch.fx.GraphModule)]
+    known = {id(parameter) for each in written for parameter in each.parameters(recurse=False)}
+    return written + [
+        each
+        for each in modules
+        if isinstance(each, torch.fx.GraphModule) and known.isdisjoint(map(id, each.parameters()))
+    ]
 
 
 def live_objects(kind: type[T]) -> list[T]:

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.ops.aten.internals import current_autograd_node
+from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.live.recording_watch import RecordingWatch
 from nncdbg.torch.module_watch import ModuleWatch
@@ -95,6 +95,8 @@ class Guard:
         self._rerunning = False
         self._tripped = False
         """Whether this update uses gradients that were found to be NaN or Inf."""
+        self._reported: list[weakref.ref[torch.Tensor]] = []
+        """The gradients that accumulate now, if a part of them was found to be NaN or Inf."""
         self._entered = ExitStack()
 
     def __enter__(self) -> Guard:
@@ -168,6 +170,7 @@ class Guard:
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
         if finite:
+            self._reported = []
             if len(self._trained.optimizers) <= 1:
                 self._tape.clear()
         elif lost or len(passes) >= PATIENCE:
@@ -176,9 +179,11 @@ class Guard:
                 with self._tape.own_work():
                     self._check(None, lambda: passes[-1].lines, self._tape_or_function())
             finally:
+                self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
                 self._tape.clear()
                 self._tape.resume()
 
+    @not_compiled
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Check the gradients, or return arguments with a closure that checks its own."""
         if self._updates.repeating:
@@ -225,6 +230,7 @@ class Guard:
     def _abandon_update(self) -> None:
         """Start anew: the last update raised, so that its end was not seen."""
         self._updating.clear()
+        self._reported = []
         self._set_updating()
         self._tape.clear()
         self._tape.resume()
@@ -234,6 +240,7 @@ class Guard:
         """The number of the step of the last backward pass."""
         return self.counts.steps + self._skips + (not self._skipped)
 
+    @not_compiled
     def _after_skip(self, optimizer: torch.optim.Optimizer) -> None:
         """Count and check a step that a gradient scaler has skipped."""
         if self._rerunning or not self._calls.here or not self._trained.watches(optimizer):
@@ -265,6 +272,7 @@ class Guard:
         """Return whether a loss of this step is NaN."""
         return any("NaN" in not_finite(each) for each in self._losses())
 
+    @not_compiled
     def _checked_closure(
         self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any], lines: Callable[[], Lines]
     ) -> Any:
@@ -320,7 +328,9 @@ class Guard:
             for name, each in named
             if each.grad is not None and (counts := not_finite(each.grad))
         }
-        if bad:
+        if bad and where == GRADIENTS and self._were_reported(gradients):
+            self._tripped = True
+        elif bad:
             trip = GuardTrip(where, self._number, optimizer, bad, lines())
             bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
             trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
@@ -332,6 +342,11 @@ class Guard:
                 if self._runs_again:
                     self._record_again(trip, parameters, again)
             self._react(trip, parameters)
+
+    def _were_reported(self, gradients: Sequence[torch.Tensor]) -> bool:
+        """Return whether all of these gradients that are NaN or Inf were reported as parts of a sum."""
+        reported = {id(reference()) for reference in self._reported}
+        return all(id(each) in reported for each in gradients if not_finite(each))
 
     def _name_origin(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
         """Enter the first module or operator with NaN or Inf."""
@@ -370,6 +385,7 @@ class Guard:
 
     # -- after the update ------------------------------------------------------------------
 
+    @not_compiled
     def _after_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._rerunning or optimizer not in self._updating:
             return
@@ -382,6 +398,7 @@ class Guard:
                 self._check_update(optimizer, sys._getframe(2))
         finally:
             self.counts.steps += 1
+            self._reported = []
             self._calls.stop_learning()
             self._tape.updated(optimizer, self._trained.optimizers)
             self._tape.resume()

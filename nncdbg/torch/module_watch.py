@@ -17,7 +17,12 @@ from torch.compiler import is_compiling
 from torch.jit import is_tracing
 from torch.nn.modules.module import register_module_forward_hook
 
-from nncdbg.engine.ops.aten.internals import current_autograd_node, transformation, without_dispatch
+from nncdbg.engine.ops.aten.internals import (
+    current_autograd_node,
+    transformation,
+    uncompiled,
+    without_dispatch,
+)
 from nncdbg.torch.finiteness import is_finite, not_finite
 from nncdbg.torch.origin_watch import UserPlace
 from nncdbg.torch.source_lines import Lines, user_lines
@@ -278,7 +283,7 @@ def _nothing() -> None:
 
 
 def _type(module: torch.nn.Module) -> str:
-    return type(module).__name__
+    return type(uncompiled(module)).__name__
 
 
 def module_label(path: str, type_name: str) -> str:

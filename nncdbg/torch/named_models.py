@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -12,6 +12,17 @@ from nncdbg.engine.ops.aten.internals import uncompiled, uncompiled_name
 
 Models: TypeAlias = "torch.nn.Module | Iterable[torch.nn.Module] | Mapping[str, torch.nn.Module]"
 Optimizers: TypeAlias = "torch.optim.Optimizer | Iterable[torch.optim.Optimizer]"
+
+
+class NamedTensor(NamedTuple):
+    """A tensor of a model or an optimizer."""
+
+    name: str
+    tensor: torch.Tensor
+    owner: str | None = None
+    """For a moment, the name of its parameter."""
+    persists: bool = True
+    """Whether the next step uses it: False for a gradient."""
 
 
 def classes_of_modules(modules: Mapping[str, torch.nn.Module]) -> dict[str, str]:
@@ -76,33 +87,26 @@ def own_tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, to
 
 def named_tensors(
     models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield parameters, buffers, gradients (``w.grad``) and moments (``w.exp_avg``) that exist, by name."""
+) -> list[NamedTensor]:
+    """Return the parameters, buffers, gradients (``w.grad``) and moments (``w.exp_avg``) that exist."""
+    found, owners = [], {}
     for name, tensor in own_tensors(models):
-        yield name, tensor
+        owners[id(tensor)] = name
+        found.append(NamedTensor(name, tensor))
         # torch warns when the gradient of any other tensor is read.
         if (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None:
-            yield f"{name}.grad", tensor.grad
-    for name, _, moment in _moments(models, optimizers):
-        yield name, moment
-
-
-def persistent_names(
-    models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
-) -> dict[str, str | None]:
-    """Return the names of parameters, buffers and moments that exist, a moment with its parameter's name."""
-    found: dict[str, str | None] = {name: None for name, _ in own_tensors(models)}
-    return found | {name: parameter for name, parameter, _ in _moments(models, optimizers)}
-
-
-def _moments(
-    models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
-) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yield name, name of the parameter, and tensor of the moments that exist."""
-    owners = {id(tensor): name for name, tensor in own_tensors(models)}
+            found.append(NamedTensor(f"{name}.grad", tensor.grad, persists=False))
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             owner = owners.get(id(parameter), "parameter")
             for key, moment in state.items():
                 if isinstance(moment, torch.Tensor):
-                    yield f"{owner}.{key}", owner, moment
+                    found.append(NamedTensor(f"{owner}.{key}", moment, owner))
+    return found
+
+
+def tensors_by_name(
+    models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of `named_tensors` by name."""
+    return {each.name: each.tensor for each in named_tensors(models, optimizers)}

@@ -219,12 +219,14 @@ class Recorder(DispatchMode):
             self.modules.pop()
             self._modules_now = tuple(self.modules)
 
-    def label(self, tensor: Any, name: str) -> None:
-        """Name the memory of a tensor."""
-        if tensor.layout is _STRIDED and not is_wrapped(tensor):
-            key = key_of(tensor)
-            self._hold(key[0], tensor)
-            self.labels.setdefault(key, name)
+    def label(self, tensor: Any, name: str) -> Key | None:
+        """Name the memory of a tensor, and return it; None if it has no memory of its own."""
+        if tensor.layout is not _STRIDED or is_wrapped(tensor):
+            return None
+        key = key_of(tensor)
+        self._hold(key[0], tensor)
+        self.labels.setdefault(key, name)
+        return key
 
     def copy_inputs(self) -> None:
         """Copy the inputs that no operator wrote to, as far as operators read them."""
@@ -235,19 +237,20 @@ class Recorder(DispatchMode):
         except _NO_MEMORY as error:
             self._give_up(error, ())
 
-    def checksums(self, tensors: Iterable[Any]) -> dict[Key, str]:
+    def checksums(self, labelled: Iterable[tuple[Any, Key | None]]) -> dict[Key, str]:
         """Return the checksums of those of the tensors that operators made or wrote to.
 
-        Raises MemoryError without memory for a contiguous copy of one.
+        Each tensor comes with what `label` returned for it.  Raises MemoryError without memory for a
+        contiguous copy of one.
         """
         written = {key[0] for event in self.events for key in event.written}
-        found = {}
-        for tensor in tensors:
-            if tensor.dtype in DTYPES and _has_memory(tensor) and not is_wrapped(tensor):
-                key = key_of(tensor)
-                if key[0] in written or self._seen.get(key[0], _UNKNOWN) is None:
-                    found[key] = checksum(host_array(tensor))
-        return found
+        return {
+            key: checksum(host_array(tensor))
+            for tensor, key in labelled
+            if key is not None
+            and key[4] in DTYPES
+            and (key[0] in written or self._seen.get(key[0], _UNKNOWN) is None)
+        }
 
     def _give_up(self, error: Exception, lines: Lines) -> None:
         """Free what was recorded, and record nothing more: the training needs the memory."""

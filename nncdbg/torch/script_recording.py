@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 )
 
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.ops.aten.internals import compiling_nothing
 from nncdbg.engine.text.counting import counted
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.recorded_step import RecordedStep
@@ -104,6 +105,8 @@ class _ScriptRecorder:
 
     def __enter__(self) -> None:
         self._hooks = ExitStack()
+        # A recording cannot begin inside of a compiled function, such as one that calls the optimizer.
+        self._hooks.enter_context(compiling_nothing())
         self._hooks.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self._hooks.callback(register_optimizer_step_post_hook(self._after_step).remove)
         self._hooks.callback(on_skipped_step(self._after_skip))

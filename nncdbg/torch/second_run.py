@@ -19,6 +19,8 @@ from nncdbg.torch.step_state import BufferState, RandomState, rerun_from
 from nncdbg.torch.tape import Tape
 from nncdbg.torch.tape_rerun import rerun_calls
 
+_EAGER = "functions of torch.compile that are called outside of modules run eagerly under this watch"
+
 
 @dataclass
 class StepFunction:
@@ -68,6 +70,7 @@ def record_again(
         buffers: list[BufferState] = [*step.module_buffers.values()]
         state = rerun_from(step.start, buffers, parameters)
         again = partial(rerun_calls, step.calls, notes)
+    ran_eagerly = isinstance(step, Tape) and step.called_compiled
     recorded = None
     try:
         with state, record(models, optimizers) as recorded:
@@ -79,4 +82,6 @@ def record_again(
         return None
     except Exception as error:  # noqa: BLE001  code of the user, which may not be able to run twice
         notes.append(f"the second run of the step ended early: {type(error).__name__}: {error}")
+    if ran_eagerly and recorded is not None and not recorded.notes:
+        notes.append(_EAGER)
     return recorded

@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
-from nncdbg.engine.ops.aten.internals import profiler_marks_undispatched
+from nncdbg.engine.ops.aten.internals import not_compiled, profiler_marks_undispatched
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
@@ -34,12 +35,14 @@ def _kept(calls: StepCalls, original: Any) -> Any:
     """Return a function in place of one of `_CALLS`."""
     if isinstance(original, classmethod):
 
+        @not_compiled
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             return calls.call(original.__get__(None, cls), args, kwargs)
 
         return classmethod(apply)
 
+    @not_compiled
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         return calls.call(original, args, kwargs)
@@ -146,8 +149,10 @@ class StepCalls:
             for name, value in state.items()
         }
 
+    @not_compiled
     def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        if not self.here:
+        # The compiler calls hooks of the modules that it traces.
+        if is_compiling() or not self.here:
             return
         if not self._inside and torch.is_grad_enabled():
             self._before_module()
@@ -168,9 +173,10 @@ class StepCalls:
             tape.add(call)
         self._inside.append((module, call))
 
+    @not_compiled
     def _leave_module(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         # A hook that raises before the forward has not entered it: torch calls this one all the same.
-        if not self.here or not self._inside or self._inside[-1][0] is not module:
+        if is_compiling() or not self.here or not self._inside or self._inside[-1][0] is not module:
             return
         _, call = self._inside.pop()
         if call is _TRANSFORMED:
@@ -187,8 +193,9 @@ class StepCalls:
             return original(*args, **kwargs)
         if getattr(original, "__name__", "") == "register_hook" and args[0].is_leaf:
             return original(*args, **kwargs)  # It has the hook in a second run as well.
-        call = StepCall(original, args, kwargs, user_lines(sys._getframe(2)), torch.is_grad_enabled())
-        tape.starting()
+        random = tape.starting() or RandomState()
+        lines = user_lines(sys._getframe(2))
+        call = StepCall(original, args, kwargs, lines, torch.is_grad_enabled(), random=random)
         tape.add(call)
         tape.pause()
         try:
@@ -203,6 +210,7 @@ class StepCalls:
 def _learning(calls: StepCalls, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function in place of `Module.__call__` that adds hooks to outermost modules."""
 
+    @not_compiled
     def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         calls.learn(module)
         return original(module, *args, **kwargs)

@@ -17,20 +17,20 @@ from nncdbg.engine.ops.aten.internals import compiling_nothing, uncompiled
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.torch.named_models import (
     Models,
+    NamedTensor,
     Optimizers,
     classes_of_modules,
     listed_optimizers,
     named_models,
     named_tensors,
     own_tensors,
-    persistent_names,
     submodules,
 )
 from nncdbg.torch.program import program_of
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import Recorder
 from nncdbg.torch.source_lines import compiled_calls
-from nncdbg.torch.storages import copy_content
+from nncdbg.torch.storages import Key, copy_content
 
 _EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
 
@@ -76,10 +76,10 @@ def recording_with(
     with ExitStack() as hooks:
         # Each event has some objects that stay: the collector would scan all modules for them.
         hooks.enter_context(collector_paused())
-        for name, tensor in own_tensors(modules):
-            recorder.parameters[id(tensor)] = name
-        _label(recorder, modules, optimizers)
-        for hook in _hooks(recorder, modules, optimizers):
+        own = [*own_tensors(modules)]
+        recorder.parameters.update((id(tensor), name) for name, tensor in own)
+        _label(recorder, named_tensors(modules, optimizers))
+        for hook in _hooks(recorder, modules, own, optimizers):
             hooks.callback(hook.remove)
         # The compiler would trace the recorder as part of the functions that it compiles.
         hooks.enter_context(compiling_nothing())
@@ -92,25 +92,29 @@ def step_so_far(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
+    compiled_before: int,
 ) -> RecordedStep:
     """Return what was recorded until now; the recording continues.
 
-    Raises RunError without memory for the inputs.
+    `compiled_before` is the number of `compiled_calls` before it.  Raises RunError without memory
+    for the inputs.
     """
     if recorder.failure is not None:
         raise recorder.failure.with_traceback(None)
-    _label(recorder, modules, optimizers)
+    named = named_tensors(modules, optimizers)
+    _label(recorder, named)
     inputs = {number: replace(kept, keys=dict(kept.keys)) for number, kept in recorder.inputs.items()}
     for kept in inputs.values():
         if kept.content is None:
             copy_content(kept, whole=False)
     step = RecordedStep()
+    step._notes = _notes(compiled_before)
     step._build = partial(
         program_of,
         recorder.events[:],
         inputs,
         dict(recorder.labels),
-        persistent_names(modules, optimizers),
+        _persistent_names(named),
         classes_of_modules(modules),
     )
     return step
@@ -124,16 +128,16 @@ def _finish(
     compiled_before: int,
 ) -> None:
     """Complete a step: its program is built on first use, from what was recorded."""
-    if compiled_calls() > compiled_before:
-        step._notes = (_EAGER,)
+    step._notes = _notes(compiled_before)
     # Moments that the first step makes, and gradients that a user sets, exist only now.
-    _label(recorder, modules, optimizers)
+    named = named_tensors(modules, optimizers)
+    labelled = _label(recorder, named)
     recorder.copy_inputs()
     step._failure = recorder.failure
     if step._failure is not None:
         return
     try:
-        checksums = recorder.checksums(tensor for _, tensor in named_tensors(modules, optimizers))
+        checksums = recorder.checksums(labelled)
     except MemoryError:
         checksums = {}
         step._notes = (*step._notes, _NO_CHECKSUMS)
@@ -142,21 +146,31 @@ def _finish(
         recorder.events,
         recorder.inputs,
         recorder.labels,
-        persistent_names(modules, optimizers),
+        _persistent_names(named),
         classes_of_modules(modules),
         checksums,
     )
 
 
-def _label(
-    recorder: Recorder, models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
-) -> None:
-    for name, tensor in named_tensors(models, optimizers):
-        recorder.label(tensor, name)
+def _notes(compiled_before: int) -> tuple[str, ...]:
+    return (_EAGER,) if compiled_calls() > compiled_before else ()
+
+
+def _label(recorder: Recorder, named: Iterable[NamedTensor]) -> list[tuple[Any, Key | None]]:
+    """Name the memory of tensors, and return each with its memory."""
+    return [(each.tensor, recorder.label(each.tensor, each.name)) for each in named]
+
+
+def _persistent_names(named: Iterable[NamedTensor]) -> dict[str, str | None]:
+    """Return the names of parameters, buffers and moments, a moment with its parameter's name."""
+    return {each.name: each.owner for each in named if each.persists}
 
 
 def _hooks(
-    recorder: Recorder, models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+    recorder: Recorder,
+    models: Mapping[str, torch.nn.Module],
+    own: Iterable[tuple[str, torch.Tensor]],
+    optimizers: Iterable[torch.optim.Optimizer],
 ) -> Iterator[Any]:
     for model in map(uncompiled, models.values()):
         yield model.register_forward_pre_hook(
@@ -165,7 +179,7 @@ def _hooks(
     for name, module in submodules(models):
         yield module.register_forward_pre_hook(_entering(recorder, name), prepend=True)
         yield module.register_forward_hook(_leaving(recorder, name), always_call=True)
-    for name, tensor in own_tensors(models):
+    for name, tensor in own:
         if tensor.requires_grad and tensor.is_leaf:
             yield tensor.register_post_accumulate_grad_hook(_accumulated(recorder, f"{name}.grad"))
     for optimizer in optimizers:

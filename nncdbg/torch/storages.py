@@ -9,10 +9,14 @@ from typing import Any, TypeAlias
 import torch
 
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.memory.region import huge_pages
 
 Key: TypeAlias = "tuple[int, int, torch.Size, tuple[int, ...], torch.dtype, int]"
 """The memory of a tensor: storage, offset, sizes, strides, dtype, and 1 for conjugated plus 2 for negated."""
 
+
+_LARGE = 1 << 20
+"""Size in bytes from which a copy has pages of its own."""
 
 SMALLER = "record with a smaller batch, or free memory before the step"
 """A hint for a recording without memory."""
@@ -81,9 +85,13 @@ def copied_result(tensor: Any) -> Any:
 def _copied(part: Any, kept: Input) -> Any:
     """Return a copy of a part of an input on the CPU.  Raises NotCopied without memory for it."""
     try:
-        return part.clone().cpu()
-    except (MemoryError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0].rpartition("err == 0. ")[2] or "out of memory"
+        if part.nbytes < _LARGE or not part.is_contiguous():
+            return part.clone().cpu()
+        pages = torch.frombuffer(huge_pages(part.nbytes), dtype=torch.uint8)
+        return pages[: part.nbytes].view(part.dtype).view(part.shape).copy_(part)
+    except (MemoryError, OSError, RuntimeError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        reason = (said or "").partition("\n")[0].rpartition("err == 0. ")[2] or "out of memory"
         raise NotCopied(kept.keys, part.nbytes, reason) from None
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from nncdbg.engine.ops.aten.internals import DispatchMode, innermost_mode, is_wrapped, transformation
+from nncdbg.engine.ops.aten.signatures import signature_of
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
-from nncdbg.torch.source_lines import Lines, user_lines
+from nncdbg.torch.source_lines import Lines, compiled_calls, user_lines
 from nncdbg.torch.step_state import BufferState, RandomState
 
 LONGEST = 20_000
@@ -36,7 +37,7 @@ class StepCall:
     gradients_enabled: bool
     result: Any = None
     random: RandomState | None = None
-    """The state of the random generators before a module."""
+    """The state of the random generators before a module, a function or an operator that draws."""
     autocast: tuple[str, torch.dtype] | None = None
     """Device and dtype of the autocast around a module."""
     generator: tuple[Any, Any] | None = None
@@ -62,17 +63,26 @@ class Tape(DispatchMode):
         self.watch: OriginWatch | None = None
         """Forgets what it has found when all calls are forgotten."""
         self.overflowed = False
+        self._compiled_before = 0
+        """The number of calls of compiled functions before the first call."""
         self._updates: list[tuple[Any, int]] = []
         """Each update of an optimizer, and the number of calls before it."""
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         """The optimizers that ended an update."""
         self._paused = 0
+        self._own_work = 0
+        """The number of blocks of `own_work` that run now."""
         self._entered = False
         self._ended = False
 
     @property
     def paused(self) -> bool:
         return self._paused > 0
+
+    @property
+    def called_compiled(self) -> bool:
+        """Whether a function of torch.compile ran outside of modules: eagerly, as the tape sees operators."""
+        return compiled_calls() > self._compiled_before
 
     def begin(self) -> None:
         """Forget all calls and start to keep calls on this thread."""
@@ -90,6 +100,7 @@ class Tape(DispatchMode):
     def clear(self) -> None:
         """Forget all calls: a step starts here."""
         self.calls, self.start, self.overflowed = [], None, False
+        self._compiled_before = compiled_calls()
         self.module_buffers = {}
         self._updates = []
         if self.watch is not None:
@@ -129,9 +140,19 @@ class Tape(DispatchMode):
         if not self._paused:
             self._enter()
 
-    def own_work(self) -> AbstractContextManager[None]:
-        """Return a block whose operators, which are those of nncdbg, the watch does not see."""
-        return _NOTHING if self.watch is None or not self.watch.active else _inactive(self.watch)
+    @contextmanager
+    def own_work(self) -> Iterator[None]:
+        """Enter a block whose operators are those of nncdbg: neither the tape nor the watch sees them."""
+        watch = self.watch if self.watch is not None and self.watch.active else None
+        self._own_work += 1
+        if watch is not None:
+            watch.active = False
+        try:
+            yield
+        finally:
+            self._own_work -= 1
+            if watch is not None:
+                watch.active = True
 
     def add(self, call: StepCall) -> None:
         """Append a call."""
@@ -150,10 +171,13 @@ class Tape(DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if self._paused or func.namespace in UNSEEN:
+        if self._paused or self._own_work or func.namespace in UNSEEN:
             return func(*args, **(kwargs or {}))
         self.starting()
         call = StepCall(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
+        if signature_of(func).random:
+            # A second run leaves some calls out, and with them the numbers that they draw.
+            call.random = RandomState()
         generator = call.kwargs.get("generator")
         if generator is not None:
             call.generator = generator, generator.get_state()
@@ -171,18 +195,6 @@ class Tape(DispatchMode):
         if self._entered and innermost_mode() is self:
             self.__exit__(None, None, None)
             self._entered = False
-
-
-_NOTHING = nullcontext()
-
-
-@contextmanager
-def _inactive(watch: OriginWatch) -> Iterator[None]:
-    watch.active = False
-    try:
-        yield
-    finally:
-        watch.active = True
 
 
 def tensors_in(value: Any) -> Iterator[Any]:

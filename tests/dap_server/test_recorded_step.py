@@ -51,6 +51,27 @@ def test_a_recorded_step_is_stepped_into_its_modules_and_back(client: Client, sa
     client.expect_event("terminated")
 
 
+def test_the_stop_at_a_nan_names_the_infinity_that_it_originates_from(client: Client, tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch", reason="needs torch")
+    import nncdbg.torch
+
+    points = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    with nncdbg.torch.record() as step:
+        points.square().sum(dim=-1).sqrt().mean().backward()
+    step.save(tmp_path / "step1")
+    client.request("initialize", {"adapterID": "nncdbg"})
+    client.request("launch", {"program": str(tmp_path / "step1"), "stopOnEntry": False})
+    client.expect_event("initialized")
+    client.request("setExceptionBreakpoints", {"filters": ["nan"]})
+    client.request("configurationDone")
+    client.expect_stop("exception")
+    details = client.request("exceptionInfo", {"threadId": 1})["details"]["stackTrace"]
+    assert "NaN originates here" in details
+    assert "Inf originates here" in details
+    assert "square root at zero in backward" in details
+    assert "loc(" not in details, "the lines of the script are frames"
+
+
 def test_the_console_reports_a_number_that_python_would_not_have_read(client: Client, tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch", reason="needs torch")
     import nncdbg.torch

@@ -12,6 +12,7 @@ from nncdbg.dap_server.variables import loss_gradients
 from nncdbg.engine.values.differentiation import Budget
 from tests.dap_server.client import Client
 from tests.engine.compilation.test_states import DATA, TRAIN
+from tests.engine.values.test_visits_of_runs import AFTER_H, TWO_RUNS
 
 
 def started(client: Client, folder: Path, text: str = TRAIN) -> Path:
@@ -37,7 +38,7 @@ def test_the_states_are_a_scope_with_their_present_values(client: Client, tmp_pa
     )
     client.move("continue", "breakpoint")
     frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
-    assert [frame["name"] for frame in frames] == ["@train", "@run step 4, epoch 1", "@program"]
+    assert [frame["name"] for frame in frames] == ["@train", "@run step 4 of 9, epoch 1 of 3", "@program"]
     before = client.variables("States")
     assert list(before) == ["%w", "%m", "%count"]
     assert before["%count"]["value"].endswith("4")
@@ -113,6 +114,18 @@ def test_a_loss_is_plotted_over_the_steps_and_a_point_leads_to_its_step(
     assert again["%d"]["stats"]["mean"] == series["mean"][2]
 
 
+def test_a_series_of_the_second_run_has_its_own_steps(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "two.nnc").write_text(TWO_RUNS)
+    client.start(tmp_path / "two.nnc")
+    place = {"line": AFTER_H, "condition": "$step == 2"}
+    client.request("setBreakpoints", {"source": {"path": str(tmp_path / "two.nnc")}, "breakpoints": [place]})
+    for means in ([0, 10, 20], [50, 60, 70]):
+        client.move("continue", "breakpoint")
+        values = {each["name"]: each for each in client.request("nncdbg/nearby")["values"]}
+        series = values["%h"]["series"]
+        assert (series["steps"], series["mean"]) == ([0, 1, 2], means)
+
+
 def test_a_statement_leads_to_its_backward_and_back(client: Client, tmp_path: Path) -> None:
     file = started(client, tmp_path, BACKWARD)
     forward = line_of(BACKWARD, "%a = Mul(%e, %e)")
@@ -157,34 +170,54 @@ def stopped_in_mlp(client: Client, part: str) -> None:
     client.move("continue", "breakpoint")
 
 
-def hover(client: Client, name: str) -> str:
+def hover(client: Client, name: str) -> dict[str, str]:
+    """The texts of the children of a value in the hover over it."""
     frame = client.top_frame()["id"]
-    arguments = {"expression": name, "frameId": frame, "context": "hover"}
-    return str(client.request("evaluate", arguments)["result"])
+    shown = client.request("evaluate", {"expression": name, "frameId": frame, "context": "hover"})
+    assert "gradient" not in shown["result"]
+    if shown["variablesReference"] == 0:
+        return {}
+    children = client.request("variables", {"variablesReference": shown["variablesReference"]})["variables"]
+    return {each["name"]: each["value"] for each in children}
 
 
-HEAD = "gradient of the loss %l with respect to this value: "
+GRADIENT = "gradient of %l"
 
 
 def test_a_hover_has_the_gradient_of_the_loss_once_the_loss_is_computed(client: Client) -> None:
     stopped_in_mlp(client, "update %w1")
     before = client.evaluate("$step")
-    assert HEAD in hover(client, "%w1")
     norm = float(client.evaluate("norm(grad(%l, %w1))"))
-    assert f"{HEAD}norm {norm:.4g} min " in hover(client, "%w1")
-    assert "gradient" not in hover(client, "%l"), "the loss itself"
-    assert "gradient" not in hover(client, "$step"), "no value of the graph"
-    assert "gradient" not in client.evaluate("%w1"), "only hovers have it"
+    children = hover(client, "%w1")
+    assert list(children) == [GRADIENT, "shape", "dtype", "statistics", "[0]", "[1]"]
+    assert children[GRADIENT].startswith(f"norm {norm:.4g} min ")
+    assert GRADIENT not in hover(client, "%l"), "the loss itself"
+    assert GRADIENT not in hover(client, "$step"), "no value of the graph"
     assert client.evaluate("$step") == before
+
+
+def test_the_gradient_in_a_hover_expands_to_its_elements(client: Client) -> None:
+    stopped_in_mlp(client, "update %w1")
+    arguments = {"expression": "%w1", "frameId": client.top_frame()["id"], "context": "hover"}
+    shown = client.request("evaluate", arguments)
+    children = client.request("variables", {"variablesReference": shown["variablesReference"], "count": 1})
+    first = children["variables"][0]
+    assert (first["name"], first["evaluateName"]) == (GRADIENT, "grad(%l, %w1)")
+    inner = client.request("variables", {"variablesReference": first["variablesReference"]})["variables"]
+    assert [each["name"] for each in inner] == ["shape", "dtype", "statistics", "[0]", "[1]"]
+    row = client.request("variables", {"variablesReference": inner[3]["variablesReference"]})["variables"]
+    elements = [each for each in row if each["name"].startswith("[")]
+    assert len(elements) == 16
+    assert elements[7]["value"] == client.evaluate(elements[7]["evaluateName"])
 
 
 def test_a_hover_inside_of_the_differentiated_graph_has_the_gradient(client: Client) -> None:
     stopped_in_mlp(client, "%minus: f32[32,1] = Neg")
-    assert "gradient" not in hover(client, "%z"), "the loss is not computed yet"
+    assert GRADIENT not in hover(client, "%z"), "the loss is not computed yet"
     client.move("next")
     client.move("next")
-    assert f"{HEAD}norm" in hover(client, "%z")
-    assert "gradient" not in hover(client, "%positive"), "no gradient passes through a comparison"
+    assert hover(client, "%z")[GRADIENT].startswith("norm")
+    assert GRADIENT not in hover(client, "%positive"), "no gradient passes through a comparison"
     losses = [client.evaluate("%l"), client.evaluate("max(%z)")]
     hover(client, "%z")
     assert [client.evaluate("%l"), client.evaluate("max(%z)")] == losses
@@ -193,7 +226,7 @@ def test_a_hover_inside_of_the_differentiated_graph_has_the_gradient(client: Cli
 def test_a_hover_without_a_training_has_no_gradient(client: Client) -> None:
     client.start(Path(__file__).parents[2] / "examples" / "attention.nnc")
     client.move("next")
-    assert "gradient" not in hover(client, "%tokens")
+    assert not any("gradient" in name for name in hover(client, "%tokens"))
 
 
 def test_a_hover_reports_a_gradient_that_needs_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,12 +236,14 @@ def test_a_hover_reports_a_gradient_that_needs_too_much(monkeypatch: pytest.Monk
 
     def text(statements: int, seconds: float) -> str:
         monkeypatch.setattr(loss_gradients, "BUDGET", Budget(statements, seconds))
-        return loss_gradients.loss_gradient_text(debugger, debugger.values, "%w1")
+        found = loss_gradients.loss_gradient(debugger, debugger.values, "%w1")
+        assert found is not None
+        return found.text
 
-    assert f"{HEAD}norm" in text(500, 5.0)
+    assert text(500, 5.0).startswith("norm")
     assert "statements are more than 3" in text(3, 5.0)
-    assert f"{HEAD}not computed, it takes longer than 0 s" in text(500, 0.0)
-    assert f"{HEAD}norm" in text(500, 5.0), "an interruption leaves no trace"
+    assert text(500, 0.0).startswith("not computed, it takes longer than 0 s")
+    assert text(500, 5.0).startswith("norm"), "an interruption leaves no trace"
     tick = debugger.timeline.tick
     assert debugger.run().reason != "exception"
     assert debugger.timeline.tick > tick

@@ -12,10 +12,11 @@ from safetensors.numpy import save_file
 
 import nncdbg
 from nncdbg.nan_watch.records import Report
-from tests.nan_watch.training_corpus import NOTHING, Training, corpus, first_of
+from tests.nan_watch.training_corpus import NOTHING, WARNINGS, Training, corpus, first_of
 
 CORPUS = corpus()
-FAULTY = [each for each in CORPUS if each.verdict != NOTHING]
+FAULTY = [each for each in CORPUS if each.verdict not in (NOTHING, *WARNINGS)]
+WARNED = [each for each in CORPUS if each.verdict in WARNINGS]
 CLEAN = [each for each in CORPUS if each.verdict == NOTHING]
 
 
@@ -42,11 +43,25 @@ def test_the_verdict_names_the_planted_fault(training: Training) -> None:
     assert first.as_dict()["verdict"] == training.verdict
 
 
+@pytest.mark.parametrize("training", WARNED, ids=str)
+def test_a_warning_names_the_planted_fault(training: Training) -> None:
+    """N7: a fault without NaN trips no gate."""
+    report = report_of(training)
+    assert (report.error, report.ok, report.exit_code) == (None, True, 0)
+    (warning,) = report.findings
+    assert (warning.verdict, warning.value, warning.is_warning) == (training.verdict, training.at, True)
+    assert training.verdict in warning.evidence
+    assert warning.hint
+    fixed = training.fixed.watch()
+    assert (fixed.error, fixed.findings) == (None, [])
+
+
 @pytest.mark.parametrize("training", FAULTY, ids=str)
 def test_the_fix_of_the_label_removes_the_fault(training: Training) -> None:
     """The label is the truth: without the planted fault, the same training has no finding that trips."""
     report = training.fixed.watch()
     assert (report.error, report.ok) == (None, True)
+    assert not [each for each in report.findings if each.kind == "dead"]
 
 
 @pytest.mark.parametrize("training", CLEAN, ids=str)

@@ -5,7 +5,7 @@ The lines ``## key: value`` before the program are the label, written before the
 | line | meaning |
 |---|---|
 | `## verdict: loss scale too large` | the fault; `nothing` for a training without one |
-| `## at: %value` | the value in which the first NaN or Inf originates, where the fault decides it |
+| `## at: %value` | the value of the finding: the origin of a NaN or Inf, where the fault decides it |
 | `## fix: old -> new` | a replacement in the text that removes the fault; there may be several |
 | `## input: %x: f32[2] = Add(%y, 1)` | a statement that makes an input, or an operand of the next |
 
@@ -24,6 +24,8 @@ from nncdbg.nan_watch.records import Report, WatchFinding
 
 ROOT = Path(__file__).parent / "trainings"
 NOTHING = "nothing"
+WARNINGS = ("dead units",)
+"""Verdicts of faults that trip no gate."""
 
 _KEY = re.compile(r"## (verdict|at|fix|input): (.*)")
 

@@ -77,9 +77,12 @@ def test_memory_that_was_only_allocated_is_no_result() -> None:
 
 def test_a_plot_has_a_line_for_each_phase() -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib").use("agg")
-    axes = recorded(math.inf).plot()
+    step = recorded(math.inf)
+    axes = step.plot()
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["@forward", "@backward", "@optimizer", "NaN or Inf"]
+    assert labels[:4] == ["@forward", "@backward", "@optimizer", "NaN or Inf"]
+    first = next(each for each in statement_statistics(step.program, step.inputs) if not each.finite)
+    assert labels[4:] == [f"the first: %{first.name}, line {first.line}"]
     assert recorded().plot(axes) is axes
 
 

@@ -25,6 +25,7 @@ from nncdbg.opening.command_line import (
     add_machine,
     add_model,
     add_outputs,
+    add_states_in_place,
     configuration_of,
 )
 from nncdbg.opening.configuration import RunConfiguration, Setting, settings
@@ -43,6 +44,7 @@ def parser() -> ArgumentParser:
     add_model(made)
     add_machine(made)
     add_outputs(made)
+    add_states_in_place(made)
     add_check(made)
     return made
 
@@ -99,6 +101,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "allocator": "arena",
         "history": "4GiB",
         "maxOps": 9,
+        "inPlaceStates": True,
         "outputs": ["h", "y"],
         "check": "micro",
         "flat": True,
@@ -111,7 +114,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
-        "--allow-store / --states w.safetensors --strict-states --steps 7 --training"
+        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
     typed = configuration_of(parser().parse_args(line.split()))

@@ -475,6 +475,44 @@ def test_an_evaluated_graph_is_the_inference_graph() -> None:
     assert np.array_equal(present(wanted.outputs)["l"], present(got.outputs)["l"])
 
 
+def test_without_an_inference_graph_onnxruntime_opens_the_states() -> None:
+    model = exported(nncdbg.load(EXAMPLES / "train_mlp.nnc"))
+    found = runtime_outputs(model, {})
+    assert list(found) == ["w1", "b1", "w2", "m1", "mb", "m2"]
+    debugger = nncdbg.Debugger(EXAMPLES / "train_mlp.nnc")
+    debugger.break_at(graph="train")
+    debugger.run()
+    assert same(found, {name: np.asarray(value) for name, value in debugger.states.items()})
+
+
+@pytest.mark.parametrize(
+    ("lines", "sizes"),
+    [
+        (["%y = ReduceSum(%x, [1], keepdims=0)"], ["N"]),
+        (["%s = SplitToSequence(%x)", "%y = ConcatFromSequence(%s, axis=0)"], ["", 3]),
+        (["%n = Size(%x)", "%k = Unsqueeze(%n, [0])", "%y = Reshape(%x, %k)"], [""]),
+    ],
+)
+def test_an_output_has_the_axes_that_onnx_infers(lines: list[str], sizes: list[Any]) -> None:
+    body = "".join(f"  {line}\n" for line in lines)
+    model = exported(
+        nncdbg.parse(f"opset 21\n\ngraph @main(%x: f32[N,3]) -> (%y) {{\n{body}  return %y\n}}\n")
+    )
+    dims = model.graph.output[0].type.tensor_type.shape.dim
+    assert [each.dim_value or each.dim_param for each in dims] == sizes
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert same(runtime_outputs(model, {"x": x}), nncdbg.run(nncdbg.load(model), {"x": x}))
+
+
+def test_an_output_of_an_unknown_number_of_axes_needs_a_type() -> None:
+    text = "opset 21\n\ngraph @main(%x: f32[N,3]) -> (%y) {\n  %y = Squeeze(%x)\n  return %y\n}\n"
+    with pytest.raises(nncdbg.GraphError, match="the number of axes of the output %y is not known") as caught:
+        nncdbg.to_onnx(nncdbg.parse(text))
+    assert "declare it" in str(caught.value.hint)
+    model = exported(nncdbg.parse(text.replace("(%y)", "(%y: f32[?,3])")))
+    assert runtime_outputs(model, {"x": np.ones((2, 3), np.float32)})["y"].shape == (2, 3)
+
+
 def test_a_training_of_several_graphs_is_refused() -> None:
     text = (
         HEADER

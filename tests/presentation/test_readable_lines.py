@@ -172,3 +172,28 @@ def test_names_in_strings_are_not_shortened() -> None:
     assert whole(text, names, 200) == [
         '%x = Op(%of/a/model/Relu_output_0, s="%/a/long/path/of/a/model/Relu_output_0")'
     ]
+
+
+STATES = """#nncdbg 1
+opset 18
+
+state %w: f32[2] = [1.0, 2.0]
+
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %y: f32[2] = Mul(%x, %w)
+  update %w = %y
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize("driver", ["", "\nrun @main for %x\n"], ids=["one run", "a driver"])
+def test_a_screen_lists_the_lines_of_states_with_short_names(driver: str) -> None:
+    """A program whose states begin with data has no graph of these lines."""
+    out = io.StringIO()
+    session = CommandSession(
+        nncdbg.Debugger(nncdbg.parse(STATES + driver)), "model", Screen(out, width=WIDTH)
+    )
+    session.arrived(session.debugger.stop)
+    session.execute("list 4", typed=True)
+    assert "state %w: f32[2] = [1.0, 2.0]" in out.getvalue()

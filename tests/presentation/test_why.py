@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.text import Text
 
 import nncdbg
 from nncdbg.commands.session import CommandSession
@@ -67,6 +69,70 @@ def test_the_end_of_a_run_suggests_a_command_for_an_abnormal_output(
     text = f"#nncdbg 1\nopset 18\ngraph @main(%x: f32[3]) -> (%y) {{\n  {statements}\n  return %y\n}}\n"
     session = opened(nncdbg.parse(text), x=np.array([-1, -2, -3], np.float32))
     assert output_of(session, capsys, "run").splitlines()[-1] == ending
+
+
+def test_why_inside_of_a_graph_names_the_input_of_the_program_with_the_nan(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = """#nncdbg 1
+opset 18
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %y: f32[2] = @layer(%x)
+  return %y
+}
+graph @layer(%a: f32[2]) -> (%b: f32[2]) {
+  %b: f32[2] = Relu(%a)
+  return %b
+}
+"""
+    session = opened(nncdbg.parse(text), x=np.array([1, np.nan], np.float32))
+    shown = output_of(session, capsys, "break Relu", "run", "next", "why")
+    assert "the value comes from the input %x" in shown
+
+
+def test_why_follows_the_infinity_that_a_nan_originates_from(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = opened(nncdbg.load(str(repository / "examples" / "nan_softmax.nnc")))
+    lines = output_of(session, capsys, "catch nan", "run", "why").splitlines()
+    first = lines.index("Inf originates at this statement:")
+    assert lines[first + 1].startswith("line 21: %logq")
+    second = lines.index("NaN originates at this statement:")
+    assert first < second
+    assert lines[second + 1].startswith("line 22: %terms")
+    assert "path: line 21 Log -> line 22 Mul" in lines
+
+
+def test_why_on_a_terminal_shows_the_source_line_of_the_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.py").write_text("x = read()\ny = x.log()\n")
+    statement = '%y = Log(%x) loc("model.py":2, node "Encoder.layers.0.distance", from "model.py":1)'
+    text = f"#nncdbg 1\nopset 18\ngraph @main(%x: f32[1]) -> (%y) {{\n  {statement}\n  return %y\n}}\n"
+    (tmp_path / "model.nnc").write_text(text)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal; a pipe has whole statements.
+    out = io.StringIO()
+    debugger = nncdbg.Debugger(nncdbg.load(tmp_path / "model.nnc"), {"x": np.array([-1], np.float32)})
+    session = CommandSession(debugger, "model", Screen(out, width=80))
+    for line in ("run", "why"):
+        session.execute(line, typed=True)
+    shown = Text.from_ansi(out.getvalue()).plain
+    assert "line 4: %y = Log(%x)\n  from model.py:2  y = x.log()\n" in shown
+
+
+@pytest.mark.parametrize("model", ["train_mlp_nan", "train_cnn_nan", "train_transformer_nan"])
+def test_why_after_a_training_reports_that_the_origin_left_the_history(
+    model: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = opened(nncdbg.load(str(repository / "examples" / f"{model}.nnc")))
+    ending = output_of(session, capsys, "run").splitlines()[-1]
+    stop = "`catch inf nan` and `run` stop" if model == "train_mlp_nan" else "`catch nan` and `run` stop"
+    assert ending.endswith(f"{stop} at the origin")
+    lines = output_of(session, capsys, "why").splitlines()
+    assert lines[1] == f"the origin is no longer in the history: {stop} there"
+    at_the_origin = output_of(session, capsys, "catch inf nan", "run", "why")
+    assert " originates at this statement:" in at_the_origin
+    assert "for the learning rate, the loss scale and the data of a training" in at_the_origin
 
 
 def test_why_at_a_stop_explains_the_value_of_the_stop(

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.engine.ops.aten.internals import storage_address  # noqa: E402
-from nncdbg.torch.named_models import named_tensors  # noqa: E402
+from nncdbg.torch.named_models import tensors_by_name  # noqa: E402
 from tests.torch.conformance.replaying import copies, differing, replayed, same_bits  # noqa: E402
 from tests.torch.random_steps import RandomStep  # noqa: E402
 
@@ -34,11 +34,11 @@ def _one_thread() -> Any:
 def recorded(seed: int) -> tuple[Any, list[str]]:
     """Return a recorded step, and the names of the tensors that its program computes to other bits."""
     step = RandomStep(seed)
-    before = copies(named_tensors({"": step.model}, [step.optimizer]))
+    before = copies(tensors_by_name({"": step.model}, [step.optimizer]).items())
     storages = {storage_address(each) for each in (*step.model.parameters(), *step.model.buffers())}
     with nncdbg.torch.record(step.model, step.optimizer) as recording:
         step.run()
-    after = dict(named_tensors({"": step.model}, [step.optimizer]))
+    after = tensors_by_name({"": step.model}, [step.optimizer])
     # No statement computes a view of memory that did not change.
     views = {name for name, each in after.items() if storage_address(each) in storages} - before.keys()
     for name in views - recording.changed.keys():
@@ -55,7 +55,7 @@ def test_random_step_replays_to_the_same_bits(seed: int) -> None:
 def plain(seed: int) -> dict[str, Any]:
     step = RandomStep(seed)
     step.run()
-    return copies(named_tensors({"": step.model}, [step.optimizer]))
+    return copies(tensors_by_name({"": step.model}, [step.optimizer]).items())
 
 
 # Not seed 26: under any dispatch mode, torch misses a write to a saved tensor, which it otherwise refuses.
@@ -65,7 +65,7 @@ def test_recording_a_random_step_changes_no_bit(seed: int) -> None:
     step = RandomStep(seed)
     with nncdbg.torch.record(step.model, step.optimizer):
         step.run()
-    now = copies(named_tensors({"": step.model}, [step.optimizer]))
+    now = copies(tensors_by_name({"": step.model}, [step.optimizer]).items())
     assert [name for name, value in expected.items() if not same_bits(value, now[name])] == []
 
 

@@ -11,7 +11,7 @@ import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
-from nncdbg.torch.named_models import named_models, named_tensors  # noqa: E402
+from nncdbg.torch.named_models import named_models, tensors_by_name  # noqa: E402
 from nncdbg.torch.statements import _covers  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 
@@ -64,7 +64,7 @@ def record(step):
 
 
 def tensors(training):
-    return dict(named_tensors(named_models(training.models), training.optimizers))
+    return tensors_by_name(named_models(training.models), training.optimizers)
 
 
 def same(a, b):

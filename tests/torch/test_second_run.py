@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from torch import nn  # noqa: E402
 
+import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 
 BAD = 2
@@ -138,3 +139,57 @@ def test_copy_of_a_watched_module_has_the_hooks_of_the_user_alone(tier, copied, 
 
 def forward_hook(module, args, result):
     return None
+
+
+def report_of(draw):
+    """Return the report of a step with NaN gradients whose batch is `draw()`, and its loss."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        output = model(draw())
+        loss = RootOfError()(output) + output.square().sum()
+        loss.backward()
+        optimizer.step()
+    return report, loss.item()
+
+
+def draw_after_fill():
+    noise = torch.zeros(4, 3).uniform_()
+    torch.nn.init.normal_(NOISE)
+    return torch.randn(4, 3) + noise
+
+
+def draw_after_module_without_gradient():
+    with torch.no_grad():
+        nn.Sequential(nn.Linear(3, 3), nn.Dropout())(torch.ones(4, 3))
+    return torch.randn(4, 3)
+
+
+def draw_after_seed():
+    torch.manual_seed(3)
+    return torch.randn(4, 3)
+
+
+NOISE = torch.zeros(2, 2)
+
+
+@pytest.mark.parametrize("draw", [draw_after_fill, draw_after_module_without_gradient, draw_after_seed])
+def test_second_run_draws_the_numbers_of_the_first(draw):
+    report, loss = report_of(draw)
+    debugger = nncdbg.Debugger(report.bad_steps[0].recorded)
+    debugger.run()
+    assert debugger.outputs["loss"] == loss
+
+
+def test_bad_part_of_an_accumulated_gradient_is_reported_once_without_checks_as_statements():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        for batch in (torch.ones(2, 3), torch.full((2, 3), float("nan")), torch.ones(2, 3)):
+            model(batch).square().mean().backward()
+        optimizer.step()
+    (bad,) = report.bad_steps
+    names = {node.op for graph in bad.recorded.program.graphs.values() for node in graph.nodes}
+    assert not {name for name in names if "isnan" in name or "isinf" in name}

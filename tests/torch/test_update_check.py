@@ -126,3 +126,33 @@ def test_update_runs_again_if_it_evaluates_its_closure_once(evaluations):
 
 def test_formulas_are_of_optimizers_that_exist():
     assert all(issubclass(getattr(torch.optim, name), torch.optim.Optimizer) for name in FORMULAS)
+
+
+UPDATES = """
+Adam f32 | lr=0.1, eps=0 | 0 | zero divided by zero: 0 / (sqrt(v) + eps), and the divisor is 0; use
+AdamW f32 | lr=0.1, eps=0, amsgrad=True | 0 | zero divided by zero: 0 / (sqrt(v) + eps), and the divisor is 0
+RMSprop f32 | lr=0.1, eps=0 | 0 | zero divided by zero: 0 / (sqrt(v) + eps), and the divisor is 0
+Adagrad f32 | lr=0.1, eps=0 | 0 | zero divided by zero: 0 / (sqrt(v) + eps), and the divisor is 0
+Adadelta f32 | lr=0.1, eps=0 | 0 | zero divided by zero: 0 / sqrt(v + eps), and the divisor is 0
+Adam f16 | lr=0.1, foreach=False | 1e-4 | division by zero: 1.001e-05 / (sqrt(v) + eps), and
+Adam f32 | lr=0.1 | 1e25 | the square of the gradient overflows: 1e+25 ** 2 is larger than
+SGD f16 | lr=10 | 1e4 | the step overflows: lr * 1e+04 is larger than the largest f16, 6.55e+04; reduce lr
+SGD f16 | lr=1, momentum=0.9 | 1 |
+"""
+
+
+@pytest.mark.filterwarnings("ignore:lr_scheduler")
+@pytest.mark.parametrize("row", UPDATES.strip().splitlines())
+def test_cause_of_a_bad_update_from_the_numbers_after_it(row):
+    what, options, gradient, cause = (each.strip() for each in row.split("|"))
+    name, dtype = what.split()
+    parameter = nn.Parameter(torch.ones(2, dtype={"f16": torch.float16, "f32": torch.float32}[dtype]))
+    holder = nn.ParameterList([parameter])
+    optimizer = getattr(torch.optim, name)([parameter], **eval(f"dict({options})"))  # noqa: S307
+    with nncdbg.torch.watch(holder, optimizer, on_nan="report") as report:
+        parameter.grad = torch.full_like(parameter, float(gradient))
+        optimizer.step()
+    notes = [note for bad in report.bad_steps for note in bad.notes if note.startswith("cause")]
+    assert [note[: len(cause) + 7] for note in notes] == ([f"cause: {cause}"] if cause else [])
+    if cause and "square" not in cause:
+        assert not torch.isfinite(parameter).any()

@@ -13,7 +13,7 @@ from nncdbg.dap_server.protocol.requests import CompletionsBody, EvaluateBody
 from nncdbg.dap_server.protocol.types import CompletionItem, CompletionItemType
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.clipboard import python_text
-from nncdbg.dap_server.variables.loss_gradients import loss_gradient_text
+from nncdbg.dap_server.variables.loss_gradients import with_loss_gradient
 from nncdbg.dap_server.variables.places import values_from
 from nncdbg.dap_server.variables.results import result_fields, result_of
 from nncdbg.engine.expression import evaluate as value_of
@@ -70,10 +70,10 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
         content = value_of(scope.read(text), scope)
         return EvaluateBody(result=python_text(text, content), variables_reference=0)
     shown = result_of(session, scope, text, arguments.format, keep=arguments.context == "repl")
-    hint, value = shown.presentation_hint, shown.value
     if arguments.context == "hover":
-        value += loss_gradient_text(session.program.debugger, scope, text)
-    return EvaluateBody(result=bounded(value), presentation_hint=hint, **result_fields(shown))
+        shown = with_loss_gradient(session, scope, text, shown)
+    hint = shown.presentation_hint
+    return EvaluateBody(result=bounded(shown.value), presentation_hint=hint, **result_fields(shown))
 
 
 @request(

@@ -11,9 +11,11 @@ from nncdbg.dap_server.protocol.requests import ScopesBody, VariablesBody
 from nncdbg.dap_server.protocol.types import Scope
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.children import READ_ONLY, Children, Make, View
+from nncdbg.dap_server.variables.loss_gradients import hover_children
 from nncdbg.dap_server.variables.places import (
     ContentPlace,
     DeferredPlace,
+    HoverPlace,
     MorePlace,
     ScopePlace,
     StatisticsPlace,
@@ -106,6 +108,8 @@ def _children(view: View, place: Any) -> Children:
                 return view.numbers(place)
             case DeferredPlace():
                 return view.deferred_value(place)
+            case HoverPlace():
+                return hover_children(view, place)
     except NotComputed:
         return Children()
     return Children()

@@ -11,6 +11,7 @@ from rich.text import Text
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.values.slicing import Slicing
+from nncdbg.presentation.short_statements import without_location
 from nncdbg.presentation.slices import followed, slice_lines, statement_line
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Glancing:
         self.glance = Glance(session.program.shown, hex=False, between=session.queue.check_cancelled)
 
     def statement(self, code: Code, line: int, head: str) -> str:
-        return head + self.debugger.loaded.listing_of(code).lines[line - 1].strip()
+        # The lines of the user's model are frames of the stack.
+        return head + without_location(self.debugger.loaded.listing_of(code).lines[line - 1].strip())
 
     def sentence(self, text: str, code: Code) -> str:
         return text

@@ -76,15 +76,29 @@ class DeferredPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class HoverPlace:
+    """The children of `of` (None: none) after the gradient of the loss, which is at `gradient`.
+
+    `text` describes the gradient; `opens` is the number of its named and indexed children.
+    """
+
+    of: ContentPlace | None
+    gradient: ContentPlace
+    loss: str
+    text: str
+    opens: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class MorePlace:
     """The children of a place from number `start` on; `filter` is their kind."""
 
-    of: ContentPlace | ScopePlace
+    of: ContentPlace | HoverPlace | ScopePlace
     filter: Literal["indexed", "named"] | None
     start: int
 
 
-Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | DeferredPlace | MorePlace"
+Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | DeferredPlace | HoverPlace | MorePlace"
 """Place of a `variablesReference`."""
 
 
@@ -198,7 +212,7 @@ def evaluate_name(place: ContentPlace) -> str | None:
 def child_place(session: Session, number: int, name: str) -> ContentPlace | None:
     """The place of the child `name` of the container with a number; None if it is not a value."""
     container = session.handles.place(number)
-    while isinstance(container, (MorePlace, DeferredPlace)):
+    while isinstance(container, (MorePlace, DeferredPlace, HoverPlace)):
         container = container.of
     if isinstance(container, ContentPlace) and name[:1] == "[" and name[1:-1].isdecimal():
         sequence = container.sequence or isinstance(content_at(session, container), list)

@@ -286,12 +286,16 @@ def _buffer(here: FrameAtStop, slot: int) -> str:
 
 
 SCOPES = {
+    "States": ScopeKind(_states, expensive=True, fits=_has_states),
     "Inputs": ScopeKind(_inputs, "arguments"),
     "Outputs": ScopeKind(_outputs, "returnValue"),
     "Values": ScopeKind(_values, "locals"),
-    "States": ScopeKind(_states, fits=_has_states),
     "Loop": ScopeKind(_loop, fits=lambda here: here.frame.is_loop),
     "Parameters": ScopeKind(_parameters, expensive=True, fits=lambda here: bool(here.code.graph.constants)),
     "Memory": ScopeKind(_memory, "registers", expensive=True),
 }
-"""By displayed name, in display order."""
+"""By displayed name, in display order.
+
+Editors expand the first scope that is not expensive.  So the states are one row, above the expanded values of
+the statement.
+"""

@@ -35,8 +35,11 @@ class Call:
     """True for a sequence of results, False for one bare result."""
     constants: frozenset[int]
     """The operands that are the same array at each execution, unless a user changes them."""
-    generator: Callable[[], Any]
-    """The random stream of the statement in this iteration, a `numpy.random.Generator`."""
+    generator: Callable[[float | None], Any]
+    """Returns the random stream of the statement in this iteration, a `numpy.random.Generator`.
+
+    It receives the attribute `seed` of the statement; None without one.
+    """
     fresh: Callable[[Any], Any] | None = None
     """Receives each NumPy buffer that a user's kernel allocates through `xp` (see `kernel_namespace`)."""
 

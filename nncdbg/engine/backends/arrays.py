@@ -63,10 +63,10 @@ def _bound(xp: ModuleType, call: Call, *, out: bool) -> Execute:
     op, attributes = call.op, call.attributes
     if not op.random:
         return op.bind(xp, attributes, out=out)
-    generator = call.generator
+    generator, seed = call.generator, attributes.get("seed")
 
     def run(*arguments: Any) -> Any:
-        return op.bind(xp, {**attributes, "rng": generator()}, out=out)(*arguments)
+        return op.bind(xp, {**attributes, "rng": generator(seed)}, out=out)(*arguments)
 
     return run
 

@@ -70,7 +70,7 @@ class FormulaKernel:
 
 
 def call_of(
-    code: Code, pc: int, generator: Callable[[], Any], fresh: Callable[[Any], Any] | None = None
+    code: Code, pc: int, generator: Callable[[float | None], Any], fresh: Callable[[Any], Any] | None = None
 ) -> Call:
     """Return the Call of the statement at `pc`, for binding its kernel."""
     constants = frozenset(
@@ -85,7 +85,7 @@ def call_for(
     opsets: Mapping[str, int],
     several: bool,
     constants: frozenset[int],
-    generator: Callable[[], Any],
+    generator: Callable[[float | None], Any],
     fresh: Callable[[Any], Any] | None = None,
 ) -> Call:
     """Return the Call of a statement in a program with these opsets; the other fields are as in Call."""

@@ -28,7 +28,7 @@ class Torch:
     on_host = False
     runs_op_kernels = False
     unchecked = (
-        "memory is not checked, but `empty` gives NaN: a float that is read before a write shows as NaN"
+        "only floats are checked: `empty` gives NaN, so a float read before a write is reported as NaN"
     )
 
     def __init__(self) -> None:

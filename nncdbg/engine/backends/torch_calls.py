@@ -252,7 +252,7 @@ def _with_generator(run: Execute, constants: Sequence[Any], call: Call, given: b
         before = generator_state(device)
         try:
             if not given:
-                torch.default_generator.manual_seed(int(call.generator().integers(1 << 63)))
+                torch.default_generator.manual_seed(int(call.generator(None).integers(1 << 63)))
                 return flat_results(run(*operands, *constants))
             set_generator_state(operands[-1].cpu(), device)
             results = flat_results(run(*operands[:-1], *constants))

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from nncdbg.engine.backends.torch_calls import converting_constants
+from nncdbg.engine.backends.torch_onnx_layers import LAYERS
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.ops.aten.signatures import TORCH_DTYPES
@@ -75,6 +76,11 @@ def _folded(function: Execute) -> _Maker:
 
 def _div(a: Any, b: Any) -> Any:
     return torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc")
+
+
+def _sign(x: Any) -> Any:
+    # torch gives 0 for NaN, and so hides it.
+    return torch.where(torch.isnan(x), x, torch.sign(x))
 
 
 def _sum(x: Any, axes: Sequence[int], keepdim: bool) -> Any:
@@ -332,10 +338,11 @@ _FUNCTIONS: Mapping[str, _Maker] = {
         name: _same_for_all(getattr(torch, name.lower()))
         for name in (
             *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp"),
-            *("Floor", "IsNaN", "Log", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin"),
+            *("Floor", "IsNaN", "Log", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sin"),
             *("Sinh", "Sqrt", "Tan", "Tanh", "Sub", "Mul", "Where", "Greater", "Less"),
         )
     },
+    "Sign": _same_for_all(_sign),
     "Add": _same_for_all(torch.add),
     "Div": _same_for_all(_div),
     "Pow": _same_for_all(_pow),
@@ -385,6 +392,7 @@ _FUNCTIONS: Mapping[str, _Maker] = {
     "ReduceMean": _reduction(torch.mean, 18),
     "ReduceMax": _reduction(torch.amax, 18),
     "ReduceMin": _reduction(torch.amin, 18),
+    **LAYERS,
 }
 """ONNX's operator to the function of torch."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from nncdbg.engine.graph import Graph, Node, Operand, Type, Value
@@ -30,6 +30,16 @@ def copied_node(
     inputs = tuple(names.get(each, each) if isinstance(each, str) else each for each in node.inputs)
     outputs = tuple(_copied_value(value, names, claim, retyped) for value in node.outputs)
     return replace(node, inputs=inputs, outputs=outputs, subgraphs=blocks)
+
+
+def renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
+    """Return the graph with new names for some of the inputs and of the values that its statements read."""
+
+    def spelled(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(replace(value, name=new.get(value.name, value.name)) for value in values)
+
+    nodes = tuple(copied_node(node, {**new}, lambda own: own) for node in graph.nodes)
+    return replace(graph, inputs=spelled(graph.inputs), outputs=spelled(graph.outputs), nodes=nodes)
 
 
 def _copied_block(

@@ -16,9 +16,10 @@ from nncdbg.engine.building.editing import (
     edited_operand,
 )
 from nncdbg.engine.building.retyping import retyped
+from nncdbg.engine.building.signatures import EditedGraph
 from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.graph import Attribute, Graph, Literal, Node, Operand, Program, Type, Value
+from nncdbg.engine.graph import Attribute, BackwardLine, Graph, Literal, Node, Operand, Program, Type, Value
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.text.lexemes import claimed_name
 
@@ -48,7 +49,7 @@ class Editor:
         self._graphs = {name: self._read_graph(name, graph) for name, graph in program.graphs.items()}
         self._edited.clear()
 
-    def graph(self, name: str = "") -> EditedBlock:
+    def graph(self, name: str = "") -> EditedGraph:
         """Return a graph, by default the entry graph.  Raises UsageError for an unknown name."""
         found = self._graphs.get(name.removeprefix("@") or self._original.entry)
         if found is None:
@@ -94,6 +95,25 @@ class Editor:
             graphs[name] = retyped(made, graphs[name])
         return replace(made, graphs=graphs)
 
+    def carry(self, loop: EditedStatement, first: Any, name: str = "") -> tuple[EditedValue, EditedValue]:
+        """Let a ``while`` carry a further value; return it as it is in the body, and after the loop.
+
+        `first` is its first value.  The next value is the same: ``value.replace_uses`` or ``set_operand`` of
+        the body sets another one.  Raises GraphError for a statement that is no loop.
+        """
+        if loop.op != "while":
+            raise GraphError(f"{loop} carries no values", hint="name a `while`")
+        body, block, given = loop.blocks[0], loop.containing_block(), self.operand(first)
+        count = len(body.inputs) - 1
+        known, wanted = (given.type, given.name) if isinstance(given, EditedValue) else (None, "carried")
+        inside = EditedValue(self.claim(body, name or wanted), known, body)
+        after = EditedValue(self.claim(block, name or wanted), known, block, loop)
+        body.inputs = (*body.inputs, inside)
+        body._set_operands([*body.results[:count], inside, *body.results[count:]])
+        loop.outputs = (*loop.outputs[:count], after, *loop.outputs[count:])
+        loop._set_operands([*loop.operands, given])
+        return inside, after
+
     # -- called by blocks and statements -----------------------------------------------------------
 
     def operand(self, given: Any) -> EditedOperand:
@@ -103,6 +123,24 @@ class Editor:
     def attributes(self, given: Mapping[str, Any]) -> dict[str, Attribute]:
         """Return keywords as attributes."""
         return edited_attributes(given)
+
+    def has_run(self, graph: str) -> bool:
+        """Return whether a ``run`` or ``evaluate`` line calls a graph."""
+        lines = [each for run in self._original.runs for each in (run, *run.evaluations)]
+        return any(each.graph == graph for each in lines)
+
+    def backward_lines(self, graph: str) -> list[BackwardLine]:
+        """Return the ``backward`` lines that differentiate a graph."""
+        return [line for line in self._original.backwards if line.of == graph]
+
+    def infer_types(self, graph: str) -> None:
+        """Infer the types of the values of a graph that are not known.  Raises GraphError as `program`."""
+        top = self._graphs[graph]
+        made = retyped(self.program(), self._written(top))
+        types = {value.name: value.type for node in made.nodes for value in node.outputs}
+        for statement in top:
+            for value in statement.outputs:
+                value.type = value.type or types.get(value.name)
 
     def next_id(self) -> int:
         """Return the id of a new statement."""
@@ -133,10 +171,10 @@ class Editor:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def _read_graph(self, key: str, graph: Graph) -> EditedBlock:
+    def _read_graph(self, key: str, graph: Graph) -> EditedGraph:
         """Return a graph with its statements."""
         self._used[key] = {*self._states, *_record_names(graph)}
-        top = EditedBlock(self, graph, None, key)
+        top = EditedGraph(self, graph, None, key)
         waiting: list[tuple[EditedBlock, Graph, Mapping[str, EditedValue]]] = [(top, graph, self._states)]
         # No recursion: blocks may be nested deeper than Python's stack.
         while waiting:

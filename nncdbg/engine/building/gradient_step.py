@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from nncdbg.engine.building.copies import copied_node
-from nncdbg.engine.compilation.effects import all_nodes
+from nncdbg.engine.building.copies import renamed
+from nncdbg.engine.compilation.effects import graphs_called
 from nncdbg.engine.differentiation.backward_calls import SAVED
-from nncdbg.engine.differentiation.expansion import expanded
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import (
     BackwardLine,
@@ -52,7 +51,7 @@ class GradientStep:
         if key not in program.graphs:
             hint = nearest(key, program.graphs, "@") or "use one of: " + listed("@", program.graphs)
             raise UsageError(f"no graph @{name_text(key)}", hint=hint)
-        self.program = _without_gradients(program, key)
+        self.program = program
         self.of = names_of(of, "of")
         self.key = key
         self.states: dict[str, StateLine] = {state.value.name: state for state in program.states}
@@ -82,7 +81,7 @@ class GradientStep:
 
     def constants(self) -> Iterator[tuple[str, Constant]]:
         """Yield the float constants of the differentiated graph and of those that it calls, by graph."""
-        for key in _called(self.key, self.graphs):
+        for key in graphs_called(self.key, self.graphs):
             for constant in self.graphs[key].constants:
                 if has_cotangent(constant.value.type):
                     yield key, constant
@@ -93,7 +92,7 @@ class GradientStep:
         shared = sum(name in _defined([each]) for each in self.graphs.values()) > 1
         state = self.fresh(f"{graph.name}.{name}") if shared else name
         constants = tuple(each for each in graph.constants if each is not constant)
-        graph = _renamed(graph, {name: state} if shared else {})
+        graph = renamed(graph, {name: state}) if shared else graph
         self.graphs[key] = replace(graph, constants=constants)
         self.states[state] = StateLine(replace(constant.value, name=state), constant.data)
         return state
@@ -146,51 +145,6 @@ class GradientStep:
             source=None,
             listing=None,
         )
-
-
-def _without_gradients(program: Program, key: str) -> Program:
-    """Return the program with plain graphs for ``backward`` lines that graph `key` uses.
-
-    A ``backward`` line differentiates no graph that has a gradient by another one.
-    """
-    lines = {line.name for line in program.backwards}
-    if not any(each in lines for each in _called(key, program.graphs, lines)):
-        return program
-    made, _ = expanded(program, program.as_listing())
-    states = {state.value.name for state in program.states}
-    graphs = {name: _unhidden(replace(graph, name=name), states) for name, graph in made.graphs.items()}
-    return replace(made, graphs=graphs, listing=None, source=None)
-
-
-def _unhidden(graph: Graph, states: set[str]) -> Graph:
-    """Return the graph with other names for inputs that are named like a state: values saved of it."""
-    used = {*states, *_defined([graph])}
-    hiding = [value.name for value in graph.inputs if value.name in states]
-    return _renamed(graph, {name: claimed_name(f"{name}.saved", used) for name in hiding})
-
-
-def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
-    """Return the graph with new names for some of the values that its statements read."""
-    if not new:
-        return graph
-
-    def spelled(values: tuple[Value, ...]) -> tuple[Value, ...]:
-        return tuple(replace(value, name=new.get(value.name, value.name)) for value in values)
-
-    nodes = tuple(copied_node(node, {**new}, lambda own: own) for node in graph.nodes)
-    return replace(graph, inputs=spelled(graph.inputs), outputs=spelled(graph.outputs), nodes=nodes)
-
-
-def _called(key: str, graphs: Mapping[str, Graph], others: Container[str] = ()) -> list[str]:
-    """Return a graph and the graphs that it calls, in order; `others` are further names of graphs."""
-    found = [key]
-    for each in found:
-        nodes = all_nodes(graphs[each]) if each in graphs else ()
-        calls = (node.op[1:] for node in nodes if node.op.startswith("@"))
-        found += dict.fromkeys(
-            name for name in calls if name not in found and (name in graphs or name in others)
-        )
-    return found
 
 
 def _returning(graph: Graph, names: Sequence[str]) -> Graph:

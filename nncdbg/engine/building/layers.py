@@ -39,8 +39,7 @@ class Layers:
         layers.parameters        # the states %hidden.weight, %hidden.bias, %out.weight, %out.bias
 
     A layer that is called again with the same name uses the same parameters.  The attribute `seed` of a first
-    value depends on `seed` and the name of the parameter only.  Other runtimes draw from it; nncdbg draws
-    from the seed of the run and the place of the statement.
+    value depends on `seed` and the name of the parameter only, so other layers do not change its numbers.
     """
 
     def __init__(self, builder: Builder, *, seed: int = 0, dtype: str = "f32") -> None:

@@ -270,6 +270,10 @@ def _run(step: GradientStep, numbers: Mapping[str, int | None]) -> RunLine | Non
     given: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
     if not given:
         return None
+    for name, number in given.items():
+        least = 0 if name == "shuffle" else 1
+        if number < least:
+            raise UsageError(f"{name} cannot be {number}", hint=f"use {least} or more")
     inputs = tuple(value.name for value in step.graph.inputs)
     if not inputs and "steps" not in given:
         raise UsageError("the number of steps is missing: the graph has no inputs", hint="pass steps=100")

@@ -47,6 +47,15 @@ def all_nodes(graph: Graph) -> Iterator[Node]:
             waiting.extend(node.subgraphs)
 
 
+def graphs_called(key: str, graphs: Mapping[str, Graph]) -> list[str]:
+    """Return a graph and the graphs that it calls, in these too, by key and in order."""
+    found = [key]
+    for each in found:
+        calls = (node.op[1:] for node in all_nodes(graphs[each]) if node.op.startswith("@"))
+        found += dict.fromkeys(name for name in calls if name not in found and name in graphs)
+    return found
+
+
 def _own_effects(graph: Graph, states: frozenset[str]) -> Effects:
     nodes = [*all_nodes(graph)]
     updated = {value.name for node in nodes if node.op == "update" for value in node.outputs}

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from nncdbg.engine.compilation.code import EPOCH
+from nncdbg.engine.compilation.driver_graph import BATCH
 from nncdbg.engine.graph import Graph, Node, Program
 from nncdbg.engine.text.listing import Listing, Path
 
@@ -136,29 +138,48 @@ class _Needs:
             self._follow_loop(path, pc, node, index, first)
         elif node.op == "update":
             self._read(path, pc, node.inputs[index])
-        elif (node.op[1:],) in self.blocks and node.op.startswith("@"):
-            called = (node.op[1:],)
-            if first:
-                if node.op[1:] not in self._calls and node.op[1:] in self._whole:
-                    self._mark_whole(called)
-                self._calls.setdefault(node.op[1:], []).append((path, pc))
-                for number in self.inputs(called):
-                    self._read(path, pc, node.inputs[number])
-            self._end(called, index)
+        elif self._is_call(node):
+            self._call(path, pc, node)
+            self._end((node.op[1:],), index)
         elif first:
             for name in node.inputs:
                 self._read(path, pc, name)
+
+    def _is_call(self, node: Node) -> bool:
+        return node.op.startswith("@") and (node.op[1:],) in self.blocks
+
+    def _call(self, path: Path, pc: int, node: Node) -> None:
+        """Mark a call, and the operands for inputs that are needed so far."""
+        called = node.op[1:]
+        calls = self._calls.setdefault(called, [])
+        if (path, pc) in calls:
+            return
+        calls.append((path, pc))
+        if len(calls) == 1 and called in self._whole:
+            self._mark_whole((called,))
+        for number in self.inputs((called,)):
+            self._read(path, pc, node.inputs[number])
 
     def _mark_whole(self, graph: Path) -> None:
         """Mark everything in a graph and its blocks."""
         for path, block in self.blocks.items():
             if path[:1] == graph:
-                self.statements[path].update(range(len(block.graph.nodes)))
-                every = {each for found in block.definitions.values() for _, each in found} - self.values
+                every = {each for found in block.definitions.values() for _, each in found}
+                self._waiting += every - self.values
                 self.values |= every
-                self._waiting += every
+                for pc in {*range(len(block.graph.nodes))} - {pc for _, pc, _ in every}:
+                    self._mark_without_name(path, pc, block.graph.nodes[pc])
                 for index in range(len(block.graph.outputs)):
                     self._end(path, index)
+
+    def _mark_without_name(self, path: Path, pc: int, node: Node) -> None:
+        """Mark a statement with no named result."""
+        if node.outputs:
+            self._waiting.append((path, pc, 0))
+        elif pc not in self.statements[path]:
+            self.statements[path].add(pc)
+            for name in node.inputs:
+                self._read(path, pc, name)
 
     def _follow_loop(self, path: Path, pc: int, node: Node, index: int, first: bool) -> None:
         body = (*path, pc, 0)
@@ -172,6 +193,10 @@ class _Needs:
                 if each.op == "break":
                     self.statements[body].add(number)
                     self._read(body, number, each.inputs[0])
+                if each.op == BATCH and EPOCH in node.attributes:
+                    # The data decide how many steps the run has, even if no step needs them.
+                    for name in each.inputs:
+                        self._read(body, number, name)
 
     def _carry(self, path: Path, pc: int, node: Node, index: int) -> None:
         """Mark a carried value: its first value, and its next one."""

@@ -23,23 +23,20 @@ def partial_run(
     that is no input of the program is a value that the caller supplies: its statement does not run, and it
     becomes an input.  Without either, all statements run.  `program` is the program before it was lowered.
 
-    Raises UsageError for a value that does not exist or has many values, and for a training.
+    In a training, these are results of its ``run`` lines, and states after them.
+
+    Raises UsageError for a value that does not exist or has many values.
     """
     inputs = {value.name for value in lowered.graph.inputs}
     cuts = [name for name in map(_value_name, given) if name not in inputs and _defined(lowered, name)]
     outputs = [outputs] if isinstance(outputs, str) else outputs
     if not outputs and not cuts:
         return Part(lowered)
-    if program.runs:
-        raise UsageError(
-            "a training has no partial run: its `run` lines execute whole steps",
-            hint="remove the `run` lines from the text, or choose all outputs",
-        )
     form = tuple(map(_value_name, outputs or ())), frozenset(cuts)
     known, part = lowered.kept.get("part", (None, None))
     if part is not None and known == form:
         return part  # type: ignore[no-any-return]
-    rewiring = _Rewiring(replace(lowered, listing=program.as_listing()))
+    rewiring = _Rewiring(replace(lowered, listing=program.as_listing()), _results_of_runs(program, lowered))
     for name in cuts:
         rewiring.supply(name)
     if outputs:
@@ -67,9 +64,19 @@ def used_inputs(whole: Program, part: Program, given: Any) -> tuple[Any, list[st
     return used, [f"the outputs do not need {', '.join(left)}"] if left else []
 
 
+def _results_of_runs(program: Program, lowered: Program) -> list[str]:
+    """Return the names of what the ``run`` lines compute: their results, and the states."""
+    values = [*lowered.graph.outputs, *(state.value for state in program.states)]
+    return [value.name for value in values] if program.runs else []
+
+
 def _value_name(name: object) -> str:
     """Return the name of a value, which callers may write with %."""
     return str(name).removeprefix("%")
+
+
+_LISTED = 5
+"""Most values in a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +90,10 @@ class _Call:
 class _Rewiring:
     """Makes values of any graph inputs and outputs of the entry graph of `program`."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, of_runs: Sequence[str] = ()) -> None:
         self.program = program
+        self._of_runs = of_runs
+        """The results and states of a training."""
         self._calls: dict[str, list[_Call]] = {}
         self._graphs = [program.entry]
         """The graphs that run, those near the entry graph first."""
@@ -146,6 +155,13 @@ class _Rewiring:
                     hint="choose a result of one of the calls",
                 )
             (call,) = around
+            if call.pc is None and call.caller == self.program.entry and self._of_runs:
+                known = ", ".join(f"%{each}" for each in self._of_runs[:_LISTED])
+                raise UsageError(
+                    f"%{name} has another value in each step of the run",
+                    hint=f"choose a result of the run or a state, such as {known}; or stop at "
+                    f"`%{name} if $step == 0`",
+                )
             if call.pc is None:
                 raise UsageError(
                     f"%{name} is in @{graph}, which a loop or branch of @{call.caller} calls",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.backends import Backend
@@ -180,10 +180,20 @@ class Instrumentation:
         )
 
 
-def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Allocation:
-    """Return the requested allocation; by default `debug`, or `plain` for device memory."""
-    usual = "debug" if backend.on_host else "plain"
-    chosen = allocation(usual if allocator is None else allocator, backend)
+def allocation_on(
+    backend: Backend, allocator: str | Allocation | None, in_place: Collection[str] = ()
+) -> Allocation:
+    """Return the requested allocation; by default `debug`, or `plain` for device memory.
+
+    `in_place` are the states that updates overwrite; with such states, the default is `arena`.
+    """
+    if in_place and not backend.on_host:
+        raise UsageError(
+            f"states in place need NumPy arrays, but the backend {backend.name} has its own",
+            hint="use --backend numpy or onnxruntime",
+        )
+    usual = "plain" if not backend.on_host else "arena" if in_place else "debug"
+    chosen = allocation(usual if allocator is None else allocator, backend, in_place)
     if not backend.on_host and chosen.inspects:
         raise UsageError(
             f"the allocator {chosen.name} manages host memory, but {backend.name} uses device memory",

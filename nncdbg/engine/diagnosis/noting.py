@@ -103,7 +103,9 @@ def key_of(role: str, finding: Finding) -> tuple[Any, ...]:
 
 
 def _value(finding: Finding) -> str:
-    """Return the name of the result concerned; for a finding about an operand, that of its producer."""
+    """Return the name of the result concerned; for a finding about an operand, its own or its producer's."""
+    if finding.operand:
+        return finding.operand
     statement, output = finding.binding, finding.output
     if output is None and finding.other is not None:
         statement, output = finding.other, 0

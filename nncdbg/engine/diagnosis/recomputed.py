@@ -239,5 +239,5 @@ def _by_definition(birth: Birth, statement: Statement) -> Any:
     return np.asarray(result) if isinstance(result, (np.ndarray, np.generic)) else None
 
 
-def _no_generator() -> Any:
+def _no_generator(seed: float | None) -> Any:
     raise AssertionError("random ops are not recomputed")

@@ -178,8 +178,7 @@ class Trail:
         self._notes.mark_birth(finding.result, number, finding.elements, meant=False)
 
     def _misused(self, finding: Finding) -> None:
-        name = "uninitialized read" if finding.kind == "uninitialized" else finding.kind
-        cause = Cause(name, finding.detail, "")
+        cause = Cause(_misuse_of(finding), finding.detail, "")
         number = self._notes.birth(finding, cause=cause, other=finding.other).number
         self._explaining.add(number)
         origins = frozenset({number})
@@ -374,3 +373,13 @@ class Trail:
             # The NaN of a where trap is reported; in forward, the infinity behind it was dropped.
             if sighting.number in self._trapped - effect.of_scalars(values):
                 sighting.reaches_output = False
+
+
+def _misuse_of(finding: Finding) -> str:
+    """Return the name of the cause of a finding about memory."""
+    if finding.kind == "uninitialized":
+        return "uninitialized read"
+    if finding.other is None:
+        return finding.kind
+    nodes, pc = finding.other.code.nodes, finding.other.pc
+    return "overwritten state" if pc < len(nodes) and nodes[pc].op == "update" else "wrong reuse"

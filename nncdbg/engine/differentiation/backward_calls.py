@@ -6,8 +6,9 @@ the program that runs, it has a value for each saved part, and only the cotangen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from nncdbg.engine.errors import Excerpt, GraphError
 from nncdbg.engine.graph import (
@@ -25,11 +26,15 @@ from nncdbg.engine.graph import (
     tensor_only,
 )
 from nncdbg.engine.inference.types import literal_array
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.text.lexemes import claimed_name, name_text
+from nncdbg.engine.text.listing import Listing, Path
 
 SAVED = "saved"
 """The attribute of a call with the name of what it saves for the backward graph."""
+
+
+SavedValue: TypeAlias = "tuple[Path, str]"
+"""What a call has saved: the graph or block of the call, and the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,42 +72,73 @@ def _floats(graph: Graph) -> tuple[int, ...]:
     return tuple(number for number, value in enumerate(graph.outputs) if has_cotangent(value.type))
 
 
-def variants_in(graph: Graph, program: Program, listing: Listing) -> dict[str, Variant]:
-    """Return the variant for the values that a call saved, by their name; `listing` has the lines.
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A graph or a block inside it; `scopes` has the saved values that each statement can read."""
+
+    path: Path
+    graph: Graph
+    scopes: tuple[Mapping[str, SavedValue], ...]
+
+
+def _blocks(graph: Graph) -> list[_Block]:
+    """Return a graph and the blocks inside it, outer before inner."""
+    found: list[_Block] = []
+    waiting: list[tuple[Path, Graph, Mapping[str, SavedValue]]] = [((graph.name,), graph, {})]
+    for path, block, scope in waiting:
+        scopes = []
+        for pc, node in enumerate(block.nodes):
+            scopes.append(scope)
+            name = node.attributes.get(SAVED)
+            if node.op.startswith("@") and isinstance(name, str):
+                scope = {**scope, name: (path, name)}
+            waiting += [((*path, pc, number), each, scope) for number, each in enumerate(node.subgraphs)]
+        found.append(_Block(path, block, tuple(scopes)))
+    return found
+
+
+def variants_in(graph: Graph, program: Program, listing: Listing) -> dict[SavedValue, Variant]:
+    """Return the variant for each value that a call saved; `listing` has the lines.
 
     Calls that share saved values get one variant, with the results that any of them names; of the calls of
     several backward graphs, the last one decides.  Raises GraphError for a call without cotangents, and for
     such calls with different cotangents.
     """
     lines = {f"@{line.name}": line for line in program.backwards if line.of in program.graphs}
-    found: dict[str, Variant] = {}
-    for pc, node in enumerate(graph.nodes):
-        line, saved = lines.get(node.op), node.inputs[-1] if node.inputs else None
-        if line is None or not isinstance(saved, str):
-            continue
-        floats = _floats(program.graphs[line.of])
-        given = tuple(
-            number for number, operand in zip(floats, node.inputs[:-1], strict=False) if operand is not None
-        )
-        wanted = tuple(number for number, value in enumerate(node.outputs) if value.name)
-        if floats and not given:
-            result = program.graphs[line.of].outputs[floats[0]].name
-            raise GraphError(
-                f"{node.op} has no cotangent: its operand for %{name_text(result)} is omitted",
-                excerpt=listing.excerpt((graph.name,), pc),
-                hint="pass 1.0, or the gradient of a later value, for a result at least",
-            )
-        before = found.get(saved)
-        if before is not None and before.line == line.name:
-            if before.given != given:
-                raise GraphError(
-                    f"two calls of {node.op} with %{name_text(saved)} omit different cotangents",
-                    excerpt=listing.excerpt((graph.name,), pc),
-                    hint=f"call @{name_text(line.of)} once for each of them",
-                )
-            wanted = tuple(sorted({*before.wanted, *wanted}))
-        found[saved] = Variant(line.name, given, wanted or tuple(range(len(line.by))))
+    found: dict[SavedValue, Variant] = {}
+    for block in _blocks(graph):
+        for pc, node in enumerate(block.graph.nodes):
+            line, last = lines.get(node.op), node.inputs[-1] if node.inputs else None
+            saved = block.scopes[pc].get(last) if isinstance(last, str) else None
+            if line is not None and saved is not None:
+                place = listing.excerpt(block.path, pc)
+                found[saved] = _variant(node, line, program.graphs[line.of], found.get(saved), place)
     return found
+
+
+def _variant(node: Node, line: BackwardLine, of: Graph, before: Variant | None, place: Excerpt) -> Variant:
+    """Return the variant for a call of a backward graph, and for the call `before` with the same values."""
+    floats = _floats(of)
+    given = tuple(
+        number for number, operand in zip(floats, node.inputs[:-1], strict=False) if operand is not None
+    )
+    wanted = tuple(number for number, value in enumerate(node.outputs) if value.name)
+    if floats and not given:
+        result = of.outputs[floats[0]].name
+        raise GraphError(
+            f"{node.op} has no cotangent: its operand for %{name_text(result)} is omitted",
+            excerpt=place,
+            hint="pass 1.0, or the gradient of a later value, for a result at least",
+        )
+    if before is not None and before.line == line.name:
+        if before.given != given:
+            raise GraphError(
+                f"two calls of {node.op} with %{name_text(str(node.inputs[-1]))} omit different cotangents",
+                excerpt=place,
+                hint=f"call @{name_text(line.of)} once for each of them",
+            )
+        wanted = tuple(sorted({*before.wanted, *wanted}))
+    return Variant(line.name, given, wanted or tuple(range(len(line.by))))
 
 
 class BackwardCalls:
@@ -114,68 +150,93 @@ class BackwardCalls:
         made: Mapping[Variant, Derivative],
         graphs: Mapping[str, Graph],
         listing: Listing,
+        later: Container[str] = (),
     ) -> None:
-        """`made` are the derivatives of the lines of `program`, and `graphs` its graphs and theirs."""
+        """`made` are the derivatives of the lines of `program`, and `graphs` its graphs and theirs.
+
+        `later` are the graphs of lines that are expanded later.
+        """
         self._program = program
         self._tops = made
         self._graphs = graphs
         self._listing = listing
+        self._later = later
         self._lines = {f"@{line.name}" for line in program.backwards}
 
     def graph(self, graph: Graph) -> Graph:
         """Return a graph with every value saved by name as one value for each part."""
-        saved: dict[str, tuple[Variant, Derivative]] = {}
+        order = _blocks(graph)
+        saved = self._saved(graph, order)
         constants: list[Constant] = []
-        nodes = []
+        made: dict[Path, Graph] = {}
+        for block in reversed(order):
+            nodes = []
+            for pc, node in enumerate(block.graph.nodes):
+                inner = tuple(made[*block.path, pc, number] for number in range(len(node.subgraphs)))
+                node = replace(node, subgraphs=inner) if inner else node
+                name = node.attributes.get(SAVED)
+                if isinstance(name, str) and (block.path, name) in saved:
+                    node = self._forward(node, name, saved[block.path, name][1])
+                elif node.op in self._lines:
+                    place = self._listing.excerpt(block.path, pc)
+                    last = node.inputs[-1] if node.inputs else None
+                    key = block.scopes[pc].get(last) if isinstance(last, str) else None
+                    node = self._backward(node, saved.get(key) if key else None, constants, place)
+                nodes.append(node)
+            made[block.path] = replace(block.graph, nodes=tuple(nodes))
+        top = made[graph.name,]
+        return replace(top, constants=(*top.constants, *constants))
+
+    def _saved(self, graph: Graph, order: Sequence[_Block]) -> dict[SavedValue, tuple[Variant, Derivative]]:
+        """Return the variant and the derivative for each saved value of the lines."""
         by_graph = {self._graphs[made.forward].name: (key, made) for key, made in self._tops.items()}
-        taken = {
-            name: (key, self._tops[key])
-            for name, key in variants_in(graph, self._program, self._listing).items()
-        }
-        for pc, node in enumerate(graph.nodes):
-            name = node.attributes.get(SAVED)
-            if node.op.startswith("@") and isinstance(name, str):
-                found = taken.get(name) or by_graph.get(node.op[1:])
+        variants = variants_in(graph, self._program, self._listing)
+        saved = {}
+        for block in order:
+            for pc, node in enumerate(block.graph.nodes):
+                name = node.attributes.get(SAVED)
+                if not (node.op.startswith("@") and isinstance(name, str)) or node.op[1:] in self._later:
+                    continue
+                variant = variants.get((block.path, name))
+                found = (variant, self._tops[variant]) if variant is not None else by_graph.get(node.op[1:])
                 if found is None or self._graphs[found[1].forward].name != node.op[1:]:
                     raise GraphError(
                         f"{node.op} saves %{name}, but no `backward` line differentiates {node.op}",
-                        excerpt=self._listing.excerpt((graph.name,), pc),
+                        excerpt=self._listing.excerpt(block.path, pc),
                         hint=f"add the line: backward {node.op}.backward of {node.op} by (%w)",
                     )
-                saved[name] = found
-                derivative = found[1]
-                parts = tuple(replace(each, name=f"{name}.{each.name}") for each in derivative.saved)
-                node = replace(
-                    node, op=f"@{derivative.forward}", outputs=(*node.outputs, *parts), attributes={}
-                )
-            elif node.op in self._lines:
-                node = self._backward(node, saved, constants, self._listing.excerpt((graph.name,), pc))
-            nodes.append(node)
-        return replace(graph, nodes=tuple(nodes), constants=(*graph.constants, *constants))
+                saved[block.path, name] = found
+        return saved
+
+    def _forward(self, node: Node, name: str, derivative: Derivative) -> Node:
+        """Return a call that also returns the parts of what it saves."""
+        parts = tuple(replace(each, name=f"{name}.{each.name}") for each in derivative.saved)
+        return replace(node, op=f"@{derivative.forward}", outputs=(*node.outputs, *parts), attributes={})
 
     def _backward(
         self,
         node: Node,
-        saved: Mapping[str, tuple[Variant, Derivative]],
+        saved: tuple[Variant, Derivative] | None,
         constants: list[Constant],
         place: Excerpt,
     ) -> Node:
         """Return a call of a backward graph with typed cotangents, and the parts of what was saved."""
-        last = node.inputs[-1] if node.inputs else None
-        variant, derivative = saved.get(last, (None, None)) if isinstance(last, str) else (None, None)
-        if variant is None or derivative is None or variant.line != node.op[1:]:
+        if saved is None or saved[0].line != node.op[1:]:
             forward = next(line.of for line in self._program.backwards if line.name == node.op[1:])
             raise GraphError(
                 f"{node.op} needs the values saved by a call of @{forward} as its last operand",
                 excerpt=place,
                 hint=f"write %l, saved %s = @{forward}(...), then {node.op}(1.0, %s)",
             )
+        variant, derivative = saved
+        last = node.inputs[-1]
+        used = {constant.value.name for constant in constants}
         cotangents: list[Operand] = []
         given = [operand for operand in node.inputs[:-1] if operand is not None]
         for operand, value in zip(given, self._graphs[derivative.backward].inputs, strict=False):
             known = tensor_only(value.type)
             if isinstance(operand, Literal) and known is not None:
-                name = f"{last}.{value.name}"
+                name = claimed_name(f"{last}.{value.name}", used)
                 data = literal_array(operand, known.dtype)
                 constants.append(Constant(Value(name, TensorType(known.dtype, data.shape)), Inline(data)))
                 operand = name

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.dtypes import COMPLEX, FLOATS
+from nncdbg.engine.dtypes import COMPLEX
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.frontends.order import reads
@@ -15,9 +15,9 @@ from nncdbg.engine.graph import (
     Node,
     Operand,
     SequenceType,
-    TensorType,
     Type,
     Value,
+    has_cotangent,
     tensor_only,
     without_sizes,
 )
@@ -98,6 +98,8 @@ class BackwardPass:
             return parts[0]
         for number, part in enumerate(parts, 1):
             self._emit.name(part, f"d_{name}.{number}")
+        if isinstance(self._emit.types.get(name), SequenceType):
+            return self._emit("nncdbg.SequenceSum", *parts)
         return self._emit("Add" if len(parts) == 2 else "Sum", *parts)
 
     def mark(self, nodes: Sequence[Node]) -> None:
@@ -111,8 +113,7 @@ class BackwardPass:
 
     def _may_vary(self, name: str) -> bool:
         """Return False for a value that is known to be of integers, bools or text."""
-        known = self._emit.types.get(name)
-        return not isinstance(known, TensorType) or known.dtype in FLOATS | COMPLEX
+        return has_cotangent(self._emit.types.get(name))
 
     def _rule(self, node: Node) -> object:
         declared = lookup(node.op, version_of(node.op, self._emit.opsets))

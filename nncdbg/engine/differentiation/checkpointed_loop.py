@@ -29,7 +29,7 @@ from nncdbg.engine.graph import (
     SequenceType,
     TensorType,
     Value,
-    tensor_only,
+    without_sizes,
 )
 
 _INDEX = TensorType("i64", ())
@@ -95,12 +95,10 @@ class CheckpointedHistory(LoopHistory):
         """Return what the backward loop carries: the checkpoints, as one sequence for each kept value."""
         stacks = [Value(self._emit.fresh(f"{self.index}.checkpoints"), SequenceType(_INDEX))]
         for number in kept:
-            name, known = self._carried_in(number), tensor_only(self.types[number])
+            name, known = self._carried_in(number), self.types[number]
             if known is None:
-                raise UnsupportedOp(f"it carries %{name}, which is not known to be a tensor before the run")
-            stacks.append(
-                Value(self._emit.fresh(f"{name}.checkpoints"), SequenceType(TensorType(known.dtype)))
-            )
+                raise UnsupportedOp(f"the type of %{name}, which it carries, is not known before the run")
+            stacks.append(Value(self._emit.fresh(f"{name}.checkpoints"), SequenceType(without_sizes(known))))
         return stacks
 
     def _first(self, kept: Sequence[int]) -> list[str]:
@@ -113,9 +111,16 @@ class CheckpointedHistory(LoopHistory):
             first.append(initial)
         names = [self.index, *map(self._carried_in, kept)]
         return [
-            self._emit.named(f"{name}.checkpoints", "SequenceConstruct", each)
+            self._emit.named(f"{name}.checkpoints", *self._sequence_with(each))
             for name, each in zip(names, first, strict=True)
         ]
+
+    def _sequence_with(self, value: str) -> tuple[str, ...]:
+        """Return the op and the operands of a sequence of one value."""
+        if not isinstance(self._emit.types.get(value), SequenceType):
+            return "SequenceConstruct", value
+        self._emit.prefix = value
+        return "nncdbg.SequenceAppend", self._emit("nncdbg.EmptySequenceOf", value), value
 
     def _typed(self, number: int) -> Value:
         return Value(self._carried_in(number), self.types[number])
@@ -205,7 +210,9 @@ class _Turn:
         """Append an `if` that applies an op to each sequence, or leaves it; return the results."""
         inside = emit.block()
         results = [
-            inside.named(f"{name}.changed", op, stack.name, *([each] if each else []), known=stack.type)
+            inside.named(
+                f"{name}.changed", _op_for(stack, op), stack.name, *([each] if each else []), known=stack.type
+            )
             for name, stack, each in zip(self.names, stacks, operands, strict=True)
         ]
         names, nodes, constants = inside.finished(results)
@@ -216,3 +223,9 @@ class _Turn:
         after = self.renamed(emit, "kept" if op == "SequenceInsert" else "checkpoints")
         emit.append(Node("if", (condition,), after, {}, blocks))
         return [value.name for value in after]
+
+
+def _op_for(stack: Value, op: str) -> str:
+    """Return the op for checkpoints in `stack`: in ONNX, no sequence is inserted in another one."""
+    nested = isinstance(stack.type, SequenceType) and isinstance(stack.type.element, SequenceType)
+    return "nncdbg.SequenceAppend" if nested and op == "SequenceInsert" else op

@@ -20,7 +20,7 @@ from nncdbg.engine.differentiation.backward_pass import BackwardPass
 from nncdbg.engine.differentiation.checkpointed_loop import CheckpointedHistory
 from nncdbg.engine.differentiation.loop_history import LoopHistory
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Graph, Node, Operand, SequenceType, TensorType, Value
+from nncdbg.engine.graph import Graph, Node, Operand, TensorType, Value
 
 Copies: TypeAlias = "Sequence[tuple[int, Node]]"
 """Copies of the statements of a block, with the numbers of the originals."""
@@ -122,9 +122,6 @@ class ControlFlowPass(BackwardPass):
                 seeds.append((block.results[j], block.builder("Gather", cotangent, history.index, axis=0)))
         walk.pull(block.nodes, _seeds(walk, seeds))
         reached = [x for x in wanted if walk.reaches(x)]
-        for x in reached:
-            if isinstance(self._emit.types.get(x), SequenceType):
-                raise UnsupportedOp(f"it reads the sequence %{x}, which has no cotangent")
         sums = [walk.add_to(x, block.builder.fresh(f"d_{x}.sum")) for x in reached]
         results = [walk.result(history.carried[j]) for j in active]
         results += [walk.result(x, ".next") for x in reached]
@@ -150,13 +147,8 @@ class ControlFlowPass(BackwardPass):
             results = block.results[: len(history.carried)]
             found = [j for j, each in enumerate(results) if j in active or walk.varies(str(each))]
             if found == active:
-                break
+                return active
             active = found
-        for j in active:
-            if isinstance(history.types[j], SequenceType):
-                name = node.subgraphs[0].inputs[1 + j].name
-                raise UnsupportedOp(f"it carries the sequence %{name}, which has no cotangent")
-        return active
 
     def _typed(self, name: str) -> Value:
         return Value(name, self._emit.types.get(name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, inner_names
@@ -36,6 +37,18 @@ class ExecutedStatements:
     blocked: Mapping[int, str]
 
 
+@dataclass(frozen=True, slots=True)
+class BackwardStep:
+    """The gradient of one statement: what it adds to the cotangents of values.
+
+    `place` names the line of the statement; `parts` are pairs of a value and what is added to its cotangent.
+    """
+
+    place: str
+    statement: Node
+    parts: list[tuple[str, str]]
+
+
 class Derivatives:
     """Derivatives of values of `executed`."""
 
@@ -58,11 +71,34 @@ class Derivatives:
         result = self._result(wanted, vectors)
         results = (wanted.y, result) if again and isinstance(wanted.y, str) else (result,)
         repeated = _depending(self._executed.nodes, wanted.x) if again else ()
+        return self._graph_of(results, repeated), vectors
+
+    def chain(self, y: str, xs: Sequence[str]) -> tuple[Graph, list[BackwardStep]]:
+        """Return the steps of the backward pass from `y` to `xs`, and the graph of their parts, in order.
+
+        Raises GraphError as `graph` does.
+        """
+        for name in (y, *xs):
+            self._check_float(name)
+        seed = self._filled(y, 1.0)
+        walk, nodes = self._walk(y, xs)
+        if not walk.varies(y):
+            raise _independent(y, xs[0])
+        walk.pull(nodes, [(y, seed)])
+        made = self._finished(walk, [part for each in walk.steps for _, part in each.parts])
+        names = iter(made)
+        steps = [
+            replace(each, parts=[(value, next(names)) for value, _ in each.parts]) for each in walk.steps
+        ]
+        return self._graph_of(made, ()), steps
+
+    def _graph_of(self, results: Sequence[str], repeated: Sequence[Node]) -> Graph:
+        """Return the graph of these results, with the statements before that are `repeated`."""
         nodes = _needed([*repeated, *self._made], results)
         constants = tuple(each for each in self._constants if any(each.value.name in reads(n) for n in nodes))
         body = Graph("derivative", (), tuple(map(Value, results)), nodes, constants)
         inputs = tuple(Value(name, self._types.get(name)) for name in dict.fromkeys(free_names(body)))
-        return replace(body, inputs=inputs), vectors
+        return replace(body, inputs=inputs)
 
     def _result(self, wanted: DerivativeRequest, vectors: dict[str, int]) -> str:
         y = wanted.y if isinstance(wanted.y, str) else self._result(wanted.y, vectors)
@@ -103,26 +139,38 @@ class Derivatives:
 
         It is zero if `y` does not depend on `x` and may be `constant`; otherwise, GraphError is raised.
         """
-        nodes = _needed([*self._executed.nodes, *self._made], (y,))
-        executed = self._executed
-        builder = BackwardBuilder(executed.opsets, executed.graphs, self._types, self._used)
-        builder.reserved = inner_names(nodes)
-        walk = _CompletePass(builder, (x,), executed, {})
-        walk.mark(nodes)
+        walk, nodes = self._walk(y, (x,))
         if not walk.varies(y):
             if constant:
                 return self._filled(x, 0.0)
-            raise GraphError(
-                f"%{name_text(y)} does not depend on %{name_text(x)} by differentiable statements",
-                hint=f"name a value that was computed from %{name_text(x)}",
-            )
-        builder.prefix = f"d_{y}"
-        results, kept, constants = builder.finished(walk.run(nodes, [(y, cotangent)], (x,)))
+            raise _independent(y, x)
+        return self._finished(walk, walk.run(nodes, [(y, cotangent)], (x,)))[0]
+
+    def _walk(self, y: str, xs: Sequence[str]) -> tuple[_CompletePass, tuple[Node, ...]]:
+        """Return a backward pass from `y` to `xs`, and its statements."""
+        nodes = _needed([*self._executed.nodes, *self._made], (y,))
+        executed = self._executed
+        builder = BackwardBuilder(executed.opsets, executed.graphs, self._types, self._used)
+        builder.reserved, builder.prefix = inner_names(nodes), f"d_{y}"
+        walk = _CompletePass(builder, xs, executed, {})
+        walk.mark(nodes)
+        return walk, nodes
+
+    def _finished(self, walk: _CompletePass, results: Sequence[str]) -> list[str]:
+        """Append what a backward pass has made for these results; return their names."""
+        names, kept, constants = walk.builder.finished(results)
         walk.raise_gaps()
-        self._types = dict(builder.types)
+        self._types = dict(walk.builder.types)
         self._made += kept
         self._constants += constants
-        return results[0]
+        return names
+
+
+def _independent(y: str, x: str) -> GraphError:
+    return GraphError(
+        f"%{name_text(y)} does not depend on %{name_text(x)} by differentiable statements",
+        hint=f"name a value that was computed from %{name_text(x)}",
+    )
 
 
 class _CompletePass(ControlFlowPass):
@@ -133,6 +181,9 @@ class _CompletePass(ControlFlowPass):
     ) -> None:
         xs = (*xs,)
         super().__init__(builder, xs, xs)
+        self.builder = builder
+        self.steps: list[BackwardStep] = []
+        """The gradients of the executed statements so far."""
         self._executed = executed
         self._lines = {id(node) for node in executed.nodes}
         self._line = ""
@@ -148,6 +199,20 @@ class _CompletePass(ControlFlowPass):
     def _begin(self, node: Node) -> None:
         if id(node) in self._lines:
             self._line = self._executed.place(node)
+            self.steps.append(BackwardStep(self._line, node, []))
+
+    def _give(self, operand: Operand, part: Operand) -> None:
+        super()._give(operand, part)
+        if not (self.steps and isinstance(operand, str) and isinstance(part, str)):
+            return
+        # The values inside a call or a formula have cotangents too.
+        if self.varies(operand) and operand in self._read:
+            self.steps[-1].parts.append((operand, part))
+
+    @cached_property
+    def _read(self) -> frozenset[str]:
+        """The values that the executed statements read."""
+        return frozenset(name for node in self._executed.nodes for name in reads(node))
 
     def _by_rule(self, node: Node, cotangents: tuple[str | None, ...]) -> Sequence[Operand] | None:
         if (reason := self._executed.blocked.get(id(node))) is not None:

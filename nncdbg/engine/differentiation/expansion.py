@@ -12,295 +12,120 @@ does not compute what only these need.
 
 A call inside `loss` is differentiated by graphs of its own, so that the frames of the backward graph mirror
 those of the forward graph.
+
+A graph that computes gradients, such as a gradient penalty, is differentiated like any other, after the lines
+of its gradients: their graphs are then graphs of the program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
-from nncdbg.engine.compilation.effects import all_nodes, effects_of
-from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.differentiation.backward_calls import (
-    SAVED,
-    BackwardCalls,
-    Derivative,
-    Variant,
-    variants_in,
-    whole,
-)
-from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, calls_in, inner_names
-from nncdbg.engine.errors import Excerpt, GraphError, UnsupportedOp
-from nncdbg.engine.frontends.order import free_names, reads
-from nncdbg.engine.graph import (
-    BackwardLine,
-    Graph,
-    Node,
-    Program,
-    Type,
-    Value,
-)
+from nncdbg.engine.building.copies import renamed
+from nncdbg.engine.compilation.effects import all_nodes, graphs_called
+from nncdbg.engine.differentiation.backward_calls import SAVED, BackwardCalls, variants_in
+from nncdbg.engine.differentiation.control_flow import calls_in, inner_names
+from nncdbg.engine.differentiation.graph_derivatives import GraphDerivatives, names_of
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import BackwardLine, Graph, Node, Program
 from nncdbg.engine.text.lexemes import claimed_name, name_text
-from nncdbg.engine.text.listing import Listing, Path
+from nncdbg.engine.text.listing import Listing
+from nncdbg.textual_repr.printer import with_graphs
+
+_TITLE = "the graphs of the lines `backward`"
 
 
-def expanded(program: Program, listing: Listing) -> tuple[Program, tuple[str, ...]]:
-    """Return the program with the graphs of its ``backward`` lines, and the names of the backward graphs.
-
-    `listing` has the lines of its statements.
+def expanded(program: Program) -> Program:
+    """Return the program with the graphs of its ``backward`` lines, listed after its text.
 
     Raises GraphError for an op without a gradient, with all of them in one message, and for a call of a
     backward graph that does not fit.
     """
-    expansion = _Expansion(program, listing)
+    _check_lines(program)
+    title = _TITLE
+    while program.backwards:
+        program = _with_next(program, title)
+        title = f"{_TITLE} of graphs that compute gradients"
+    return program
+
+
+def _check_lines(program: Program) -> None:
+    """Raise GraphError for a line that differentiates the graph of another line."""
+    for line in program.backwards:
+        other = next((other for other in program.backwards if other.name == line.of), None)
+        if other is not None:
+            raise GraphError(
+                f"@{name_text(line.of)} is the graph of a `backward` line, and not differentiated by itself",
+                hint=f"differentiate a graph that calls @{name_text(other.of)} and @{name_text(line.of)}",
+            )
+
+
+def _with_next(program: Program, title: str) -> Program:
+    """Return the program with the graphs of those lines whose graphs compute no gradient of another line."""
+    listing = program.as_listing()
+    lines = _first_lines(program, listing)
+    later = tuple(line for line in program.backwards if line not in lines)
+    program = replace(program, backwards=lines)
+    expansion = GraphDerivatives(program, listing, {line.name for line in later})
     variants = [
         each for graph in program.graphs.values() for each in variants_in(graph, program, listing).values()
     ]
-    for line in program.backwards:
+    for line in lines:
         expansion.top(line, [each for each in variants if each.line == line.name])
     expansion.raise_gaps()
     graphs = {**program.graphs, **expansion.made}
-    calls = BackwardCalls(program, expansion.tops, graphs, listing)
-    expanded_graphs = {name: calls.graph(graph) for name, graph in graphs.items()}
-    written = tuple(each for each in expansion.made if each in expansion.backwards)
-    return replace(program, graphs=expanded_graphs, backwards=()), written
+    calls = BackwardCalls(program, expansion.tops, graphs, listing, {line.of for line in later})
+    made = {name: calls.graph(graph) for name, graph in graphs.items()}
+    if later:
+        states = {state.value.name for state in program.states}
+        made |= {name: _unhidden(made[name], states) for name in expansion.backwards}
+    written = [made[name] for name in made if name in expansion.backwards]
+    return replace(program, graphs=made, backwards=later, listing=with_graphs(listing, written, title))
 
 
-class _Expansion:
-    """Makes the graphs of all ``backward`` lines of a program."""
+def _unhidden(graph: Graph, states: Collection[str]) -> Graph:
+    """Return the graph with other names for inputs that are named like a state: values saved of it.
 
-    def __init__(self, program: Program, listing: Listing) -> None:
-        self.program = program
-        self.listing = listing
-        self.states: dict[str, Type | None] = {s.value.name: s.value.type for s in program.states}
-        self.effects = effects_of(program)
-        self.made: dict[str, Graph] = {}
-        self.backwards: set[str] = set()
-        self.tops: dict[Variant, Derivative] = {}
-        """The derivatives of the ``backward`` lines."""
-        self._names = {*program.graphs, *(line.name for line in program.backwards)}
-        self._done: dict[tuple[str, tuple[int, ...], tuple[str, ...], int | None], Derivative] = {}
-        self._open: list[str] = []
-        self._gaps: dict[str, Excerpt | None] = {}
+    A later gradient has a part by the saved value, and another one by the state.
+    """
+    used = {*names_of(graph.inputs), *inner_names(graph.nodes), *states}
+    used |= {name for node in graph.nodes for name in names_of(node.outputs)}
+    hiding = [value.name for value in graph.inputs if value.name in states]
+    return renamed(graph, {name: claimed_name(f"{name}.saved", used) for name in hiding})
 
-    def top(self, line: BackwardLine, called: Sequence[Variant]) -> None:
-        """Make the graphs of a ``backward`` line: of the variants that are called, or else of all results."""
-        graph = self.program.graphs[line.of]
-        unknown = [name for name in line.by if name not in self.states and name not in names_of(graph.inputs)]
-        if unknown:
-            raise GraphError(
-                f"%{name_text(unknown[0])} is neither a state nor an input of @{name_text(line.of)}",
-                hint="differentiate by states and by inputs of the graph",
-            )
-        name = line.name
-        for variant in dict.fromkeys(called or [whole(line, graph)]):
-            by = tuple(line.by[number] for number in variant.wanted)
-            self.tops[variant] = self.derivative(line.of, variant.given, by, line.checkpoints, name)
-            name = ""
 
-    def derivative(
-        self,
-        name: str,
-        given: tuple[int, ...],
-        by: tuple[str, ...],
-        checkpoints: int | None,
-        backward: str = "",
-    ) -> Derivative:
-        """Return the derivative of a graph by these inputs and states, made at its first use.
+def _first_lines(program: Program, listing: Listing) -> tuple[BackwardLine, ...]:
+    """Return the lines whose graphs compute no gradient of another line.
 
-        `given` are the results with a cotangent, by number.
-        """
-        key = (name, given, by, checkpoints)
-        if key in self._done and not backward:
-            return self._done[key]
-        if name in self._open:
-            raise UnsupportedOp("it calls itself")
-        self._open.append(name)
-        backward = backward or claimed_name(f"{name}.backward", self._names)
-        found = self._made(name, given, by, checkpoints, backward)
-        self._open.pop()
-        self._done.setdefault(key, found)
-        return found
-
-    def _made(
-        self, name: str, given: tuple[int, ...], by: tuple[str, ...], checkpoints: int | None, backward: str
-    ) -> Derivative:
-        graph = self.program.graphs[name]
-        self._check_first_order(graph)
-        forward = claimed_name(f"{name}.forward", self._names)
-        types = {v.name: v.type for v in (*graph.inputs, *(c.value for c in graph.constants))} | self.states
-        used = {*types, *(value.name for node in graph.nodes for value in node.outputs)}
-        builder = BackwardBuilder(self.program.opsets, self.program.graphs, types, used)
-        builder.reserved = inner_names(graph.nodes)
-        nodes = [node for node in graph.nodes if node.op != "update"]
-        for node in nodes:
-            builder.learn(node)
-        cotangents = {}
-        for index in given:
-            value = graph.outputs[index]
-            cotangents[value.name] = name_ = builder.fresh(f"d_{value.name}")
-            builder.types[name_] = value.type or builder.types.get(value.name)
-        walk = _LayeredPass(builder, by, self)
-        walk.checkpoints = checkpoints
-        walk.place((graph.name,), enumerate(graph.nodes))
-        walk.mark(nodes)
-        seeds = [(key, cotangent) for key, cotangent in cotangents.items() if walk.varies(key)]
-        results, kept, constants = builder.finished(walk.run(nodes, seeds, by))
-        body = Graph(backward, (), tuple(map(Value, results)), kept, constants)
-        free = dict.fromkeys(each for each in free_names(body) if each not in cotangents.values())
-        own = tuple(constant for constant in graph.constants if constant.value.name in free)
-        named = {constant.value.name for constant in own}
-        saved = tuple(Value(each, builder.types.get(each)) for each in free if each not in named)
-        self._check_saved(name, [value.name for value in saved])
-        self.made[forward] = replace(
-            graph, nodes=walk.augmented(graph.nodes), outputs=(*graph.outputs, *saved)
+    Raises GraphError if there is none: a graph differentiates itself.
+    """
+    backward = {line.name for line in program.backwards}
+    forward = {line.of for line in program.backwards}
+    uses: dict[str, tuple[str, int] | None] = {}
+    for line in program.backwards:
+        uses[line.name] = next(
+            (
+                (key, pc)
+                for key in graphs_called(line.of, program.graphs)
+                for pc, node in enumerate(program.graphs[key].nodes)
+                if not backward.isdisjoint(calls_in(node)) or not forward.isdisjoint(_saving(node))
+            ),
+            None,
         )
-        inputs = tuple(Value(each, builder.types.get(each)) for each in cotangents.values())
-        by_text = ", ".join(f"%{each}" for each in by)
-        self.made[backward] = replace(
-            body,
-            inputs=(*inputs, *saved),
-            outputs=tuple(Value(result, types.get(x)) for result, x in zip(results, by, strict=True)),
-            constants=(*own, *constants),
-            comment=f"The gradient of @{name} by {by_text}.",
+    found = tuple(line for line in program.backwards if uses[line.name] is None)
+    if not found:
+        first = program.backwards[0]
+        key, pc = uses[first.name] or ("", 0)
+        raise GraphError(
+            f"@{name_text(first.of)} uses its own gradient",
+            excerpt=listing.excerpt((program.graphs[key].name,), pc),
+            hint="call the backward graph in a graph that the `backward` line does not differentiate",
         )
-        self.backwards.add(backward)
-        return Derivative(forward, backward, saved)
-
-    def _check_first_order(self, graph: Graph) -> None:
-        """Raise GraphError for a graph that computes a gradient itself."""
-        for pc, node in enumerate(graph.nodes):
-            if any(each not in self.program.graphs for each in calls_in(node)) or saves(node):
-                raise GraphError(
-                    f"@{name_text(graph.name)} computes a gradient: `backward` has no second derivatives",
-                    excerpt=self.listing.excerpt((graph.name,), pc),
-                    hint="differentiate the graph that computes the loss",
-                )
-
-    def _check_saved(self, graph: str, saved: Sequence[str]) -> None:
-        """Raise GraphError for a state that the backward graph needs and the graph changes."""
-        changed = next((name for name in saved if name in self.effects[graph].updated), None)
-        if changed is not None:
-            raise GraphError(
-                f"the gradient of @{name_text(graph)} needs %{name_text(changed)}, which the graph updates",
-                hint="move the update behind the call of the graph",
-            )
-
-    def gap(self, place: str, node: Node, reason: str, excerpt: Excerpt | None) -> None:
-        """Note a statement through which no gradient passes."""
-        self._gaps.setdefault(f"{place}: {node.op}{f' ({reason})' if reason else ''}", excerpt)
-
-    def raise_gaps(self) -> None:
-        """Raise GraphError if a gradient cannot pass through some statements."""
-        if self._gaps:
-            gaps = [*self._gaps]
-            count = "an op" if len(gaps) == 1 else f"{len(gaps)} ops"
-            raise GraphError(
-                f"the gradient cannot go back through {count}: {'; '.join(gaps)}",
-                excerpt=self._gaps[gaps[-1]],
-                hint="leave the ops out, or differentiate by values that do not pass through them",
-            )
+    return found
 
 
-class _LayeredPass(ControlFlowPass):
-    """A backward pass that calls a backward graph for each call."""
-
-    def __init__(self, builder: BackwardBuilder, by: Iterable[str], expansion: _Expansion) -> None:
-        self._by = tuple(by)
-        super().__init__(builder, self._by, self._by)
-        self._expansion = expansion
-        self._excerpt: Excerpt | None = None
-        """The statement whose gradient is being written."""
-        self._places: dict[int, tuple[Node, Path, int]] = {}
-        """By the identity of a statement, or of a copy of it: its block and its number there."""
-        self._saving: dict[int, Node] = {}
-        """The statements that save values, by the identity of the original statement."""
-
-    def place(self, path: Path, statements: Iterable[tuple[int, Node]]) -> None:
-        """Note the numbers of these statements, or of their originals, in the block at `path`."""
-        self._places |= {id(node): (node, path, pc) for pc, node in statements}
-
-    def inner(
-        self, builder: BackwardBuilder, xs: Iterable[str], node: Node, number: int, copies: Copies
-    ) -> _LayeredPass:
-        walk = _LayeredPass(builder, xs, self._expansion)
-        walk._excerpt, walk.checkpoints = self._excerpt, self.checkpoints
-        if id(node) in self._places:
-            _, path, pc = self._places[id(node)]
-            walk.place((*path, pc, number), copies)
-        return walk
-
-    def reads(self, node: Node) -> Sequence[str]:
-        return [*reads(node), *self._states_of(node)]
-
-    def _states_of(self, node: Node) -> tuple[str, ...]:
-        """Return the differentiated states that a call, or the calls in its blocks, use."""
-        effects = self._expansion.effects
-        used = {name for call in calls_in(node) for name in effects[call].used}
-        return tuple(name for name in self._by if name in self._expansion.states and name in used)
-
-    def check_repeatable(self, node: Node) -> None:
-        super().check_repeatable(node)
-        for call in calls_in(node):
-            if self._expansion.effects[call].updated:
-                raise UnsupportedOp(f"@{call} updates a state, and would update it again")
-
-    def replaced(self, node: Node, other: Node) -> bool:
-        if not super().replaced(node, other):
-            self._saving[id(node)] = other
-        return True
-
-    def _begin(self, node: Node) -> None:
-        if id(node) in self._places:
-            _, path, pc = self._places[id(node)]
-            self._emit.origin = f"of line {self._expansion.listing.line(path, pc)}"
-            self._excerpt = self._expansion.listing.excerpt(path, pc)
-
-    def _no_rule(self, node: Node, reason: str) -> None:
-        line = self._emit.origin.removeprefix("of ") or "a block"
-        self._expansion.gap(line, node, reason, self._excerpt)
-
-    def _through(self, node: Node, cotangents: tuple[str | None, ...]) -> bool:
-        if not node.op.startswith("@"):
-            return super()._through(node, cotangents)
-        called = self._expansion.program.graphs[node.op[1:]]
-        operands = [
-            (value.name, operand)
-            for value, operand in zip(called.inputs, node.inputs, strict=True)
-            if isinstance(operand, str) and self.varies(operand)
-        ]
-        states = self._states_of(node)
-        given = tuple(i for i, cotangent in enumerate(cotangents) if cotangent is not None)
-        by = (*(name for name, _ in operands), *states)
-        derivative = self._expansion.derivative(called.name, given, by, self.checkpoints)
-        saved = tuple(
-            Value(self._emit.fresh(f"{called.name}.{value.name}"), value.type) for value in derivative.saved
-        )
-        for value in saved:
-            self._emit.types[value.name] = value.type
-        self.replaced(node, replace(node, op=f"@{derivative.forward}", outputs=(*node.outputs, *saved)))
-        targets = [*(operand for _, operand in operands), *states]
-        parts = [self._emit.fresh(f"d_{name}.{called.name}") for name in targets]
-        arguments = (*(cotangents[i] for i in given), *(value.name for value in saved))
-        outputs = tuple(
-            Value(part, self._emit.types.get(target)) for part, target in zip(parts, targets, strict=True)
-        )
-        self._emit.append(Node(f"@{derivative.backward}", arguments, outputs, location=self._emit.location))
-        for target, part in zip(targets, parts, strict=True):
-            self._give(target, part)
-        return True
-
-    def augmented(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
-        """Return the statements with calls and loops that also return what the backward graph needs."""
-        return tuple(self._saving.get(id(node), node) for node in nodes)
-
-
-def saves(node: Node) -> bool:
-    """Return whether a statement, or one in its blocks, is a call that saves values."""
+def _saving(node: Node) -> list[str]:
+    """Return the graphs that a statement, or the statements in its blocks, call to save values."""
     inside = (each for block in node.subgraphs for each in all_nodes(block))
-    return any(SAVED in each.attributes for each in (node, *inside) if each.op.startswith("@"))
-
-
-def names_of(values: Sequence[Value]) -> set[str]:
-    """Return the names of these values."""
-    return {value.name for value in values}
+    return [each.op[1:] for each in (node, *inside) if each.op.startswith("@") and SAVED in each.attributes]

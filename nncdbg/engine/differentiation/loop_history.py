@@ -25,7 +25,6 @@ from nncdbg.engine.graph import (
     TensorType,
     Type,
     Value,
-    tensor_only,
 )
 from nncdbg.engine.inference.types import stacked_type
 
@@ -163,15 +162,21 @@ class LoopHistory:
         return replace(node, inputs=first, outputs=outputs, subgraphs=(made,))
 
     def _series(self, number: int) -> _Series:
-        known, name = tensor_only(self.types[number]), self._carried_in(number)
-        if known is None:
-            raise UnsupportedOp(f"it carries %{name}, which is not known to be a tensor before the run")
+        known, name = self.types[number], self._carried_in(number)
         self._emit.prefix = name
-        empty = self._emit("SequenceEmpty", dtype=ONNX[known.dtype])
-        type_ = SequenceType(TensorType(known.dtype))
+        if isinstance(known, TensorType):
+            empty = self._emit("SequenceEmpty", dtype=ONNX[known.dtype])
+            op, type_ = "SequenceInsert", SequenceType(TensorType(known.dtype))
+        elif isinstance(known, SequenceType):
+            # ONNX has no sequences of sequences.
+            first = self._node.inputs[1 + number]
+            empty = self._emit("nncdbg.EmptySequenceOf", first)
+            op, type_ = "nncdbg.SequenceAppend", SequenceType(known)
+        else:
+            raise UnsupportedOp(f"the type of %{name}, which it carries, is not known before the run")
         before = Value(self._emit.fresh(f"{name}.before"), type_)
         after = Value(self._emit.fresh(f"{name}.until"), type_)
-        insert = Node("SequenceInsert", (before.name, name), (after,))
+        insert = Node(op, (before.name, name), (after,))
         return _Series(empty, before, after.name, insert)
 
 

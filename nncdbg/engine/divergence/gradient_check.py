@@ -12,8 +12,9 @@ from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import WIDTHS, cast_array, cast_program
 from nncdbg.engine.execution.linking import Allocation, Linker
-from nncdbg.engine.execution.loaded import Loaded, generator_of, run_apart
+from nncdbg.engine.execution.loaded import Loaded, run_apart
 from nncdbg.engine.execution.machine import Running
+from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.graph import Array, Type, tensor_only, type_of

@@ -33,6 +33,8 @@ class Finding:
     result: Any = None
     elements: Any = None
     """Mask of the affected elements of the result, if their values do not show them (bool, broadcasts)."""
+    operand: str = ""
+    """The name of the operand with reused memory."""
 
 
 Report: TypeAlias = Callable[[Finding], None]

@@ -27,7 +27,7 @@ class Frame:
     def __repr__(self) -> str:
         nodes = self.code.nodes
         following = nodes[self.pc].op if self.pc < len(nodes) else "return"
-        iteration = f" iteration {self.iteration}" if self.is_loop else ""
+        iteration = f" {self.progress}" if self.is_loop else ""
         return printable(f"<Frame @{self.code.graph.name}{iteration}, next: {following}>")
 
     def clone(self) -> Frame:
@@ -47,6 +47,19 @@ class Frame:
     def epoch(self) -> int | None:
         """The epoch of a frame of a ``run`` line, from 0; None for other frames and runs without data."""
         return self.iteration // self.code.epoch if self.code.epoch else None
+
+    @property
+    def epochs(self) -> int | None:
+        """The number of epochs of a frame of a ``run`` line, the last of which may be incomplete."""
+        return -(-self.times // self.code.epoch) if self.code.epoch and self.times is not None else None
+
+    @property
+    def progress(self) -> str:
+        """Return `step 3 of 300, epoch 1 of 5` for a frame of a ``run`` line, else `iteration 3`; from 0."""
+        if self.code.epoch is None:
+            return f"iteration {self.iteration}"
+        steps = f"step {self.iteration}" + ("" if self.times is None else f" of {self.times}")
+        return steps if self.epoch is None else f"{steps}, epoch {self.epoch} of {self.epochs}"
 
     @property
     def is_loop(self) -> bool:

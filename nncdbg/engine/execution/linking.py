@@ -69,12 +69,14 @@ class Allocation:
         """Return the current size of all tracked buffers in bytes, or an upper bound until `recount`."""
         return 0
 
-    def recount(self, held: Iterable[Any], given: Iterable[Any]) -> None:
+    def recount(self, held: Iterable[Any], given: Iterable[Any]) -> int:
         """Count the memory of the values `held` exactly, without inputs (`given`) and constants.
 
-        A value is in `held` once for each holder.  The base class has nothing to do: an allocator that
-        makes its own buffers counts each one until it is freed.
+        A value is in `held` once for each holder.  Return the number of different values that were counted.
+        The base class has nothing to do: an allocator that makes its own buffers counts each one until it is
+        freed.
         """
+        return 0
 
     def dropped(self, values: Iterable[Any]) -> None:
         """Subtract the memory of values that lost a holder since `recount`, if it was the last one."""
@@ -131,11 +133,13 @@ class Instrument(IntEnum):
 
 @dataclass(slots=True, repr=False)
 class Linker:
-    """Builds the instructions of codes.  `generator` returns the random stream of a statement."""
+    """Builds the instructions of codes.  `generator` returns the random stream of a statement (see
+    `random_streams`).
+    """
 
     backend: Backend
     allocation: Allocation
-    generator: Callable[[Path, int], Any]
+    generator: Callable[[Path, int, float | None], Any]
     covers: Sequence[Cover] = ()
     """Functions that replace or record kernels, the innermost first."""
     instruments: Mapping[Instrument, Wrap] = field(default_factory=dict)

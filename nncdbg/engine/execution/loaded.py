@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from nncdbg.engine.backends.micro import MicroKernels
 from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
-from nncdbg.engine.compilation.needed import Places
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import GraphError, NncdbgError, StoppedRun
 from nncdbg.engine.execution.events import Failed, Interrupted, Outcome
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation, Instrument, Linker, Wrap
 from nncdbg.engine.execution.machine import Machine, Running
+from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type, type_of
 from nncdbg.engine.ops.aten.names import origin_text
@@ -257,26 +254,3 @@ def _node_at(program: Program, path: Path, pc: int) -> Node | None:
     for node, body in zip(path[1::2], path[2::2], strict=True):
         graph = graph.nodes[int(node)].subgraphs[int(body)]
     return graph.nodes[pc] if pc < len(graph.nodes) else None
-
-
-def generator_of(
-    running: Running, seed: int, places: Places | None = None
-) -> Callable[[Path, int], np.random.Generator]:
-    """Return random streams keyed by (seed, statement, iteration of every frame): equal at every replay.
-
-    `places` are those of a part of a program: its statements draw the same numbers as in the whole program.
-    """
-
-    def placed(path: Path, pc: int) -> tuple[Path, int]:
-        whole, numbers = (places or {}).get(path, (path, ()))
-        return whole, numbers[pc] if numbers else pc
-
-    def generator(path: Path, pc: int) -> np.random.Generator:
-        *outer, inner = running.frames
-        path, pc = placed(path, pc)
-        calls = [(placed(frame.code.path, frame.pc)[1], frame.iteration) for frame in outer]
-        place = repr((seed, path, pc, inner.iteration, calls))
-        digest = hashlib.blake2b(place.encode(), digest_size=16).digest()
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
-
-    return generator

@@ -397,15 +397,14 @@ class Machine:
     def finished_by_step(self) -> Iterator[tuple[int | None, Finished]]:
         """Yield (step of the run, finished frame or iteration), latest first, up to the start of the run.
 
-        The step is None outside of a run.
+        After the end of a run, its steps.  The step is None outside of a run.
         """
-        runs = [frame for frame in self.frames if frame.code.epoch is not None]
-        run, step = (runs[0].code, runs[0].iteration) if runs else (None, None)
+        step = next((frame.iteration for frame in self.frames if frame.code.epoch is not None), None)
         for each in self.finished():
             if each.code.epoch is not None:
-                if each.code is not run or step is None:
+                if (step is None) is isinstance(each, IterationEnded):
                     return
-                step -= 1
+                step = each.frame.iteration if isinstance(each, FramePopped) else (step or 0) - 1
             yield step, each
 
     @property

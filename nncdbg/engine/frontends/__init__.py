@@ -16,7 +16,6 @@ from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.folder_files import PROGRAM, is_program_folder
 from nncdbg.engine.frontends.stores import Store, path_inside
 from nncdbg.engine.graph import Program
-from nncdbg.engine.text.driver import with_steps
 
 _STORES = {
     ".onnx": "nncdbg.engine.frontends.onnx:open_store",
@@ -72,7 +71,11 @@ def load(
     for `training` of a source that is no ONNX model.
     """
     program = _training(source, flat) if training else _load(source, flat, stores)
-    return program if steps is None else with_steps(program, steps)
+    if steps is None:
+        return program
+    from nncdbg.engine.frontends.run_steps import with_steps
+
+    return with_steps(program, steps)
 
 
 def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[str]]) -> Program:

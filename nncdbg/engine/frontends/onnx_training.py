@@ -97,7 +97,7 @@ class TrainingConversion:
         Raises GraphError for a binding of a name that does not exist, or that is bound twice.
         """
         conversion, own = self.conversion, self._model.graph
-        if own.node or own.output:
+        if own.node:
             conversion.entry(self._combined(own, None))
         trains = [
             conversion.entry(
@@ -161,8 +161,10 @@ class TrainingConversion:
 
     def _combined(self, own: Any, algorithm: Any, results: Iterable[str] = ()) -> _Combined:
         parts = [own] if algorithm is None else [own, algorithm]
+        # A graph without statements returns the states of a training that has no inference graph.
+        returning = [part for part in parts if part.node or part is algorithm]
         inputs = {info.name: info for part in parts for info in part.input if info.name not in self._tensors}
-        outputs = {info.name: info for part in parts for info in part.output}
+        outputs = {info.name: info for part in returning for info in part.output}
         for name in results:
             if name not in outputs:
                 raise GraphError(

@@ -25,7 +25,7 @@ from nncdbg.engine.execution.linking import Binding, Execute, Gather
 from nncdbg.engine.execution.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Heap, MemoryBlock, Owner
-from nncdbg.engine.memory.buffers import GUARD, write_pattern
+from nncdbg.engine.memory.buffers import GUARD, span_of, write_pattern
 from nncdbg.engine.memory.inspected import InspectedAllocation, Making, shared, sizes_key
 from nncdbg.engine.memory.lifetimes import FrameBuffers
 from nncdbg.engine.memory.planner import Plan, by_liveness
@@ -139,6 +139,24 @@ class ArenaAllocation(ReusingAllocation):
             write_pattern(self.heap.raw[block.number], block.start, block.start + block.span)
 
     # -- statements ----------------------------------------------------------------------
+
+    def _adopt(
+        self, binding: Binding, inputs: Sequence[Any], index: int, result: Any, wrong: str | None = None
+    ) -> Any:
+        if not isinstance(result, (list, tuple)):
+            return super()._adopt(binding, inputs, index, result, wrong)
+        assert self._owner is not None
+        self._owner = Owner(binding.node.outputs[index].name, binding, self._owner.iteration)
+        return [self._element(each) for each in result]
+
+    def _element(self, content: Any) -> Any:
+        """Return an element of a sequence in the arena: a tensor of an operand stays in its block."""
+        outside = isinstance(content, np.ndarray) and self.block_of(content) is None
+        if not outside or content.dtype.hasobject:
+            return content
+        buffer, _ = self.allocate(content.shape, content.dtype, span_of(content.nbytes))
+        np.copyto(buffer, content)
+        return buffer
 
     def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
         slow = super().gathering(code, pc, gather)
@@ -420,5 +438,6 @@ def _held(scope: FrameBuffers) -> Hashable:
     """Return the places and holder counts of the blocks that a scope may free."""
     return tuple(
         (slot, block.number, block.start, block.span, block.holders, block.freed is None)
-        for slot, block in scope.held.items()
+        for slot, blocks in scope.held.items()
+        for block in blocks
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from nncdbg.engine.compilation.code import Statement
@@ -23,9 +24,10 @@ class FrameBuffers:
     frame: Frame
     begun: int = -1
     done: int = -1
-    held: dict[int, MemoryBlock] = field(default_factory=dict)
-    released: dict[int, tuple[MemoryBlock, Statement]] = field(default_factory=dict)
-    """The block that the plan released from each slot, and the statement before its release."""
+    held: dict[int, tuple[MemoryBlock, ...]] = field(default_factory=dict)
+    """The blocks of each slot: that of a tensor, or those of the tensors in a sequence."""
+    released: dict[int, tuple[tuple[MemoryBlock, ...], Statement]] = field(default_factory=dict)
+    """The blocks that the plan released from each slot, and the statement before their release."""
     collected: list[MemoryBlock] = field(default_factory=list)
     """The blocks that a loop has collected in all its iterations so far."""
 
@@ -34,12 +36,12 @@ class FrameBuffers:
 class Lifetimes:
     """Follows a machine's frames and releases blocks as `plan` says.
 
-    `block_of` returns the block of a slot's content. `free` is called with a block without holders,
+    `blocks_of` returns the blocks of a slot's content. `free` is called with a block without holders,
     `freed_again` with one that the plan frees a second time.
     """
 
     plan: Plan
-    block_of: Callable[[Any], MemoryBlock | None]
+    blocks_of: Callable[[Any], tuple[MemoryBlock, ...]]
     free: Callable[[MemoryBlock, Statement], None]
     freed_again: Callable[[MemoryBlock, Statement, Statement], None]
     scopes: list[FrameBuffers] = field(default_factory=list)
@@ -73,8 +75,7 @@ class Lifetimes:
             self.hold(scope, slot, frame.slots[slot])
         scope.collected, before.collected = before.collected, []
         for items in frame.collected:
-            block = self.block_of(items[-1])
-            if block is not None:
+            for block in self.blocks_of(items[-1]):
                 block.holders += 1
                 scope.collected.append(block)
         self._leave(before)
@@ -84,7 +85,7 @@ class Lifetimes:
         if scope.begun == len(code.nodes):
             self._release_planned(scope, Statement(code, scope.begun))
         after = Statement(code, max(scope.begun, 0))
-        for block in (*scope.held.values(), *scope.collected):
+        for block in (*chain.from_iterable(scope.held.values()), *scope.collected):
             self._let_go(block, after)
 
     # -- statements ------------------------------------------------------------------------
@@ -108,22 +109,23 @@ class Lifetimes:
             self.hold(scope, slot, slots[slot])
 
     def hold(self, scope: FrameBuffers, slot: int, content: Any) -> None:
-        """Hold the block of a slot's content, if it has one."""
-        block = self.block_of(content)
-        if block is not None:
-            block.holders += 1
-            scope.held[slot] = block
+        """Hold the blocks of a slot's content."""
+        blocks = self.blocks_of(content)
+        if blocks:
+            for block in blocks:
+                block.holders += 1
+            scope.held[slot] = blocks
 
     def _release_planned(self, scope: FrameBuffers, after: Statement) -> None:
         for slot in self.plan(after.code, after.pc):
-            block = scope.held.pop(slot, None)
-            if block is not None:
-                scope.released[slot] = (block, after)
-                block.holders -= 1
-                if block.holders == 0 and block.freed is None:
-                    self.free(block, after)
+            blocks = scope.held.pop(slot, None)
+            if blocks is not None:
+                scope.released[slot] = (blocks, after)
+                for block in blocks:
+                    self._let_go(block, after)
             elif slot in scope.released:
-                self.freed_again(*scope.released[slot], after)
+                blocks, first = scope.released[slot]
+                self.freed_again(blocks[0], first, after)
 
     def _let_go(self, block: MemoryBlock, after: Statement) -> None:
         block.holders -= 1

@@ -43,13 +43,18 @@ class Storages:
         self._holders: Counter[int] = Counter()
         self._given = {storage[0] for storage in self._of(given)}
 
-    def hold(self, values: Iterable[Any]) -> None:
-        """Count one more holder of each value."""
-        for address, size in self._of(values):
-            if address not in self._given:
-                if not self._holders[address]:
-                    self.bytes += size
-                self._holders[address] += 1
+    def hold(self, values: Iterable[Any]) -> int:
+        """Count one more holder of each value; return the number of different values."""
+        contents = [*values]
+        numbers = [*map(id, contents)]
+        different = dict(zip(numbers, contents, strict=True))
+        for number, holders in Counter(numbers).items():
+            for address, size in self._of((different[number],)):
+                if address not in self._given:
+                    if not self._holders[address]:
+                        self.bytes += size
+                    self._holders[address] += holders
+        return len(different)
 
     def drop(self, values: Iterable[Any]) -> None:
         """Count one holder less of each value."""
@@ -95,11 +100,12 @@ class PlainAllocation(Allocation):
     def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
         self._over = over
 
-    def recount(self, held: Iterable[Any], given: Iterable[Any]) -> None:
+    def recount(self, held: Iterable[Any], given: Iterable[Any]) -> int:
         constants = chain.from_iterable(code.template for code in self._counted)
         self._storages = Storages(self._storage_of, chain(given, constants))
-        self._storages.hold(held)
+        different = self._storages.hold(held)
         self._bytes, self._left = self._storages.bytes, STEP
+        return different
 
     def dropped(self, values: Iterable[Any]) -> None:
         self._storages.drop(values)

@@ -33,6 +33,19 @@ _HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
 _PATTERN = np.full(1 << 12, 0x7FFF7FFF7FFF7FFF, np.uint64).view(np.uint8)
 
 
+def huge_pages(size: int, flags: int = 0) -> mmap.mmap:
+    """Return memory of its own, in pages of 2 MiB where the system has them.
+
+    Raises OSError or ValueError if the system has no address space of this size.
+    """
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
+    if _HUGE_PAGES is not None:
+        # A kernel without them refuses the advice.
+        with contextlib.suppress(OSError):
+            pages.madvise(_HUGE_PAGES)
+    return pages
+
+
 Place: TypeAlias = "tuple[mmap.mmap, int]"
 """A range, and the offset of a segment in it."""
 
@@ -114,10 +127,9 @@ class MemoryRegion:
     def _reserve(self, least: int) -> None:
         """Reserve the next range; older ranges stay reserved, so that no address is reused."""
         size = max(_RANGE, least)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         while True:
             try:
-                pages = mmap.mmap(-1, size, flags=flags)
+                pages = huge_pages(size, _NORESERVE)
                 break
             except (OSError, ValueError) as error:
                 if size == least:
@@ -127,10 +139,6 @@ class MemoryRegion:
                     ) from error
                 # With a limit on address space (ulimit -v), reserve less at a time.
                 size = max(least, size >> 2)
-        if _HUGE_PAGES is not None:
-            # A kernel without them refuses the advice.
-            with contextlib.suppress(OSError):
-                pages.madvise(_HUGE_PAGES)
         self._ranges.append(pages)
         self._used, self._size = 0, size
 

@@ -55,7 +55,7 @@ class ReusingAllocation(InspectedAllocation):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.lifetimes = Lifetimes(plan, self.block_of, self._free, self._freed_again)
+        self.lifetimes = Lifetimes(plan, self.blocks_of, self._free, self._freed_again)
         self.misreads: dict[tuple[Code, int, str], Misread] = {}
         """The misreads, in the order of the run."""
         self._blocks: ByIdentity[MemoryBlock] = ByIdentity()
@@ -129,9 +129,12 @@ class ReusingAllocation(InspectedAllocation):
             for value in operands:
                 known = blocks.get(id(value))
                 if known is None:
-                    continue
-                block = known[1]
-                if block.freed is not None or block.successor is not None:
+                    if value.__class__ is not list:
+                        continue
+                    lost = any(map(_lost, self.blocks_of(value)))
+                else:
+                    lost = known[1].freed is not None or known[1].successor is not None
+                if lost:
                     self._check_operands(here, operands)
                     break
             return operands
@@ -223,25 +226,32 @@ class ReusingAllocation(InspectedAllocation):
         self._blocks.set(buffer, block)
 
     def block_of(self, content: Any) -> MemoryBlock | None:
-        """Return the current or former block of a slot's content; None for content outside the arena."""
+        """Return the current or former block of a tensor; None for content outside the arena."""
         return self._blocks.get(content)
+
+    def blocks_of(self, content: Any) -> tuple[MemoryBlock, ...]:
+        """Return the current or former blocks of a slot's content, also of the tensors in a sequence."""
+        each = content if content.__class__ is list else (content,)
+        return tuple(block for block in map(self.block_of, each) if block is not None)
+
+    def _lost_block(self, content: Any) -> MemoryBlock | None:
+        """Return the first block of a slot's content that was freed or overwritten."""
+        return next(filter(_lost, self.blocks_of(content)), None)
 
     # -- findings ------------------------------------------------------------------------------
 
     def standing(self, content: Any) -> str | None:
-        block = self.block_of(content)
-        return None if block is None or not _lost(block) else f"its memory was {self._fate(block)}"
+        block = self._lost_block(content)
+        return None if block is None else f"its memory was {self._fate(block)}"
 
     def _refuse_stale(self, operands: Sequence[Any]) -> None:
         """Raise RunError if a value that another machine shares has lost its memory."""
         for value in operands:
-            gone = self.standing(value)
-            if gone is not None:
-                block = self.block_of(value)
-                assert block is not None
+            block = self._lost_block(value)
+            if block is not None:
                 raise RunError(
-                    f"%{block.owner.value} is no longer valid: {gone}",
-                    hint="use --allocator debug, which keeps every value",
+                    f"%{block.owner.value} is no longer valid: its memory was {self._fate(block)}",
+                    hint="inspect it at an earlier step, or use --allocator debug, which keeps every value",
                 )
 
     def _check_operands(self, statement: Statement, operands: Sequence[Any]) -> None:
@@ -266,14 +276,14 @@ class ReusingAllocation(InspectedAllocation):
         moment: tuple[int, Sequence[Frame]],
     ) -> None:
         for slot, value in zip(slots, contents, strict=True):
-            block = self.block_of(value)
-            if block is not None and _lost(block):
+            block = self._lost_block(value)
+            if block is not None:
                 name, made = statement.code.names[slot], block.owner.value
                 self._note_misread(Misread(statement, name, block, _iteration(moment[1]), moment[0]))
                 known = "" if name == made else f" (defined as %{made})"
                 words = f"{verb(statement)} reads %{name}{known}, but its memory was {self._fate(block)}"
                 other = block.successor.statement if block.successor is not None else block.freed
-                self.report(Finding("guard", statement, words, contents, None, other))
+                self.report(Finding("guard", statement, words, contents, None, other, operand=name))
 
     def _note_misread(self, found: Misread) -> None:
         known = self.misreads.setdefault((found.statement.code, found.statement.pc, found.name), found)
@@ -290,9 +300,12 @@ class ReusingAllocation(InspectedAllocation):
     def _fate(self, block: MemoryBlock) -> str:
         parts = [] if block.freed is None else [f"freed after {self._described(block.freed)}"]
         if block.successor is not None:
-            statement = block.successor.statement
-            place = f"{verb(statement)}, line {self._line(statement.code, statement.pc)}"
-            parts.append(f"reused by %{block.successor.value} ({place})")
+            statement, value = block.successor.statement, block.successor.value
+            line = self._line(statement.code, statement.pc)
+            if overwrites_state(block):
+                parts.append(f"overwritten by the update of %{value} (line {line})")
+            else:
+                parts.append(f"reused by %{value} ({verb(statement)}, line {line})")
         return " and ".join(parts)
 
     def _described(self, statement: Statement) -> str:
@@ -315,6 +328,12 @@ def _iteration(frames: Sequence[Frame]) -> tuple[int, ...]:
 
 def _lost(block: MemoryBlock) -> bool:
     return block.freed is not None or block.successor is not None
+
+
+def overwrites_state(block: MemoryBlock) -> bool:
+    """Return whether the bytes of the old value of a state were taken by an update in place."""
+    taker = block.successor
+    return taker is not None and taker.value == block.owner.value and verb(taker.statement) == "update"
 
 
 def verb(statement: Statement) -> str:

@@ -95,7 +95,7 @@ def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
     return np.asarray(results[0] if call.several or isinstance(results, tuple) else results)
 
 
-def _no_generator() -> Any:
+def _no_generator(seed: float | None) -> Any:
     raise AssertionError("an op that declares `squares` must not be random")
 
 

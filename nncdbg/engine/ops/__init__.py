@@ -32,6 +32,7 @@ from nncdbg.engine.ops import (  # noqa: F401
     constant,
     convolution,
     cotangent,
+    cotangent_sequence,
     deformable,
     detection,
     elementwise,

@@ -33,11 +33,14 @@ def _full_like_formula(attributes: Attributes, types: Types) -> str:
     formula=_full_like_formula,
     vjp=nothing,
     influence=NOTHING,
+    types={"x": "V", "output": "V"},
     cause="constants.constant",
     legal="constants.infinite",
 )
 def full_like(xp: Any, x: Any, *, value: float) -> Any:
-    """A tensor with the shape and element type of `x`, filled with `value`."""
+    """A tensor with the shape and element type of `x`, filled with `value`; of a sequence, a sequence."""
+    if isinstance(x, (list, tuple)):
+        return [full_like(xp, each, value=value) for each in x]
     return xp.full(x.shape, value, dtype=x.dtype)
 
 

@@ -103,6 +103,8 @@ class Facts:
     """The operands of an optimizer, which computes the new parameter, first, from it and its gradient."""
     rectifies: bool = False
     """The op is an activation that is exactly 0 on one side, so that a unit can be dead."""
+    limits: tuple[int, ...] = ()
+    """The operands that limit the results; a result at such a limit does not depend on the others."""
     bounds: tuple[float, float] | None = None
     """The limits of the results of an activation."""
     shares: Callable[[Array], Array] | None = None
@@ -163,7 +165,10 @@ class Op(Facts):
     ufunc: str | None = None
     """The name of the function in `xp` that *is* the kernel, called with inputs and `out` by position."""
     random: bool = False
-    """True if the kernel takes `rng`, a `numpy.random.Generator` keyed by (seed, statement, iteration)."""
+    """True if the kernel takes `rng`, a `numpy.random.Generator` keyed by (seed, statement, iteration).
+
+    An attribute `seed` of the statement replaces its place in the key.
+    """
     opset_version: bool = False
     """True if the kernel takes `opset`, the version that the program imports."""
     outputs_count: bool = False

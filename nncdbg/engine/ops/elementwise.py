@@ -256,6 +256,7 @@ def _folded(name: str, step: str, mean: bool = False) -> Formula:
     accepts_out=True,
     vjp=gradients.extreme,
     influence=MAXIMUM,
+    limits=(0, 1),
     commutative=True,
     arithmetic=True,
 )
@@ -271,6 +272,7 @@ def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None)
     accepts_out=True,
     vjp=gradients.extreme,
     influence=MINIMUM,
+    limits=(0, 1),
     commutative=True,
     arithmetic=True,
 )
@@ -346,7 +348,15 @@ def clip_by_attributes(
     return _clip(xp, x, low, high, out)
 
 
-@op("Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED)
+@op(
+    "Clip",
+    since=11,
+    infer=same_as(0),
+    accepts_out=True,
+    vjp=gradients.clip,
+    influence=CLIPPED,
+    limits=(1, 2),
+)
 def clip(xp: Any, x: Any, low: Any = None, high: Any = None, *, out: Any = None) -> Any:
     """`x` clamped to [low, high], either of which may be absent; NaN is kept.  ONNX Clip since 11."""
     # ONNX requires scalars; a bound of shape [1], which exporters write, must not raise the rank.

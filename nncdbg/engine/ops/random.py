@@ -1,7 +1,7 @@
 """Random ops.  The machine passes each kernel a generator keyed by (seed, statement, iteration).
 
-So replay is exact and no op shares state with another.  ONNX's attribute `seed` has no effect here, except in
-Dropout: the key already determines the numbers, and users set the seed of the run.
+So replay is exact and no op shares state with another.  ONNX's attribute `seed` replaces the statement in the
+key: statements with the same seed draw the same numbers, wherever they are.
 """
 
 from __future__ import annotations
@@ -164,14 +164,11 @@ def _dropped(
     rng: Any,
     mask_dtype: Any,
     count: int,
-    seed: int | None = None,
 ) -> Any:
     """Return `x` with randomly dropped elements, scaled to keep the mean; `x` itself outside training."""
     if not training or ratio == 0:
         return x if count == 1 else (x, xp.ones(x.shape, mask_dtype))
-    # ONNX's test cases draw from NumPy's older generator if the model gives a seed.
-    drawn = rng.random(x.shape) if seed is None else np.random.RandomState(seed).random_sample(x.shape)
-    mask = xp.asarray(xp.asarray(drawn) >= ratio)
+    mask = xp.asarray(xp.asarray(rng.random(x.shape)) >= ratio)
     # A product, not a selection: a dropped NaN stays NaN, as in ONNX's formula.
     result = xp.asarray(x * x.dtype.type(1 / (1 - ratio)) * mask.astype(x.dtype))
     return result if count == 1 else (result, mask.astype(mask_dtype))
@@ -235,8 +232,8 @@ def dropout(
 ) -> Any:
     """`x` with a fraction `ratio` (0.5) dropped if `training_mode`, else `x` itself.
 
-    With a `seed` the numbers are those of `numpy.random.RandomState(seed)`.  ONNX Dropout since 12.
+    ONNX Dropout since 12.
     """
     part = 0.5 if ratio is None else float(ratio.item())
     training = training_mode is not None and bool(training_mode.item())
-    return _dropped(xp, x, part, training, rng, np.bool_, outputs_count, seed)
+    return _dropped(xp, x, part, training, rng, np.bool_, outputs_count)

@@ -90,7 +90,10 @@ def grid_sample(xp: Any, image: Any, grid: Any, *, align_corners: int, mode: str
     for number, size in enumerate(sizes):
         point = points[..., count - 1 - number].reshape(grid.shape[0], -1)
         x = (point + 1) / 2 * (size - 1) if align else ((point + 1) * size - 1) / 2
-        x = _padded(xp, xp.rint(x) if mode == "nearest" else x, size, padding_mode, align)
+        # As in PyTorch and onnxruntime, `border` clips the neighbors of a cubic point. `onnx.reference` clips
+        # the point, so that its result jumps at the border.
+        if (mode, padding_mode) != ("cubic", "border"):
+            x = _padded(xp, xp.rint(x) if mode == "nearest" else x, size, padding_mode, align)
         found, weights = _neighbours(xp, x, mode)
         axes.append(
             [

@@ -66,7 +66,8 @@ def _axis_lines(a: str, column: int, size: int, mode: str, attributes: Attribute
         lines.append(f"%near{a} = Round(%at{a})")
         source = f"near{a}"
     limits = (0.0, size - 1.0) if align else (-0.5, size - 0.5)
-    lines += _inward_lines(f"x{a}", source, size, padding, limits)
+    clips_neighbors = (mode, padding) == ("cubic", "border")
+    lines += _inward_lines(f"x{a}", source, size, "zeros" if clips_neighbors else padding, limits)
     whole = "Round" if mode == "nearest" else "Floor"
     lines += [
         f"%base{a} = {whole}(%x{a})",

@@ -103,6 +103,10 @@ _ANNOTATED = {
 """The annotation of a kernel's keyword to ONNX's name for the type of the attribute."""
 
 
+_BEYOND_TENSORS = frozenset({"S", "V"})
+"""The type variables of sequences, and of tensors and sequences, as in ONNX's schemas."""
+
+
 class KernelSchemas:
     """Signatures derived from the kernels of declared ops."""
 
@@ -123,7 +127,13 @@ class KernelSchemas:
         return Schema(
             name=name,
             inputs=tuple(
-                Parameter(p.name, types.get(p.name, "T"), p.default is None, p.kind is p.VAR_POSITIONAL)
+                Parameter(
+                    p.name,
+                    types.get(p.name, "T"),
+                    p.default is None,
+                    p.kind is p.VAR_POSITIONAL,
+                    types.get(p.name) not in _BEYOND_TENSORS,
+                )
                 for p in positional
             ),
             outputs=tuple(

@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import OptionalType, SequenceType, TensorType, Type, without_sizes
+from nncdbg.engine.ops import gradient_sequence as rules
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient_shape import identity
@@ -65,6 +66,7 @@ def _listed(value: Any, op_name: str) -> list[Any]:
     "SequenceConstruct",
     since=11,
     infer=lambda attributes, types: _sequence_of(_common(types)),
+    vjp=rules.construct,
     influence=ALL_MOVED,
     content=Content.BOUNDED,
 )
@@ -89,6 +91,7 @@ def sequence_empty(xp: Any, *, dtype: int | None) -> Any:
     since=11,
     infer=lambda attributes, types: (_element(types),),
     integers=valid.between({1: valid.Integers(0, 1)}),
+    vjp=rules.element,
     influence=MOVED,
 )
 def sequence_at(xp: Any, sequence: Any, position: Any) -> Any:
@@ -107,6 +110,7 @@ def _insert_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     since=11,
     infer=_insert_types,
     integers=valid.between({2: valid.Integers(0, 1)}),
+    vjp=rules.inserted,
     influence=moved(0, 1),
     content=Content.BOUNDED,
 )
@@ -122,6 +126,7 @@ def sequence_insert(xp: Any, sequence: Any, tensor: Any, position: Any = None) -
     since=11,
     infer=lambda attributes, types: (types[0],),
     integers=valid.between({1: valid.Integers(0, 1)}),
+    vjp=rules.erased,
     influence=MOVED,
     content=Content.BOUNDED,
 )
@@ -143,7 +148,7 @@ def _split_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return _sequence_of(None if given is None else without_sizes(given))
 
 
-@op("SplitToSequence", since=11, infer=_split_types, influence=MOVED)
+@op("SplitToSequence", since=11, infer=_split_types, vjp=rules.split, influence=MOVED)
 def split_to_sequence(xp: Any, x: Any, split: Any = None, *, axis: int, keepdims: int) -> Any:
     """Parts of `x` along `axis`: of size `split`, of the sizes in `split`, or of size 1.
 
@@ -172,7 +177,7 @@ def _concat_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (without_sizes(element) if element is not None else None,)
 
 
-@op("ConcatFromSequence", since=11, infer=_concat_types, influence=MOVED)
+@op("ConcatFromSequence", since=11, infer=_concat_types, vjp=rules.joined, influence=MOVED)
 def concat_from_sequence(xp: Any, sequence: Any, *, axis: int, new_axis: int) -> Any:
     """The elements joined along `axis`, which is a new axis if `new_axis`.
 
@@ -189,7 +194,7 @@ def _optional_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (OptionalType(element) if element is not None else None,)
 
 
-@op("Optional", since=15, infer=_optional_types, influence=MOVED, content=Content.BOUNDED)
+@op("Optional", since=15, infer=_optional_types, vjp=identity, influence=MOVED, content=Content.BOUNDED)
 def optional(xp: Any, x: Any = None, *, type: Type | None) -> Any:
     """`x` as a value that may be absent; an absent value without `x`.  ONNX Optional since 15."""
     return x

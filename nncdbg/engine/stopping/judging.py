@@ -133,11 +133,18 @@ class Judge:
     def _holds(self, found: Breakpoint, after: bool) -> bool:
         """Return whether the condition of a breakpoint is true now, before or after its statement."""
         when = found.condition
-        if when is not None and not condition(
+        if when is not None and not self._true(
             when, self._scope(found, after) if when.variables else self.scope
         ):
             return False
         return found.expression is None or self._stops(found, found.expression, after)
+
+    def _true(self, when: Expression, scope: Values) -> bool:
+        """Return whether a condition is true; one on the step or the epoch is false outside a run."""
+        driver = (when.variables & {"step", "epoch"}) - scope.convenience.keys()
+        if driver and all(frame.code.epoch is None for frame in self.machine.frames):
+            return False
+        return condition(when, scope)
 
     def _stops(self, found: Breakpoint, expression: Expression, after: bool) -> bool:
         """Return whether a watched expression changed or an asserted one is false, if it can be computed."""
@@ -198,7 +205,7 @@ class Judge:
             detail = caught.detail
             try:
                 current = Current.after(frame, statement.pc)
-                if when is not None and not condition(when, replace(self.scope, current=current)):
+                if when is not None and not self._true(when, replace(self.scope, current=current)):
                     continue
             except NncdbgError as error:
                 detail = f"{detail}; the condition of catch {caught.kind} failed: {error.message}"

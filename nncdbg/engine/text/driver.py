@@ -7,32 +7,14 @@ it calls the entry graph once, and the header of that graph is the line of the c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Node, Program, RunLine, Value, tensor_only
-from nncdbg.engine.text.listing import Path
+from nncdbg.engine.text.listing import Listing, Path
 
 
 def has_driver(program: Program) -> bool:
     """Return whether a program has states or runs."""
     return bool(program.states or program.runs)
-
-
-def with_steps(program: Program, steps: int) -> Program:
-    """Return the program with `steps` steps in each run, or fewer if the data of the run end before.
-
-    Raises UsageError for a program without a ``run`` line, and for less than one step.
-    """
-    if not program.runs:
-        raise UsageError(
-            "the number of steps is for trainings, but the program has no `run` line",
-            hint="leave out the number of steps",
-        )
-    if steps < 1:
-        raise UsageError(f"the number of steps cannot be {steps}", hint="use 1 or more")
-    runs = tuple(replace(run, steps=steps) for run in program.runs)
-    return replace(program, runs=runs, listing=program.as_listing())
 
 
 def driver_name(program: Program) -> str:
@@ -82,6 +64,13 @@ def driver_lines(
     blocks = {path: lines_[0] for path, lines_ in statements.items()}
     statements[name,] = (*lines, *calls, calls[-1])
     return statements, {(name,): min(state_lines.values(), default=calls[0]), **blocks}
+
+
+def lines_of_runs(program: Program, listing: Listing) -> list[int]:
+    """Return the line of each run in a listing."""
+    name = driver_name(program)
+    blocks = [path for path in listing.statements if path[0] == name and len(path) == 3]
+    return [listing.statements[path][0] for path in sorted(blocks, key=lambda path: path[1])]
 
 
 def _evaluated(program: Program, run: RunLine) -> list[int]:

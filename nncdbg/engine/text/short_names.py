@@ -123,7 +123,11 @@ class ProgramNames:
         return found
 
     def _visible(self, path: tuple[str | int, ...]) -> Iterator[str]:
-        graph = self._program.graphs[str(path[0])]
+        graph = self._program.graphs.get(str(path[0]))
+        if graph is None:
+            # The lines of states and runs, which the program runs in another form or not at all.
+            yield from (state.value.name for state in self._program.states)
+            return
         yield from _defined(graph)
         for pc, index in zip(path[1::2], path[2::2], strict=True):
             graph = graph.nodes[int(pc)].subgraphs[int(index)]

@@ -30,6 +30,17 @@ STEPS = 50
 """Steps of a ``run`` line that can be undone without a replay."""
 
 
+COUNTING = 1 << 11
+"""Bytes of new values between two checks, for each value that a check has to count."""
+
+MOST = 1 << 25
+"""The most bytes of new values between two checks because of `COUNTING`."""
+
+
+UNCOUNTED = 15
+"""Checks without counting, after one that found the needed values alone to exceed the budget."""
+
+
 class _Evicted:
     """The content of a slot after its value was dropped to stay within the budget."""
 
@@ -53,6 +64,10 @@ class Checkpoints:
         self.retains = allocation.retains
         self.states: list[Machine] = [machine.clone()]
         self._threshold = budget
+        self._growth = 0
+        """Bytes of new values until the next check, if the needed values alone exceed the budget."""
+        self._uncounted = 0
+        """How many of the next checks drop all old values without counting what is left."""
         self._steps: deque[int] = deque()
         """The ticks at which the latest steps of a run began."""
         machine.listeners.append(self._hear)
@@ -113,7 +128,12 @@ class Checkpoints:
         if not self.over_budget:
             return
         self.keep()
-        self.recount()
+        if self._uncounted:
+            self._uncounted -= 1
+            self._drop_all()
+            self._threshold = max(self.budget, self.live_bytes() + self._growth)
+            return
+        counted = self.recount()
         # Leave room for new values: counting takes much longer than a statement.
         goal = self.budget - self.budget // 4
         journal, dropped = self.machine.journal, self._allocation.dropped
@@ -123,14 +143,28 @@ class Checkpoints:
             if self.live_bytes() <= goal:
                 break
             dropped(_drop_dead(frame))
-        # If all of it is needed, check again only after it has grown.
-        self._threshold = max(self.budget, self.live_bytes() + self.live_bytes() // 8)
+        # If all of it is needed, check again only after it has grown: by an eighth, and by so much that the
+        # statements which make the new values take longer than counting.
+        self._growth = max(self.live_bytes() // 8, min(COUNTING * counted, MOST))
+        self._threshold = max(self.budget, self.live_bytes() + self._growth)
+        if self.live_bytes() > goal and counted:
+            self._uncounted = UNCOUNTED
 
-    def recount(self) -> None:
-        """Make `live_bytes` exact: count the values that the machine, its past and other branches hold."""
+    def _drop_all(self) -> None:
+        """Drop all old values, without counting them."""
+        while self.machine.journal:
+            self.machine.forget()
+        for frame in self.machine.frames:
+            _drop_dead(frame)
+
+    def recount(self) -> int:
+        """Make `live_bytes` exact: count the values that the machine, its past and other branches hold.
+
+        Return the number of values that were counted one by one.
+        """
         start, *states = self.states
         held = chain(held_by([self.machine, *states], self.machine.journal), self.saved())
-        self._allocation.recount(held, held_by([start], ()))
+        return self._allocation.recount(held, held_by([start], ()))
 
 
 def begun(states: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> Machine:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.engine.execution.transfers import Finished, FramePopped, IterationEnded, Position, Transfer
 
 Stretch: TypeAlias = "tuple[Code, int, int, int]"
 """(block, first pc, last pc, tick at which the last was about to run): consecutive statements."""
@@ -32,6 +32,26 @@ def left_micro_program(machine: Machine) -> bool:
     """Return whether the last statement was the end of a micro program that was stepped into."""
     last = machine.last_transfer
     return isinstance(last, FramePopped) and last.code.formula is not machine.frames[-1].code.formula
+
+
+def finished_visits(machine: Machine) -> Iterator[tuple[tuple[Position, ...], Finished]]:
+    """Yield (calling statements, finished frame or iteration) in the journal, latest first.
+
+    The calling statements are outermost first, as (block, pc).
+    """
+    for stack, transfer in _undone(machine):
+        if isinstance(transfer, (FramePopped, IterationEnded)):
+            yield tuple(stack[:-1]), transfer
+
+
+def _undone(machine: Machine) -> Iterator[tuple[list[Position], Transfer]]:
+    """Yield the positions of the stack before each transfer in the journal, latest first."""
+    stack = [(frame.code, frame.pc) for frame in machine.frames]
+    tick = machine.tick
+    for transfer in reversed(machine.journal):
+        transfer.undo_position(stack, stack[-1][1] - (tick - transfer.tick))
+        tick = transfer.tick - 1
+        yield stack, transfer
 
 
 def _stretches(machine: Machine) -> Iterator[Stretch]:

@@ -14,16 +14,27 @@ import numpy as np
 
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.effects import all_nodes
-from nncdbg.engine.differentiation.derivatives import Derivatives
+from nncdbg.engine.differentiation.derivatives import BackwardStep, Derivatives
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError, NncdbgError, StoppedRun
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation, Linker
-from nncdbg.engine.execution.loaded import Loaded, generator_of, run_apart
+from nncdbg.engine.execution.loaded import Loaded, run_apart
 from nncdbg.engine.execution.machine import Running
+from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
-from nncdbg.engine.graph import Array, Graph, Program, Type, tensor_only, type_of
+from nncdbg.engine.graph import (
+    Array,
+    Graph,
+    Node,
+    Program,
+    SequenceType,
+    Type,
+    tensor_only,
+    type_of,
+    without_sizes,
+)
 from nncdbg.engine.text.lexemes import fresh_name
 from nncdbg.engine.values.straight_line import ActiveBlock, Source, StraightLine
 
@@ -65,6 +76,15 @@ class DerivativeProgram:
     x: str
 
 
+@dataclass(frozen=True, slots=True)
+class BackwardStage:
+    """The gradient of a statement, after it has run: the cotangents that it has changed, by name."""
+
+    place: str
+    statement: Node
+    cotangents: Mapping[str, Any]
+
+
 class Differentiation:
     """Computes derivatives of values of one program, on its backend."""
 
@@ -92,7 +112,7 @@ class Differentiation:
         line, key = self._straight_line(frames, places, wanted)
         if budget is not None and line.length > budget.statements:
             raise BudgetExceeded(f"{line.length:,} statements are more than {budget.statements:,}")
-        types = {name: type_of(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
+        types = {name: _type_in(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
         full = (key, tuple(types.values()))
         if full not in self._compiled:
             if len(self._compiled) >= _CACHED:
@@ -106,10 +126,15 @@ class Differentiation:
         return self._run(compiled, inputs, budget)
 
     def _straight_line(
-        self, frames: Sequence[Frame], places: Mapping[str, Source], wanted: DerivativeRequest
+        self,
+        frames: Sequence[Frame],
+        places: Mapping[str, Source],
+        wanted: DerivativeRequest,
+        xs: Sequence[str] = (),
     ) -> tuple[StraightLine, Any]:
+        """Return the statements between the values of a derivative, or between its value and `xs`."""
         depth, slot = places[innermost(wanted)]
-        late = next((x for x in by(wanted) if places[x][0] > depth), None)
+        late = next((x for x in xs or by(wanted) if places[x][0] > depth), None)
         if late is not None:
             raise OperandError(
                 f"%{innermost(wanted)} was computed before the frame of %{late} began",
@@ -122,14 +147,17 @@ class Differentiation:
         if key not in self._lines:
             if len(self._lines) >= _CACHED:
                 self._lines.clear()
-            xs = {x: places[x] for x in by(wanted)}
-            self._lines[key] = StraightLine(tuple(levels), places[innermost(wanted)], xs)
+            ends = {x: places[x] for x in xs or by(wanted)}
+            self._lines[key] = StraightLine(tuple(levels), places[innermost(wanted)], ends)
         return self._lines[key], key
 
     def _compile(
         self, line: StraightLine, types: Mapping[str, Type | None], wanted: DerivativeRequest
     ) -> _Compiled:
-        program, sources = self._program(line, types, wanted)
+        program, sources = self._program(line, types, _graph_of(line, wanted))
+        return self._loaded_of(program, sources)
+
+    def _loaded_of(self, program: Program, sources: tuple[tuple[str, Source | int], ...]) -> _Compiled:
         backend = self._backend
         covers = [] if backend.name == "numpy" else [Fallback(backend).cover]
         linker = Linker(backend, Allocation(), generator_of(self._running, 0), covers)
@@ -139,14 +167,12 @@ class Differentiation:
         self,
         line: StraightLine,
         types: Mapping[str, Type | None],
-        wanted: DerivativeRequest,
-        *,
-        again: bool = False,
+        made: Callable[[Derivatives], tuple[Graph, Mapping[str, int]]],
     ) -> tuple[Program, tuple[tuple[str, Source | int], ...]]:
-        """Return a program for a derivative (see `Derivatives.graph`), and what its inputs take."""
+        """Return a program of the graph that `made` returns, and what its inputs take (see `Derivatives`)."""
         executed = line.executed(types, self._loaded.line)
         try:
-            graph, vectors = Derivatives(executed).graph(_renamed(wanted, line.names), again=again)
+            graph, vectors = made(Derivatives(executed))
         except GraphError as error:
             raise OperandError(error.message, error.hint) from None
         called = {key: executed.graphs[key] for key in _called(graph, executed.graphs)}
@@ -173,17 +199,50 @@ class Differentiation:
     ) -> DerivativeProgram:
         """Return the program that computes a derivative and what it depends on; raises as `value`."""
         line, _ = self._straight_line(frames, places, wanted)
-        types = {name: type_of(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
-        program, sources = self._program(line, types, wanted, again=True)
+        types = {name: _type_in(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
+        program, sources = self._program(line, types, _graph_of(line, wanted, again=True))
         contents = {name: None if isinstance(source, int) else read(source, name) for name, source in sources}
         return DerivativeProgram(program, contents, line.names[wanted.x])
 
+    def chain(
+        self, frames: Sequence[Frame], y: str, places: Mapping[str, Source], read: ReadSlot
+    ) -> Iterator[BackwardStage]:
+        """Yield the steps of the backward pass from `y` to the other values at `places`, in order.
+
+        Raises as `value`.
+        """
+        xs = [name for name in places if name != y]
+        line, _ = self._straight_line(frames, places, DerivativeRequest("grad", y, xs[0]), xs)
+        types = {name: _type_in(frames[d].slots[slot]) for name, (d, slot) in line.untyped.items()}
+        steps: list[BackwardStep] = []
+
+        def made(derivatives: Derivatives) -> tuple[Graph, Mapping[str, int]]:
+            graph, found = derivatives.chain(line.names[""], [line.names[x] for x in xs])
+            steps.extend(found)
+            return graph, {}
+
+        program, sources = self._program(line, types, made)
+        compiled = self._loaded_of(program, sources)
+        inputs = [read(source, name) for name, source in sources if not isinstance(source, int)]
+        results = iter(self._results(compiled, inputs, None))
+        own = {line.names[x]: x for x in xs}
+        totals: dict[str, Any] = {}
+        for step in steps:
+            for value, _ in step.parts:
+                part = next(results)
+                totals[value] = part if value not in totals else _added(totals[value], part)
+            changed = {own.get(value, value): totals[value] for value, _ in step.parts}
+            yield BackwardStage(step.place, step.statement, changed)
+
     def _run(self, compiled: _Compiled, inputs: Sequence[Any], budget: Budget | None) -> Any:
+        return self._results(compiled, inputs, budget)[0]
+
+    def _results(self, compiled: _Compiled, inputs: Sequence[Any], budget: Budget | None) -> Sequence[Any]:
         loaded = compiled.loaded
         code = loaded.call(loaded.program.entry, inputs)
         try:
             seconds = None if budget is None else budget.seconds
-            return run_apart(loaded, code, inputs, self._running, seconds)[0]
+            return run_apart(loaded, code, inputs, self._running, seconds)
         except StoppedRun:
             assert budget is not None
             raise BudgetExceeded(f"it takes longer than {budget.seconds:g} s") from None
@@ -216,6 +275,27 @@ class Differentiation:
             )
         like_value = np.broadcast_to(vector, frames[depth].slots[slot].shape)
         return np.ascontiguousarray(like_value, NUMPY[known.dtype])
+
+
+def _added(total: Any, part: Any) -> Any:
+    if isinstance(total, list):
+        return [_added(*each) for each in zip(total, part, strict=True)]
+    return total + part
+
+
+def _graph_of(
+    line: StraightLine, wanted: DerivativeRequest, *, again: bool = False
+) -> Callable[[Derivatives], tuple[Graph, Mapping[str, int]]]:
+    """Return the function that makes the graph of a derivative (see `Derivatives.graph`)."""
+    return lambda derivatives: derivatives.graph(_renamed(wanted, line.names), again=again)
+
+
+def _type_in(content: Any) -> Type | None:
+    """Return the type of a tensor or of a sequence of tensors in a slot; None for other content."""
+    if not isinstance(content, (list, tuple)):
+        return type_of(content)
+    element = type_of(content[0]) if content else None
+    return SequenceType(without_sizes(element)) if element is not None else None
 
 
 def innermost(wanted: DerivativeRequest) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.compilation.code import UNSET
+from nncdbg.engine.compilation.effects import all_nodes, graphs_called
 from nncdbg.engine.dtypes import FLOATS
-from nncdbg.engine.graph import Graph, Program, tensor_only
+from nncdbg.engine.graph import BackwardLine, Graph, Program, tensor_only
 
 if TYPE_CHECKING:
     from nncdbg.engine.execution.frame import Frame
@@ -20,12 +21,20 @@ def loss_at(values: Values, program: Program) -> str | None:
     """Return the name of the loss that is computed in the innermost frame that has one; None without one."""
     frames = values.machine.frames
     start = len(frames) - 1 if values.depth < 0 else values.depth
+    lines = _lines_of_losses(program)
     for frame in reversed(frames[: start + 1]):
-        for line in program.backwards:
+        for line in lines:
             found = _loss_in(frame, line.of, program.graphs[line.of])
             if found is not None:
                 return found
     return None
+
+
+def _lines_of_losses(program: Program) -> list[BackwardLine]:
+    """Return the ``backward`` lines without those that a loss uses itself, as in a gradient penalty."""
+    differentiated = {key for line in program.backwards for key in graphs_called(line.of, program.graphs)}
+    used = {node.op for key in differentiated for node in all_nodes(program.graphs[key])}
+    return [line for line in program.backwards if f"@{line.name}" not in used]
 
 
 def _loss_in(frame: Frame, graph: str, differentiated: Graph) -> str | None:

@@ -132,7 +132,7 @@ class StraightLine:
             own = code.names[source[1]]
             name = self._names[source] = claimed_name(own or "literal", self._used)
             known = self.types[name] = code.types.get(own)
-            if not isinstance(known, TensorType) or known.shape is None:
+            if known is None or (isinstance(known, TensorType) and known.shape is None):
                 self.untyped[name] = source
         return self._names[source]
 

@@ -24,7 +24,14 @@ from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, n
 from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
-from nncdbg.engine.values.differentiation import Budget, DerivativeProgram, Differentiation, by, innermost
+from nncdbg.engine.values.differentiation import (
+    BackwardStage,
+    Budget,
+    DerivativeProgram,
+    Differentiation,
+    by,
+    innermost,
+)
 from nncdbg.engine.values.straight_line import Source
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
@@ -274,16 +281,17 @@ class Values:
         )
 
     def visits(self, name: str) -> Iterator[tuple[int | None, Array]]:
-        """Yield (step of the run, value) of a value now and at its earlier visits, newest first.
+        """Yield (step of the run, value) of a value at its latest and its earlier visits, newest first.
 
         A visit is an iteration of its loop or a call of its graph, as far as the history has them.  The step
         is None outside of a run.
         """
         here = self.place(name)
-        step = next((frame.iteration for frame in self.machine.frames if frame.code.epoch is not None), None)
-        yield step, self.value(name)
+        if here.depth is not None:
+            runs = [frame.iteration for frame in self.machine.frames if frame.code.epoch is not None]
+            yield runs[0] if runs else None, self.value(name)
         for step, each in self.machine.finished_by_step():
-            if each.code is not here.code or each.slots is here.slots:
+            if each.code is not here.code or (here.depth is not None and each.slots is here.slots):
                 continue
             content = each.slots[here.slot]
             if content is not UNSET and content is not EVICTED:
@@ -388,6 +396,12 @@ class Values:
         places, frames = self._places_on_stack(wanted), self.machine.frames
         return self._kept(self.differentiation.value(frames, places, wanted, vectors, self._at, budget))
 
+    def backward_chain(self, y: str, xs: Sequence[str]) -> list[BackwardStage]:
+        """Return the steps of the backward pass from `y` to `xs` at this moment; raises as `derivative`."""
+        self.between()
+        places = {name: self._on_stack(name) for name in (y, *xs)}
+        return [*self.differentiation.chain(self.machine.frames, y, places, self._at)]
+
     def recomputation(self, wanted: DerivativeRequest) -> DerivativeProgram:
         """Return the program of a derivative, with values of this moment; raises as `derivative`."""
         places, frames = self._places_on_stack(wanted), self.machine.frames
@@ -417,7 +431,9 @@ class Values:
 
 
 def copied(content: Any) -> Any:
-    """Return a tensor in memory of its own, unaffected when its buffer is reused."""
+    """Return a value in memory of its own, unaffected when its buffers are reused."""
+    if isinstance(content, list):
+        return [copied(each) for each in content]
     return np.array(content) if isinstance(content, np.ndarray) else content
 
 

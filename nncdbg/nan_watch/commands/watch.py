@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.nan_watch.commands.watch_options import FILES, watch_options, watch_parser
 from nncdbg.nan_watch.commands.watch_runs import run_watch
 from nncdbg.nan_watch.commands.watch_script import main as watch_script
@@ -96,6 +96,9 @@ def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) 
 
 def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
     """Return the context for a report whose lines are fitted to the screen."""
+    from nncdbg.presentation.elements import Layout
+
+    watched = replace(watched, unicode=Layout.of(screen.out).unicode)
     if not screen.shortens:
         return watched
     from nncdbg.presentation.short_statements import FittedText
@@ -156,6 +159,15 @@ def _bundle(
     if finding is None:
         screen.note("no gate tripped, so no bundle was written")
         return []
+    from nncdbg.nan_watch.measuring.gates import REUSE
+
+    if finding.kind == REUSE:
+        return [
+            UsageError(
+                "no bundle was written: the statements of a bundle update no state in place",
+                hint=f"`nncdbg {options.model} --in-place-states`, then `continue`, stops at the statement",
+            )
+        ]
     from nncdbg.nan_watch.bundles.excerpt import bundle_finding
 
     program = opened.program

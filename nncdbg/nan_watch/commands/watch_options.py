@@ -5,7 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
-from nncdbg.opening.command_line import ArgumentParser, add_machine, add_model, add_verification
+from nncdbg.opening.command_line import (
+    ArgumentParser,
+    add_machine,
+    add_model,
+    add_states_in_place,
+    add_verification,
+)
 
 FILES = ("junit", "sarif", "markdown")
 """Reports that are written to a file, each with an option of its name."""
@@ -40,6 +46,7 @@ def watch_parser() -> ArgumentParser:
     )
     add_model(parser)
     add_machine(parser)
+    add_states_in_place(parser)
     add_verification(parser)
     add = parser.add_argument
     add(

@@ -54,7 +54,13 @@ def _once(
     stopped = _Stopped()
 
     def make(seed: int, statistics: bool) -> Debugger:
-        allocator = usual_allocation(configuration.allocator, configuration.backend, gates, statistics)
+        allocator = usual_allocation(
+            configuration.allocator,
+            configuration.backend,
+            gates,
+            statistics,
+            configuration.in_place_states,
+        )
         debugger = opened.debugger(allocator=allocator, seed=seed, statistics=statistics)
         note_messages(debugger, screen)
         made.append(debugger)
@@ -133,7 +139,7 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
             f"--memory needs the backend numpy, but {options.model} is saved for {backend}",
             hint="omit --memory, or add --backend numpy",
         )
-    names = ("inputs", "dims", "seed", "max_ops", "history", "backend")
+    names = ("inputs", "dims", "seed", "max_ops", "history", "backend", "in_place_states")
     fields = {name: getattr(opened.configuration, name) for name in names}
     if options.write_plan:
         write_plan(memory_plan(opened.program, **fields), options.write_plan)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.backends import backend as backend_of
+from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.errors import LoadError, NncdbgError
@@ -108,14 +109,21 @@ def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
 
 def _opened(task: Task) -> OpenedProgram:
     opened = open_program(task.configuration)
-    allocation_on(backend_of(task.configuration.backend), _allocator(task))
+    in_place = rebound(opened.program) if task.configuration.in_place_states else ()
+    allocation_on(backend_of(task.configuration.backend), _allocator(task), in_place)
     # All debuggers of the program share the same text.
     return replace(opened, program=replace(opened.program, listing=opened.program.as_listing()))
 
 
 def _allocator(task: Task) -> str | Allocation | None:
     configuration = task.configuration
-    return usual_allocation(configuration.allocator, configuration.backend, task.gates, task.statistics)
+    return usual_allocation(
+        configuration.allocator,
+        configuration.backend,
+        task.gates,
+        task.statistics,
+        configuration.in_place_states,
+    )
 
 
 def _done(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path) -> CaseResult | Refused:

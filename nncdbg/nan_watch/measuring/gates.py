@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.execution.findings import NUMERIC
+from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.sightings import Sighting
@@ -29,10 +29,14 @@ KINDS = {
     "integer": "an integer is divided by zero, a cast is out of range, or a scale is zero",
     "overflow": "a finite number too large for its type becomes Inf",
     "guard": "a kernel writes outside of its buffer",
+    STATE_RESET: "an update sets a moment or step counter of an optimizer back to 0",
 }
 """Kinds of findings, each with its meaning."""
 
 RANGE = "range"
+
+REUSE = "reuse"
+"""The kind of a read of reused memory, which the gate `guard` covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +168,12 @@ class Gates:
     """Expressions that must be false."""
 
     @classmethod
-    def of(cls, asked: str | Iterable[str], *, strict: bool = False) -> Gates:
-        """Parse gates such as `"nan,dead:0.9"`, or a list of them.  Raises UsageError for an unknown gate."""
-        kinds, thresholds, ranges = set(), [], []
+    def of(cls, asked: str | Iterable[str], *, strict: bool = False, in_place_states: bool = False) -> Gates:
+        """Parse gates such as `"nan,dead:0.9"`, or a list of them.  Raises UsageError for an unknown gate.
+
+        With `in_place_states`, misused memory fails the watch too.
+        """
+        kinds, thresholds, ranges = {"guard"} if in_place_states else set(), [], []
         for text in [part for each in ([asked] if isinstance(asked, str) else asked) for part in split(each)]:
             name, colon, rest = text.partition(":")
             if text in KINDS:
@@ -183,7 +190,12 @@ class Gates:
         return bool(self.thresholds)
 
     def kind_of(self, sighting: Sighting) -> str:
-        """Return the kind of a finding in reports: `overflow` only if that gate is on."""
+        """Return the kind of a finding in reports: `overflow` only if that gate is on.
+
+        A read of memory that another statement has overwritten is `reuse`, as with `--memory`.
+        """
+        if sighting.kind == "guard" and sighting.other is not None:
+            return REUSE
         cause = sighting.cause
         overflows = sighting.kind == "inf" and cause is not None and cause.is_overflow
         return "overflow" if overflows and "overflow" in self.kinds else sighting.kind
@@ -195,7 +207,7 @@ class Gates:
         """
         kind = self.kind_of(sighting)
         matters = self.strict or sighting.reaches_output or kind not in NUMERIC
-        return sighting.born and matters and kind in self.kinds
+        return sighting.born and matters and (kind in self.kinds or (kind == REUSE and "guard" in self.kinds))
 
 
 def split(text: str) -> Iterator[str]:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track, Trip
-from nncdbg.nan_watch.measuring.units import FEWEST_SAMPLES
 from nncdbg.nan_watch.records import WatchFinding
+
+FEWEST_SAMPLES = 4
+"""Least samples per unit for a verdict on dead units."""
 
 
 def judge(tracks: Iterable[Track], gates: Gates) -> Iterator[WatchFinding]:

@@ -156,19 +156,6 @@ def step_frame(machine: Machine, code: Code) -> FramePopped | None:
     return next((each for each in entries if _is_frame(each, graph)), None)  # type: ignore[return-value]
 
 
-def steps_of(machine: Machine, code: Code) -> Iterator[tuple[Sequence[Any], FramePopped]]:
-    """Yield (slots, frame of the graph) of each step of a ``run`` line in the journal, latest first."""
-    graph = next(node.op[1:] for node in code.nodes if node.op.startswith("@"))
-    slots: Sequence[Any] | None = None
-    for each in machine.finished():
-        if each.code is code:
-            slots = each.slots
-        elif slots is not None and _is_frame(each, graph):
-            assert isinstance(each, FramePopped)
-            yield slots, each
-            slots = None
-
-
 def maker_of(state: str, code: Code) -> tuple[int, int]:
     """Return the statement of a graph that computes the new value of a state, and which result it is."""
     for pc, node in enumerate(code.nodes):

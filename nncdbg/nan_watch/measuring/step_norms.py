@@ -1,4 +1,4 @@
-"""Measures the norms of parameters, updates and gradients while a training runs, at some of its steps.
+"""Measures norms of parameters, updates and gradients, and dead units, at some steps of a running training.
 
 A step ends with the states and the frame of the step's graph in the journal, so measuring changes nothing.
 """
@@ -6,7 +6,7 @@ A step ends with the states and the frame of the step's graph in the journal, so
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,16 +16,17 @@ import numpy as np
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.trained import LearnedState, parameters_of
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.diagnosis.unit_activity import TrainingUnits, UnitActivity, Visits, steps_in_journal
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.transfers import FramePopped
-from nncdbg.nan_watch.measuring.latest_iterations import step_frame, steps_of
+from nncdbg.nan_watch.measuring.dead_units import activation_history
 from nncdbg.nan_watch.measuring.norms import is_float_tensor
 from nncdbg.nan_watch.step_history import ParameterHistory, TrainingHistory
 
 _EVERY = 20
 """First steps that are all measured."""
 
-_LAST = 16
+LAST = 16
 """Last steps that are all measured; the journal has them."""
 
 _STRIDE = 12
@@ -45,6 +46,7 @@ class _Run:
     """(slot before the step, slot after it, state) of each parameter, as in `history.parameters`."""
     scalars: list[tuple[int, str]]
     """(slot, name) of each scalar float result."""
+    units: TrainingUnits
     stride: int = _STRIDE
 
 
@@ -61,20 +63,26 @@ class StepNorms:
         """Return the histories, completed by the last steps in the journal."""
         for run in self._runs.values():
             known = {*run.history.steps}
-            for slots, frame in reversed(
-                [*islice(steps_of(self._debugger.control.machine, run.code), _LAST)]
-            ):
-                if int(slots[1]) not in known:
-                    self._measure(run, slots, frame)
+            latest = [*islice(steps_in_journal(self._debugger.control.machine, run.code), LAST)]
+            for step, slots, visits in reversed(latest):
+                if step not in known:
+                    self._measure(run, slots, visits)
+            _sort(run.history)
+            run.history.activations = [
+                activation_history(each, run.history.steps, self._debugger) for each in run.units.found
+            ]
         return [run.history for run in self._runs.values()]
+
+    def activities(self, history: TrainingHistory) -> Iterator[UnitActivity]:
+        """Yield what is known of the units of a run, in the order of `history.activations`."""
+        return next(run.units.found for run in self._runs.values() if run.history is history)
 
     def code_of(self, history: TrainingHistory) -> Code | None:
         """Return the code of the graph of a run, if a frame of it is in the journal."""
-        for run in self._runs.values():
-            if run.history is history:
-                frame = next((frame for _, frame in steps_of(self._debugger.control.machine, run.code)), None)
-                return frame.code if frame is not None else None
-        return None
+        run = next(run for run in self._runs.values() if run.history is history)
+        steps = steps_in_journal(self._debugger.control.machine, run.code)
+        frames = (_frame(visits) for _, _, visits in steps)
+        return next((frame.code for frame in frames if frame is not None), None)
 
     def _hear(self, event: Event) -> None:
         if not isinstance(event, Iterated) or event.frame.code.epoch is None:
@@ -86,7 +94,8 @@ class StepNorms:
         if run is None:
             run = self._runs[code] = self._begin(code, event.before)
         if step < _EVERY or step % run.stride == 0:
-            self._measure(run, event.before, step_frame(self._debugger.control.machine, code))
+            found = next(steps_in_journal(self._debugger.control.machine, code), None)
+            self._measure(run, event.before, [] if found is None else found[2])
             if len(run.history.steps) > _MOST:
                 _thin(run)
 
@@ -108,11 +117,13 @@ class StepNorms:
         ]
         parameters = [ParameterHistory(each.name, each.gradient or "") for _, _, each in states]
         history = TrainingHistory(graph, [], {name: [] for _, name in scalars}, parameters)
-        return _Run(history, code, states, scalars)
+        units = TrainingUnits(self._debugger.program, self._debugger.backend)
+        return _Run(history, code, states, scalars, units)
 
-    def _measure(self, run: _Run, slots: Sequence[Any], frame: FramePopped | None) -> None:
-        history = run.history
+    def _measure(self, run: _Run, slots: Sequence[Any], visits: Visits) -> None:
+        history, frame = run.history, _frame(visits)
         history.steps.append(int(slots[1]))
+        run.units.see(history.steps[-1], visits)
         for slot, name in run.scalars:
             history.results[name].append(_number(self._host(slots[slot])))
         with np.errstate(all="ignore"):
@@ -124,6 +135,12 @@ class StepNorms:
 
     def _host(self, content: Any) -> Any:
         return self._debugger.backend.to_host(content)
+
+
+def _frame(visits: Visits) -> FramePopped | None:
+    """Return the frame of the graph that a run calls: it ends after the frames inside it."""
+    entry = visits[0][1] if visits else None
+    return entry if isinstance(entry, FramePopped) else None
 
 
 def _gradient(state: LearnedState, frame: FramePopped | None) -> Any:
@@ -166,6 +183,13 @@ def _number(content: Any) -> float:
     """Return a finite number, or NaN."""
     number = float(content) if np.size(content) == 1 else math.nan
     return number if math.isfinite(number) else math.nan
+
+
+def _sort(history: TrainingHistory) -> None:
+    """Sort the steps: the last ones are measured after the run."""
+    order = sorted(range(len(history.steps)), key=history.steps.__getitem__)
+    for series in history.series:
+        series[:] = [series[index] for index in order]
 
 
 def _thin(run: _Run) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.diagnosis.units import alive_units, cuts, saturated, unit_axis
 from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
@@ -25,7 +26,6 @@ from nncdbg.engine.ops.influence import Content
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.levels import Level, Levels, origin_of
 from nncdbg.nan_watch.measuring.tracks import Track
-from nncdbg.nan_watch.measuring.units import alive_units, cuts, saturated, unit_axis
 from nncdbg.nan_watch.records import Operand
 from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
@@ -129,7 +129,7 @@ class Trouble:
 
     def _measure_result(self, spot: _Spot, inputs: Sequence[Any], index: int, result: Any) -> None:
         dtype = _float_name(result)
-        if dtype is None or not result.size:
+        if dtype is None or 0 in result.shape:
             return
         row = self.row(result)
         level = self._level(spot, inputs, result, row) if self._relative else None
@@ -201,7 +201,7 @@ class Trouble:
     ) -> tuple[float, str] | None:
         """Return the quantity that a gate limits, with its description; None if it does not apply."""
         kind, name = gate.kind, track.site.value
-        if kind in _SHARES and result.size < _FEWEST:
+        if kind in _SHARES and math.prod(result.shape) < _FEWEST:
             return None
         if kind in _OF_ROW:
             actual = _OF_ROW[kind](row)
@@ -213,7 +213,9 @@ class Trouble:
         if kind == "saturated":
             return self._saturated(spot, result, name)
         if kind == "dead":
-            if cuts(spot.binding):
+            if self._is_written(spot.binding.code) and cuts(
+                spot.binding.code, spot.binding.pc, spot.binding.op
+            ):
                 self._see_units(spot, result, track)
             return None
         if level is None or not level.high:
@@ -235,6 +237,10 @@ class Trouble:
         ends, of = saturated(op, np.asarray(self._to_host(result)), spot.binding.attributes)
         what = "elements" if op.shares is None else "rows"
         return (ends / of, f"{ends} of {of} {what} of %{name} are at their limits") if of else None
+
+    def _is_written(self, code: Code) -> bool:
+        """Return whether a block is in the program's text, rather than in the graph of a gradient."""
+        return code.path[0] in self._debugger.program.graphs
 
     def _see_units(self, spot: _Spot, result: Any, track: Track) -> None:
         if track.units is not None and (track.units.alive is None or track.units.alive.all()):
@@ -293,7 +299,7 @@ def _float_name(value: Any) -> str | None:
 def _number_name(value: Any) -> str | None:
     """Return the element type of a tensor of numbers; None for other values."""
     dtype = getattr(value, "dtype", None)
-    return None if dtype is None or dtype.hasobject else name_of(dtype)
+    return None if dtype is None or getattr(dtype, "hasobject", False) else name_of(dtype)
 
 
 def graph_path(code: Code) -> str:

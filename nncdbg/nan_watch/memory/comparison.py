@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.memory_reuse import Start, who_changed, who_is_still_read
 from nncdbg.engine.divergence.played import Played, Player, digest
@@ -23,11 +24,11 @@ from nncdbg.engine.errors import StoppedRun, UsageError
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.graph import Program
-from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.packing import pack
 from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, plan_text, read_plan
 from nncdbg.engine.memory.reusing import ReusingAllocation
+from nncdbg.engine.memory.states_in_place import arena_of
 from nncdbg.nan_watch.memory import plans as plan_words
 from nncdbg.nan_watch.memory import wording as words
 from nncdbg.nan_watch.records import Report, WatchFinding
@@ -45,13 +46,15 @@ def watch_memory(
     *,
     plan: PlacedPlan | str | os.PathLike[str] | None = None,
     max_findings: int = MAX_FINDINGS,
+    in_place_states: bool = False,
     **fields: Any,
 ) -> Report:
     """Run a program with several allocators and report the statements that misuse memory.
 
     `plan` is a file of offsets (see `engine.memory.plan_file`) or a plan; by default the arena is planned by
-    liveness.  `inputs` and `fields` (dims, seed, max_ops, history, folder) are as for Debugger.  Every
-    finding trips.  The error of a failing run is in `Report.error`.
+    liveness.  `inputs` and `fields` (dims, seed, max_ops, history, folder) are as for Debugger.  With
+    `in_place_states`, updates overwrite states in the arenas.  Every finding trips.  The error of a failing
+    run is in `Report.error`.
 
     Raises UsageError for a plan that cannot be read or does not fit the program, and the errors of Debugger.
     """
@@ -69,7 +72,10 @@ def watch_memory(
         }
         return Debugger(program, given, allocator=allocator, statistics=False, **fields)
 
-    return _Watch(start, plan).run(max_findings)
+    in_place = rebound(program) if in_place_states else frozenset()
+    if in_place and plan is not None:
+        raise UsageError("--plan cannot be used with --in-place-states", hint="omit one of them")
+    return _Watch(start, plan, in_place).run(max_findings)
 
 
 def memory_plan(
@@ -110,6 +116,8 @@ class _Run:
 class _Watch:
     start: Start
     plan: PlacedPlan | None
+    in_place: frozenset[str]
+    """The states that updates overwrite in the arenas."""
     found: dict[tuple[Any, ...], tuple[int, WatchFinding]] = field(default_factory=dict)
     """By place and kind: the tick of the first occurrence, and the finding."""
 
@@ -164,7 +172,7 @@ class _Watch:
     def _arena(self, poison: bool) -> ReusingAllocation:
         if self.plan is not None:
             return PlacedAllocation(self.plan, poison=poison)
-        return ArenaAllocation(poison=poison)
+        return arena_of(self.in_place, poison=poison)
 
     def _again(self, base: _Run) -> None:
         """Run again with the same memory: a kernel that keeps state gives another result."""
@@ -218,7 +226,7 @@ class _Watch:
         read = None
         if self.plan is None:
             read = who_is_still_read(
-                self.start, lambda plan: ArenaAllocation(plan, poison=poison), base.played, differs
+                self.start, lambda plan: arena_of(self.in_place, plan, poison=poison), base.played, differs
             )
         self._add(differs.moment.tick, words.unexplained(run.debugger, differs, read))
 

@@ -13,13 +13,14 @@ from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.live_ranges import lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.memory.reusing import Misread, verb
+from nncdbg.engine.memory.reusing import Misread, overwrites_state, verb
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Operand, WatchFinding
 from nncdbg.nan_watch.sites import site_of
 
 CAUSES = (
     "wrong reuse",
+    "overwritten state",
     "uninitialized read",
     "partial write",
     "write out of bounds",
@@ -36,9 +37,15 @@ CAUSES = (
 def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches: bool) -> WatchFinding:
     """Return the finding of a statement that reads bytes that another value has overwritten."""
     block, statement = misread.block, misread.statement
-    taker = block.successor
+    taker, overwritten = block.successor, overwrites_state(misread.block)
     evidence = _life(debugger, misread)
-    if taker is not None:
+    if taker is not None and overwritten:
+        line = _line(debugger, taker.statement)
+        evidence = (
+            f"%{misread.name} is the value of %{taker.value} from before its update at line {line}, "
+            "which overwrites it"
+        )
+    elif taker is not None:
         first, last = block.taken or (block.start, block.start + block.size)
         begin, end = lines(debugger, taker.code, taker.value)
         evidence += (
@@ -60,7 +67,7 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
         iteration=misread.iteration,
         inputs=_operands(statement),
         reaches_output=reaches,
-        cause="wrong reuse",
+        cause="overwritten state" if overwritten else "wrong reuse",
         evidence=evidence,
         hint=_reuse_hint(block, taker),
         other=None if other is None else _site(debugger, other, taker.value if taker else ""),
@@ -69,6 +76,8 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
 
 
 def _reuse_hint(block: MemoryBlock, taker: Owner | None) -> str:
+    if overwrites_state(block):
+        return f"read %{block.owner.value} before its update, or make a copy that the update does not change"
     if taker is None:
         return f"free %{block.owner.value} after its last reader"
     return f"place %{taker.value} at other bytes, or free %{block.owner.value} only after its last reader"

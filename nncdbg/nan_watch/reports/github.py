@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nncdbg.nan_watch.records import Report, WatchFinding
-from nncdbg.nan_watch.reports.bounds import sentence, visible
+from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
 from nncdbg.nan_watch.reports.places import is_text, relative
 from nncdbg.nan_watch.reports.rules import rule_of
+from nncdbg.nan_watch.reports.step_norms import norm_lines
 from nncdbg.nan_watch.reports.wording import explanation, headline, remarks, subject, verdict
 from nncdbg.nan_watch.watched import Watched
 
@@ -24,6 +25,7 @@ _LONGEST = 4_000
 def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
     """Return one command per line: an error per tripping finding or failed run, a warning for the rest.
 
+    The norms over the steps of a training are a notice.
     Paths are relative to the root of the checkout ($GITHUB_WORKSPACE, else the current folder).
     """
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
@@ -35,7 +37,9 @@ def _commands(report: Report, watched: Watched, root: Path) -> Iterator[str]:
     broken = [f"{case.name}: {case.error or case.status}" for case in report.cases if case.error]
     if report.error is not None:
         broken.insert(0, str(report.error))
-    yield from (_error(finding, report, watched, root) for finding in tripping[: _MOST - bool(broken)])
+    yield from (
+        _annotation("error", finding, report, watched, root) for finding in tripping[: _MOST - bool(broken)]
+    )
     if broken:
         others = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
         title = f"nncdbg watch: {subject(report)} failed"
@@ -43,21 +47,30 @@ def _commands(report: Report, watched: Watched, root: Path) -> Iterator[str]:
     more = len(tripping) - (_MOST - bool(broken))
     rest = [f"{more} more findings trip"] if more > 0 else []
     rest += [words for words in remarks(report) if not words.startswith("note: ")]
+    warnings = [finding for finding in report.findings if finding.is_warning]
+    most = _MOST - 1  # One of them is for the rest.
+    yield from (_annotation("warning", finding, report, watched, root) for finding in warnings[:most])
+    rest += left_out(warnings, most, "warnings")
+    title = f"nncdbg watch: {subject(report)}"
     if rest:
-        title = f"nncdbg watch: {subject(report)}"
         yield _command("warning", {"title": title}, "\n".join([verdict(report), *rest]))
+    course = [*norm_lines(report)]
+    if course:
+        yield _command("notice", {"title": f"{title}: training"}, "\n".join(course))
 
 
-def _error(finding: WatchFinding, report: Report, watched: Watched, root: Path) -> str:
+def _annotation(level: str, finding: WatchFinding, report: Report, watched: Watched, root: Path) -> str:
+    """Return the command for a finding, at its line."""
     site = finding.site
-    title = f"{rule_of(finding.kind, finding.cause).title} ({visible(site.op or 'input')})"
+    words = finding.verdict if finding.is_warning else rule_of(finding.kind, finding.cause).title
+    title = f"{words} ({visible(site.op or 'input')})"
     properties = {"file": relative(report.model, root), "title": title}
     if site.file is not None:
         properties |= {"file": relative(site.file, root), "line": str(site.source_line or 1)}
     elif site.line is not None and is_text(report.model):
         properties["line"] = str(site.line)
     message = "\n".join([headline(finding), *explanation(finding, report, watched)])
-    return _command("error", properties, message)
+    return _command(level, properties, message)
 
 
 def _command(name: str, properties: dict[str, str], message: str) -> str:

@@ -6,13 +6,14 @@ There is no standard; the output follows the schema of Jenkins' xUnit plugin and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from nncdbg.nan_watch.records import FAILED, TRIPPED, Case, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NAME, SENTENCE, sentence, visible
 from nncdbg.nan_watch.reports.rules import rule_of
+from nncdbg.nan_watch.reports.step_norms import norm_lines
 from nncdbg.nan_watch.reports.wording import explanation, headline, remarks, subject, verdict
 from nncdbg.nan_watch.watched import Watched
 
@@ -33,7 +34,7 @@ def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  
         _add_cases(suite, report, watched)
     else:
         _add_gates(suite, report, watched)
-    SubElement(suite, "system-out").text = "\n".join([verdict(report), *remarks(report)])
+    SubElement(suite, "system-out").text = "\n".join([verdict(report), *_out(report, watched)])
     tests = suite.findall("testcase")
     counts = {
         "tests": len(tests),
@@ -48,6 +49,15 @@ def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  
     ElementTree.indent(root)
     body = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
+
+
+def _out(report: Report, watched: Watched) -> Iterator[str]:
+    """Yield lines about warnings, the course of a training, and what is not checked."""
+    for finding in [each for each in report.findings if each.is_warning][:_MOST_LISTED]:
+        yield headline(finding)
+        yield from explanation(finding, report, watched)
+    yield from norm_lines(report)
+    yield from remarks(report)
 
 
 def _add_gates(suite: Element, report: Report, watched: Watched) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from nncdbg.nan_watch.records import FAILED, OK, TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
+from nncdbg.nan_watch.reports.step_norms import COLUMNS, courses, head, parameter_rows, remaining
 from nncdbg.nan_watch.reports.wording import (
     explanation,
     headline,
@@ -51,6 +52,12 @@ def _blocks(report: Report, watched: Watched) -> Iterator[str]:
         for case in broken[:_ROWS]:
             yield f"| {_code(case.name)} | {_prose(visible(case.status))} | {_prose(sentence(case.error))} |"
         yield from (f"\n{words}" for words in left_out(broken, _ROWS, "cases"))
+    for history in courses(report):
+        yield f"\n{_prose(head(history))}"
+        yield f"\n| parameter | {' | '.join(COLUMNS)} |\n|{'---|' * (1 + len(COLUMNS))}"
+        for name, series in parameter_rows(history):
+            yield f"| {_code(name)} | {' | '.join(map(_prose, series))} |"
+        yield from (f"\n{_prose(words)}" for words in remaining(history))
     notes = remarks(report)
     if notes:
         yield "\n" + "\n".join(f"- {_prose(words)}" for words in notes)
@@ -65,7 +72,7 @@ def _row(number: int, finding: WatchFinding) -> str:
         _code(where),
         _code(visible(site.op)) if site.op else "",
         _code(value_of(site)),
-        _prose(visible(finding.cause)),
+        _prose(visible(finding.cause or finding.verdict)),
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -64,7 +64,7 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
     yield from map(Text, left_out(report.findings, _MOST, "findings"))
     for words in _failures(report):
         yield Text("error: ", "bold red").append(words)
-    for words in norm_lines(report):
+    for words in norm_lines(report, bars=watched.unicode):
         yield Text(words, "dim")
     for words in remarks(report, unlisted_of_chain(report)):
         yield Text(words, "dim")

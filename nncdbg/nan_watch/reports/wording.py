@@ -80,6 +80,8 @@ def statement(finding: WatchFinding, watched: Watched) -> str:
         return visible(
             text if watched.screen is None else watched.screen.statement(text, site.line), STATEMENT
         )
+    if site.text:
+        return visible(site.text, STATEMENT)
     if not site.op:
         return value_of(site)
     operands = ", ".join(

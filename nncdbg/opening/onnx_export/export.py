@@ -20,6 +20,7 @@ from nncdbg.engine.text.driver import driver_name, has_driver
 from nncdbg.engine.text.listing import Site
 from nncdbg.opening.onnx_export.expansion import Refusals
 from nncdbg.opening.onnx_export.inlining import ModelValues
+from nncdbg.opening.onnx_export.output_shapes import complete_outputs
 from nncdbg.opening.onnx_export.parts import Parts, WrittenGraph
 from nncdbg.opening.run import run
 from nncdbg.version import __version__
@@ -38,10 +39,10 @@ def to_onnx(program: ProgramSource) -> Any:
     model with `training_info`: its algorithm is one step, with an update_binding for each state; the first
     values that statements compute are its initialization.  The data and the epochs of its run are not part
     of the model.  The inference graph of the model is the graph of the program that no run calls, or that
-    its ``evaluate`` line calls; without one, it is empty.
+    its ``evaluate`` line calls; without one, it returns the states.
 
     Raises UnsupportedOp with all statements that ONNX cannot express, and GraphError for an input without a
-    type.
+    type and an output without a known number of axes.
     """
     opened = load(program)
     try:
@@ -121,6 +122,7 @@ class _Export:
             producer_name="nncdbg",
             producer_version=__version__,
         )
+        complete_outputs(model)
         model.training_info.extend(training)
         return model
 
@@ -136,11 +138,14 @@ class _Training(_Export):
         firsts = first_values(self.source)
         self.shared.used |= firsts.keys()
         own = self._inference(train)
-        inference, inputs = WrittenGraph(_empty(), ()), {}
         if own is not None:
             needed = self._states_of(own)
             inputs = {each.name: each for each in self.source.graphs[own].inputs}
             inference = self._part(own, [firsts.pop(name) for name in needed], {}, ())
+        else:
+            # onnxruntime opens no graph without values.
+            inference, inputs = self.parts.returning("inference", [*firsts.values()]), {}
+            firsts = {}
         algorithm = self._part(train, [*firsts.values()], inputs, inference.results)
         count = len(self.source.graphs[train].outputs)
         states = [value.name for value in self.program.graphs[train].outputs[count:]]
@@ -241,12 +246,6 @@ def _without_comments(graph: Graph) -> Graph:
         for node in graph.nodes
     )
     return replace(graph, nodes=nodes)
-
-
-def _empty() -> Any:
-    from onnx import helper
-
-    return helper.make_graph([], "inference", [], [])
 
 
 def _calls(graph: Graph) -> set[str]:

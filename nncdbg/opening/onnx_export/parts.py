@@ -75,6 +75,15 @@ class Parts:
         tensors = [self._tensor(each) for each in (*given, *self._read(messages, names))]
         return WrittenGraph(self._message(graph, messages, inputs, outputs, tensors), names)
 
+    def returning(self, name: str, constants: Sequence[Constant]) -> WrittenGraph:
+        """Write a graph without nodes that returns its constants."""
+        values = [each.value for each in constants]
+        self._expansion.learn([], values)
+        names = tuple(value.name for value in values)
+        self._model.used |= {*names}
+        tensors = [self._tensor(each) for each in constants]
+        return WrittenGraph(self._message(Graph(name), [], (), values, tensors), names)
+
     def _named(
         self,
         values: Sequence[Value],

@@ -16,6 +16,7 @@ from nncdbg.opening.command_line import (
     add_machine,
     add_opening,
     add_prompt,
+    add_states_in_place,
     configuration_of,
     errors_in_json,
 )
@@ -57,6 +58,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`")
     add_opening(parser)
     add_machine(parser)
+    add_states_in_place(parser)
     add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
     add("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (default: side A's)")
     add("--dtype-b", metavar="DTYPE", help="cast side B's float weights and inputs to f16, bf16, f32 or f64")

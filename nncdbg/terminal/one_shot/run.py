@@ -19,6 +19,7 @@ from nncdbg.opening.command_line import (
     add_machine,
     add_model,
     add_outputs,
+    add_states_in_place,
     add_verification,
     configuration_of,
     error_document,
@@ -62,6 +63,10 @@ def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.presentation.stops import fallbacks
 
     configuration = configuration_of(options)
+    if options.save_states and configuration.outputs:
+        raise UsageError(
+            "--save-states needs the whole run, and --output runs a part of it", hint="leave out --output"
+        )
     opened = open_program(configuration)
     # The results of a recorded step are those of its own inputs.
     recorded = not configuration.inputs
@@ -79,7 +84,8 @@ def _run(options: Namespace, screen: Screen) -> int:
     if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - start
-    error = failure_of(stop, options.model)
+    in_place = " --in-place-states" if configuration.in_place_states else ""
+    error = failure_of(stop, f"{options.model}{in_place}")
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
     if error is None and options.save_states:
         save_states(debugger.states, options.save_states)
@@ -109,6 +115,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add_model(parser)
     add_machine(parser)
+    add_states_in_place(parser)
     add_outputs(parser)
     add_check(parser)
     add_verification(parser)

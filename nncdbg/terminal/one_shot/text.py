@@ -19,6 +19,11 @@ from nncdbg.engine.inputs.binding import symbolic_sizes
 from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
 from nncdbg.presentation.program_text import stores_from, write_text
 from nncdbg.presentation.screen import Screen
+from nncdbg.terminal.one_shot.minimize_options import (
+    add_minimize_options,
+    check_minimize_options,
+    minimized,
+)
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program, Value
@@ -29,7 +34,12 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.opening.programs import open_program
 
     options = _options(arguments)
+    # A program without a run has no number of steps; the training that is made of it has one.
+    steps = options.steps if options.minimize else None
+    options.steps = None if options.minimize else options.steps
     program = open_program(configuration_of(options)).program
+    if options.minimize:
+        program = minimized(program, options, steps)
     if options.json:
         print(json.dumps(signature(program)))
         return 0
@@ -69,7 +79,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("--no-loc", action="store_true", help="omit locations; line numbers stay the same")
     parser.add_argument("--full-names", action="store_true", help="write names in full, without prefixes")
     parser.add_argument("--json", action="store_true", help="print only the types of inputs and outputs")
+    add_minimize_options(parser)
     chosen = parser.parse_args(arguments)
+    check_minimize_options(chosen)
     if chosen.json and chosen.output:
         raise UsageError(
             "--json and --output cannot be combined", hint="use --json for types, --output for program text"

@@ -21,6 +21,7 @@ from nncdbg.engine.stopping.breakpoints import hit_rule
 from nncdbg.engine.stopping.placement import braced
 from nncdbg.presentation.breakpoint_syntax import parse_stop, split_source
 from nncdbg.torch.live.operators import Operator, OperatorScope
+from nncdbg.torch.named_models import own_tensors, submodules
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
 
 PHASES = (FORWARD, BACKWARD, OPTIMIZER)
@@ -222,10 +223,8 @@ def _may_be_a_name(name: str) -> bool:
 
 def names_of_modules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[int, str]]:
     """Yield the identity and the name of each module, parameter and buffer."""
-    for prefix, model in models.items():
-        for objects in (model.named_modules(), model.named_parameters(), model.named_buffers()):
-            for name, each in objects:
-                yield id(each), ".".join(part for part in (prefix, name) if part)
+    for name, each in (*submodules(models), *own_tensors(models)):
+        yield id(each), name
 
 
 def check_kinds(kinds: Iterable[str]) -> None:

@@ -20,7 +20,7 @@ from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
-from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, named_tensors
+from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, tensors_by_name
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Recorder
 from nncdbg.torch.script_recording import on_module_call
@@ -152,7 +152,7 @@ class LiveTraining:
                 "the step was not recorded: no module was called before its end",
                 hint="pass the model to nncdbg.torch.watch",
             )
-        return step_so_far(recorder, self._models, self._optimizers)
+        return step_so_far(recorder, self._models, self._optimizers, self._compiled)
 
     def record_step(self) -> str:
         """Stop at the end of the present step, or without `history` of the next one, with all of it.
@@ -233,7 +233,7 @@ class LiveTraining:
 
     def _named(self) -> dict[str, Any]:
         """Return parameters, buffers, gradients and moments by name."""
-        return dict(named_tensors(self._models, self._optimizers))
+        return tensors_by_name(self._models, self._optimizers)
 
     # -- stops -----------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class LiveTraining:
             recorder.add_finished(
                 operator.signature.overload, operator.args, operator.kwargs, operator.result, operator.lines
             )
-        return step_so_far(recorder, self._models, self._optimizers)
+        return step_so_far(recorder, self._models, self._optimizers, self._compiled)
 
 
 def _goal(wanted: str, start: Operator) -> Goal | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from nncdbg.engine.backends import Call
+from nncdbg.engine.execution.random_streams import seeded_stream
 from nncdbg.engine.graph import Node, Value
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete
@@ -32,8 +31,8 @@ def call(
     if found.outputs_count:
         arguments["outputs_count"] = len(outputs)
 
-    def generator() -> Any:
-        return np.random.Generator(np.random.Philox(key=7))
+    def generator(seed: float | None) -> Any:
+        return seeded_stream(0, 7 if seed is None else seed, ())
 
     return Call(node, found, version, arguments, len(outputs) != 1, constants, generator)
 

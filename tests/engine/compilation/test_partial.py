@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
+from nncdbg.terminal.main import main
 from tests.engine.programs import runnable
+from tests.presence import present
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
 INPUTS = {"x": X, "z": np.array([1.0, 0.0, -0.5], np.float32)}
@@ -222,10 +224,95 @@ def test_a_graph_with_several_calls_has_no_single_value() -> None:
     assert nncdbg.run(nncdbg.parse(text), INPUTS, outputs=["l"])["l"].tolist() == [-1.0, 0.0, -4.0]
 
 
-def test_a_training_has_no_partial_run() -> None:
-    program = nncdbg.load(Path(__file__).parents[3] / "examples" / "train_mlp.nnc")
-    with pytest.raises(nncdbg.UsageError, match="a training has no partial run"):
-        nncdbg.run(program, outputs=["l"])
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+EVALUATED = """opset 21
+state %w: f32[3] = [1.0, 2.0, 3.0]
+state %count: i64[] = 0
+graph @train(%x: f32[N,3]) -> (%l: f32[], %c: i64[]) {
+  %p = Mul(%x, %w)
+  %l: f32[] = ReduceMean(%p, keepdims=0)
+  %w.1: f32[3] = Mul(%w, 0.9)
+  %count.1: i64[] = Add(%count, 1)
+  update %w = %w.1, %count = %count.1
+  %c: i64[] = Identity(%count)
+  return %l, %c
+}
+graph @mean(%y: f32[N,3]) -> (%m: f32[]) {
+  %q = Mul(%y, %w)
+  %m: f32[] = ReduceMean(%q, keepdims=0)
+  return %m
+}
+run @train for %x batch 4 epochs 3
+evaluate @mean for %y batch 2
+"""
+"""Nothing that a state needs depends on the data, but their size is the number of steps."""
+
+SAMPLES = np.random.default_rng(1)
+EVALUATED_DATA = {name: SAMPLES.normal(size=(8, 3)).astype(np.float32) for name in "xy"}
+
+TRAININGS = {
+    "mlp": (lambda: nncdbg.load(EXAMPLES / "train_mlp.nnc", steps=4), {}),
+    "cnn": (lambda: nncdbg.load(EXAMPLES / "train_cnn.nnc", steps=3), {}),
+    "transformer": (lambda: nncdbg.load(EXAMPLES / "train_transformer.nnc", steps=2), {}),
+    "evaluated": (lambda: nncdbg.parse(EVALUATED), EVALUATED_DATA),
+}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_results_and_states_of_a_training_have_the_bits_of_the_whole_training(name: str) -> None:
+    """E1: each result of a run, and the value of each state after it."""
+    made, data = TRAININGS[name]
+    program = made()
+    whole = nncdbg.Debugger(program, data)
+    assert whole.run().reason == "end"
+    for value, expected in {**whole.states, **present(whole.outputs)}.items():
+        part = nncdbg.Debugger(program, data, outputs=[value])
+        assert part.run().reason == "end"
+        assert present(part.outputs)[value].tobytes() == expected.tobytes(), value
+        assert part.timeline.tick <= whole.timeline.tick
+
+
+@pytest.mark.parametrize(("value", "statements"), [("count", 3), ("w", 3), ("l", 5), ("c", 4)])
+def test_a_part_of_a_training_executes_only_what_it_needs(value: str, statements: int) -> None:
+    """E1: per step, its statements in @train, and the end of the graph."""
+    debugger = nncdbg.Debugger(nncdbg.parse(EVALUATED), EVALUATED_DATA, outputs=[value])
+    executed = 0
+    graphs = 0
+    while debugger.step_into().reason != "end":
+        executed += debugger.frames[0].code.graph.name == "train"
+        graphs += debugger.frames[0].code.graph.name == "mean"
+    assert (executed, graphs) == (6 * statements, 0)
+
+
+def test_a_value_inside_of_a_step_is_refused_with_what_can_be_chosen() -> None:
+    """E1: the value of %h differs from step to step."""
+    with pytest.raises(nncdbg.UsageError, match="%p has another value in each step of the run") as caught:
+        nncdbg.run(nncdbg.parse(EVALUATED), EVALUATED_DATA, outputs=["p"])
+    assert caught.value.hint == (
+        "choose a result of the run or a state, such as %l, %c, %m, %w, %count; or stop at `%p if $step == 0`"
+    )
+
+
+def test_a_graph_that_shares_its_lines_and_calls_another_one_is_whole() -> None:
+    """The graphs that save values for a gradient share their lines with the graphs themselves."""
+    text = (EXAMPLES / "train_mlp.nnc").read_text().replace("run @train steps 300", "").strip()
+    program = nncdbg.parse(f"{text}\n\nrun @train steps 2\n")
+    assert nncdbg.run(program, outputs=["w2"])["w2"].shape == (16, 1)
+
+
+def test_saved_states_need_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.nnc").write_text(EVALUATED.replace("opset", "#nncdbg 1\nopset"))
+    words = [
+        "run",
+        str(tmp_path / "t.nnc"),
+        "--output",
+        "w",
+        "--save-states",
+        str(tmp_path / "s.safetensors"),
+    ]
+    assert main([*words, "--input", "x=ones[8,3]", "--input", "y=ones[8,3]"]) == 2
+    assert "--save-states needs the whole run" in capsys.readouterr().err
 
 
 def test_blocks_nested_deeper_than_the_stack_of_python() -> None:

@@ -13,8 +13,9 @@ from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.within import Within, diagnose
 from nncdbg.engine.execution.linking import Allocation, Linker
-from nncdbg.engine.execution.loaded import Loaded, generator_of
+from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Running
+from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.graph import type_of
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.textual_repr.printer import listing

@@ -180,12 +180,6 @@ def test_faults(old: str, new: str, message: str) -> None:
     assert caught.value.hint
 
 
-def test_the_gradient_of_a_backward_call_is_refused() -> None:
-    text = PROGRAM + "backward @train.backward of @train by (%w)\n"
-    with pytest.raises(GraphError, match="@train computes a gradient"):
-        opened(text)
-
-
 def test_two_backward_lines_of_one_graph() -> None:
     text = PROGRAM.replace("(%l: f64[], %d_w", "(%l: f64[], %other, %d_w").replace(
         "  return %l, %d_w",

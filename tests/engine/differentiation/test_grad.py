@@ -281,3 +281,17 @@ def test_a_graph_that_reads_a_value_of_another_graph_is_an_error_with_its_name()
     text = CALLS.replace("%m = Mul(%v, %two)", "%m = Mul(%v, %x)")
     with pytest.raises(nncdbg.ParseError, match="%x"):
         parse(text)
+
+
+def test_dynamic_quantization_has_the_gradient_of_its_scale() -> None:
+    x = np.array([[-1.0, 2.1, -1.3, -2.5]], np.float32)
+    lines = [
+        "%q, %s, %z = DynamicQuantizeLinear(%x)",
+        "%y = DequantizeLinear(%q, %s, %z)",
+        "%loss = ReduceSum(%y, keepdims=0)",
+    ]
+    debugger = nncdbg.Debugger(program_of(lines, {"x": x}), {"x": x})
+    assert debugger.run().reason == "end"
+    by_scale = np.sum(debugger.value("q").astype(np.float64) - debugger.value("z")) / 255
+    expected = [[0, by_scale, 0, -by_scale]]
+    np.testing.assert_allclose(debugger.evaluate("grad(%loss, %x)"), expected, rtol=1e-6)

@@ -41,7 +41,7 @@ def instrument(names: list[str], name: str) -> Wrap:
 def linker_of(covers: list[Cover] | None = None) -> Linker:
     """Return a linker with the one block of PROGRAM."""
     code = Debugger(nncdbg.parse(PROGRAM), {"x": np.ones(2, np.float32)}).loaded.codes[0]
-    linker = Linker(NumPy(), Allocation(), lambda path, pc: None, covers or [])
+    linker = Linker(NumPy(), Allocation(), lambda path, pc, seed: None, covers or [])
     linker.link(code)
     return linker
 

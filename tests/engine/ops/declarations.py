@@ -117,6 +117,10 @@ def check_facts(sample: Sample) -> None:
         ]
         least = sample.attributes.get("min", operands[1] if len(operands) > 1 else 0)
         assert sample.run(below)[0].flat[0] in (0, -100 + sample.attributes.get("bias", 0), np.min(least))
+    given = [operands[index] for index in op.limits if index < len(operands) and operands[index] is not None]
+    if len(given) > 1:
+        pairs = [(one, other) for one in given for other in (np.minimum, np.maximum)]
+        assert any(np.array_equal(other(results[0], one), results[0]) for one, other in pairs)
     if op.training_operand is not None and len(operands) <= op.training_operand:
         assert not op.draws(operands)
     if op.pointwise and floats and operands and is_float(operands[0]):

@@ -280,7 +280,21 @@ ROWS: list[Row] = [
     row("%y = nncdbg.ResizeTransposed(%x, %b, _, [2.0])", x=r(6), b=r(3)),
     row("%y = MaxUnpool(%x, [[[1, 2]]], kernel_shape=[2], strides=[2])", 22, x=r(1, 1, 2)),
     row("%y = MaxUnpool(%x, [[[1, 2]]], [1, 1, 6], kernel_shape=[2], strides=[2])", 22, x=r(1, 1, 2)),
-    row("%y = OptionalGetElement(%x)", x=r(3)),
+    row("%o = Optional(%x)\n%y = OptionalGetElement(%o)", x=r(3)),
+    row("%s = SplitToSequence(%x, axis=1)\n%y = ConcatFromSequence(%s, axis=0)", x=r(2, 3)),
+    *(
+        row(f"%s = SequenceConstruct(%x, %b)\n{lines}\n%y = ConcatFromSequence(%t, axis=0)", x=r(3), b=r(3))
+        for lines in (
+            "%t = SequenceInsert(%s, %x, 1)",
+            "%e = SequenceAt(%s, -1)\n%t = SequenceInsert(%s, %e, -1)",
+            "%t = SequenceErase(%s, 0)",
+            "%t = nncdbg.SequenceSum(%s, %s)",
+            "%t = nncdbg.SequencePlaced(%x, -1, %s)",
+            "%e = SequenceErase(%s)\n%t = nncdbg.SequencePadded(%e, 0, %s)",
+            "%j = ConcatFromSequence(%s, axis=0)\n%t = nncdbg.SplitLike(%j, %s, axis=0)",
+            "%e = nncdbg.EmptySequenceOf(%s)\n%n = nncdbg.SequenceAppend(%e, %s)\n%t = SequenceAt(%n, 0)",
+        )
+    ),
     *(
         row(f"%y = DFT(%x{rest})", x=r(*shape))
         for rest, shape in (
@@ -355,7 +369,7 @@ def test_rule(line: str, inputs: dict[str, Any], opset: int, typed: bool) -> Non
 RULED = {line.split("(")[0].rpartition(" ")[2] for lines, _, _ in ROWS for line in lines.splitlines()}
 CONSTANT = {"Shape", "Size", "Sign", "Ceil", "Round", "EyeLike", "RandomNormalLike", "RandomUniformLike"}
 CONSTANT |= {"Bernoulli", "Hardmax", "QuantizeLinear", "QLinearMatMul"}
-CONSTANT |= {"nncdbg.FullLike", "nncdbg.KeepsCheckpoint"}
+CONSTANT |= {"nncdbg.FullLike", "nncdbg.EmptySequenceOf", "nncdbg.KeepsCheckpoint"}
 """Ops that propagate no gradient."""
 
 

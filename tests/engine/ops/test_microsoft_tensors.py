@@ -104,7 +104,12 @@ ROWS += [
     Row("DynamicSlice", [f(4, 5), np.array([1, 0]), np.array([3, 4])], version=1),
     Row("DynamicSlice", [f(4, 5), np.array([1]), np.array([3]), np.array([1])], version=1),
 ]
-for mode, padding in (("bilinear", "zeros"), ("nearest", "border"), ("bicubic", "zeros")):
+for mode, padding in (
+    ("bilinear", "zeros"),
+    ("nearest", "border"),
+    ("bicubic", "zeros"),
+    ("bicubic", "border"),
+):
     grid = GENERATOR.uniform(-1.2, 1.2, (2, 3, 4, 2)).astype(np.float32)
     ROWS.append(row("GridSample", f(2, 3, 5, 6), grid, mode=mode, padding_mode=padding))
 REGIONS = np.array(

@@ -287,3 +287,26 @@ def test_watched_expressions_without_a_value_are_refused() -> None:
     with pytest.raises(nncdbg.NncdbgError):
         debugger.breakpoints.add({"watch": "max(%nope)"})
     assert debugger.breakpoints == []
+
+
+STEPS = """
+state %w: f32[1] = [1.0]
+
+graph @train() -> (%l: f32[1]) {
+  %l: f32[1] = Add(%w, [0.5])
+  update %w = %l
+  return %l
+}
+
+run @train steps 4
+"""
+
+
+def test_condition_on_the_step_is_false_outside_a_run():
+    debugger = nncdbg.Debugger(nncdbg.parse(STEPS))
+    debugger.break_at(value="l", when="$step == 2")
+    stops = []
+    while (stop := debugger.run()).reason == "breakpoint":
+        stops.append((debugger.evaluate("$step"), stop.detail))
+    assert [step for step, _ in stops] == [2, 2]
+    assert not any("failed" in detail for _, detail in stops)

@@ -164,6 +164,25 @@ def test_steps_set_the_length_of_a_run(tmp_path: Path) -> None:
     assert len(nncdbg.run(nncdbg.load(path, steps=50))["l"]) == 50
 
 
+def test_the_lines_of_the_runs_have_the_chosen_number_of_steps(tmp_path: Path) -> None:
+    path = tmp_path / "train.nnc"
+    path.write_text(training(SGD) + "\nrun @train steps 7\n")
+    program = nncdbg.load(path, steps=3)
+    lines = nncdbg.load(path).as_listing().lines
+    changed = {
+        number: (old, new)
+        for number, (old, new) in enumerate(zip(lines, program.as_listing().lines, strict=True), 1)
+        if old != new
+    }
+    assert [*changed.values()] == [(f"run @train steps {steps}", "run @train steps 3") for steps in (40, 7)]
+    debugger = nncdbg.Debugger(program)
+    debugger.break_at(value="w.1", when="$step == 2")
+    for line in changed:
+        assert debugger.run().reason == "breakpoint"
+        assert debugger.frames[1].progress == "step 2 of 3"
+        assert debugger.loaded.line(debugger.frames[1].code, 0) == line
+
+
 @pytest.mark.parametrize(("text", "steps"), [(training(SGD), 0), ("graph @main() -> () {\n  return\n}\n", 1)])
 def test_steps_need_a_run_and_a_positive_number(text: str, steps: int) -> None:
     with pytest.raises(UsageError) as error:

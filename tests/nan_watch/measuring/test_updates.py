@@ -11,6 +11,7 @@ import pytest
 
 import nncdbg
 from nncdbg.nan_watch.measuring.step_norms import _MOST
+from nncdbg.presentation.sparkline import sparkline
 from nncdbg.terminal.main import main
 from tests.nan_watch.training_corpus import NOTHING, Training, corpus
 
@@ -123,6 +124,15 @@ def test_the_history_has_the_norms_of_a_plain_loop() -> None:
         assert history.results["l"][step] == debugger.value("l")
 
 
+def test_the_steps_of_a_history_are_in_order() -> None:
+    """The last steps are measured at the end; step 96 was measured before step 85."""
+    text = training("  %w.1: f32[4,3] = nncdbg.SGD(%w, %d_w, lr=0.0001)", 100)
+    (history,) = nncdbg.watch(nncdbg.parse(text)).training
+    assert history.steps == sorted({*history.steps})
+    losses = nncdbg.run(nncdbg.parse(text))["l"]
+    assert history.results["l"] == [losses[step] for step in history.steps]
+
+
 def test_a_long_history_is_thinned_and_keeps_the_first_and_last_steps() -> None:
     text = training("  %w.1: f32[4,3] = nncdbg.SGD(%w, %d_w, lr=0.0001)", 3000)
     (history,) = nncdbg.watch(nncdbg.parse(text)).training
@@ -153,7 +163,9 @@ def test_the_report_has_the_first_the_last_and_the_largest_norms() -> None:
     weights = next(each for each in history.parameters if each.name == "w")
     largest = max(weights.gradient_norms)
     line = next(line for line in str(report).split("\n") if line.startswith("  %w: "))
-    assert f"norm {weights.norms[0]:.4g} to {weights.norms[-1]:.4g}, update / norm " in line
+    bars = sparkline(history.steps, weights.norms, 8)
+    assert len(bars) == 8
+    assert f"norm {weights.norms[0]:.4g} to {weights.norms[-1]:.4g} {bars}, update / norm " in line
     at = history.steps[weights.gradient_norms.index(largest)]
     assert line.endswith(f"largest {largest:.4g} in step {at}")
     assert "steps 0 to 29 of @train, %l " in str(report)

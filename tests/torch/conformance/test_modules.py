@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from torch.testing._internal.common_modules import module_db  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.torch.named_models import named_tensors  # noqa: E402
+from nncdbg.torch.named_models import tensors_by_name  # noqa: E402
 from tests.torch.conformance.exemptions import EXEMPT_MODULES  # noqa: E402
 from tests.torch.conformance.replaying import (  # noqa: E402
     FAILURES,
@@ -67,13 +67,11 @@ def failure(info: Any, training: bool, sample: Any) -> str:
     module = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs)
     model = Keeping(module.to(torch.float64 if info.name in IN_F64 else torch.float32), (given, options))
     model.train(training)
-    before = copies(named_tensors({"": model}, []))
+    before = copies(tensors_by_name({"": model}, []).items())
     try:
         with nncdbg.torch.record(model) as step:
             run_backward(model(*given, **options))
-        return ", ".join(
-            differing(dict(named_tensors({"": model}, [])), step.changed, replayed(step), before)
-        )
+        return ", ".join(differing(tensors_by_name({"": model}, []), step.changed, replayed(step), before))
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
 

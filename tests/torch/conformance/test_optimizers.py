@@ -15,7 +15,7 @@ from torch.testing._internal.common_optimizers import (  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
-from nncdbg.torch.named_models import named_tensors  # noqa: E402
+from nncdbg.torch.named_models import tensors_by_name  # noqa: E402
 from tests.torch.conformance.replaying import copies, differing, replayed  # noqa: E402
 
 pytestmark = pytest.mark.conformance_torch
@@ -49,7 +49,7 @@ def test_two_steps_of_an_optimizer_replay_to_the_same_bits(info: Any, options: A
         loss.backward()
         return loss
 
-    before = copies(named_tensors({"": model}, [optimizer]))
+    before = copies(tensors_by_name({"": model}, [optimizer]).items())
     given = {id(each): host_array(each).copy() for each in options.values() if torch.is_tensor(each)}
     with nncdbg.torch.record(model, optimizer) as step:
         for _ in range(2):
@@ -58,7 +58,7 @@ def test_two_steps_of_an_optimizer_replay_to_the_same_bits(info: Any, options: A
             else:
                 closure()
                 optimizer.step()
-    after = dict(named_tensors({"": model}, [optimizer]))
+    after = tensors_by_name({"": model}, [optimizer])
     # A moment may be an option itself: LBFGS keeps the learning rate as its `t`.
     before |= {name: given[id(each)] for name, each in after.items() if id(each) in given}
     found = differing(after, step.changed, replayed(step), before)

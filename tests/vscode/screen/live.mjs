@@ -87,6 +87,8 @@ export const tests = {
     // The second batch: the first has made a loss.
     await screen.row("debug-variables", /loss = tensor/);
     await screen.row("debug-call-stack", /the one *Running/i);
+    // Away from the row, whose tooltip covers the frames.
+    await page.mouse.move(700, 700);
     await screen.picture("live-continued");
     await screen.stop();
   },

@@ -84,6 +84,7 @@ export const tests = {
     await screen.stoppedAt("aten.native_layer_norm.default(");
     // The line of the script that called the operator is a frame.
     await screen.row("debug-call-stack", /train\.py:13/);
+    await screen.row("debug-variables", /embedding\.embedding = f32\[2,6,8\]/);
     await screen.picture("step-back");
 
     await page.keyboard.press("Shift+F11");

@@ -30,11 +30,33 @@ export const tests = {
   async "the call stack has the step, and the states are a scope"({ page, screen, open }) {
     await open();
     await toStepSix(page, screen);
-    await screen.row("debug-call-stack", /@run step 6/);
-    // The list has only the rows in view: without the inputs, the states are among them.
-    await page.locator('[aria-label="Scope Inputs"]').first().click();
-    await screen.row("debug-variables", /States/);
+    await screen.row("debug-call-stack", /@run step 6 of/);
+    // The list has only the rows in view.
+    await screen.row("debug-variables", /%w1\.1 = f32\[2,16\]/);
+    assert.deepEqual((await screen.texts(screen.rows("debug-variables"))).slice(0, 2), ["States", "Inputs"]);
+    await screen.rows("debug-variables", { hasText: "States" }).click();
+    await screen.row("debug-variables", /%w1 = f32\[2,16\]/);
     await screen.picture("training-states");
+    await screen.stop();
+  },
+
+  async "the hover over a parameter has the gradient of the loss, with its elements"({ page, screen, open }) {
+    await open();
+    await toStepSix(page, screen);
+    const name = page.locator(".view-line", { hasText: "nncdbg.SGD(%w1" }).first().locator("span", { hasText: /^%w1$/ }).first();
+    const gradient = page.locator(".debug-hover-widget .monaco-list-row", { hasText: "gradient of %l" });
+    // VS Code shows a hover after a move of the pointer within the editor.
+    const point = async () => {
+      await page.locator(".view-line", { hasText: "update %w1" }).hover();
+      await page.waitForTimeout(100);
+      await name.hover();
+    };
+    await screen.again(point, gradient, "the gradient in the hover");
+    assert.match(await gradient.innerText(), /norm\s[0-9.e-]+\smin\s-[0-9.e-]+\smax\s[0-9.e-]+$/);
+    await screen.picture("training-hover");
+    await gradient.click();
+    await page.locator(".debug-hover-widget .monaco-list-row", { hasText: "shape" }).nth(1).waitFor();
+    await screen.picture("training-hover-open");
     await screen.stop();
   },
 
@@ -48,11 +70,14 @@ export const tests = {
     const area = row.locator(".plot .area");
     await area.waitFor();
     assert.match(await row.locator("output").innerText(), /^step 6: mean /);
+    const inView = () => row.evaluate((each) => each.getBoundingClientRect().top >= 0 && each.getBoundingClientRect().bottom <= innerHeight + 1);
+    assert.ok(await inView(), "the whole plot is in view");
     await screen.picture("training-plot");
     const { width, height } = await area.boundingBox();
     await area.click({ position: { x: width / 2, y: height / 2 } });
-    await screen.row("debug-call-stack", /@run step 3/);
+    await screen.row("debug-call-stack", /@run step 3 of/);
     await screen.until(async () => /^step 3: /.test(await row.locator("output").innerText()), "the plot up to step 3");
+    assert.ok(await inView(), "the plot stays in view, although other values are listed");
     await screen.picture("training-plot-back");
     await screen.stop();
   },

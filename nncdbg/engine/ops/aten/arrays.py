@@ -13,9 +13,9 @@ def host_array(value: Any) -> Any:
     """Return a tensor as a NumPy array, without a copy if it is on the CPU; other values are unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
-    plain = value.detach().resolve_conj().resolve_neg().cpu()
-    viewed = HOST_VIEWS.get(plain.dtype)
+    viewed = HOST_VIEWS.get(value.dtype)
     if viewed is None:
-        return plain.numpy(force=True)  # a lazy zero tensor has no memory yet
+        return value.numpy(force=True)
     same_size, dtype = viewed
+    plain = value.detach().resolve_conj().resolve_neg().cpu()
     return plain.view(same_size).numpy(force=True).view(dtype)

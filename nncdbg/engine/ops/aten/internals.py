@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
@@ -18,11 +18,30 @@ OLDEST, NEWEST = (2, 10), (2, 14)
 """Versions of torch from `OLDEST` on, before `NEWEST`, have all names of this file."""
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def not_compiled(function: Function) -> Function:
+    """Mark a function of nncdbg: `torch.compile` runs it, and what it calls, as plain Python.
+
+    The compiler otherwise compiles each frame that a compiled function enters, such as a hook.
+    """
+    compiler = torch._C._dynamo.eval_frame
+    skip = compiler._FrameAction.SKIP
+    compiler.set_code_exec_strategy(function.__code__, compiler._FrameExecStrategy(skip, skip))
+    return function
+
+
 class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
     """A dispatch mode without the wrapper that keeps the compiler out, which costs 6 us per operator.
 
-    The compiler does not compile frames while a dispatch mode is entered anyway.
+    The compiler compiles no function of the user while a dispatch mode is entered.  Its own frames are marked
+    instead: torch leaves a mode while it runs.
     """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        not_compiled(cls.__torch_dispatch__)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -266,9 +285,18 @@ _COMPILER = "torch._dynamo"
 def compiling_nothing() -> Iterator[None]:
     """Run functions of `torch.compile` eagerly in the block.
 
-    The compiler takes seconds to import, so it is imported only if the block does that itself.
+    The compiler takes seconds to import, so it is imported only if the block does that itself.  A dispatch
+    mode may be entered inside of such a function and left after it: the call restores no dispatch keys.
     """
+    guard = torch._C._ForceDispatchKeyGuard
+
+    def guard_outside_of_calls(included: Any, excluded: Any) -> Any:
+        by_call = is_compiled_call(sys._getframe(1).f_code)
+        return nullcontext() if by_call else guard(included, excluded)
+
     with ExitStack() as stack:
+        stack.callback(setattr, torch._C, "_ForceDispatchKeyGuard", guard)
+        torch._C._ForceDispatchKeyGuard = guard_outside_of_calls
         if _COMPILER in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         else:

@@ -39,6 +39,7 @@ _INFLUENCES: dict[str, Influence] = {
 _MOVES = frozenset(
     ("view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "slice", "select", "squeeze")
     + ("unsqueeze", "as_strided", "detach", "alias", "clone", "contiguous", "lift_fresh", "lift_fresh_copy")
+    + ("_reshape_alias", "broadcast_tensors", "pin_memory", "positive", "tensor_split")
     + ("split", "split_with_sizes", "unbind", "chunk", "narrow", "diagonal", "unfold", "flip", "roll")
     + ("index_select", "gather", "embedding", "cat", "stack", "repeat", "copy", "recorded", "write")
     + ("triu", "tril", "masked_fill", "masked_select", "where", "index", "index_put", "index_fill", "scatter")
@@ -51,7 +52,11 @@ _MOVES = frozenset(
         "_to_copy",
     )
 )
-"""Operators with results that are elements of their operands."""
+"""Operators with results that are elements of their operands.
+
+Written by hand, because declarations exist without torch.  Torch's schemas tell which operators are views,
+but not which others move elements.
+"""
 
 _KEEPS_FINITE = (_MOVES - {"_to_copy", "copy", "recorded", "index_put", "scatter"}) | {
     *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "zero", "arange", "bernoulli"),

@@ -198,7 +198,24 @@ def _of_list(birth: Birth, parts: int) -> tuple[int | None, list[Array]]:
     return 0, [birth.inputs[place] for place in places]
 
 
+def _activation(birth: Birth) -> Cause | None:
+    """Return the cause for an activation, or its derivative, of an infinite element."""
+    index = spot(birth)
+    infinite = [
+        f"{spelled(birth, number)}{at(index)} is {shown(element(given, index))}"
+        for number, given in enumerate(birth.inputs)
+        if is_float(given) and given.shape == birth.output.shape and math.isinf(element(given, index))
+    ]
+    if birth.kind != "nan" or not infinite:
+        return None
+    words = f"{' and '.join(infinite)}, and {base_name(birth.op)} multiplies it by a factor of 0"
+    return Cause("zero times infinity", words, "")
+
+
+_ACTIVATIONS = ("gelu", "silu", "mish", "hardswish", "sigmoid", "tanh", "elu")
+
 _RULES: Mapping[str, Callable[[Birth], Cause | None]] = {
+    **{f"{name}{end}": _activation for name in _ACTIVATIONS for end in ("", "_backward")},
     "add": _add,
     "sub": _sub,
     "mul": _mul,

@@ -32,7 +32,8 @@ HINTS = {
     "variance of one element": "use correction=0, skip batches of one element, or set drop_last=True in the "
     "DataLoader",
     "fully masked row": "leave one key of each row unmasked, or use masked_fill(mask, -1e4) instead of -inf",
-    "zero times infinity": "use torch.where or masked_fill instead of multiplying by a mask",
+    "zero times infinity": "find the statement where the infinity originates; for a mask, use torch.where or "
+    "masked_fill instead of a product",
     "zero variance": "use eps above 0, inside the root: (var + eps).sqrt()",
     "infinity minus infinity": "find the statement where the first infinity originates",
     "cast out of range": "keep this value in f32 or bf16, or scale it before the cast",

@@ -15,6 +15,7 @@ from nncdbg.engine.ops.causes.training_forward import here, in_forward, maker_of
 from nncdbg.engine.text.counting import elements
 
 _MASKS = frozenset({"where", "masked_fill", "masked_scatter", "index_put", "masked_select"})
+"""Operators that select elements by a mask or an index.  Torch has no tag for them."""
 
 
 def autograd_node(birth: Birth) -> str:

@@ -34,6 +34,8 @@ const details = element("details", {}, summary, explanation);
 document.body.append(main);
 /** The keys of the rows with a plot. */
 const plotted = new Set<string>();
+/** The key of the row whose plot was used last: it stays in view until the user turns to another place. */
+let kept: string | undefined;
 let latest: NearbyValues | undefined;
 
 function show(answer: NearbyValues): void {
@@ -56,6 +58,9 @@ function show(answer: NearbyValues): void {
     const again = [...list.querySelectorAll<HTMLElement>("[data-key]")].find((each) => each.dataset.key === focused);
     again?.focus({ preventScroll: true });
   }
+  if (kept !== undefined) {
+    [...list.children].find((each) => (each as HTMLElement).dataset.row === kept)?.scrollIntoView({ block: "nearest" });
+  }
 }
 
 /** Sets the text only if it differs, which avoids a new layout. */
@@ -72,9 +77,10 @@ function keyOf({ name }: NearbyValue, { title }: ValueFrame): string {
 
 function row(value: NearbyValue, frame: ValueFrame, large: boolean): HTMLLIElement {
   const { title, source } = frame;
+  const key = keyOf(value, frame);
   const go = element("button", { type: "button", className: "go", title: `${value.name}: ${value.type}\nGo to line ${value.line}` });
   go.setAttribute("aria-label", `${value.name}, ${title}, ${valueText(value)}, go to line ${value.line}`);
-  go.dataset.key = `${title} ${value.name}`;
+  go.dataset.key = `line of ${key}`;
   go.onclick = () => host.send({ kind: "openLine", target: { source, line: value.line } });
   const head = element("span", { className: "head" }, element("b", {}, element("bdi", {}, value.shortName)), element("span", { className: "type" }, value.type));
   const figures = element("span", { className: "figures" });
@@ -85,9 +91,15 @@ function row(value: NearbyValue, frame: ValueFrame, large: boolean): HTMLLIEleme
   go.append(head, figures);
   const view = element("button", { type: "button", className: "tensor", title: `View ${value.name}`, label: `View tensor ${value.name}` }, "▦");
   view.onclick = () => host.send({ kind: "viewTensor", expression: value.name });
-  const curves = value.series ? [toggle(value, value.series, keyOf(value, frame), large)] : [];
-  const plots = value.series && large ? [plot(value.name, value.series, (statements) => host.send({ kind: "goTo", statements }))] : [];
-  return element("li", { className: `rank${value.rank}` }, go, ...curves, view, ...plots);
+  const curves = value.series ? [toggle(value, value.series, key, large)] : [];
+  const goTo = (statements: number) => {
+    kept = key;
+    host.send({ kind: "goTo", statements });
+  };
+  const plots = value.series && large ? [plot(value.name, value.series, key, goTo)] : [];
+  const item = element("li", { className: `rank${value.rank}` }, go, ...curves, view, ...plots);
+  item.dataset.row = key;
+  return item;
 }
 
 /** The small curve, which shows and hides the plot. */
@@ -95,9 +107,11 @@ function toggle(value: NearbyValue, series: Series, key: string, large: boolean)
   const created = element("button", { type: "button", className: "curve", title: large ? "Hide the plot" : "Plot the value" }, sparkline(series));
   created.setAttribute("aria-expanded", String(large));
   created.setAttribute("aria-label", `Plot ${value.name}`);
+  created.dataset.key = `curve of ${key}`;
   created.onclick = () => {
-    if (!plotted.delete(key)) {
-      plotted.add(key);
+    kept = plotted.delete(key) ? undefined : key;
+    if (kept !== undefined) {
+      plotted.add(kept);
     }
     if (latest) {
       show(latest);
@@ -107,6 +121,12 @@ function toggle(value: NearbyValue, series: Series, key: string, large: boolean)
 }
 
 moveFocusByKeys(".go");
+document.addEventListener("wheel", () => (kept = undefined), { passive: true });
+list.addEventListener("focusin", ({ target }) => {
+  if ((target as HTMLElement).closest("li")?.dataset.row !== kept) {
+    kept = undefined;
+  }
+});
 host.receive({
   answer: ({ answer }) => show(answer),
   status: ({ text }) => main.replaceChildren(status(text)),

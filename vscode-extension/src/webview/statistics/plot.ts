@@ -6,8 +6,8 @@ import { type Series, short } from "./text";
 
 const BOX = { width: 300, height: 90, edge: 4 };
 
-/** `go` receives the moment of the chosen visit. */
-export function plot(name: string, series: Series, go: (statements: number) => void): HTMLElement {
+/** `key` identifies the value from stop to stop; `go` receives the moment of the chosen visit. */
+export function plot(name: string, series: Series, key: string, go: (statements: number) => void): HTMLElement {
   const visits = series.mean.length;
   const scale = new Scale(visits, known([...series.min, ...series.max]), BOX);
   const attributes = { viewBox: `0 0 ${BOX.width} ${BOX.height}`, preserveAspectRatio: "none", "aria-hidden": "true" };
@@ -15,6 +15,7 @@ export function plot(name: string, series: Series, go: (statements: number) => v
   const svg = svgElement("svg", attributes, range(series, scale), ...curve(series, scale, BOX.height), cursor);
   const readout = element("output", {});
   const area = element("button", { type: "button", className: "area", label: `${name} over ${visits} ${unit(series)}s` });
+  area.dataset.key = `plot of ${key}`;
   area.append(svg);
   let chosen = visits - 1;
 
@@ -51,7 +52,8 @@ function visitText(series: Series, visit: number): string {
   const number = series.steps ? series.steps[visit] : visit + 1;
   const past = series.moments[visit] === null ? ", no longer in the history" : "";
   const bad = series.nonfinite[visit] ? `, ${series.nonfinite[visit]} NaN or Inf` : "";
-  return `${unit(series)} ${number}: mean ${short(series.mean[visit])}${bad}${past}`;
+  const isOneNumber = series.min[visit] !== null && series.min[visit] === series.max[visit];
+  return `${unit(series)} ${number}: ${isOneNumber ? "" : "mean "}${short(series.mean[visit])}${bad}${past}`;
 }
 
 /** The area between the least and the greatest number of each visit. */

@@ -1,0 +1,172 @@
+"""Readers of the lines outside graphs: opsets, stores, prefixes, states, runs and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from nncdbg.engine.graph import (
+    BackwardLine,
+    Inline,
+    Node,
+    Reference,
+    RunLine,
+    StateLine,
+    TensorType,
+    Value,
+    zeros_like,
+)
+from nncdbg.engine.text.lexemes import Flaw, name_text, quote
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.textual_repr import statements as read
+from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.resolution import WrittenCall
+from nncdbg.textual_repr.statement_lines import StatementLines
+from nncdbg.textual_repr.statements import Names, NameSpan
+
+_STATE = "a state looks like state %w: f32[4,3] = RandomNormal(shape=[4,3]), or zeros for %w"
+
+
+class ProgramLines(StatementLines):
+    """Reads the lines outside graphs."""
+
+    def __init__(
+        self,
+        lines: Sequence[str],
+        file: str | None,
+        before: int = 0,
+        prefixes: Prefixes = NO_PREFIXES,
+    ) -> None:
+        super().__init__(lines, file, before, prefixes)
+        self.stores: list[str] = []
+        self.opsets: dict[str, int] = {}
+        self.states: list[StateLine] = []
+        self.runs: list[RunLine] = []
+        self.run_lines: list[list[int]] = []
+        self.backwards: list[BackwardLine] = []
+
+    def before_graphs(self, word: str) -> None:
+        if self.graph_lines or self.block is not None:
+            raise Flaw(f"{word} must be before the first graph", 0, len(word), "move this line to the top")
+
+    def opset(self, cursor: Cursor, number: int) -> None:
+        self.before_graphs("opset")
+        start = cursor.blank()
+        domain = "" if cursor.line[start : start + 1].isdecimal() else cursor.op()
+        version = cursor.integer("an opset looks like opset 18, or opset com.microsoft 1")
+        cursor.end()
+        if domain in self.opsets:
+            raise Flaw("this domain has two opset lines", start, cursor.position - start, "remove one")
+        self.opsets[domain] = version
+
+    def store(self, cursor: Cursor, number: int) -> None:
+        self.before_graphs("store")
+        path = cursor.string('a store looks like store "weights.safetensors"')
+        cursor.end()
+        self.stores.append(path)
+
+    def prefix(self, cursor: Cursor, number: int) -> None:
+        self.before_graphs("prefix")
+        start = cursor.blank()
+        hint = 'a prefix looks like prefix encoder "/model/encoder/", and is used as %encoder::Add_1'
+        label = cursor.label(hint)
+        width = cursor.position - start
+        if self.prefixes is NO_PREFIXES:
+            self.prefixes = Prefixes({})
+        declared = self.prefixes.declared
+        if label in declared:
+            hint = f"it is {quote(declared[label])}; choose another label"
+            raise Flaw(f"the prefix {label} is declared twice", start, width, hint, code="redefined")
+        # Declare the label even if the rest of the line is wrong, so that its uses are not reported too.
+        declared[label] = label
+        place = cursor.blank()
+        text = cursor.string(hint)
+        cursor.end()
+        if not text:
+            raise Flaw("the prefix is empty", place, 2, hint)
+        declared[label] = text
+
+    # -- states and runs -----------------------------------------------------------------------
+
+    def state(self, cursor: Cursor, number: int) -> None:
+        """Parse ``state %w: f32[4] = Op(...)``, or with a literal, ``data("key")`` or ``zeros for %v``."""
+        self.before_graphs("state")
+        names = Names()
+        value = read.definition(cursor, names)
+        if not value.name or not isinstance(value.type, TensorType):
+            raise cursor.flaw("a state needs a name and a tensor type", _STATE)
+        cursor.expect("=", _STATE)
+        first = self.first_value(cursor, value, names)
+        of = None
+        if cursor.accept_word("for"):
+            of = read.use(cursor, names)
+            if first is None:
+                first = zeros_like(value, of)
+        if first is None:
+            raise cursor.flaw("expected `for`", "zeros needs the state it belongs to: zeros for %w")
+        location = cursor.location()
+        cursor.end()
+        if isinstance(first, Node):
+            first = replace(first, location=location)
+        self.resolve(names, number)
+        self.states.append(StateLine(value, first, of, self.take_comment()))
+        self.define(names, number)
+
+    def first_value(self, cursor: Cursor, value: Value, names: Names) -> Node | Inline | Reference | None:
+        """Parse the first value of a state; None for ``zeros``, which needs the state after ``for``."""
+        start = cursor.blank()
+        if cursor.accept_word("zeros"):
+            return None
+        if not read.at_call(cursor):
+            assert isinstance(value.type, TensorType)
+            return Inline(cursor.array(value.type))
+        if cursor.peek_word() == "data":
+            cursor.position += len("data")
+            cursor.expect("(")
+            return read.reference(cursor)
+        op = read.op_name(cursor)
+        if op.startswith("@"):
+            raise Flaw("a graph cannot compute a state", start, len(op), "write the op itself, or a literal")
+        cursor.expect("(")
+        operands, attributes = read.arguments(cursor, names)
+        return Node(op, operands, (value,), attributes)
+
+    def run(self, cursor: Cursor, number: int) -> None:
+        """Parse ``run @train for %x, %t in data("x"), data("t") batch 32 epochs 10``."""
+        if self.block is not None:
+            raise cursor.whole("run inside a block", "write the line after the graphs")
+        run = self.called(cursor, number, read.run_line)
+        self.runs.append(run)
+        self.run_lines.append([number])
+
+    def evaluate(self, cursor: Cursor, number: int) -> None:
+        """Parse ``evaluate @accuracy for %x, %t in data("test_x"), data("test_t") batch 100``."""
+        if not self.runs or self.block is not None:
+            raise cursor.whole(
+                "evaluate without a run", "write the line after the `run` line that it evaluates"
+            )
+        line = self.called(cursor, number, read.evaluate_line)
+        self.runs[-1] = replace(self.runs[-1], evaluations=(*self.runs[-1].evaluations, line))
+        self.run_lines[-1].append(number)
+
+    def called(self, cursor: Cursor, number: int, reader: Callable[[Cursor], RunLine]) -> RunLine:
+        """Read the rest of a line that calls a graph for batches, and register the call."""
+        start = cursor.blank()
+        line = reader(cursor)
+        cursor.end()
+        mark = NameSpan(line.graph, start, len(cursor.line[start:].split(" ")[0]))
+        self.calls.append(WrittenCall(mark, number, len(line.values), None))
+        return replace(line, comment=self.take_comment())
+
+    def backward(self, cursor: Cursor, number: int) -> None:
+        """Parse ``backward @loss.backward of @loss by (%w, %x)``."""
+        if self.block is not None:
+            raise cursor.whole("backward inside a block", "write the line between the graphs")
+        line, mark = read.backward_line(cursor)
+        cursor.end()
+        if line.name in self.graphs or any(line.name == other.name for other in self.backwards):
+            raise Flaw(
+                f"two graphs are named @{name_text(line.name)}", mark.start, mark.width, code="redefined"
+            )
+        self.calls.append(WrittenCall(mark, number, None, None))
+        self.backwards.append(replace(line, comment=self.take_comment()))

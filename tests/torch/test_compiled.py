@@ -1,0 +1,60 @@
+"""Functions and modules of torch.compile under `record`, `watch` and the live debugger."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+import nncdbg  # noqa: E402
+import nncdbg.torch  # noqa: E402
+from nncdbg.terminal.main import main  # noqa: E402
+
+SCRIPT = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+@torch.compile(backend="aot_eager")
+def loss_of(x, y):
+    p = torch.softmax(model(x) * 40, -1)
+    return -p.gather(1, y[:, None]).log().mean()
+
+@torch.compile(backend="aot_eager")
+def update():
+    optimizer.step()
+
+for step in range(3):
+    x, y = torch.randn(5, 8) * (step + 1), torch.randint(0, 4, (5,))
+    optimizer.zero_grad()
+    loss_of(x, y).backward()
+    update()
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return "train.py"
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_record_has_all_statements_of_compiled_functions(script, capsys, step):
+    assert main(["record", "--step", str(step), "-o", "step", script]) == 0
+    assert "the step ran eagerly" in capsys.readouterr().err
+    graphs = nncdbg.load("step").graphs
+    names = [node.op for graph in graphs.values() for node in graph.nodes]
+    assert names.count("aten.addmm.default") == 2
+    assert names.count("aten.relu.default") == 1
+    assert names.count("aten.add_.Tensor") + names.count("aten._foreach_add_.List") in (1, 4)
+
+
+@pytest.mark.parametrize("tier", ["guard", "hooks", "live"])
+def test_watch_names_operator_and_parameters(script, capfd, tier):
+    assert main(["watch", "--tier", tier, "--on-nan", "raise", script]) == 1
+    out, err = capfd.readouterr()
+    assert "step 2: NaN or Inf before the update: loss (1 Inf of 1), 0.weight.grad" in out + err
+    assert "aten.log.default produced it" in out + err
+    assert "from train.py:10" in out + err
+    assert "Warning" not in out + err, "the compiler does not see the functions of nncdbg"
+    assert (out + err).count("eagerly") in (1, 2)
