@@ -17,6 +17,7 @@ from nncdbg.engine.expression import (
     split_target,
 )
 from nncdbg.engine.inputs.data_specs import split_data
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.values.editing import late_decisions
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.stops import layout_at, value_or_reason
@@ -100,7 +101,7 @@ def mark(session: CommandSession, text: str) -> None:
             hint="choose another name; in `goto NUMBER`, NUMBER is a count of statements",
         )
     made = session.debugger.mark(name)
-    session.screen.put(f"mark {made.name}: after {made.tick} statements, branch {made.branch}")
+    session.screen.put(f"mark {made.name}: after {counted(made.tick, 'statement')}, branch {made.branch}")
 
 
 @command("marks", group="changing")
@@ -108,7 +109,7 @@ def marks(session: CommandSession, text: str) -> None:
     """List the marks."""
     no_arguments("marks", text)
     for made in session.debugger.timeline.marks.values():
-        session.screen.put(f"{made.name}: after {made.tick} statements, branch {made.branch}")
+        session.screen.put(f"{made.name}: after {counted(made.tick, 'statement')}, branch {made.branch}")
     if not session.debugger.timeline.marks:
         session.screen.put("there are no marks")
 
@@ -134,13 +135,16 @@ def branches(session: CommandSession, text: str) -> None:
         star = "*" if branch.number == timeline.branch else " "
         tick = timeline.tick_on(branch)
         source = (
-            "" if branch.parent is None else f", from branch {branch.parent} after {branch.tick} statements"
+            ""
+            if branch.parent is None
+            else f", from branch {branch.parent} after {counted(branch.tick, 'statement')}"
         )
         ahead = "".join(
-            f"; %{edit.name} is set again after {edit.tick} statements" for edit in timeline.ahead_on(branch)
+            f"; %{edit.name} is set again after {counted(edit.tick, 'statement')}"
+            for edit in timeline.ahead_on(branch)
         )
         session.screen.put(
-            f"{star}{branch.number}: {branch.title}{source}; now after {tick} statements{ahead}"
+            f"{star}{branch.number}: {branch.title}{source}; now after {counted(tick, 'statement')}{ahead}"
         )
 
 

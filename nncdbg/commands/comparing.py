@@ -12,6 +12,7 @@ from nncdbg.commands.changing import known_branch
 from nncdbg.commands.table import command, needs, whole_number
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, spelled, split_target
+from nncdbg.engine.text.counting import counted
 from nncdbg.presentation.breakpoint_syntax import split_value
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
         if content is not UNSET and content is not EVICTED:
             return np.asarray(content)
     raise NotComputed(
-        f"{spelled(name)} is not available on branch {branch} after {machine.tick} statements",
+        f"{spelled(name)} is not available on branch {branch} after {counted(machine.tick, 'statement')}",
         hint="go to a step where both branches have the value",
     )
 
@@ -131,7 +132,7 @@ def _show_comparison(
     if not found.mismatched:
         session.screen.put("all elements are equal")
         return
-    session.screen.put(f"{found.mismatched} of {found.count} elements differ")
+    session.screen.put(f"{found.mismatched} of {counted(found.count, 'element')} differ")
     for fact in _distances(found):
         session.screen.put(f"  {fact}")
     if found.worst is not None:

@@ -15,6 +15,7 @@ from nncdbg.commands.table import command, whole_number
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.names import origin_text
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
 from nncdbg.presentation.stops import fallbacks, layout_at, statement_lines, value_or_reason
@@ -177,8 +178,8 @@ def _place_of(session: CommandSession, site: Site) -> str:
 
 def _time(session: CommandSession, text: str) -> None:
     timeline = session.debugger.timeline
-    session.screen.put(f"{timeline.tick} statements executed, on branch {timeline.branch}")
-    session.screen.put(f"{timeline.replayed} statements replayed to go back")
+    session.screen.put(f"{counted(timeline.tick, 'statement')} executed, on branch {timeline.branch}")
+    session.screen.put(f"{counted(timeline.replayed, 'statement')} replayed to go back")
 
 
 def _memory(session: CommandSession, text: str) -> None:
@@ -234,7 +235,7 @@ def _program(session: CommandSession, text: str) -> None:
         session.screen.put(f"store: {store}")
     for name, graph in program.graphs.items():
         line = debugger.loaded.listing.header_line((name,))
-        session.screen.put_line(Text(f"line {line}: @{name}, {len(graph.nodes)} statements"))
+        session.screen.put_line(Text(f"line {line}: @{name}, {counted(len(graph.nodes), 'statement')}"))
     counts = Counter(node.op for _, graph in blocks(program) for node in graph.nodes)
     ops = ", ".join(f"{op} {count}" for op, count in counts.most_common())
     session.screen.put(f"ops: {ops}")

@@ -20,6 +20,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.schema import check_opsets
+from nncdbg.engine.text.counting import counted
 from nncdbg.representation import RichOutput
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ class Eager(RichOutput):
         raise UsageError("an eager session cannot be copied or pickled", hint=hint)
 
     def __repr__(self) -> str:
-        return f"<Eager, {self.statements} statements>"
+        return f"<Eager, {counted(self.statements, 'statement')}>"
 
 
 eager = Eager

@@ -45,6 +45,7 @@ from nncdbg.engine.stopping.setting import Breakpoints
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.stopping.traps import Traps
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
 from nncdbg.engine.time.visits import left_micro_program
 from nncdbg.engine.values.awaited import Awaited
@@ -191,7 +192,7 @@ class Debugger(RichOutput):
     def __repr__(self) -> str:
         stop = self.stop
         if stop.reason == "end":
-            state = f"ended after {self.timeline.tick} statements"
+            state = f"ended after {counted(self.timeline.tick, 'statement')}"
         else:
             op = stop.node.op if stop.node is not None else "return"
             state = f"stopped ({stop.reason}) at line {stop.line}: {op}"

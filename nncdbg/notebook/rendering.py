@@ -13,6 +13,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.stopping.stops import Stop
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.short_names import ProgramNames
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
@@ -93,7 +94,7 @@ def _debugger(debugger: Debugger) -> Iterable[str]:
     stop = debugger.stop
     yield heading(debugger.program.summary())
     if debugger.outputs is not None:
-        yield note(f"ended after {debugger.timeline.tick:,} statements")
+        yield note(f"ended after {counted(debugger.timeline.tick, 'statement', ',')}")
         yield _values(debugger.outputs.items())
         return
     yield printed(lambda screen: show_stop(screen, debugger, stop, None, False))

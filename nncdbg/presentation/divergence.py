@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from rich.text import Text
 
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.presentation.elements import element, short_name_text
 
@@ -123,8 +124,10 @@ def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
 
 def _ties(screen: Screen, report: DiffReport, names: _Names) -> None:
     for match in report.ties[:_LISTED]:
-        total = f" of {match.comparison.count}" if match.comparison is not None else ""
-        count = f"{match.excess.count}{total} elements"
+        total = match.comparison.count if match.comparison is not None else None
+        count = counted(match.excess.count, "element")
+        if total is not None:
+            count = f"{match.excess.count} of {counted(total, 'element')}"
         screen.put_wrapped(Text("tie: ", "bold").append_text(_site(match.a, names)).append(f": {count}"))
 
 
@@ -177,7 +180,7 @@ def _facts(match: Match) -> list[str]:
         facts.append(f"worst at {where}: {a} against {b}, {_times(match.excess.factor)}{ulps}")
     comparison = match.comparison
     if comparison is not None:
-        facts.append(f"{match.excess.count} of {comparison.count} elements beyond the tolerance")
+        facts.append(f"{match.excess.count} of {counted(comparison.count, 'element')} beyond the tolerance")
         if comparison.nan_mismatch or comparison.inf_mismatch:
             facts.append(
                 f"on one side only: NaN {comparison.nan_mismatch}, infinite {comparison.inf_mismatch}"

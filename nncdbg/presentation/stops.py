@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, LineMarks, around, window
@@ -60,7 +61,9 @@ def place_of(frame: Frame) -> object:
 
 def _reason(debugger: Debugger, stop: Stop) -> str:
     if stop.reason == "pause":
-        detail = f": {stop.detail}" if stop.detail else f" after {debugger.timeline.tick} statements"
+        detail = (
+            f": {stop.detail}" if stop.detail else f" after {counted(debugger.timeline.tick, 'statement')}"
+        )
         return f"Paused{detail}"
     if stop.finding is not None:
         return f"catch {stop.finding.kind}: {stop.detail}"
@@ -68,7 +71,7 @@ def _reason(debugger: Debugger, stop: Stop) -> str:
 
 
 def _show_end(screen: Screen, debugger: Debugger) -> None:
-    screen.put(f"The program has ended after {debugger.timeline.tick} statements")
+    screen.put(f"The program has ended after {counted(debugger.timeline.tick, 'statement')}")
     for name, array in (debugger.outputs or {}).items():
         screen.put_line(described(name, array, layout_at(debugger, screen)))
     if debugger.micro is not None:

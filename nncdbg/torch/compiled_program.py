@@ -42,7 +42,8 @@ def compiled_program_values(debugger: Debugger, backend: str) -> dict[str, Array
 
     They are the results of the compiled graphs and of each graph that these call, such as modules.  Backends
     that run one operator after the other give the results of each statement.  Random numbers are those of the
-    program: compiled graphs take them as operands.
+    program: compiled graphs take them as operands, and so they do with the results of operators that the
+    compiler cannot run, such as an LSTM of oneDNN.
 
     Raises UsageError for an unknown backend and for statements that cannot be compiled, such as control flow;
     LoadError if torch cannot compile it.
@@ -53,7 +54,13 @@ def compiled_program_values(debugger: Debugger, backend: str) -> dict[str, Array
     run = _ProgramRun(debugger, backend)
     with torch.no_grad(), naming_compiler("the program", backend):
         run.run([debugger.backend.to_device(debugger.inputs[each.name]) for each in program.graph.inputs])
-    return {name: host_array(value) for name, value in run.values.items() if isinstance(value, torch.Tensor)}
+    nodes = program.executed(program.graph)
+    given = {value.name for node in nodes if stays_eager(node.op) for value in node.outputs}
+    return {
+        name: host_array(value)
+        for name, value in run.values.items()
+        if isinstance(value, torch.Tensor) and name not in given
+    }
 
 
 def _check(program: Program, backend: str) -> None:
@@ -65,11 +72,6 @@ def _check(program: Program, backend: str) -> None:
             raise UsageError(
                 f"--compile-b cannot compile a program with `{node.op}`",
                 hint="compare a module instead: nncdbg diff MODULE:FUNCTION --compile-b",
-            )
-        if node.op.startswith("aten.mkldnn_"):
-            raise UsageError(
-                f"--compile-b cannot compile {node.op}: it has a memory format of oneDNN",
-                hint="record the step with torch.backends.mkldnn.flags(enabled=False)",
             )
         found = signature(node.op)
         if found is not None and found.random and RANDOM not in node.attributes:
@@ -115,9 +117,11 @@ class _ProgramRun:
         drawn: dict[_Place, Any] = {}
 
         def drawing(place: _Place, given: Sequence[Any]) -> Sequence[Any]:
-            results = self.execute(place, given)
             node = place[0].nodes[place[1]]
-            if node.op == RECORDED or RANDOM in node.attributes:
+            # An LSTM of oneDNN makes what its backward needs only in this mode.
+            with torch.set_grad_enabled(stays_eager(node.op)):
+                results = self.execute(place, given)
+            if RANDOM in node.attributes or stays_eager(node.op):
                 drawn[place] = results
             return results
 
@@ -210,6 +214,14 @@ class _ProgramRun:
         # Only the mask is random.
         mask, kept = drawn[1], 1 - call.attributes["p"]
         return [operands[0] * mask * (1 / kept if kept else 0.0), *drawn[1:]]
+
+
+def stays_eager(op: str) -> bool:
+    """Return whether a compiled graph takes the results of an operator as operands.
+
+    The compiler cannot run recorded results, and operators with a memory format of oneDNN, such as an LSTM.
+    """
+    return op == RECORDED or op.startswith("aten.mkldnn_")
 
 
 def _is_compiled(name: str) -> bool:

@@ -194,7 +194,7 @@ class Nested(nn.Module):
         return x
 
 
-CALLS = {
+CALLS: dict[str, Any] = {
     "capture": nncdbg.torch.capture,
     "compiled_values": partial(nncdbg.torch.compiled_values, backend="aot_eager"),
     "load": lambda *pair: nncdbg.load(pair),

@@ -1,5 +1,7 @@
 """The experiments that determine which results of PyTorch's operators a NaN or Inf influences."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,11 +17,16 @@ def kernel_runs(monkeypatch):
     """Count the runs of kernels in experiments."""
     runs = []
     run = influence._run
-    monkeypatch.setattr(influence, "_run", lambda *given: runs.append(given) or run(*given))
+
+    def counted(*given):
+        runs.append(given)
+        return run(*given)
+
+    monkeypatch.setattr(influence, "_run", counted)
     return runs
 
 
-def watched(function, *tensors):
+def watched(function: Any, *tensors: Any) -> Any:
     with nncdbg.torch.record() as step:
         function(*tensors)
     return nncdbg.watch(step, strict=True)
@@ -62,8 +69,8 @@ def test_watch_of_a_long_chain_needs_few_runs_for_each_statement(kernel_runs):
     x = torch.zeros(20, 2, 3)
     x[3, 0, 1] = np.nan
 
-    def function(x):
-        state = None
+    def function(x: Any) -> Any:
+        state: Any = None
         for each in x:
             state = cell(each, state)
         return state[0].sum()

@@ -63,6 +63,7 @@ def test_edit_of_a_parameter_begins_a_branch(trained):
     debugger = nncdbg.Debugger(nncdbg.load(FOLDER))
     debugger.set_value("2.bias", np.array([4], np.float32))
     debugger.run()
+    assert debugger.outputs is not None
     assert not np.array_equal(debugger.outputs["2.bias.1"], trained["2.bias.1"])
 
 

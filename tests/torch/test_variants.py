@@ -112,15 +112,25 @@ def test_random_numbers_of_an_exported_program_are_refused() -> None:
         compiled_program_values(nncdbg.Debugger(program, statistics=False), "aot_eager")
 
 
-def test_an_operator_of_onednn_is_refused() -> None:
+def test_compiled_graphs_take_the_eager_results_of_an_lstm_of_onednn() -> None:
     if not torch.backends.mkldnn.is_available():
         pytest.skip("torch has no oneDNN")
-    model = torch.nn.LSTM(3, 4)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LSTM(3, 4))
     with nncdbg.torch.record(model) as step:
-        model(torch.ones(5, 2, 3))[0].sum().backward()
-    with pytest.raises(UsageError, match="cannot compile aten.mkldnn_rnn_layer") as caught:
-        compiled_program_values(nncdbg.Debugger(step, statistics=False), "aot_eager")
-    assert "mkldnn.flags(enabled=False)" in str(caught.value.hint)
+        model(torch.ones(5, 2, 3))[0].square().sum().backward()
+    lstm = [value.name for node in nodes_of(step) if "mkldnn_rnn" in node.op for value in node.outputs]
+    assert lstm
+    values = compiled_program_values(nncdbg.Debugger(step, statistics=False), "aot_eager")
+    assert not values.keys() & set(lstm)
+    gradients = [name for name in values if name.startswith("0.") and name.endswith(".grad")]
+    assert sorted(gradients) == ["0.bias.grad", "0.weight.grad"]
+    for name in gradients:
+        np.testing.assert_array_equal(values[name], model.get_parameter(name.removesuffix(".grad")).grad)
+    assert nncdbg.diff(step, golden=values, names={name: name for name in values}).equal
+
+
+def nodes_of(step: Any) -> list[Any]:
+    return [node for graph in step.program.graphs.values() for node in graph.nodes]
 
 
 def test_control_flow_is_refused() -> None:

@@ -33,28 +33,26 @@ MASKS = "use a finite number: an infinity works as a mask only in Where, Max, Mi
 def cause_of_input(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for an input with NaN or Inf, and their index in its batch."""
     hint = "check the source of the data; no statement has run yet"
-    return Cause("bad input", f"input %{name} has {_bad_elements(array, kind)}", hint)
+    return Cause("bad input", f"input %{name} {_what_is_bad(array, kind)}", hint)
 
 
 def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a parameter of the model with NaN or Inf."""
     hint = "check the training or the conversion of the model"
-    return Cause(
-        "bad parameter", f"%{name} has {_bad_elements(array, kind)}", MASKS if kind == "inf" else hint
-    )
+    return Cause("bad parameter", f"%{name} {_what_is_bad(array, kind)}", MASKS if kind == "inf" else hint)
 
 
 def cause_of_state(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a parameter, buffer or moment that is bad before a training step."""
     hint = "this step did not make it: load an earlier checkpoint, and watch the steps after it"
-    return Cause("bad parameter", f"%{name} has {_bad_elements(array, kind)} before the step", hint)
+    return Cause("bad parameter", f"%{name} {_what_is_bad(array, kind)} before the step", hint)
 
 
 def cause_of_recorded(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a recorded result that is bad: its operator does not run again."""
-    evidence = f"%{name}, the recorded result of an operator that cannot run again, has "
+    evidence = f"%{name}, the recorded result of an operator that cannot run again, "
     hint = "its statement, torch.recorded, names the operator and the line where the training ran it"
-    return Cause("bad input", evidence + _bad_elements(array, kind), hint)
+    return Cause("bad input", evidence + _what_is_bad(array, kind), hint)
 
 
 def _cause_of(name: str, code: Code) -> Callable[[str, Array, str], Cause]:
@@ -75,17 +73,17 @@ def _is_state(name: str, code: Code) -> bool:
 def cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
     """Return the cause for a literal among the operands of an op."""
     number = f"operand {operand + 1} of {op} is {array.reshape(-1)[0]}" if array.size == 1 else ""
-    evidence = number or f"operand {operand + 1} of {op} has {_bad_elements(array, kind)}"
+    evidence = number or f"operand {operand + 1} of {op} {_what_is_bad(array, kind)}"
     return Cause("bad parameter", evidence, MASKS if kind == "inf" else "write a finite number")
 
 
-def _bad_elements(array: Array, kind: str) -> str:
-    """Describe bad elements: `2 NaN among 12 elements, all at index 7 of axis 0`, or the first index."""
+def _what_is_bad(array: Array, kind: str) -> str:
+    """Return `has 2 NaN among 12 elements, all at index 7 of axis 0`, or the first index, or `is NaN`."""
     found = bad(array, kind)
     count, what = int(found.sum()), {"nan": "NaN", "inf": "Inf"}[kind]
-    words = f"{count} {what} among {array.size} elements"
-    if array.ndim == 0 or array.size == 1:
-        return words
+    if array.size == 1:
+        return f"is {what}"
+    words = f"has {count} {what} among {array.size} elements"
     first = [int(axis[0]) for axis in np.nonzero(found)]
     rows: Any = found.reshape(array.shape[0], -1).any(axis=1) if array.ndim > 1 else None
     if rows is not None and rows.sum() == 1 and array.shape[0] > 1:

@@ -21,6 +21,7 @@ from nncdbg.engine.ops.causes import Birth, Cause, Maker, rule_of
 from nncdbg.engine.ops.causes.numbers import exact, is_float
 from nncdbg.engine.ops.causes.places import at, counted, first, spelled
 from nncdbg.engine.ops.integer_faults import DIVISION, RANGE, SCALE, IntegerFault
+from nncdbg.engine.text.counting import elements
 from nncdbg.stats.finiteness import bad
 
 
@@ -87,7 +88,7 @@ def _unknown(birth: Birth) -> Cause:
     mask = bad(birth.output, birth.kind)
     what = "NaN" if birth.kind == "nan" else "infinite"
     count = int(np.count_nonzero(mask))
-    evidence = f"{count} of {mask.size} elements of the result of {birth.op} are {what}"
+    evidence = f"{elements(count, mask.size, f'the result of {birth.op}')} {what}"
     return Cause("unknown", evidence, "step into the op, or compare it with another backend")
 
 

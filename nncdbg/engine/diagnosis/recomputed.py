@@ -209,8 +209,10 @@ def kernel_at_fault(birth: Birth, statement: Statement, backend: str) -> Cause |
         return None
     index, count = first(wrong), int(np.count_nonzero(wrong))
     what = "NaN" if birth.kind == "nan" else "infinite"
+    where = f", the first{at(index)}" if wrong.size > 1 else ""
+    some = f"{count} of {wrong.size} elements from {backend} are"
     evidence = (
-        f"{count} of {wrong.size} elements from {backend} are {what}, the first{at(index)}; by the "
+        f"{some if wrong.size > 1 else f'the element from {backend} is'} {what}{where}; by the "
         f"definition of {birth.op} it is {exact(expected[index])}"
     )
     return Cause(

@@ -26,6 +26,7 @@ from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.counting import counted
 
 CounterpartOf = Callable[[Key], "Key | None"]
 
@@ -215,7 +216,8 @@ class Blame:
         match = measure(NOWHERE, NOWHERE, "place", (x, y), self.tolerance)
         if match.comparison is None or match.comparison.max_abs is None:
             return match.detail or "other elements"
-        return f"max {match.comparison.max_abs:.3g}, {match.comparison.mismatched} of {np.size(x)} elements"
+        size = counted(np.size(x), "element")
+        return f"max {match.comparison.max_abs:.3g}, {match.comparison.mismatched} of {size}"
 
     def _site(self, trace: RunTrace, written: Written) -> ValueSite:
         return site_of(trace.side.debugger, written, 0)

@@ -15,6 +15,7 @@ from nncdbg.engine.dtypes import FROM_ONNX, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Inline
 from nncdbg.engine.ops.schema import complete, schema, version_of
+from nncdbg.engine.text.counting import counted
 
 SiteOf = Callable[[], ValueSite]
 
@@ -132,7 +133,7 @@ def _apart(x: Any, y: Any) -> tuple[str, float | None]:
         with np.errstate(all="ignore"):
             most = float(np.max(np.abs(x.astype(np.complex128) - y.astype(np.complex128))))
         count = int(np.count_nonzero(x != y))
-        words = f"max {most:.3g}, {count} of {x.size} elements"
+        words = f"max {most:.3g}, {count} of {counted(x.size, 'element')}"
     if x.dtype != y.dtype:
         words += f", {name_of(x.dtype)} / {name_of(y.dtype)}"
     return words, found.factor

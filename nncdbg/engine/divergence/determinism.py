@@ -11,6 +11,7 @@ from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.divergence.lockstep import Lockstep
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.aten.names import origin_text
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.values.checksum import checksum
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class DeterminismVerification:
             same = f"a second run has the same bits in all {len(self.runs.outputs)} outputs"
             effect = f"deterministic: {same}; {others} without effect on an output"
             return "\n".join([effect, *self._difference()])
-        same = f"a second run has the same bits after each of {self.runs.ops[0]} statements"
+        same = f"a second run has the same bits after each of {counted(self.runs.ops[0], 'statement')}"
         if self.runs.equal and not self.recorded.count:
             return f"deterministic: {same}"
         if self.ok:
@@ -91,7 +92,7 @@ class DeterminismVerification:
             yield f"  from {site.source}"
         if comparison is not None:
             size = f", largest difference {comparison.max_abs:.4g}" if comparison.max_abs is not None else ""
-            yield f"  {match.excess.count} of {comparison.count} elements differ{size}"
+            yield f"  {match.excess.count} of {counted(comparison.count, 'element')} differ{size}"
         if self.recorded.changed:
             yield f"  {self.recorded}"
 

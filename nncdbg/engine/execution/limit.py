@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.text.counting import counted
 
 
 @dataclass(slots=True)
@@ -33,7 +34,8 @@ class Limit:
         if not self.machine.bounded:
             return None
         self.renew()
-        return f"the program has not ended after {self.machine.tick} statements (max-ops {self.count})"
+        executed = counted(self.machine.tick, "statement")
+        return f"the program has not ended after {executed} (max-ops {self.count})"
 
     def failure(self, words: str) -> RunError:
         """Return the error of a run that the limit ends."""

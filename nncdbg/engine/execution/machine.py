@@ -43,6 +43,7 @@ from nncdbg.engine.execution.transfers import (
 )
 from nncdbg.engine.graph import Array, TensorType, tensor_only
 from nncdbg.engine.inputs.abstract_run import block_results
+from nncdbg.engine.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Backend
@@ -101,7 +102,7 @@ class Machine:
     def __repr__(self) -> str:
         names = ", ".join(f"@{frame.code.graph.name}" for frame in self.frames)
         state = "ended" if self.ended else f"in {names}"
-        return printable(f"<Machine {state} after {self.tick} statements>")
+        return printable(f"<Machine {state} after {counted(self.tick, 'statement')}>")
 
     # -- running -------------------------------------------------------------------------
 

@@ -31,11 +31,9 @@ def finding_of(statement: Statement, fault: IntegerFault, inputs: Sequence[Any],
     """Return the finding for an integer fault of a statement."""
     code, pc = statement.code, statement.pc
     node, name = code.nodes[pc], code.names[code.operands[pc][fault.operand]]
-    where, count = f"%{name}" if name else f"operand {fault.operand + 1}", int(fault.elements.sum())
-    detail = (
-        f"{fault.cause}: %{node.outputs[0].name} is wrong: {node.op} does not accept "
-        f"{count} of {fault.elements.size} elements of {where}"
-    )
+    where, size = f"%{name}" if name else f"operand {fault.operand + 1}", fault.elements.size
+    some = where if size == 1 else f"{int(fault.elements.sum())} of {size} elements of {where}"
+    detail = f"{fault.cause}: %{node.outputs[0].name} is wrong: {node.op} does not accept {some}"
     return Finding("integer", statement, detail, inputs, 0, result=result, elements=fault.results)
 
 

@@ -19,6 +19,7 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Array
+from nncdbg.engine.text.counting import elements
 
 RELATIVE = 2.0**-6
 """Relative differences below this are rounding errors in every type."""
@@ -51,10 +52,8 @@ class OverflowChecks:
         if wrong is None:
             return
         node = binding.node
-        count = f"{np.count_nonzero(wrong)} of {wrong.size} elements"
-        detail = (
-            f"an overflow to Inf inside {node.op}: {count} of %{node.outputs[0].name} are finite but wrong"
-        )
+        which = elements(int(np.count_nonzero(wrong)), wrong.size, f"%{node.outputs[0].name}")
+        detail = f"an overflow to Inf inside {node.op}: {which} finite but wrong"
         self.report(Finding("inf", binding, detail, inputs, 0, result=result, elements=wrong))
 
 

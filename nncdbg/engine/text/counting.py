@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, which gets an "s" unless the count is 1: ``1 step``, ``2,000 steps``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def counted(count: int, noun: str, form: str = "") -> str:
+    """Return a count with its noun, which gets an "s" unless the count is 1: ``1 step``, ``12 steps``.
+
+    `form` is the format of the number: "," separates the thousands.
+    """
+    return f"{count:{form}} {noun}{'' if count == 1 else 's'}"
+
+
+def elements(count: int, size: int, of: str = "") -> str:
+    """Return ``3 of 12 elements of %x are``; for a single element ``%x is``, or ``the element is``."""
+    if size == 1:
+        return f"{of or 'the element'} is"
+    return f"{count} of {size} elements{f' of {of}' if of else ''} are"

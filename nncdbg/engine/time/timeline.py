@@ -11,6 +11,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Transfer
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.time.checkpoints import begun, held_by
 from nncdbg.engine.time.deviations import Detour, Deviation, Edit, delayed, edits_of, parted
 from nncdbg.engine.time.history import History
@@ -68,7 +69,7 @@ class Timeline(History):
     def __repr__(self) -> str:
         branches = f"{len(self.branches)} branches" if len(self.branches) > 1 else self.branches[0].title
         marks = ", ".join(self.marks) or "none"
-        return f"<Timeline after {self.tick} statements; {branches}, marks: {marks}>"
+        return f"<Timeline after {counted(self.tick, 'statement')}; {branches}, marks: {marks}>"
 
     # -- marks ---------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from typing import Any
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.graph import Program
+from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.nan_watch.records import Operand, WatchFinding
@@ -142,7 +143,7 @@ def check_model(good: Recording, program: Program) -> None:
     if shared < _LEAST_SHARED * len(good.statements):
         raise UsageError(
             f"the recording is for another model, {good.model}: "
-            f"only {shared} of its {len(good.statements)} statements are in this model",
+            f"only {shared} of its {counted(len(good.statements), 'statement')} are in this model",
             hint="record a good run of this model with --record FILE",
         )
 
@@ -214,7 +215,7 @@ def _unmatched(good: Recording, tracks: list[Track]) -> Iterator[str]:
     if gone:
         yield f"change: {len(gone)} recorded statements did not run: {_listed(gone)}"
     if fresh:
-        yield f"change: {len(fresh)} statements are not in the recording: {_listed(fresh)}"
+        yield f"change: {counted(len(fresh), 'statement')} are not in the recording: {_listed(fresh)}"
 
 
 def _listed(keys: list[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
+from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.bisection.bisection import Bisection
 from nncdbg.nan_watch.bisection.narrow_trial import Kept
 from nncdbg.nan_watch.configuration import WatchConfiguration
@@ -37,9 +38,9 @@ class BisectReport:
 def kept_lines(kept: tuple[Kept, ...], total: int, dtype: str) -> Iterator[str]:
     """Return the lines about the statements that keep their types."""
     if not kept:
-        yield f"all {total} statements can run in {dtype}"
+        yield f"all {counted(total, 'statement')} can run in {dtype}"
         return
-    yield f"{len(kept)} of {total} statements must keep their types; all others run in {dtype}:"
+    yield f"{len(kept)} of {counted(total, 'statement')} must keep their types; all others run in {dtype}:"
     for each in kept:
         yield f"{each.site.line or '':>5} | {each.site.text or each.site.op}"
         said = "; ".join(part for part in (each.detail, each.hint) if part)

@@ -96,9 +96,7 @@ def test_catch_integer_stops_forward_and_backward(allocator: str) -> None:
     stop = debugger.run()
     assert (stop.reason, stop.node.op if stop.node else None) == ("exception", "Div")
     assert debugger.evaluate("$iter") == 2
-    assert stop.detail == (
-        "integer division by zero: %d.1 is wrong: Div does not accept 1 of 1 elements of %left"
-    )
+    assert stop.detail == ("integer division by zero: %d.1 is wrong: Div does not accept %left")
     assert debugger.run().reason == "end"
     back = debugger.reverse_continue()
     assert (back.reason, back.detail, back.line) == ("exception", stop.detail, stop.line)

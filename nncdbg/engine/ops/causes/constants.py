@@ -12,6 +12,7 @@ from nncdbg.engine.ops.causes import Birth, Cause, Maker
 from nncdbg.engine.ops.causes.numbers import EXACT, shown
 from nncdbg.engine.ops.causes.places import at, count, element, spelled, spot
 from nncdbg.engine.ops.causes.summing import cause_of_number, decimal
+from nncdbg.engine.text.counting import elements
 from nncdbg.stats.finiteness import bad
 
 
@@ -37,7 +38,7 @@ def padding(birth: Birth) -> Cause | None:
 
 def unwritten(birth: Birth) -> Cause | None:
     many = count(bad(birth.output, birth.kind))
-    evidence = f"{many} of {birth.output.size} elements are uninitialized"
+    evidence = f"{elements(many, birth.output.size)} uninitialized"
     return Cause("uninitialized read", evidence, 'set init="zeros", or write each element before it is read')
 
 

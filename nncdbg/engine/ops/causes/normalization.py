@@ -144,7 +144,13 @@ def _of_variance(
     if safe < 0:
         evidence = f"the variance of {source.words} is {shown(variance)}, and epsilon is {shown(epsilon)}"
         return Cause("square root of a negative number", evidence, EPSILON)
-    evidence = f"all {source.values.size} elements of {source.words} are {shown(mean)}: the variance is 0"
+    size = source.values.size
+    same = (
+        f"the only element of {source.words} is"
+        if size == 1
+        else f"all {size} elements of {source.words} are"
+    )
+    evidence = f"{same} {shown(mean)}: the variance is 0"
     if variance:
         evidence = f"the variance of {source.words} is {shown(variance)}, 0 in this precision"
     return Cause("zero variance", f"{evidence}, and epsilon is {shown(epsilon)}", EPSILON)

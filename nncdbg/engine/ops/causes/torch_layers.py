@@ -10,6 +10,7 @@ import numpy as np
 from nncdbg.engine.ops.causes import Birth, Cause, matrices, normalization, softmax
 from nncdbg.engine.ops.causes.places import part
 from nncdbg.engine.ops.causes.torch_operands import as_op
+from nncdbg.engine.text.counting import counted
 
 
 def mm(birth: Birth) -> Cause | None:
@@ -128,9 +129,11 @@ def alignment(birth: Birth) -> Cause | None:
         return None
     first = int(longer.argmax())
     evidence = (
-        f"element {first} of the batch has {int(numbers[1][first])} labels for {int(numbers[0][first])} "
-        f"time steps, as {int(longer.sum())} of {longer.size} elements do"
+        f"element {first} of the batch has {counted(int(numbers[1][first]), 'label')} for "
+        f"{counted(int(numbers[0][first]), 'time step')}"
     )
+    if longer.size > 1:
+        evidence += f", as {int(longer.sum())} of {longer.size} elements do"
     hint = "remove such elements from the batch, or use zero_infinity=True"
     return Cause("bad batch", f"{evidence}: no alignment exists", hint)
 

@@ -12,6 +12,7 @@ from nncdbg.engine.ops.causes.places import count
 from nncdbg.engine.ops.causes.training_backward import in_backward
 from nncdbg.engine.ops.causes.training_forward import in_forward
 from nncdbg.engine.ops.causes.training_optimizer import in_optimizer
+from nncdbg.engine.text.counting import elements
 from nncdbg.stats.finiteness import bad
 
 HINTS = {
@@ -79,7 +80,8 @@ def _given_number(birth: Birth) -> Cause | None:
 
 def _uninitialized(birth: Birth) -> Cause:
     many = count(bad(birth.output, birth.kind))
-    evidence = f"{many} of {birth.output.size} elements are read before they are written"
+    size = birth.output.size
+    evidence = f"{elements(many, size)} read before {'it is' if size == 1 else 'they are'} written"
     return Cause("uninitialized read", evidence, "")
 
 

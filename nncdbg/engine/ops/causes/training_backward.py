@@ -12,6 +12,7 @@ from nncdbg.engine.ops.causes.numbers import shown
 from nncdbg.engine.ops.causes.places import at, count, element, spelled, spot
 from nncdbg.engine.ops.causes.torch_operands import operand
 from nncdbg.engine.ops.causes.training_forward import here, in_forward, maker_of
+from nncdbg.engine.text.counting import elements
 
 _MASKS = frozenset({"where", "masked_fill", "masked_scatter", "index_put", "masked_select"})
 """Operators that select elements by a mask or an index.  Torch has no tag for them."""
@@ -93,14 +94,14 @@ def _at_zero(birth: Birth, kind: str) -> Cause | None:
         divisor = operand(birth, 1, "other")
         if divisor is None or element(divisor, index) != 0:
             return None
-        zeros = f"{count(divisor == 0)} of {divisor.size} elements of {spelled(birth, 1)} are 0"
+        zero, name_of_zero = divisor, spelled(birth, 1)
     elif base in ("pow", "reciprocal", "rsqrt") and element(birth.inputs[0], index) == 0:
-        zeros = (
-            f"{count(birth.inputs[0] == 0)} of {birth.inputs[0].size} elements of {spelled(birth, 0)} are 0"
-        )
+        zero, name_of_zero = birth.inputs[0], spelled(birth, 0)
     else:
         return None
-    evidence = f"the derivative of {function} at 0 is infinite: {zeros}, the first{at(index)}; {here(birth)}"
+    where = f", the first{at(index)}" if zero.size > 1 else ""
+    zeros = f"{elements(count(zero == 0), zero.size, name_of_zero)} 0{where}"
+    evidence = f"the derivative of {function} at 0 is infinite: {zeros}; {here(birth)}"
     return Cause(name, evidence, hint)
 
 

@@ -43,10 +43,10 @@ def code_lenses(document: Document) -> Iterator[types.CodeLens]:
         place = document.units.range(analysis.lines[chunk.start], analysis.header_span(chunk))
         if order == 0:
             yield types.CodeLens(place, types.Command("Debug graph", DEBUG_GRAPH, None, [document.uri, name]))
-        yield types.CodeLens(place, types.Command(counted(statements(chunk), "statement"), ""))
+        yield types.CodeLens(place, types.Command(counted(statements(chunk), "statement", ","), ""))
         if order or calls[name]:
             arguments = [document.uri, place.start, calls[name]]
-            shown = counted(len(calls[name]), "call")
+            shown = counted(len(calls[name]), "call", ",")
             yield types.CodeLens(place, types.Command(shown, SHOW_REFERENCES, None, arguments))
 
 
