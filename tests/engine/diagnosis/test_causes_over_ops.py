@@ -43,7 +43,7 @@ INTEGRAL = frozenset(
         ),
         *("NonMaxSuppression", "NonZero", "Not", "OptionalHasElement", "Or", "SequenceLength", "Shape"),
         *("Size", "Xor", "SequenceEmpty", "Bernoulli", "EyeLike", "nncdbg.NoGradientRule"),
-        "nncdbg.KeepsCheckpoint",
+        *("nncdbg.KeepsCheckpoint", "nncdbg.EmptySequenceOf"),
     }
 )
 """Ops with results that are not floats, or are only 0 and 1."""
@@ -59,7 +59,7 @@ WITHOUT_A_RULE = {
     "com.microsoft.Inverse",
 }
 WITHOUT_A_RULE |= {f"nncdbg.{name}" for name in ("Cofactors", "Im2Col", "Positions", "ResizeTransposed")}
-WITHOUT_A_RULE |= {f"nncdbg.{name}" for name in ("SGD", "SumAt", "SumWindows")}
+WITHOUT_A_RULE |= {f"nncdbg.{name}" for name in ("SGD", "SequenceSum", "SumAt", "SumWindows")}
 """Ops of onnxruntime and of backward graphs for which a NaN has the cause `unknown`."""
 
 
