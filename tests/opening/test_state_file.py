@@ -322,3 +322,15 @@ def test_a_program_without_states_is_an_error(tmp_path: Path) -> None:
     text = "#nncdbg 1\nopset 18\n\ngraph @main(%x: f32[2]) -> (%x: f32[2]) {\n  return %x\n}\n"
     with pytest.raises(nncdbg.LoadError, match="has no states"):
         nncdbg.load_states(nncdbg.parse(text), file)
+
+
+def test_states_that_an_arena_frees_are_not_saved(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "states.safetensors"
+    arguments = ["run", str(program), "--allocator", "arena", "--save-states", str(file)]
+    assert main(arguments) == 2
+    assert "the allocator arena frees a state after its last use" in capsys.readouterr().err
+    assert not file.exists()
+    assert main([*arguments, "--in-place-states"]) == 0
+    assert len(load_file(file)) == 5

@@ -132,7 +132,9 @@ def training() -> nncdbg.LoadedStates:
 
 def edited(program: Program) -> Program:
     edit = nncdbg.Editor(program)
-    block: nncdbg.EditedBlock = edit.graph()
+    graph: nncdbg.EditedGraph = edit.graph()
+    block: nncdbg.EditedBlock = graph
+    print(graph.calls)
     statement: nncdbg.EditedStatement = next(iter(block))
     value: nncdbg.EditedValue = statement.outputs[0]
     print(value.uses, statement.id)

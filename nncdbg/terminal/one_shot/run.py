@@ -68,6 +68,13 @@ def _run(options: Namespace, screen: Screen) -> int:
             "--save-states needs the whole run, and --output runs a part of it", hint="leave out --output"
         )
     opened = open_program(configuration)
+    frees = configuration.allocator in ("arena", "poison") and not configuration.in_place_states
+    if options.save_states and opened.program.runs and frees:
+        raise UsageError(
+            f"--save-states needs the states at the end, and the allocator {configuration.allocator} frees a "
+            "state after its last use",
+            hint="add --in-place-states, or use --allocator debug",
+        )
     # The results of a recorded step are those of its own inputs.
     recorded = not configuration.inputs
     verified: list[Verification | DeterminismVerification] = []
