@@ -16,7 +16,7 @@ from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.partial import partial_run, used_inputs
-from nncdbg.engine.compilation.states import given_states, lowered, rebound
+from nncdbg.engine.compilation.states import given_states, lowered, states_with_buffers
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.differentiation.expansion import expanded
 from nncdbg.engine.errors import NotComputed, UnsupportedOp, UsageError
@@ -164,7 +164,7 @@ class Debugger(RichOutput):
         """The arrays by name; `dims`, `seed` and `given` are the sizes, the seed and the inputs as given."""
         self.notes = [*map(Note, program.notes), *map(Note, unused), *self.inputs.notes]
         if compiled is None or not compiled.accepts(self.inputs):
-            in_place = rebound(program) if in_place_states else frozenset()
+            in_place = states_with_buffers(program) if in_place_states else frozenset()
             if in_place_states and not in_place:
                 self.notes.append(Note("no state is overwritten in place: the program updates no state"))
             allocation = allocation_on(self.backend, arguments["allocator"], in_place)

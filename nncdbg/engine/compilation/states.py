@@ -103,6 +103,11 @@ def rebound(program: Program) -> frozenset[str]:
     )
 
 
+def states_with_buffers(program: Program) -> frozenset[str]:
+    """Return the states of a program that updates states in place; none if it updates no state."""
+    return frozenset(state.value.name for state in program.states) if rebound(program) else frozenset()
+
+
 class Lowering:
     """Adds the states to the graphs of one program."""
 

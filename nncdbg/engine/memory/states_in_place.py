@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Statement
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding, Execute, LineOf
 from nncdbg.engine.execution.machine import Machine
@@ -29,12 +29,24 @@ class InPlaceArena(ArenaAllocation):
     """An arena in which each of `states` keeps its buffer to the end of the run, as in a training runtime."""
 
     def __init__(self, states: Collection[str], plan: Plan = by_liveness, *, poison: bool = False) -> None:
-        super().__init__(plan, poison=poison)
+        super().__init__(self._keeping(plan), poison=poison)
         # A known stretch does not check what its statements read.
         self._learns = False
         self._states = frozenset(states)
         self._buffers: dict[str, Array] = {}
         """The latest value of each state that was updated; the state holds its block."""
+
+    def _keeping(self, plan: Plan) -> Plan:
+        """Return a plan without the last values of the states in the entry graph."""
+
+        def kept(code: Code, pc: int) -> Sequence[int]:
+            freed = plan(code, pc)
+            if code is not self._debuggee.frames[0].code:
+                return freed
+            last = {code.slot_of.get(name) for name in self._states}
+            return [slot for slot in freed if slot not in last]
+
+        return kept
 
     def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
         super().begin(machine, over, line)

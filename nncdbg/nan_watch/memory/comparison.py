@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.states import rebound
+from nncdbg.engine.compilation.states import states_with_buffers
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.memory_reuse import Start, who_changed, who_is_still_read
 from nncdbg.engine.divergence.played import Played, Player, digest
@@ -72,7 +72,7 @@ def watch_memory(
         }
         return Debugger(program, given, allocator=allocator, statistics=False, **fields)
 
-    in_place = rebound(program) if in_place_states else frozenset()
+    in_place = states_with_buffers(program) if in_place_states else frozenset()
     if in_place and plan is not None:
         raise UsageError("--plan cannot be used with --in-place-states", hint="omit one of them")
     return _Watch(start, plan, in_place).run(max_findings)
