@@ -289,7 +289,8 @@ class LiveTraining:
             recorder.add_finished(
                 operator.signature.overload, operator.args, operator.kwargs, operator.result, operator.lines
             )
-        return step_so_far(recorder, self._models, self._optimizers, self._compiled)
+        # `_say_limits` reports compiled functions.
+        return step_so_far(recorder, self._models, self._optimizers, compiled_calls())
 
 
 def _goal(wanted: str, start: Operator) -> Goal | None:
