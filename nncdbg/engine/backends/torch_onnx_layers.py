@@ -91,16 +91,9 @@ def _attention(call: Call) -> Execute | None:
 _MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
-def _grid_sample(call: Call) -> Execute | None:
-    """Return the function, but for cubic mode with the padding border.
-
-    There torch and onnxruntime clip the index of each neighbor.  ONNX's reference, as nncdbg, clips the
-    point and takes the neighbors of the clipped one.
-    """
+def _grid_sample(call: Call) -> Execute:
     mode, padding = call.attributes["mode"], call.attributes["padding_mode"]
     mode, align = _MODES.get(mode, mode), bool(call.attributes["align_corners"])
-    if (mode, padding) == ("bicubic", "border"):
-        return None
 
     def run(x: Any, grid: Any) -> Any:
         if x.dim() != 4 and (x.dim() != 5 or mode == "bicubic"):
