@@ -18,6 +18,8 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+from bare_kernels import bare_loop
+
 import nncdbg
 from nncdbg import stats
 
@@ -119,11 +121,12 @@ def engine(step: Any, runs: int) -> list[dict[str, Any]]:
         if kinds:
             debugger.catch(*kinds)
         functions.append(_whole_run(debugger))
+    debugger = nncdbg.Debugger(recorded.program, recorded.inputs, backend="torch", statistics=False)
+    functions += [bare_loop(debugger, frees=False), bare_loop(debugger, frees=True)]
     rounds = in_turn(functions, runs)
-    return [
-        figure(f"engine on torch, {step.name}, {name} / eager", rounds, index, bar)
-        for index, (name, _, _, bar) in enumerate(WAYS, 1)
-    ]
+    names = [(f"engine on torch, {step.name}, {name}", bar) for name, _, _, bar in WAYS]
+    names += [(f"kernels in a bare loop, {step.name}, {what}", None) for what in ("results kept", "freed")]
+    return [figure(f"{name} / eager", rounds, index, bar) for index, (name, bar) in enumerate(names, 1)]
 
 
 def _whole_run(debugger: Any) -> Callable[[], Any]:
