@@ -124,7 +124,9 @@ def engine(step: Any, runs: int) -> list[dict[str, Any]]:
     debugger = nncdbg.Debugger(recorded.program, recorded.inputs, backend="torch", statistics=False)
     functions += [bare_loop(debugger, frees=False), bare_loop(debugger, frees=True)]
     rounds = in_turn(functions, runs)
-    names = [(f"engine on torch, {step.name}, {name}", bar) for name, _, _, bar in WAYS]
+    names: list[tuple[str, float | None]] = [
+        (f"engine on torch, {step.name}, {name}", bar) for name, _, _, bar in WAYS
+    ]
     names += [(f"kernels in a bare loop, {step.name}, {what}", None) for what in ("results kept", "freed")]
     return [figure(f"{name} / eager", rounds, index, bar) for index, (name, bar) in enumerate(names, 1)]
 

@@ -120,6 +120,7 @@ def test_200_random_steps_back_and_forth_change_no_bit(step, limited, monkeypatc
     assert plain.run().reason == "end"
     if limited:
         monkeypatch.setattr("nncdbg.engine.memory.plain.STEP", 1)
+        monkeypatch.setattr("nncdbg.engine.time.checkpoints.COUNTING", 0)
     stepped = nncdbg.Debugger(
         recorded.program, recorded.inputs, backend="torch", history=1 if limited else None
     )

@@ -144,7 +144,8 @@ def test_a_straight_program_stops_exactly_at_max_ops(count: int) -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(straight(1000)), {"x": x_of(4)}, max_ops=count)
     stop = debugger.run()
     assert (stop.reason, debugger.control.machine.tick) == ("pause", count)
-    assert stop.detail == f"the program has not ended after {count} statements (max-ops {count})"
+    statements = "1 statement" if count == 1 else f"{count} statements"
+    assert stop.detail == f"the program has not ended after {statements} (max-ops {count})"
     assert stop.node is not None
     assert stop.node.outputs[0].name == f"v{count + 1}"
     while (stop := debugger.run()).reason == "pause":

@@ -18,6 +18,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
+from nncdbg.engine.execution.random_streams import seeded_stream
 from nncdbg.engine.graph import Inline, TensorType
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete
@@ -172,7 +173,8 @@ def execute(
     if op.outputs_count:
         arguments["outputs_count"] = output_count
     if op.random:
-        arguments["rng"] = np.random.Generator(np.random.Philox(key=7))
+        seed = arguments.get("seed")
+        arguments["rng"] = seeded_stream(0, 7 if seed is None else seed, ())
     with np.errstate(all="ignore"):
         result = op.bind(np, arguments)(*inputs)
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
