@@ -161,6 +161,7 @@ class StepCalls:
             self._inside.append((module, _TRANSFORMED))
             return
         keeps = not tape.paused and torch.is_grad_enabled()
+        tape.has_drawn = tape.has_drawn or not (keeps or tape.paused)
         tape.pause()
         if keeps:
             random = tape.starting() or RandomState()
@@ -193,7 +194,9 @@ class StepCalls:
             return original(*args, **kwargs)
         if getattr(original, "__name__", "") == "register_hook" and args[0].is_leaf:
             return original(*args, **kwargs)  # It has the hook in a second run as well.
-        random = tape.starting() or RandomState()
+        random = tape.starting()
+        if random is None and (original is not backward or tape.has_drawn):
+            random = RandomState()
         lines = user_lines(sys._getframe(2))
         call = StepCall(original, args, kwargs, lines, torch.is_grad_enabled(), random=random)
         tape.add(call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,30 @@ class StepCall:
     """After `backward`: parameter and gradient."""
 
 
+class _OwnWork:
+    """The blocks of `Tape.own_work`, which may be nested: one object, as each step enters several."""
+
+    __slots__ = ("_stopped", "_tape", "depth")
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self.depth = 0
+        """The number of blocks that run now."""
+        self._stopped: OriginWatch | None = None
+        """The watch that the outermost block has made inactive."""
+
+    def __enter__(self) -> None:
+        watch = self._tape.watch
+        if not self.depth and watch is not None and watch.active:
+            watch.active, self._stopped = False, watch
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+        if not self.depth and self._stopped is not None:
+            self._stopped.active, self._stopped = True, None
+
+
 class Tape(DispatchMode):
     """The calls of a step, kept while the tape is entered and not paused.
 
@@ -70,13 +94,14 @@ class Tape(DispatchMode):
         self.overflowed = False
         self._compiled_before = 0
         """The number of calls of compiled functions before the first call."""
+        self.has_drawn = False
+        """Whether numbers were drawn outside of the kept modules and functions, or may have been."""
         self._updates: list[tuple[Any, int]] = []
         """Each update of an optimizer, and the number of calls before it."""
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         """The optimizers that ended an update."""
         self._paused = 0
-        self._own_work = 0
-        """The number of blocks of `own_work` that run now."""
+        self._own_work = _OwnWork(self)
         self._entered = False
         self._ended = False
 
@@ -105,6 +130,7 @@ class Tape(DispatchMode):
     def clear(self) -> None:
         """Forget all calls: a step starts here."""
         self.calls, self.start, self.overflowed = [], None, False
+        self.has_drawn = False
         self._compiled_before = compiled_calls()
         self.module_buffers = {}
         self._updates = []
@@ -145,19 +171,9 @@ class Tape(DispatchMode):
         if not self._paused:
             self._enter()
 
-    @contextmanager
-    def own_work(self) -> Iterator[None]:
-        """Enter a block whose operators are those of nncdbg: neither the tape nor the watch sees them."""
-        watch = self.watch if self.watch is not None and self.watch.active else None
-        self._own_work += 1
-        if watch is not None:
-            watch.active = False
-        try:
-            yield
-        finally:
-            self._own_work -= 1
-            if watch is not None:
-                watch.active = True
+    def own_work(self) -> AbstractContextManager[None]:
+        """Return a block whose operators are those of nncdbg: neither the tape nor the watch sees them."""
+        return self._own_work
 
     def add(self, call: StepCall) -> None:
         """Append a call."""
@@ -176,13 +192,14 @@ class Tape(DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if self._paused or self._own_work or func.namespace in UNSEEN:
+        if self._paused or self._own_work.depth or func.namespace in UNSEEN:
             return func(*args, **(kwargs or {}))
         self.starting()
         call = StepCall(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
         if random_tag in func.tags:
             # A second run leaves some calls out, and with them the numbers that they draw.
             call.random = RandomState()
+            self.has_drawn = True
         generator = call.kwargs.get("generator")
         if generator is not None:
             call.generator = generator, generator.get_state()
