@@ -8,6 +8,7 @@ import torch
 
 import nncdbg
 from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.torch.program import RecordedProgram
 
 FAILURES = (AssertionError, RuntimeError, TypeError, ValueError, KeyError, nncdbg.NncdbgError)
 """What a sample that does not replay raises."""
@@ -26,10 +27,12 @@ def run_backward(outputs: list[torch.Tensor]) -> None:
 
 
 def replayed(recorded: Any) -> dict[str, Any]:
-    """Print, parse and run a program; return its results by name."""
+    """Print, parse and run a recorded step or program; return its results by name."""
     program = nncdbg.Program.parse(recorded.program.text())
     assert program == recorded.program
-    debugger = nncdbg.Debugger(program, recorded.inputs, backend="torch", statistics=False)
+    # The inputs of a step hold the first values of its states.
+    first = recorded.states if isinstance(recorded, RecordedProgram) else {}
+    debugger = nncdbg.Debugger(program, {**recorded.inputs, **first}, backend="torch", statistics=False)
     stop = debugger.run()
     assert stop.reason == "end", stop.error
     assert debugger.outputs is not None
