@@ -6,9 +6,9 @@ A line is a statement, so a line that fails is reported and skipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from nncdbg.engine.errors import GraphError, ParseError, UsageError
 from nncdbg.engine.graph import (
@@ -18,7 +18,6 @@ from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.text.driver import driver_lines
 from nncdbg.engine.text.lexemes import STRING, Flaw
 from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.plain import read_plain
 from nncdbg.textual_repr.program_lines import ProgramLines
@@ -59,15 +58,10 @@ def split_lines(text: str) -> list[str]:
 class TextParser(ProgramLines):
     """Selects the reader of each line by its first word."""
 
-    def __init__(
-        self,
-        lines: Sequence[str],
-        file: str | None,
-        before: int = 0,
-        prefixes: Prefixes = NO_PREFIXES,
-    ) -> None:
-        super().__init__(lines, file, before, prefixes)
-        self.readers: dict[str, Callable[[Cursor, int], None]] = {
+    @cached_property
+    def readers(self) -> Mapping[str, Callable[[Cursor, int], None]]:
+        """The reader of a line by its first word."""
+        return {
             "opset": self.opset,
             "store": self.store,
             "prefix": self.prefix,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from nncdbg.engine.graph import (
-    BackwardLine,
     Inline,
     Node,
     Reference,
@@ -29,21 +28,6 @@ _STATE = "a state looks like state %w: f32[4,3] = RandomNormal(shape=[4,3]), or 
 
 class ProgramLines(StatementLines):
     """Reads the lines outside graphs."""
-
-    def __init__(
-        self,
-        lines: Sequence[str],
-        file: str | None,
-        before: int = 0,
-        prefixes: Prefixes = NO_PREFIXES,
-    ) -> None:
-        super().__init__(lines, file, before, prefixes)
-        self.stores: list[str] = []
-        self.opsets: dict[str, int] = {}
-        self.states: list[StateLine] = []
-        self.runs: list[RunLine] = []
-        self.run_lines: list[list[int]] = []
-        self.backwards: list[BackwardLine] = []
 
     def before_graphs(self, word: str) -> None:
         if self.graph_lines or self.block is not None:

@@ -10,13 +10,13 @@ import re
 from collections.abc import Sequence
 
 from nncdbg.engine.errors import Excerpt, GraphError
-from nncdbg.engine.graph import Graph
+from nncdbg.engine.graph import BackwardLine, Graph, RunLine, StateLine
 from nncdbg.engine.text.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
 from nncdbg.engine.text.listing import Path
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.resolution import Unresolved, explain_all, shown
+from nncdbg.textual_repr.resolution import Unresolved, WrittenCall, explain_all, shown
 from nncdbg.textual_repr.statements import Names
 
 DEEPEST = 1000
@@ -49,6 +49,14 @@ class Reading:
         self.prefixes = prefixes
         self.state_lines: dict[str, int] = {}
         """The lines of the states, by name."""
+        self.graph_lines: dict[str, int] = {}
+        self.calls: list[WrittenCall] = []
+        self.stores: list[str] = []
+        self.opsets: dict[str, int] = {}
+        self.states: list[StateLine] = []
+        self.runs: list[RunLine] = []
+        self.run_lines: list[list[int]] = []
+        self.backwards: list[BackwardLine] = []
 
     def text_of(self, number: int) -> str:
         """Return the line with this 1-based number."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from nncdbg.engine.graph import Constant, Inline, Node, TensorType, Value
 from nncdbg.engine.text.lexemes import Flaw
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, BlockHeader
 from nncdbg.textual_repr.cursor import Cursor
@@ -18,17 +16,6 @@ from nncdbg.textual_repr.statements import Names, NameSpan
 
 class StatementLines(Reading):
     """Reads the lines of graphs."""
-
-    def __init__(
-        self,
-        lines: Sequence[str],
-        file: str | None,
-        before: int = 0,
-        prefixes: Prefixes = NO_PREFIXES,
-    ) -> None:
-        super().__init__(lines, file, before, prefixes)
-        self.graph_lines: dict[str, int] = {}
-        self.calls: list[WrittenCall] = []
 
     # -- blocks --------------------------------------------------------------------------------
 
