@@ -6,7 +6,7 @@ A line is a statement, so a line that fails is reported and skipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 
