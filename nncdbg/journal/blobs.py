@@ -58,7 +58,7 @@ def store(connection: sqlite3.Connection, array: Array) -> bytes:
     head = head_of(array)
     data = array.reshape(-1).view(np.uint8)
     state = xxh3_128(head)
-    state.update(data)
+    state.update(data.data)
     digest = state.digest()
     if connection.execute("SELECT 1 FROM blobs WHERE hash = ?", (digest,)).fetchone():
         return digest

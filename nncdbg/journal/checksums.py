@@ -67,10 +67,7 @@ class Sums:
         """Write the changed checksums, in the transaction that changes the rows."""
         for (table, key), (rows, total) in self._changes.items():
             part = f"{table} {key}"
-            before = connection.execute(
-                "SELECT rows, total FROM checksums WHERE part = ?", (part,)
-            ).fetchone()
-            old_rows, old_total = before or (0, 0)
+            old_rows, old_total = _stored(connection, part)
             connection.execute(
                 "REPLACE INTO checksums (part, rows, total) VALUES (?, ?, ?)",
                 (part, old_rows + rows, _signed(old_total + total)),
@@ -120,16 +117,20 @@ def verified_rows(connection: sqlite3.Connection, path: object, table: str, key:
     rows = connection.execute(
         f"SELECT {columns} FROM {table} {where} ORDER BY {COLUMNS[table][0]}, {COLUMNS[table][1]}", (key,)
     ).fetchall()
-    stored = connection.execute(
-        "SELECT rows, total FROM checksums WHERE part = ?", (f"{table} {key}",)
-    ).fetchone() or (0, 0)
+    stored = _stored(connection, f"{table} {key}")
     try:
         computed = (len(rows), _signed(sum_of(table, rows)))
     except (TypeError, ValueError, OverflowError):
         computed = (-1, 0)
-    if computed != tuple(stored):
+    if computed != stored:
         raise damaged(path, f"rows of the table {table} do not match their checksum")
     return rows
+
+
+def _stored(connection: sqlite3.Connection, part: str) -> tuple[int, int]:
+    """Return the number of rows of a part, and the sum of their hashes as a signed integer."""
+    found = connection.execute("SELECT rows, total FROM checksums WHERE part = ?", (part,)).fetchone()
+    return found or (0, 0)
 
 
 def damaged(path: object, why: str) -> LoadError:

@@ -103,7 +103,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_to_read(path: Path) -> Database:
-    """Open an existing journal.  Raises UsageError if it is missing, LoadError if it is no readable journal."""
+    """Open an existing journal.  Raises UsageError for a missing file, LoadError for an unreadable one."""
     check_file(path)
     with explained(path, "read"):
         connection = _connect(path, "ro")

@@ -71,7 +71,10 @@ class Journal:
     # -- steps and values ---------------------------------------------------------------------------
 
     def steps(self, run: Run | int | None = None) -> NDArray[Any]:
-        """Return the steps as a structured array: `step` i64, `epoch` i64 (-1 without), `seconds` f64 (NaN without)."""
+        """Return the steps as a structured array with the fields `step`, `epoch` and `seconds`.
+
+        `epoch` is -1 and `seconds` is NaN for a step without.
+        """
 
         def read(connection: sqlite3.Connection, number: int) -> NDArray[Any]:
             rows = verified_rows(connection, self.path, "steps", number)
@@ -145,7 +148,7 @@ class Journal:
         return earlier[-1] if earlier else None
 
     def read(self, record: CheckpointRecord) -> Checkpoint:
-        """Return a checkpoint; its tensors are read when they are used.  Raises UsageError if it was removed."""
+        """Return a checkpoint, whose tensors are read on access.  Raises UsageError if it was removed."""
         with self._database.snapshot() as connection:
             rows = verified_rows(connection, self.path, "checkpoints", record.run)
             row = next((row for row in rows if row[0] == record.number), None)
@@ -184,8 +187,8 @@ class Journal:
         return RunWriter(self._thread, run_info)
 
     def fork(self, run: Run | int | None, step: int, run_info: NewRun) -> RunWriter:
-        """Start a run that begins at the start of a step of another run.  Raises UsageError for another step."""
-        return self.start(replace(run_info, parent=self.run(run).number, parent_step=step))
+        """Start a run at the start of a step of another one.  Raises UsageError for an unknown step."""
+        return self.start(replace(run_info, parent=self._number(run), parent_step=step))
 
     def flush(self) -> None:
         """Wait until all records of all runs of this object are committed."""
@@ -214,6 +217,10 @@ class Journal:
     def _run_rows(self, connection: sqlite3.Connection) -> list[Row]:
         return verified_rows(connection, self.path, "runs")
 
+    def _number(self, run: Run | int | None) -> int:
+        with self._database.snapshot():
+            return self._run_of(run).number
+
     def _run_of(self, run: Run | int | None) -> Run:
         with self._database.snapshot() as connection:
             runs = {row[0]: _run(row) for row in self._run_rows(connection)}
@@ -235,7 +242,7 @@ class Journal:
         read: Callable[[sqlite3.Connection, int], T],
         before: Callable[[T, int], T],
     ) -> list[T]:
-        """Return what `read` returns for the oldest parent first; `before` cuts off the steps after a fork."""
+        """Call `read` for the oldest parent first; `before` cuts off the steps after a fork."""
         with self._database.snapshot() as connection:
             current: Run | None = self._run_of(run)
             end: int | None = None

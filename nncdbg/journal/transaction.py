@@ -31,7 +31,7 @@ class Transaction:
         self.add(table, key, row)
 
     def insert(self, table: str, key: int, row: Row) -> int:
-        """Insert a row at once; its first column, which is None in `row`, is a new number.  Return the number."""
+        """Insert a row at once, with a new number instead of None in its first column; return it."""
         number_column = COLUMNS[table][0]
         (number,) = self.connection.execute(
             f"SELECT coalesce(max({number_column}), 0) + 1 FROM {table}"
