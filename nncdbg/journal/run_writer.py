@@ -15,6 +15,7 @@ from nncdbg.journal import blobs
 from nncdbg.journal.processes import this_process
 from nncdbg.journal.records import NewRun
 from nncdbg.journal.run_rows import RunRows
+from nncdbg.journal.statistics import packed
 from nncdbg.journal.transaction import Transaction
 from nncdbg.journal.writing import WriterThread
 from nncdbg.stats import Summary
@@ -47,7 +48,7 @@ class RunWriter:
 
     def statistics(self, step: int, value_name: str, summary: Summary) -> None:
         """Record the statistics of a value at a step."""
-        self._put(self._rows.statistics, _count(step), _text(value_name), summary)
+        self._put(self._rows.statistics, _text(value_name), packed(_count(step), summary))
 
     def checkpoint(
         self,
