@@ -50,7 +50,7 @@ class RunRows:
         row = (None, self.number, step, epoch, seconds, size, position)
         number = transaction.insert("checkpoints", self.number, row)
         for name, array in tensors.items():
-            digest = blobs.store(transaction.connection, array)
+            digest = blobs.store(transaction, array)
             transaction.add("checkpoint_tensors", number, (number, name, digest))
 
     def remove_checkpoint(self, transaction: Transaction, step: int) -> None:
@@ -64,7 +64,7 @@ class RunRows:
             ).fetchall()
             transaction.delete("checkpoint_tensors", number)
             transaction.delete("checkpoints", self.number, number)
-            blobs.remove_unused(connection, [digest for (digest,) in digests])
+            blobs.remove_unused(transaction, [digest for (digest,) in digests])
 
     def entry(
         self, transaction: Transaction, kind: str, step: int | None, time: float, name: str | None, text: str

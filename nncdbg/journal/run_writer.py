@@ -136,11 +136,12 @@ class RunWriter:
 
 
 def _start(transaction: Transaction, new: NewRun, started: float) -> RunRows:
-    program = None
+    connection, program = transaction.connection, None
     if new.program is not None:
         text = _text(new.program)
         program = xxh3_128_hexdigest(text.encode())
-        transaction.connection.execute("INSERT OR IGNORE INTO programs VALUES (?, ?)", (program, text))
+        if not connection.execute("SELECT 1 FROM programs WHERE hash = ?", (program,)).fetchone():
+            transaction.add("programs", 0, (program, text))
     if (new.parent is None) != (new.parent_step is None):
         raise UsageError("a fork needs both `parent` and `parent_step`")
     if new.parent is not None:
