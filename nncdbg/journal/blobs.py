@@ -14,6 +14,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.safetensors import SPELLINGS
 from nncdbg.engine.graph import Array
 from nncdbg.journal.checksums import damaged, verified_rows
+from nncdbg.journal.compression import NONE, Compression, compressor, decompressor
 from nncdbg.journal.transaction import Transaction
 
 CHUNK = 1 << 20
@@ -54,8 +55,8 @@ def head_of(array: Array) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def store(transaction: Transaction, array: Array) -> bytes:
-    """Store a tensor unless its content is there; return the hash of its head and data."""
+def store(transaction: Transaction, array: Array, compression: str = NONE) -> bytes:
+    """Store a tensor, compressed, unless its content is there; return the hash of its head and data."""
     head = head_of(array)
     data = array.reshape(-1).view(np.uint8)
     state = xxh3_128(head)
@@ -64,22 +65,27 @@ def store(transaction: Transaction, array: Array) -> bytes:
     connection = transaction.connection
     if connection.execute("SELECT 1 FROM blobs WHERE hash = ?", (digest,)).fetchone():
         return digest
-    blob = transaction.insert("blobs", 0, (None, digest, data.nbytes, "none", head))
+    blob = transaction.insert("blobs", 0, (None, digest, data.nbytes, compression, head))
+    compress = compressor(compression)
+    starts = range(0, data.nbytes, CHUNK)
     connection.executemany(
         "INSERT INTO chunks (blob, part, data) VALUES (?, ?, ?)",
-        ((blob, n, data[start : start + CHUNK]) for n, start in enumerate(range(0, data.nbytes, CHUNK))),
+        ((blob, n, compress(data[start : start + CHUNK].data)) for n, start in enumerate(starts)),
     )
     return digest
 
 
 def load(connection: sqlite3.Connection, path: object, name: str, digest: bytes) -> Array:
     """Return the tensor with a content hash, read-only.  Raises LoadError if its bytes have another hash."""
-    row = connection.execute("SELECT blob, bytes, head FROM blobs WHERE hash = ?", (digest,)).fetchone()
+    row = connection.execute(
+        "SELECT blob, bytes, codec, head FROM blobs WHERE hash = ?", (digest,)
+    ).fetchone()
     if row is None:
         raise damaged(path, f'the tensor "{name}" is missing')
-    blob, size, head = row
+    blob, size, compression, head = row
+    restore = decompressor(compression, CHUNK, path)
     try:
-        data = _read(connection, blob, size, head, digest)
+        data = _read(connection, blob, size, head, digest, restore)
         array = _array(head, data)
     except (ValueError, TypeError, KeyError, OverflowError, MemoryError):
         raise damaged(path, f'the tensor "{name}" does not match its content hash') from None
@@ -87,22 +93,22 @@ def load(connection: sqlite3.Connection, path: object, name: str, digest: bytes)
     return array
 
 
-def _read(connection: sqlite3.Connection, blob: int, size: int, head: bytes, digest: bytes) -> Array:
+def _read(
+    connection: sqlite3.Connection, blob: int, size: int, head: bytes, digest: bytes, restore: Compression
+) -> Array:
+    (count,) = connection.execute("SELECT count(*) FROM chunks WHERE blob = ?", (blob,)).fetchone()
+    if count != -(-size // CHUNK):
+        raise ValueError(f"{count} chunks have not {size} bytes")
     state = xxh3_128(head)
-    parts = -(-size // CHUNK)
-    (count, stored) = connection.execute(
-        "SELECT count(*), coalesce(sum(length(data)), 0) FROM chunks WHERE blob = ?", (blob,)
-    ).fetchone()
-    if count != parts or stored != size:
-        raise ValueError
     data = np.empty(size, np.uint8)
     end = 0
-    for (chunk,) in connection.execute("SELECT data FROM chunks WHERE blob = ? ORDER BY part", (blob,)):
+    for (stored,) in connection.execute("SELECT data FROM chunks WHERE blob = ? ORDER BY part", (blob,)):
+        chunk = restore(stored)
         state.update(chunk)
         start, end = end, end + len(chunk)
         data[start:end] = np.frombuffer(chunk, np.uint8)
     if end != size or state.digest() != digest:
-        raise ValueError
+        raise ValueError("the bytes have another hash")
     return data
 
 

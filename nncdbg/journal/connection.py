@@ -38,6 +38,11 @@ class Database:
         _OPEN.add(self)
 
     @property
+    def is_open(self) -> bool:
+        """Whether the connection can be used in this process."""
+        return self._connection is not None and self._process == os.getpid()
+
+    @property
     def connection(self) -> sqlite3.Connection:
         """The connection.  Raises UsageError if it is closed, and in a child process."""
         if self._process != os.getpid():
@@ -78,6 +83,13 @@ _OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
 _HELD: list[Database] = []
 
 
+def is_open(path: Path) -> bool:
+    """Return whether this process has an open connection to a file; such a file must not be opened otherwise."""
+    return any(
+        database.path.exists() and path.exists() and path.samefile(database.path) for database in _OPEN
+    )
+
+
 def _before_fork() -> None:
     _HELD.extend(_OPEN)
     for database in _HELD:
@@ -104,7 +116,7 @@ def open_to_read(path: Path) -> Database:
     """Open an existing journal.  Raises UsageError for a missing file, LoadError for an unreadable one."""
     check_file(path)
     with explained(path, "read"):
-        connection = _connect(path, "ro")
+        connection = connect(path, "ro")
         try:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
         except sqlite3.OperationalError as error:
@@ -112,7 +124,7 @@ def open_to_read(path: Path) -> Database:
             # In a folder where no files can be created, SQLite reads the file only without its log.
             if error.sqlite_errorname not in _UNWRITABLE or _has_log(path):
                 raise
-            connection = _connect(path, "ro&immutable=1")
+            connection = connect(path, "ro&immutable=1")
         try:
             _check(connection, path)
         except BaseException:
@@ -154,7 +166,7 @@ def open_to_write(path: Path) -> Database:
     if not path.parent.is_dir():
         raise UsageError(f"cannot create the journal {path}: the folder {path.parent} does not exist")
     with explained(path, "write"):
-        connection = _connect(path, "rwc")
+        connection = connect(path, "rwc")
         try:
             _prepare(connection, path)
         except BaseException:
@@ -199,7 +211,7 @@ def _use_log(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def connect(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=WAIT)
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = OFF"):

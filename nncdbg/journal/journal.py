@@ -19,6 +19,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.journal import blobs
 from nncdbg.journal.checkpoint import Checkpoint, StoredTensors
 from nncdbg.journal.checksums import COLUMNS, Row, damaged, verified_rows
+from nncdbg.journal.compression import NONE, compressor
 from nncdbg.journal.connection import Database, open_to_read
 from nncdbg.journal.frames import data_frame
 from nncdbg.journal.processes import Writer
@@ -39,8 +40,10 @@ class Journal:
     statistics of a fork include those of its parents before the fork.
     """
 
-    def __init__(self, path: Path, *, write: bool = False) -> None:
+    def __init__(self, path: Path, *, write: bool = False, compression: str = NONE) -> None:
         self.path = path
+        self._compression = compression
+        compressor(compression)
         self._thread = WriterThread(path) if write else None
         self._database: Database = open_to_read(path)
         self._queries: Queries | None = None
@@ -205,7 +208,7 @@ class Journal:
             raise UsageError(
                 f"the journal {self.path} is open only to read", hint="open it with `write=True`"
             )
-        return RunWriter(self._thread, run_info)
+        return RunWriter(self._thread, run_info, self._compression)
 
     def fork(self, run: Run | int | None, step: int, run_info: NewRun) -> RunWriter:
         """Start a run at the start of a step of another one.  Raises UsageError for an unknown step."""

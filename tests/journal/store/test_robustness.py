@@ -305,6 +305,17 @@ def test_a_child_process_neither_writes_nor_harms_the_file(tmp_path: Path) -> No
         assert file.sql("PRAGMA table_list")[1]
 
 
+def test_an_open_file_is_recognized_without_opening_it(tmp_path: Path) -> None:
+    _write_one(tmp_path / "run.db")
+    _write_one(tmp_path / "other.db")
+    assert not connection.is_open(tmp_path / "run.db")
+    with journal.open(tmp_path / "run.db"):
+        assert connection.is_open(tmp_path / "run.db")
+        assert not connection.is_open(tmp_path / "other.db")
+        assert not connection.is_open(tmp_path / "missing.db")
+    assert not connection.is_open(tmp_path / "run.db")
+
+
 def test_a_program_that_ends_without_closing_commits_everything(tmp_path: Path) -> None:
     program = (
         "import sys; from nncdbg import journal; from nncdbg.journal import NewRun\n"
