@@ -32,8 +32,8 @@ def open(  # noqa: A001
 ) -> Journal:
     """Open a journal; with `write`, create the file if it is missing.
 
-    `compression` of new tensors is "none" or "zstd", which needs the extra `journal`.  Raises UsageError for a
-    missing file or one that cannot be written; LoadError for a file that is not a journal, is damaged, or has
-    a newer schema.
+    `compression` of new tensors is "none" or "zstd", which needs the extra `journal`.  Raises UsageError for
+    a missing file or one that cannot be written; LoadError for a file that is not a journal, is damaged, or
+    has a newer schema.
     """
     return Journal(Path(path), write=write, compression=compression)

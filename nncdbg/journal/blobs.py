@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ from nncdbg.journal.checksums import damaged, verified_rows
 from nncdbg.journal.compression import NONE, Compression, compressor, decompressor
 from nncdbg.journal.transaction import Transaction
 
-CHUNK = 1 << 20
-"""Bytes of a row of `chunks`: small enough for the processor's cache, so that copies of SQLite are cheap."""
+CHUNK = 4 << 20
+"""Bytes of a row of `chunks`: far below the 1 GB that SQLite allows, so tensors can be larger than that."""
+
+_PIECE = 128 << 10
+"""Bytes that are read at a time: they stay in the processor's cache while they are hashed and copied."""
 
 _KEY = "tensor"
 _TYPE = "nncdbg.dtype"
@@ -67,10 +71,10 @@ def store(transaction: Transaction, array: Array, compression: str = NONE) -> by
         return digest
     blob = transaction.insert("blobs", 0, (None, digest, data.nbytes, compression, head))
     compress = compressor(compression)
-    starts = range(0, data.nbytes, CHUNK)
+    chunks = (data[start : start + CHUNK].data for start in range(0, data.nbytes, CHUNK))
     connection.executemany(
         "INSERT INTO chunks (blob, part, data) VALUES (?, ?, ?)",
-        ((blob, n, compress(data[start : start + CHUNK].data)) for n, start in enumerate(starts)),
+        ((blob, n, compress(chunk) if compress else chunk) for n, chunk in enumerate(chunks)),
     )
     return digest
 
@@ -94,22 +98,40 @@ def load(connection: sqlite3.Connection, path: object, name: str, digest: bytes)
 
 
 def _read(
-    connection: sqlite3.Connection, blob: int, size: int, head: bytes, digest: bytes, restore: Compression
+    connection: sqlite3.Connection,
+    blob: int,
+    size: int,
+    head: bytes,
+    digest: bytes,
+    restore: Compression | None,
 ) -> Array:
     (count,) = connection.execute("SELECT count(*) FROM chunks WHERE blob = ?", (blob,)).fetchone()
     if count != -(-size // CHUNK):
         raise ValueError(f"{count} chunks have not {size} bytes")
     state = xxh3_128(head)
     data = np.empty(size, np.uint8)
+    view = data.data
     end = 0
-    for (stored,) in connection.execute("SELECT data FROM chunks WHERE blob = ? ORDER BY part", (blob,)):
-        chunk = restore(stored)
-        state.update(chunk)
-        start, end = end, end + len(chunk)
-        data[start:end] = np.frombuffer(chunk, np.uint8)
+    for piece in _pieces(connection, blob, restore):
+        state.update(piece)
+        start, end = end, end + len(piece)
+        view[start:end] = piece
     if end != size or state.digest() != digest:
         raise ValueError("the bytes have another hash")
     return data
+
+
+def _pieces(connection: sqlite3.Connection, blob: int, restore: Compression | None) -> Iterator[bytes]:
+    """Yield the data of a blob in order; with `restore`, of each compressed chunk."""
+    if restore is not None:
+        for (stored,) in connection.execute("SELECT data FROM chunks WHERE blob = ? ORDER BY part", (blob,)):
+            yield restore(stored)
+        return
+    numbers = connection.execute("SELECT chunk FROM chunks WHERE blob = ? ORDER BY part", (blob,)).fetchall()
+    for (number,) in numbers:
+        with connection.blobopen("chunks", "data", number, readonly=True) as chunk:
+            while piece := chunk.read(_PIECE):
+                yield piece
 
 
 def _array(head: bytes, data: Array) -> Array:

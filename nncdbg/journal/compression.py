@@ -14,15 +14,15 @@ NAMES = (NONE, ZSTD)
 _LEVEL = 3
 _HINT = 'install it: pip install "nncdbg[journal]"'
 
-Compression = Callable[[Any], Any]
+Compression = Callable[[Any], bytes]
 
 
-def compressor(name: str) -> Compression:
-    """Return the function that compresses a chunk.  Raises UsageError without the library."""
+def compressor(name: str) -> Compression | None:
+    """Return the function that compresses a chunk; None for no compression.  Raises UsageError."""
     if name not in NAMES:
         raise UsageError(f'unknown compression "{name}"', hint=f"use one of {', '.join(NAMES)}")
     if name == NONE:
-        return _unchanged
+        return None
     try:
         import zstandard
     except ImportError:
@@ -30,13 +30,15 @@ def compressor(name: str) -> Compression:
     return zstandard.ZstdCompressor(level=_LEVEL).compress
 
 
-def decompressor(name: str, size: int, path: object) -> Compression:
-    """Return the function that restores a chunk of at most `size` bytes, or raises ValueError.
+def decompressor(name: str, size: int, path: object) -> Compression | None:
+    """Return the function that restores a chunk of at most `size` bytes or raises ValueError.
+
+    None if the chunks are not compressed.
 
     Raises LoadError without the library, or for the compression of a newer version.
     """
     if name == NONE:
-        return _unchanged
+        return None
     if name != ZSTD:
         raise LoadError(f'{path} has tensors with the unknown compression "{name}"')
     try:
@@ -45,14 +47,10 @@ def decompressor(name: str, size: int, path: object) -> Compression:
         raise LoadError(f"{path} has tensors compressed with zstd", hint=_HINT) from None
     decompress = zstandard.ZstdDecompressor().decompress
 
-    def restored(chunk: Any) -> Any:
+    def restored(chunk: bytes) -> bytes:
         try:
             return decompress(chunk, max_output_size=size)
         except zstandard.ZstdError as error:
             raise ValueError(str(error)) from None
 
     return restored
-
-
-def _unchanged(chunk: Any) -> Any:
-    return chunk

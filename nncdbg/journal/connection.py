@@ -84,9 +84,9 @@ _HELD: list[Database] = []
 
 
 def is_open(path: Path) -> bool:
-    """Return whether this process has an open connection to a file; such a file must not be opened otherwise."""
-    return any(
-        database.path.exists() and path.exists() and path.samefile(database.path) for database in _OPEN
+    """Return whether this process has a connection to a file, which must then not be opened in other ways."""
+    return path.exists() and any(
+        database.is_open and database.path.exists() and path.samefile(database.path) for database in _OPEN
     )
 
 
