@@ -100,6 +100,11 @@ def add_machine(parser: ArgumentParser) -> None:
     _add(parser, "allocator", "history", "max_ops")
 
 
+def add_journal(parser: ArgumentParser) -> None:
+    """Add the journal of a training, and its checkpoints."""
+    _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "note")
+
+
 def add_states_in_place(parser: ArgumentParser) -> None:
     """Add the option that updates overwrite states."""
     _add(parser, "in_place_states")

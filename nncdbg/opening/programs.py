@@ -16,10 +16,12 @@ from nncdbg.engine.frontends.folder_files import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.opening.configuration import RunConfiguration, settings
+from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name, load_python_name
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
+    from nncdbg.opening.journal.reopening import Restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,20 @@ class OpenedProgram:
     program: Program
     configuration: RunConfiguration
     folder: ProgramFolder | None = None
+    restart: Restart | None = None
+    """The step of a run in a journal, at which the program was opened."""
 
     def debugger(self, *, boxes: Path | None = None, **changes: Any) -> Debugger:
-        """Return a debugger at the first statement; `changes` override the configuration.
+        """Return a debugger at the first statement, or at the step of a run in a journal.
 
-        `boxes` is the folder of the black box.  Raises the errors of Debugger.
+        `changes` override the configuration, `boxes` is the folder of the black box.  Raises the errors of
+        Debugger, and LoadError for a damaged journal.
         """
         black_box = BlackBox(self.configuration.program, boxes)
-        return start(self.program, self.configuration, black_box=black_box, **changes)
+        debugger = start(self.program, self.configuration, black_box=black_box, **changes)
+        if self.restart is not None:
+            self.restart.apply(debugger)
+        return debugger
 
 
 def start(program: Program, configuration: RunConfiguration, **changes: Any) -> Debugger:
@@ -61,6 +69,12 @@ def open_program(
     Raises LoadError, GraphError, ParseError or UsageError.
     """
     path, place = configuration.program, Path(configuration.folder or "")
+    address = read_address(path, place)
+    if address is not None:
+        from nncdbg.opening.journal.reopening import reopen
+
+        found = reopen(address, configuration)
+        return OpenedProgram(found.program, found.configuration, restart=found.restart)
     named = is_python_name(path, place)
     if not named and not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")

@@ -16,6 +16,7 @@ from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
     add_determinism,
+    add_journal,
     add_machine,
     add_model,
     add_outputs,
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
+    from nncdbg.opening.journal.recording import journaled
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import failure_of
     from nncdbg.opening.state_file import save_states
@@ -86,7 +88,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     print_notes(debugger, screen)
     note_messages(debugger, screen)
     start = time.perf_counter()
-    with under_way(debugger, screen):
+    with journaled(opened, debugger), under_way(debugger, screen):
         stop = debugger.run()
     if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt
@@ -123,6 +125,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_model(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_journal(parser)
     add_outputs(parser)
     add_check(parser)
     add_verification(parser)
