@@ -218,6 +218,30 @@ class RunConfiguration:
         description="A remark on the run, for its journal.",
         parameter="run",
     )
+    fork: bool = _setting(
+        False,
+        "start a new run at the step of a journal; the old run stays",
+        "--fork",
+        description="Start a new run at the step of a journal. The old run stays.",
+        parameter="run",
+    )
+    changes: dict[str, Any] = _setting(
+        dict,
+        "set a value of a fork: an attribute of the optimizer, a state or an input",
+        "--set",
+        "NAME=VALUE",
+        key="set",
+        description="Values of a fork by name: attributes of the optimizer, states or inputs.",
+        parameter="run",
+    )
+    resume: bool = _setting(
+        False,
+        "continue a run of a journal that did not end, from its last checkpoint",
+        "--continue",
+        key="continue",
+        description="Continue a run of a journal that did not end, as a fork from its last checkpoint.",
+        parameter="run",
+    )
     folder: str | None = _setting(
         None,
         "folder for listings, and base of relative paths",

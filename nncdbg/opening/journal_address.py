@@ -80,7 +80,9 @@ def read_address(text: str, folder: Path = Path()) -> Address | None:
                     f"there is no file {file}",
                     hint=f"searched {os.path.dirname(os.path.abspath(folder / file))}",
                 )
-            raise LoadError(f"{file} is not a journal", hint="write one with `nncdbg run MODEL --journal run.db`")
+            raise LoadError(
+                f"{file} is not a journal", hint="write one with `nncdbg run MODEL --journal run.db`"
+            )
     return None
 
 

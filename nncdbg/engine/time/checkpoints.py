@@ -64,7 +64,7 @@ class Checkpoints:
         """Returns the values that other branches hold, once for each holder."""
         self.retains = allocation.retains
         self.earlier: Callable[[int, int], Machine | None] = _none_earlier
-        """Returns the last state above one tick and up to another that is kept elsewhere, such as in a file."""
+        """Returns the last state above one tick and up to another that is kept elsewhere, as in a file."""
         self.states: list[Machine] = [machine.clone()]
         self._threshold = budget
         self._growth = 0

@@ -103,9 +103,7 @@ class History:
         A state from a file may begin inside a frame, and without values that are not read later.
         """
         outer = self.machine.frames[depth - 1]
-        return self.machine.frames[depth].entered > 0 and _is_present(
-            outer.slots, outer.code.reads(outer.pc)
-        )
+        return self.machine.frames[depth].entered > 0 and _is_present(outer.slots, outer.code.reads(outer.pc))
 
     def go_to(self, tick: int) -> None:
         """Go to the state after `tick` statements: backwards by undo or replay, forwards by running.

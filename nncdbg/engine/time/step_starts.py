@@ -145,7 +145,9 @@ def step_start(
         key = key if key not in tensors else f"value/{name}.{slot}"
         outer[key], tensors[key] = slot, driver.slots[slot]
     if copy:
-        tensors = {key: each.copy() if isinstance(each, np.ndarray) else each for key, each in tensors.items()}
+        tensors = {
+            key: each.copy() if isinstance(each, np.ndarray) else each for key, each in tensors.items()
+        }
     return StepStart(step, epoch, position, tensors)
 
 

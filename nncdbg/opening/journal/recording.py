@@ -6,9 +6,10 @@ of the journal writes them while the training goes on.  The run itself is not ch
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,22 +17,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.execution.events import Ended, Event, Iterated, Popped, Pushed
-from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array
-from nncdbg.engine.time.deviations import Detour, edits_of
-from nncdbg.engine.time.step_starts import Line, StepStart, lines_of, step_start
+from nncdbg.engine.text.counting import counted
+from nncdbg.engine.time.deviations import Detour
+from nncdbg.engine.time.step_starts import Line, StepStart
 from nncdbg.opening.folder_writing import versions_of
 from nncdbg.opening.journal.content import data_of, inputs_of, kept_configuration, text_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
+from nncdbg.opening.journal.steps import Steps, results_of
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, NewRun, RunWriter
+    from nncdbg.opening.journal.forking import Fork
+    from nncdbg.opening.journal.reopening import Restart
     from nncdbg.opening.programs import OpenedProgram
-
-TEST = "test"
-"""The part of a track that an evaluation on other data computes."""
 
 FETCHED = 64
 """Steps after which results are fetched from a device."""
@@ -75,15 +75,11 @@ class StepRecorder:
         parent: tuple[int, int] | None = None,
     ) -> None:
         self._debugger = debugger
-        self._machine = debugger.control.machine
-        self._lines = lines_of(self._machine.frames[0].code)
-        self._moments = {state.value.name: state.of for state in debugger.program.states}
         self._begin_run, self._make_policy = begin, policy
         self._series: dict[str, Series] = {}
         self._waiting: list[tuple[str, int, Any, str]] = []
         self._branch = debugger.timeline.branch
-        self._started = time.perf_counter()
-        self.status = "interrupted"
+        self._then = time.perf_counter()
         number, step = parent or (None, None)
         self.writer = begin(number, step)
         self.policy = policy()
@@ -92,48 +88,27 @@ class StepRecorder:
         self._offset = 0
         """The tick at which the run began, from which its checkpoints count."""
         self._latest: StepStart | None = None
-        self._first: dict[str, Any] = {
-            **data_of(debugger.program),
-            **inputs_of(debugger.inputs),
-        }
+        self._first: dict[str, Any] = {**data_of(debugger.program), **inputs_of(debugger.inputs)}
         """Further tensors of the first checkpoint."""
-        self._machine.listeners.append(self.hear)
+        self._steps = Steps(debugger, self._starts, self._ended_step)
+        if self._steps.at_start:
+            self._starts()
 
-    # -- events -----------------------------------------------------------------------------------
+    def __str__(self) -> str:
+        return f"run {self.writer.number} with {counted(self._next, 'step')}"
 
-    def hear(self, event: Event) -> None:
-        """Write what an event tells of the steps."""
-        match event:
-            case Pushed(frame) if frame.code.epoch is not None:
-                self._starts()
-            case Iterated(frame, before) if frame.code.epoch is not None:
-                self._ended_step(frame, frame.iteration - 1, before)
-                self._starts()
-            case Popped(frame) if frame.code.epoch is not None:
-                self._ended_step(frame, frame.iteration, frame.slots)
-                if self._line(frame) is self._lines[-1]:
-                    self._starts()
-            case Ended() if self._debugger.timeline.branch == self._branch:
-                self.status = "ended"
+    # -- steps ------------------------------------------------------------------------------------
 
-    def _line(self, frame: Frame) -> Line:
-        return next(line for line in self._lines if line.body is frame.code)
-
-    def _ended_step(self, frame: Frame, iteration: int, slots: list[Any]) -> None:
-        line = self._line(frame)
+    def _ended_step(self, line: Line, iteration: int, slots: list[Any]) -> None:
         step = line.step(iteration)
         if step != self._next or not self._follows_edits(step):
             return
         self._next += 1
         now = time.perf_counter()
-        self.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._started)
-        self._started = now
-        results = line.collected(slots)
-        for name, content in zip(line.scalars, results, strict=False):
-            self._result(name, step, content, "train")
-        if line.ends_epoch(iteration):
-            for name, content in zip(line.evaluated, results[len(line.scalars) :], strict=True):
-                self._result(name, step, content, TEST)
+        self.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
+        self._then = now
+        for name, part, content in results_of(line, iteration, slots):
+            self._result(name, step, content, part)
 
     def _result(self, name: str, step: int, content: Any, part: str) -> None:
         if self._debugger.backend.on_host:
@@ -157,8 +132,7 @@ class StepRecorder:
 
     def _starts(self) -> None:
         """Take the start of the next step, and write it as a checkpoint if one is due."""
-        timeline = self._debugger.timeline
-        start = step_start(self._machine, self._lines, self._moments, copy=not timeline.retains)
+        start = self._steps.here()
         if start.step != self._next or not self._follows_edits(start.step):
             return
         self._latest = start
@@ -200,16 +174,17 @@ class StepRecorder:
 
         Raises the error of a journal that could not be written.
         """
-        if self.hear in self._machine.listeners:
-            self._machine.listeners.remove(self.hear)
+        self._steps.stop()
         self._fetch()
-        stop = self._debugger.stop
-        if self.status != "ended" and stop.reason == "exception":
-            self.status = "failed"
+        stop, status = self._debugger.stop, "interrupted"
+        if self._next == self._steps.lines[-1].first_step + self._steps.lines[-1].steps:
+            status = "ended"
+        elif stop.reason == "exception":
+            status = "failed"
             self.writer.event("exception", self._next, stop.detail or str(stop.error))
         if self._latest is not None and self._latest.step == self._next:
             self._write(self._latest)
-        self.writer.end(self.status)
+        self.writer.end(status)
 
 
 @contextmanager
@@ -220,7 +195,10 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
     the error of a journal that could not be written.
     """
     configuration = opened.configuration
+    restart = opened.restart
     path = configuration.journal
+    if restart is not None:
+        path = _file_of_fork(restart, path)
     if path is None:
         yield None
         return
@@ -237,6 +215,7 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
             debugger,
             lambda parent, step: _begin(file, opened, debugger, parent, step),
             lambda: CheckpointPolicy(policy.every, policy.budget),
+            restart.parent if restart is not None else None,
         )
         if configuration.note:
             recorder.writer.note(configuration.note)
@@ -246,15 +225,23 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
             recorder.end()
 
 
+def _file_of_fork(restart: Restart | Fork, path: str | None) -> str | None:
+    """Return the journal in which a fork is written: that of its parent; None for a run that is repeated."""
+    if path is not None and (restart.parent is None or not os.path.samefile(path, restart.journal.path)):
+        raise UsageError(
+            f"--journal {path}: {restart.address} is in a journal already",
+            hint="start a fork with --fork, which is written to the same file",
+        )
+    return None if restart.parent is None else str(restart.journal.path)
+
+
 def _begin(
     file: Journal, opened: OpenedProgram, debugger: Debugger, parent: int | None, step: int | None
 ) -> RunWriter:
     return file.start(_description(opened, debugger, parent, step))
 
 
-def _description(
-    opened: OpenedProgram, debugger: Debugger, parent: int | None, step: int | None
-) -> NewRun:
+def _description(opened: OpenedProgram, debugger: Debugger, parent: int | None, step: int | None) -> NewRun:
     from nncdbg.journal import NewRun
 
     configuration = opened.configuration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.time.step_starts import Line, line_at, lines_of, restored
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.content import program_of, supplied
+from nncdbg.opening.journal.forking import resumed
 from nncdbg.opening.journal_address import Address
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ class Restart:
     step: int
     records: tuple[CheckpointRecord, ...]
     """The checkpoints of the run itself, by step."""
+
+    parent: None = None
+    """The run is repeated: no other run is written."""
+
+    @property
+    def repeats(self) -> Run:
+        """The run whose steps are computed again."""
+        return self.run
 
     def apply(self, debugger: Debugger) -> None:
         """Move a debugger at its first statement to the step.
@@ -161,6 +170,8 @@ class ReopenedRun:
     program: Program
     configuration: RunConfiguration
     restart: Restart
+    supplied: Mapping[str, Any]
+    """The fields of the configuration that the journal supplies."""
 
 
 def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
@@ -176,7 +187,15 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
             f"{address} has the inputs and settings of its run: {', '.join(fixed)} cannot change them",
             hint="start a fork with other values: --fork --set NAME=VALUE",
         )
+    if not (configuration.resume or address.at_step):
+        raise UsageError(f"{address} is a journal: name a step", hint=f"for example {address}@0")
+    if configuration.changes and not configuration.fork:
+        raise UsageError(
+            "--set is for a fork: a run in a journal does not change", hint="add --fork, or leave out --set"
+        )
     journal = journals.open(Path(configuration.folder or "", address.file))
+    if configuration.resume:
+        address = resumed(journal, address)
     run = journal.run(address.run)
     if run.kind != "graph":
         raise UsageError(
@@ -191,8 +210,9 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
         raise LoadError(f"run {run.number} of {address.file} has no program")
     _load_libraries(run.configuration, configuration)
     program = program_of(text, run.configuration.get("source"), tensors)
-    completed = configuration.completed(supplied(run.configuration, tensors))
-    return ReopenedRun(program, completed, Restart(journal, address, run, step, records))
+    known = supplied(run.configuration, tensors)
+    restart = Restart(journal, address, run, step, records)
+    return ReopenedRun(program, configuration.completed(known), restart, known)
 
 
 def _owner(journal: Journal, run: Run, step: int) -> tuple[Run, tuple[CheckpointRecord, ...]]:

@@ -59,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.opening.journal.recording import journaled
+    from nncdbg.opening.journal.reproduction import reproducing
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import failure_of
     from nncdbg.opening.state_file import save_states
@@ -88,7 +89,11 @@ def _run(options: Namespace, screen: Screen) -> int:
     print_notes(debugger, screen)
     note_messages(debugger, screen)
     start = time.perf_counter()
-    with journaled(opened, debugger), under_way(debugger, screen):
+    with (
+        journaled(opened, debugger) as recorder,
+        reproducing(opened, debugger) as reproduction,
+        under_way(debugger, screen),
+    ):
         stop = debugger.run()
     if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt
@@ -110,10 +115,15 @@ def _run(options: Namespace, screen: Screen) -> int:
         _print_outputs(screen, debugger, files)
     for each in verified:
         screen.note(str(each))
+    if recorder is not None:
+        screen.note(f"wrote {recorder}")
+    if reproduction is not None:
+        screen.note(str(reproduction))
     if error is None:
         if recorded and not options.verify_determinism:
             _note_changed(screen, debugger, opened.program.saved.checksums)
-        return 0 if all(each.ok for each in verified) else 1
+        differs = reproduction is not None and reproduction.difference
+        return 0 if all(each.ok for each in verified) and not differs else 1
     screen.complain(error)
     return failure_code(error)
 
