@@ -25,7 +25,7 @@ from nncdbg.engine.time.step_starts import Line, StepStart
 from nncdbg.opening.folder_writing import versions_of
 from nncdbg.opening.journal.content import data_of, inputs_of, kept_configuration, text_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
-from nncdbg.opening.journal.steps import Steps, results_of
+from nncdbg.opening.journal.steps import Result, Steps
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, NewRun, RunWriter
@@ -99,7 +99,7 @@ class StepRecorder:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _ended_step(self, line: Line, iteration: int, slots: list[Any]) -> None:
+    def _ended_step(self, line: Line, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
         if step != self._next or not self._follows_edits(step):
             return
@@ -107,7 +107,7 @@ class StepRecorder:
         now = time.perf_counter()
         self.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
         self._then = now
-        for name, part, content in results_of(line, iteration, slots):
+        for name, part, content in results:
             self._result(name, step, content, part)
 
     def _result(self, name: str, step: int, content: Any, part: str) -> None:
