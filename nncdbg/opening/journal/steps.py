@@ -41,6 +41,11 @@ class Steps:
             raise self.failure
 
     @property
+    def count(self) -> int:
+        """The number of steps of all ``run`` lines."""
+        return self.lines[-1].first_step + self.lines[-1].steps
+
+    @property
     def at_start(self) -> bool:
         """Whether the machine is at the start of a step."""
         frame = self._machine.frames[-1]
