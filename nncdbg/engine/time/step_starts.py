@@ -142,7 +142,7 @@ def step_start(
         for value, content in zip(line.body.graph.inputs[1:], loop.slots[2:], strict=False):
             tensors[_state(value.name, moments)] = content
         for name, items in zip((*line.scalars, *line.evaluated), loop.collected, strict=True):
-            tensors[f"collected/{name}"] = items
+            tensors[f"collected/{name}"] = items.copy()
     slots = _live(driver, line)
     if line is None and not copy:
         # The states at the end, which no statement reads.

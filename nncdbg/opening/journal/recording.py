@@ -41,7 +41,7 @@ class Series:
     def array(self, items: Sequence[Any], to_host: Callable[[Any], Any]) -> Array:
         """Return the items as an array that does not change afterwards; only new ones are converted."""
         if len(items) < self.count:
-            self.count = 0
+            self.buffer, self.count = np.empty(0), 0
         new = [to_host(each) for each in items[self.count :]]
         if new:
             if self.count + len(new) > len(self.buffer):
@@ -180,9 +180,14 @@ class StepRecorder:
     # -- edits and findings -----------------------------------------------------------------------
 
     def _run_at(self, step: int) -> BranchRun:
-        """Return the run of the present branch; begin a fork at `step` if the branch is new."""
+        """Return the run of the present branch; begin a fork at `step` if the branch is new.
+
+        Before its edit, a branch repeats the steps of its parent.
+        """
         timeline = self._debugger.timeline
         if timeline.branch not in self._runs:
+            if timeline.tick <= timeline.branches[timeline.branch].tick:
+                return self.run
             parent = self.run
             # The values of the edited step are those of the fork.
             fork = self._new((parent.writer.number, min(step, parent.next)), None)
@@ -193,6 +198,20 @@ class StepRecorder:
                 self._edits.add(edit)
                 run.writer.edit(edit.name, step, _content_text(edit.changes[0][3]))
         return run
+
+    def command(self, text: str) -> None:
+        """Write a command that the user has typed."""
+        self._remark(lambda run: run.writer.command(text, run.next))
+
+    def note(self, text: str) -> None:
+        """Write a remark of the user on the present step."""
+        self._remark(lambda run: run.writer.note(text, run.next))
+
+    def _remark(self, write: Callable[[BranchRun], None]) -> None:
+        try:
+            write(self.run)
+        except NncdbgError as error:
+            self.problem = error
 
     def _finding(self, finding: Finding) -> None:
         """Write an event for the first NaN or Inf that is found in a step."""

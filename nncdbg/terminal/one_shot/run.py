@@ -118,7 +118,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     if recorder is not None:
         screen.note(f"wrote {recorder}")
         error = error or recorder.problem
-    if reproduction is not None:
+    if reproduction is not None and str(reproduction):
         screen.note(str(reproduction))
     if error is None:
         if recorded and not options.verify_determinism:
