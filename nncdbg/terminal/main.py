@@ -18,6 +18,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
+    add_journal,
     add_machine,
     add_model,
     add_outputs,
@@ -133,6 +134,7 @@ def _parser() -> ArgumentParser:
     add_model(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_journal(parser)
     add_outputs(parser)
     add_check(parser)
     add = parser.add_argument
