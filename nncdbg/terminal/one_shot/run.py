@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
-    from nncdbg.opening.journal.recording import journaled
+    from nncdbg.opening.journal.journaling import journaled
     from nncdbg.opening.journal.reproduction import reproducing
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import failure_of
@@ -117,7 +117,8 @@ def _run(options: Namespace, screen: Screen) -> int:
         screen.note(str(each))
     if recorder is not None:
         screen.note(f"wrote {recorder}")
-    if reproduction is not None:
+        error = error or recorder.problem
+    if reproduction is not None and str(reproduction):
         screen.note(str(reproduction))
     if error is None:
         if recorded and not options.verify_determinism:
