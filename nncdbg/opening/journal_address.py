@@ -1,4 +1,4 @@
-"""Addresses of runs and steps in a journal: `run.db`, `run.db#2`, `run.db@38`, `run.db#2@epoch:3`, `run.db@nan`.
+"""Addresses of runs and steps in a journal, such as `run.db#2`, `run.db@38`, `run.db@epoch:3`, `run.db@nan`.
 
 Imports no heavy modules: each command line is inspected for an address.
 """

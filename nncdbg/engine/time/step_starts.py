@@ -56,10 +56,14 @@ class Line:
         """Return whether the evaluations follow the iteration."""
         return (iteration + 1) % self.per_epoch == 0
 
-    def collected(self, slots: list[Any]) -> list[Any]:
-        """Return the results of a step, then those of the evaluations, from the slots at its end."""
-        found: list[Any] = [*self.body.operands_of(len(self.body.nodes), slots)][self.carried :]
-        return found
+    def collected(self, driver: Frame, loop: Frame | None) -> list[Any]:
+        """Return the results of the step that has just ended, then those of the evaluations.
+
+        `loop` is None after the last step.
+        """
+        if loop is not None:
+            return [items[-1] for items in loop.collected]
+        return [series[-1] for series in driver.code.results_of(self.pc, driver.slots)[self.carried :]]
 
 
 def lines_of(driver: Code) -> tuple[Line, ...]:
@@ -139,9 +143,16 @@ def step_start(
             tensors[_state(value.name, moments)] = content
         for name, items in zip((*line.scalars, *line.evaluated), loop.collected, strict=True):
             tensors[f"collected/{name}"] = items
-    for slot in _live(driver, line):
+    slots = _live(driver, line)
+    if line is None and not copy:
+        # The states at the end, which no statement reads.
+        latest = (driver.code.slot_at(name, driver.pc) for name in moments)
+        slots = [*dict.fromkeys([*slots, *(slot for slot in latest if slot is not None)])]
+    for slot in slots:
         name = driver.code.names[slot]
         key = _state(name, moments) if name in moments else f"value/{name}"
+        if driver.slots[slot] is UNSET or driver.slots[slot] is EVICTED:
+            continue
         key = key if key not in tensors else f"value/{name}.{slot}"
         outer[key], tensors[key] = slot, driver.slots[slot]
     if copy:
@@ -167,8 +178,6 @@ def _live(driver: Frame, line: Line | None) -> list[int]:
         for slot, written in enumerate(driver.code.definition)
         if 0 <= written < driver.pc
         and (last[slot] > driver.pc or (last[slot] == driver.pc and (line is None or slot in captured)))
-        and driver.slots[slot] is not UNSET
-        and driver.slots[slot] is not EVICTED
     ]
 
 

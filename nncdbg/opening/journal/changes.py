@@ -1,9 +1,9 @@
 """`--set NAME=VALUE`: what a fork has other than its parent.
 
-A name is one of these, and it is an error if it is several of them:
+A name is one of these, and it is an error if it is several:
 
-* `NAME`: the attribute NAME that statements of optimizers write, such as `lr`.  If they have different values,
-  `LINE:NAME` is that of one statement.
+* `NAME`: the attribute NAME that statements of optimizers write, such as `lr`.  If they have different
+  values, `LINE:NAME` is that of one statement.
 * `%NAME`, or `NAME` if there is no such attribute: a state, from the first step of the fork on; or an input
   of the program, in the whole fork.
 """
@@ -104,7 +104,7 @@ def _attributes(program: Program, name: str) -> list[tuple[int, Node]]:
         if attribute in node.attributes and (wanted is None or line == int(wanted[1]))
     ]
     if len({repr(node.attributes[attribute]) for _, node in found}) > 1:
-        listed = ", ".join(f"{node.attributes[attribute]} in line {line}" for line, node in found)
+        listed = ", ".join(f"{node.attributes[attribute]!r} in line {line}" for line, node in found)
         raise UsageError(
             f"--set {name} is ambiguous: the optimizers have different values of {name}: {listed}",
             hint=f"write --set {found[0][0]}:{name}=VALUE for one of them",
@@ -172,7 +172,7 @@ def _state(name: str, now: Array, text: str, folder: Path | None) -> Array:
         raise UsageError(f"--set %{name_text(name)}: {error}", hint=f"give values of {dtype}") from None
     if array.shape not in ((), now.shape):
         raise UsageError(
-            f"--set %{name_text(name)}: the state has the shape {list(now.shape)}, the value {list(array.shape)}",
+            f"--set %{name_text(name)} has the shape {list(now.shape)}, not {list(array.shape)}",
             hint="give a value of the same shape, or one number for all elements",
         )
     return np.ascontiguousarray(np.broadcast_to(array, now.shape))

@@ -48,7 +48,7 @@ class Fork:
         control, timeline = debugger.control, debugger.timeline
         if not timeline.retains:
             raise UsageError(
-                f"a fork cannot begin with the allocator {debugger.loaded.allocation.name}, which reuses memory",
+                f"a fork cannot begin with {debugger.loaded.allocation.name}, which reuses memory",
                 hint="use --allocator debug",
             )
         states = timeline.checkpoints.states
@@ -72,7 +72,7 @@ def fork_of(
     set that do not fit.
     """
     restart = reopened.restart
-    start = Steps(parent, lambda: None, lambda line, iteration, slots: None).here()
+    start = Steps(parent, lambda: None, lambda line, iteration, results: None).here()
     tensors = {
         key: [*map(parent.backend.to_host, each)] if isinstance(each, list) else parent.backend.to_host(each)
         for key, each in start.tensors.items()
@@ -114,9 +114,9 @@ def resumed(journal: Journal, address: Address) -> Address:
     """
     run = journal.run(address.run)
     if run.status in ("ended", "running"):
+        state = "has ended" if run.status == "ended" else "is still running"
         raise UsageError(
-            f"run {run.number} {'has ended' if run.status == 'ended' else 'is still running'}: there is nothing to "
-            "continue",
+            f"run {run.number} {state}: there is nothing to continue",
             hint=f"repeat or fork it from a step: {address.file}#{run.number}@STEP --fork",
         )
     last = journal.nearest(run, run.steps)

@@ -12,7 +12,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.memory.budget import parse_bytes
 
 DEFAULT_EVERY = "60s"
-"""A restart computes at most this much again, and a checkpoint is written so rarely that its time is not seen."""
+"""A restart computes at most this much again, and the time to write a checkpoint is not noticed."""
 
 DEFAULT_BUDGET = "4GiB"
 
@@ -33,7 +33,7 @@ class Every:
 
 
 def read_every(text: str) -> Every:
-    """Return the distance in a text: `50` (steps), `3epochs` or `30s`.  Raises UsageError for another text."""
+    """Return the distance in a text: `50` (steps), `3epochs` or `30s`.  Raises UsageError for others."""
     found = _EVERY.fullmatch(text.strip())
     if found is None:
         raise UsageError(

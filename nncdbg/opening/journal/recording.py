@@ -6,32 +6,26 @@ of the journal writes them while the training goes on.  The run itself is not ch
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.execution.findings import NUMERIC, Finding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.text.counting import counted
-from nncdbg.engine.time.deviations import Detour
+from nncdbg.engine.time.deviations import Detour, Edit, edits_of
 from nncdbg.engine.time.step_starts import Line, StepStart
-from nncdbg.opening.folder_writing import versions_of
-from nncdbg.opening.journal.content import data_of, inputs_of, kept_configuration, text_of
+from nncdbg.opening.journal.content import data_of, inputs_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
-from nncdbg.opening.journal.steps import Steps, results_of
+from nncdbg.opening.journal.steps import Result, Steps
 
 if TYPE_CHECKING:
-    from nncdbg.journal import Journal, NewRun, RunWriter
-    from nncdbg.opening.journal.forking import Fork
-    from nncdbg.opening.journal.reopening import Restart
-    from nncdbg.opening.programs import OpenedProgram
+    from nncdbg.journal import RunWriter
 
 FETCHED = 64
 """Steps after which results are fetched from a device."""
@@ -59,201 +53,191 @@ class Series:
         return self.buffer[: self.count]
 
 
+@dataclass(slots=True, eq=False)
+class BranchRun:
+    """The run to which one branch of the timeline is written."""
+
+    writer: RunWriter
+    policy: CheckpointPolicy
+    next: int
+    """The first step that is not written yet."""
+    offset: int | None
+    """The tick at which the run begins, from which its checkpoints count; None until its first checkpoint."""
+    first: dict[str, Any]
+    """Further tensors of the first checkpoint."""
+    latest: StepStart | None = None
+    """The start of the next step, if no checkpoint has it."""
+    series: dict[str, Series] = field(default_factory=dict)
+
+
 class StepRecorder:
     """Writes the steps of a debugger's training to a run of a journal.
 
-    `begin` starts a run from a description with the step from which it is a fork (None: it is none).  Steps
-    that were written are not written again when the program goes back and runs them once more.  An edit of a
-    value forks the run.
+    `begin` starts a run, as a fork of (run, step) or of none; `policy` makes the policy of its checkpoints.
+    Steps that were written are not written again when the program goes back and runs them once more.  An edit
+    of a value begins a fork.
     """
 
     def __init__(
         self,
         debugger: Debugger,
-        begin: Callable[[int | None, int | None], RunWriter],
+        begin: Callable[[tuple[int, int] | None], RunWriter],
         policy: Callable[[], CheckpointPolicy],
         parent: tuple[int, int] | None = None,
     ) -> None:
         self._debugger = debugger
-        self._begin_run, self._make_policy = begin, policy
-        self._series: dict[str, Series] = {}
-        self._waiting: list[tuple[str, int, Any, str]] = []
-        self._branch = debugger.timeline.branch
+        self._begin, self._policy = begin, policy
+        self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs_of(debugger.inputs)}
+        self._waiting: list[tuple[RunWriter, str, int, Any, str]] = []
+        self._edits: set[Edit] = set()
+        self._found: set[tuple[int, int]] = set()
         self._then = time.perf_counter()
-        number, step = parent or (None, None)
-        self.writer = begin(number, step)
-        self.policy = policy()
-        self._next = step or 0
-        """The first step that is not written yet."""
-        self._offset = 0
-        """The tick at which the run began, from which its checkpoints count."""
-        self._latest: StepStart | None = None
-        self._first: dict[str, Any] = {**data_of(debugger.program), **inputs_of(debugger.inputs)}
-        """Further tensors of the first checkpoint."""
+        self.problem: NncdbgError | None = None
+        """The error for which a part of the run is not in the journal."""
+        self._runs: dict[int, BranchRun] = {}
+        self._runs[debugger.timeline.branch] = self._new(parent, 0)
         self._steps = Steps(debugger, self._starts, self._ended_step)
+        debugger.finding_listeners.append(self._finding)
         if self._steps.at_start:
             self._starts()
 
     def __str__(self) -> str:
-        return f"run {self.writer.number} with {counted(self._next, 'step')}"
+        runs = [f"run {run.writer.number} up to step {run.next}" for run in self._runs.values()]
+        return ", ".join(runs)
+
+    @property
+    def run(self) -> BranchRun:
+        """The run of the present branch, or that of its nearest ancestor with one."""
+        number: int | None = self._debugger.timeline.branch
+        while number not in self._runs:
+            assert number is not None
+            number = self._debugger.timeline.branches[number].parent
+        return self._runs[number]
+
+    def _new(self, parent: tuple[int, int] | None, offset: int | None) -> BranchRun:
+        step = 0 if parent is None else parent[1]
+        return BranchRun(self._begin(parent), self._policy(), step, offset, dict(self._kept))
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _ended_step(self, line: Line, iteration: int, slots: list[Any]) -> None:
+    def _ended_step(self, line: Line, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
-        if step != self._next or not self._follows_edits(step):
+        run = self._run_at(step)
+        if step != run.next:
             return
-        self._next += 1
+        run.next += 1
         now = time.perf_counter()
-        self.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
+        run.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
         self._then = now
-        for name, part, content in results_of(line, iteration, slots):
-            self._result(name, step, content, part)
-
-    def _result(self, name: str, step: int, content: Any, part: str) -> None:
-        if self._debugger.backend.on_host:
-            self._value(name, step, content, part)
-            return
-        self._waiting.append((name, step, content, part))
+        for name, part, content in results:
+            if self._debugger.backend.on_host:
+                _write_value(run.writer, name, step, content, part)
+            else:
+                self._waiting.append((run.writer, name, step, content, part))
         if len(self._waiting) >= FETCHED:
             self._fetch()
 
     def _fetch(self) -> None:
         """Write the results that are still on the device."""
-        for name, step, content, part in self._waiting:
-            self._value(name, step, self._debugger.backend.to_host(content), part)
+        for writer, name, step, content, part in self._waiting:
+            _write_value(writer, name, step, self._debugger.backend.to_host(content), part)
         self._waiting.clear()
-
-    def _value(self, name: str, step: int, content: Any, part: str) -> None:
-        number = float(content)
-        self.writer.value(name, step, number, part)
-        if not np.isfinite(number):
-            self.writer.event("nan", step, f"%{name} is {number:g}")
 
     def _starts(self) -> None:
         """Take the start of the next step, and write it as a checkpoint if one is due."""
         start = self._steps.here()
-        if start.step != self._next or not self._follows_edits(start.step):
+        run = self._run_at(start.step)
+        if start.step != run.next:
             return
-        self._latest = start
-        last = start.epoch is None
-        if last or self.policy.due(start.step, start.epoch or 0):
-            self._write(start)
+        run.latest = start
+        if start.epoch is None or run.policy.due(start.step, start.epoch):
+            self._write(run, start)
 
-    def _write(self, start: StepStart) -> None:
+    def _write(self, run: BranchRun, start: StepStart) -> None:
         to_host = self._debugger.backend.to_host
-        tensors = {
-            key: self._series.setdefault(key, Series()).array(content, to_host)
-            if isinstance(content, list)
-            else to_host(content)
-            for key, content in start.tensors.items()
-        }
-        position = dict(start.position)
-        detours = any(isinstance(each, Detour) for each in self._debugger.timeline.edits)
-        position["tick"] = None if detours else position["tick"] - self._offset
+        tensors: dict[str, Any] = {}
+        for key, content in start.tensors.items():
+            if isinstance(content, list):
+                tensors[key] = run.series.setdefault(key, Series()).array(content, to_host)
+            else:
+                tensors[key] = to_host(content)
+        position, offset = dict(start.position), run.offset
+        if offset is None:
+            offset = run.offset = position["tick"]
+        edits = self._debugger.timeline.edits
+        detours = any(isinstance(each, Detour) and each.tick > offset for each in edits)
+        position["tick"] = None if detours else position["tick"] - offset
         if "entered" in position:
-            position["entered"] = max(0, position["entered"] - self._offset)
+            position["entered"] = max(0, position["entered"] - offset)
         size = sum(each.nbytes for each in tensors.values())
-        tensors |= self._first
-        self._first = {}
-        self.writer.checkpoint(start.step, epoch=start.epoch, position=position, tensors=tensors)
-        for step in self.policy.written(start.step, start.epoch or 0, size):
-            self.writer.remove_checkpoint(step)
-        self._latest = None
+        tensors |= run.first
+        run.first = {}
+        run.writer.checkpoint(start.step, epoch=start.epoch, position=position, tensors=tensors)
+        for step in run.policy.written(start.step, start.epoch or 0, size):
+            run.writer.remove_checkpoint(step)
+        run.latest = None
 
-    # -- edits ------------------------------------------------------------------------------------
+    # -- edits and findings -----------------------------------------------------------------------
 
-    def _follows_edits(self, step: int) -> bool:
-        """Return whether the steps belong to the run that is written."""
-        return self._debugger.timeline.branch == self._branch
+    def _run_at(self, step: int) -> BranchRun:
+        """Return the run of the present branch; begin a fork at `step` if the branch is new."""
+        timeline = self._debugger.timeline
+        if timeline.branch not in self._runs:
+            parent = self.run
+            # The values of the edited step are those of the fork.
+            fork = self._new((parent.writer.number, min(step, parent.next)), None)
+            self._runs[timeline.branch] = fork
+        run = self._runs[timeline.branch]
+        for edit in edits_of(timeline.edits):
+            if edit not in self._edits and edit.tick <= timeline.tick:
+                self._edits.add(edit)
+                run.writer.edit(edit.name, step, _content_text(edit.changes[0][3]))
+        return run
+
+    def _finding(self, finding: Finding) -> None:
+        """Write an event for the first NaN or Inf that is found in a step."""
+        run = self.run
+        if finding.kind not in NUMERIC or self._debugger.timeline.replaying:
+            return
+        if (run.writer.number, run.next) not in self._found:
+            self._found.add((run.writer.number, run.next))
+            run.writer.event("nan", run.next, finding.detail)
 
     # -- the end ----------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """End the run: write the start of the step that was interrupted or failed, and the status.
+        """End the runs: write the start of the step that was interrupted or failed, and the status.
 
-        Raises the error of a journal that could not be written.
+        An error of the journal is `problem` afterwards.
         """
-        self._steps.stop()
-        self._fetch()
-        stop, status = self._debugger.stop, "interrupted"
-        if self._next == self._steps.lines[-1].first_step + self._steps.lines[-1].steps:
-            status = "ended"
-        elif stop.reason == "exception":
-            status = "failed"
-            self.writer.event("exception", self._next, stop.detail or str(stop.error))
-        if self._latest is not None and self._latest.step == self._next:
-            self._write(self._latest)
-        self.writer.end(status)
-
-
-@contextmanager
-def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorder | None]:
-    """Write the run of a debugger to the journal of its configuration, if it has one.
-
-    Raises UsageError for a program without a ``run`` line, LoadError for a file that is not a journal, and
-    the error of a journal that could not be written.
-    """
-    configuration = opened.configuration
-    restart = opened.restart
-    path = configuration.journal
-    if restart is not None:
-        path = _file_of_fork(restart, path)
-    if path is None:
-        yield None
-        return
-    if not debugger.program.runs:
-        raise UsageError(
-            "--journal is for trainings, but the program has no `run` line",
-            hint="see docs/TRAINING.md, or leave out --journal",
-        )
-    policy = CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
-    from nncdbg import journal
-
-    with journal.open(path, write=True) as file:
-        recorder = StepRecorder(
-            debugger,
-            lambda parent, step: _begin(file, opened, debugger, parent, step),
-            lambda: CheckpointPolicy(policy.every, policy.budget),
-            restart.parent if restart is not None else None,
-        )
-        if configuration.note:
-            recorder.writer.note(configuration.note)
         try:
-            yield recorder
-        finally:
-            recorder.end()
+            self._steps.stop()
+            self._fetch()
+            for run in self._runs.values():
+                self._end(run)
+        except NncdbgError as error:
+            self.problem = error
+
+    def _end(self, run: BranchRun) -> None:
+        stop, status = self._debugger.stop, "interrupted"
+        if run.next == self._steps.count:
+            status = "ended"
+        elif stop.reason == "exception" and run is self.run:
+            status = "failed"
+            run.writer.event("exception", run.next, stop.detail or str(stop.error))
+        if run.latest is not None and run.latest.step == run.next:
+            self._write(run, run.latest)
+        run.writer.end(status)
 
 
-def _file_of_fork(restart: Restart | Fork, path: str | None) -> str | None:
-    """Return the journal in which a fork is written: that of its parent; None for a run that is repeated."""
-    if path is not None and (restart.parent is None or not os.path.samefile(path, restart.journal.path)):
-        raise UsageError(
-            f"--journal {path}: {restart.address} is in a journal already",
-            hint="start a fork with --fork, which is written to the same file",
-        )
-    return None if restart.parent is None else str(restart.journal.path)
+def _write_value(writer: RunWriter, name: str, step: int, content: Any, part: str) -> None:
+    number = float(content)
+    writer.value(name, step, number, part)
+    if not np.isfinite(number):
+        writer.event("nan", step, f"%{name} is {number:g}")
 
 
-def _begin(
-    file: Journal, opened: OpenedProgram, debugger: Debugger, parent: int | None, step: int | None
-) -> RunWriter:
-    return file.start(_description(opened, debugger, parent, step))
-
-
-def _description(opened: OpenedProgram, debugger: Debugger, parent: int | None, step: int | None) -> NewRun:
-    from nncdbg.journal import NewRun
-
-    configuration = opened.configuration
-    kept = kept_configuration(configuration, debugger.inputs.dims) | {"source": opened.program.source}
-    return NewRun(
-        kind="graph",
-        name=opened.program.source or configuration.program,
-        program=text_of(opened.program),
-        configuration=kept,
-        versions=versions_of(str(configuration.backend)),
-        seed=configuration.seed,
-        command=sys.argv[:],
-        parent=parent,
-        parent_step=step,
-    )
+def _content_text(content: Any) -> str:
+    """Return a few numbers in full, and the type and shape of a larger tensor."""
+    array = np.asarray(content)
+    return str(array.tolist()) if array.size <= 16 else f"{array.dtype} {[*array.shape]}"

@@ -199,7 +199,7 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     run = journal.run(address.run)
     if run.kind != "graph":
         raise UsageError(
-            f"run {run.number} of {address.file} is a training in PyTorch, which cannot be opened as a program",
+            f"run {run.number} of {address.file} is a PyTorch training, not a program",
             hint=f"record the step: nncdbg record SCRIPT.py --at {address}",
         )
     step = step_of(journal, run, address)
@@ -227,7 +227,8 @@ def _owner(journal: Journal, run: Run, step: int) -> tuple[Run, tuple[Checkpoint
         )
     if records[0].step > step:
         raise UsageError(
-            f"run {run.number} begins with an edit in step {step}, and can be opened from step {records[0].step}",
+            f"run {run.number} begins with an edit in step {step}: it can be opened from step "
+            f"{records[0].step}",
             hint=f"open the step without the edit in run {run.parent}",
         )
     return run, records

@@ -12,7 +12,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.step_starts import Line
-from nncdbg.opening.journal.steps import Steps, results_of
+from nncdbg.opening.journal.steps import Result, Steps
 
 if TYPE_CHECKING:
     from nncdbg.journal import CheckpointRecord, Journal, Run
@@ -49,22 +49,24 @@ class Reproduction:
             return f"no step was compared with run {self._run.number}"
         last = self._first + self._compared - 1
         steps = f"step {last} has" if self._compared == 1 else f"steps {self._first} to {last} have"
-        states = f", and {counted(self._checkpoints, 'checkpoint')} the states" if self._checkpoints else ""
-        return f"{steps} the results{states} of run {self._run.number}, bit for bit"
+        found = f"{steps} the same results as in run {self._run.number}, bit for bit"
+        if not self._checkpoints:
+            return found
+        return f"{found}; the states are the same at {counted(self._checkpoints, 'checkpoint')}"
 
-    def _ended(self, line: Line, iteration: int, slots: list[Any]) -> None:
+    def _ended(self, line: Line, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
         if self.difference or step >= self._run.steps:
             return
         self._first = step if self._first is None else self._first
         self._compared = max(self._compared, step - self._first + 1)
-        for name, part, content in results_of(line, iteration, slots):
+        for name, part, content in results:
             before = self._known.get((name, part), {}).get(step)
             now = float(self._debugger.backend.to_host(content))
             if before is not None and now != before and not (np.isnan(now) and np.isnan(before)):
                 self.difference = (
-                    f"step {step} differs from run {self._run.number}: %{name_text(name)} is {now!r} instead of "
-                    f"{before!r}"
+                    f"step {step} differs from run {self._run.number}: "
+                    f"%{name_text(name)} is {now!r} instead of {before!r}"
                 )
                 return
 

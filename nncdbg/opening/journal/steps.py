@@ -10,8 +10,11 @@ from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.time.step_starts import Line, StepStart, lines_of, step_start
 
-Ended: TypeAlias = "Callable[[Line, int, list[Any]], None]"
-"""Receives the line, the iteration and the slots at the end of a step."""
+Result: TypeAlias = "tuple[str, str, Any]"
+"""(name, part, value): the part is "test" for the result of an evaluation, else "train"."""
+
+Ended: TypeAlias = "Callable[[Line, int, list[Result]], None]"
+"""Receives the line, the iteration and the results of a step that has ended."""
 
 
 class Steps:
@@ -26,12 +29,21 @@ class Steps:
         self.lines = lines_of(self._machine.frames[0].code)
         self._moments = {state.value.name: state.of for state in debugger.program.states}
         self._started, self._ended = started, ended
+        self.failure: Exception | None = None
+        """The error that ended the listening."""
         self._machine.listeners.append(self._hear)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Listen no more.  Raises RunError if an error ended the listening before."""
         if self._hear in self._machine.listeners:
             self._machine.listeners.remove(self._hear)
+        elif self.failure is not None:
+            raise self.failure
+
+    @property
+    def count(self) -> int:
+        """The number of steps of all ``run`` lines."""
+        return self.lines[-1].first_step + self.lines[-1].steps
 
     @property
     def at_start(self) -> bool:
@@ -45,27 +57,36 @@ class Steps:
         return step_start(self._machine, self.lines, self._moments, copy=copy)
 
     def _hear(self, event: Event) -> None:
+        try:
+            self._heard(event)
+        except Exception as error:
+            # The machine detaches the listener, and the program runs on.
+            self.failure = error
+            raise
+
+    def _heard(self, event: Event) -> None:
         match event:
             case Pushed(frame) if frame.code.epoch is not None:
                 self._started()
-            case Iterated(frame, before) if frame.code.epoch is not None:
-                self._ended(self._line(frame), frame.iteration - 1, before)
+            case Iterated(frame) if frame.code.epoch is not None:
+                self._ended_step(self._line(frame), frame.iteration - 1, frame)
                 self._started()
             case Popped(frame) if frame.code.epoch is not None:
                 line = self._line(frame)
-                self._ended(line, frame.iteration, frame.slots)
+                self._ended_step(line, frame.iteration, None)
                 if line is self.lines[-1]:
                     self._started()
+
+    def _ended_step(self, line: Line, iteration: int, loop: Frame | None) -> None:
+        """Pass on the results of a step, with those of the evaluations if it ends an epoch."""
+        values = line.collected(self._machine.frames[0], loop)
+        found: list[Result] = [(name, "train", each) for name, each in zip(line.scalars, values, strict=False)]
+        if line.ends_epoch(iteration):
+            tests = zip(line.evaluated, values[len(line.scalars) :], strict=True)
+            found += [(name, "test", value) for name, value in tests]
+        self._ended(line, iteration, found)
 
     def _line(self, frame: Frame) -> Line:
         return next(line for line in self.lines if line.body is frame.code)
 
 
-def results_of(line: Line, iteration: int, slots: list[Any]) -> list[tuple[str, str, Any]]:
-    """Return the results of a step as (name, part, value): those of evaluations if it ends an epoch."""
-    values = line.collected(slots)
-    found = [(name, "train", value) for name, value in zip(line.scalars, values, strict=False)]
-    if line.ends_epoch(iteration):
-        tests = zip(line.evaluated, values[len(line.scalars) :], strict=True)
-        found += [(name, "test", value) for name, value in tests]
-    return found

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
-    from nncdbg.opening.journal.recording import journaled
+    from nncdbg.opening.journal.journaling import journaled
     from nncdbg.opening.journal.reproduction import reproducing
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import failure_of
@@ -117,6 +117,7 @@ def _run(options: Namespace, screen: Screen) -> int:
         screen.note(str(each))
     if recorder is not None:
         screen.note(f"wrote {recorder}")
+        error = error or recorder.problem
     if reproduction is not None:
         screen.note(str(reproduction))
     if error is None:
