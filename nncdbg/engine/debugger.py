@@ -155,7 +155,7 @@ class Debugger(RichOutput):
             return partial_run(program, whole, outputs, named)
 
         tracked = tracked_lines(program)
-        check_data(tracked, given)
+        check_data(tracked, given, program.as_listing())
         runs = part(whole).program
         used, unused = used_inputs(whole, runs, given)
         self.inputs = bind(

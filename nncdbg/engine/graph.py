@@ -237,8 +237,8 @@ class RunLine:
     sample, without that axis).  Each epoch uses all samples once, in the order of `shuffle`, a seed (None:
     as they are); the last batch may be smaller, or is left out with `drop_last`.  `steps` ends the run
     earlier, and is the number of steps of a run without data.  `evaluations` are the ``evaluate`` lines after
-    the run: calls of a graph for all batches of their data after each epoch.  `tracks` are the ``track`` lines
-    after this line.
+    the run: calls of a graph for all batches of their data after each epoch.  `tracks` are the ``track``
+    lines after this line.
     """
 
     graph: str

@@ -23,6 +23,7 @@ from nncdbg.opening.command_line import (
     add_outputs,
     add_prompt,
     add_states_in_place,
+    add_tracks,
 )
 from nncdbg.presentation.exit_codes import CRASHED, exit_code_of
 from nncdbg.version import __version__
@@ -133,6 +134,7 @@ def _parser() -> ArgumentParser:
     add_model(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_tracks(parser)
     add_outputs(parser)
     add_check(parser)
     add = parser.add_argument

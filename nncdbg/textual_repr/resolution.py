@@ -58,7 +58,7 @@ class WrittenTrack:
 def wrong_tracks(
     tracks: Iterable[WrittenTrack], values: Callable[[], Collection[str]], prefixes: Prefixes
 ) -> Iterator[tuple[int, Flaw]]:
-    """Yield a line and a flaw for each track that does not parse; `values` returns the names of all values."""
+    """Yield a line and a flaw for each track that does not parse; `values` returns all names of values."""
     known = cache(values)
     for track in tracks:
         try:

@@ -348,9 +348,9 @@ _expression = re.compile(rf"(?:[^\"'#]|{STRING}|'(?:[^'\\\\]|\\\\.)*'|[\"'])*").
 def track_line(cursor: Cursor) -> tuple[TrackLine, int]:
     """Read the rest after ``track``; return the line and the column of its expression."""
     start = cursor.blank()
+    if cursor.line[start : start + 1] in ("", "=", "#"):
+        raise cursor.flaw("expected the name of the track", _TRACK)
     name = cursor.name("")
-    if not name:
-        raise Flaw("a track needs a name", start, 1, _TRACK)
     cursor.expect("=", _TRACK)
     start = cursor.blank()
     match = _expression(cursor.line, start)

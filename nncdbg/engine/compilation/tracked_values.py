@@ -1,14 +1,14 @@
-"""The values that the ``track`` lines of a program read: which graph computes each, and which are given data."""
+"""The values that ``track`` lines read: the graph that computes each, or data given from outside."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from nncdbg.engine.compilation.effects import all_nodes, effects_of
-from nncdbg.engine.errors import Excerpt, ExpressionError, NncdbgError, UsageError
+from nncdbg.engine.errors import Excerpt, ExpressionError, NncdbgError
 from nncdbg.engine.expression import Expression, nodes, spelled
 from nncdbg.engine.expression.nodes import fault, walk
 from nncdbg.engine.expression.tracked import TrackedExpression, parse_tracked
@@ -60,19 +60,39 @@ def tracked_lines(program: Program) -> list[TrackedLine]:
     return [_Resolution(program, line).tracked(place) for place, line in lines]
 
 
-def check_data(lines: Sequence[TrackedLine], given: object) -> None:
-    """Raise UsageError for data that a track reads and that the given inputs lack."""
+def computes_all(program: Program, line: RunLine, track: TrackLine) -> bool:
+    """Return whether the steps of a line compute all values that a track reads.
+
+    Raises ExpressionError for a track that does not parse.
+    """
+    return not _Resolution(program, replace(line, tracks=(track,))).tracked((0, -1)).data
+
+
+def check_data(lines: Sequence[TrackedLine], given: object, listing: Listing) -> None:
+    """Raise ExpressionError for data that a track reads and that the given inputs lack."""
     names = {str(name).removeprefix("%") for name in given} if isinstance(given, Mapping) else set()
     for line in lines:
         for track, expression in line.tracks:
             for name in line.data:
                 if name in expression.names - names - {*line.line.values}:
                     near = nearest_name(name, [*line.known, *names])
-                    either = f"did you mean {spelled(near)}? Or give" if near else "give"
-                    raise UsageError(
-                        f"track {track.name} reads {spelled(name)}, which no statement of "
-                        f"@{line.line.graph} computes",
-                        hint=f"{either} the data of {spelled(name)}: --input {name}=FILE.npy",
+                    either = f"did you mean {spelled(near)}? If not, give" if near else "give"
+                    place = next(
+                        node
+                        for node, _ in walk(expression.root)
+                        if isinstance(node, nodes.Name) and node.name == name
+                    )
+                    raise placed(
+                        fault(
+                            expression.text,
+                            place.start,
+                            place.end,
+                            f"track {track.name} reads {spelled(name)}, which no statement of "
+                            f"@{name_text(line.line.graph)} computes",
+                            hint=f"{either} its data: --input {name}=FILE.npy",
+                        ),
+                        track,
+                        listing,
                     )
 
 

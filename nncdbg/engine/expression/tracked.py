@@ -42,7 +42,7 @@ def parse_tracked(text: str, known: Collection[str], prefixes: Prefixes = NO_PRE
 
 
 def _names(text: str, known: Collection[str]) -> list[str]:
-    """Return the names after `%` in a text: the longest part that is known, else the part before `/` or `.`."""
+    """Return the names after `%`: the longest part that is known, else the part before `/` or `.`."""
     found = []
     for match in _marked.finditer(text):
         if match["quoted"] is not None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import Expression, evaluate
 from nncdbg.engine.expression.derivatives import DerivativeRequest
+from nncdbg.engine.expression.nodes import fault
 from nncdbg.engine.expression.tracked import VARIABLES
 from nncdbg.engine.graph import Array
 from nncdbg.stats import summarize
@@ -56,8 +56,12 @@ def number_of(expression: Expression, values: StepValues) -> float | int:
     found = np.asarray(evaluate(expression, values))
     if found.size != 1 or found.dtype.kind not in "biuf":
         shape = f"has shape {list(found.shape)}" if found.size != 1 else f"is {found.dtype}"
-        raise ExpressionError(
-            f"the value of the track {shape}, not one number", hint=f"write mean({expression.text})"
+        raise fault(
+            expression.text,
+            0,
+            len(expression.text),
+            f"the expression {shape}, not one number",
+            hint=f"write mean({expression.text})",
         )
     number = found.item()
     return int(number) if found.dtype.kind in "iu" else float(number)

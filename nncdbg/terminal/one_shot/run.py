@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from nncdbg.opening.command_line import (
     add_model,
     add_outputs,
     add_states_in_place,
+    add_tracks,
     add_verification,
     configuration_of,
     error_document,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.determinism import DeterminismVerification
     from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.engine.tracking.series import TrackedSeries
     from nncdbg.presentation.screen import Screen
 
 
@@ -123,6 +126,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_model(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_tracks(parser)
     add_outputs(parser)
     add_check(parser)
     add_verification(parser)
@@ -138,12 +142,14 @@ def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) ->
     from nncdbg.presentation.slices import ZEROS
     from nncdbg.presentation.stops import layout_at
     from nncdbg.presentation.tensor_text import described
+    from nncdbg.presentation.tracks import put_tracks
     from nncdbg.presentation.why import abnormal
 
     for name, content in (debugger.outputs or {}).items():
         screen.put_line(described(name, content, layout_at(debugger, screen)))
     for path in files.values():
         screen.note(f"saved {path}")
+    put_tracks(screen, debugger.tracks)
     found = abnormal(debugger, screen, [*(debugger.outputs or ())])
     if found is not None and found[1] != [ZEROS]:
         screen.note(f"{spelled(found[0])} has {' and '.join(found[1])}: `nncdbg watch` finds the origin")
@@ -166,6 +172,7 @@ def _document(
     document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
         "outputs": [_output(name, content, files) for name, content in outputs.items()],
+        "tracks": [_track(each) for each in debugger.tracks] if debugger else [],
         "seconds": seconds,
         "ops": debugger.timeline.tick if debugger else 0,
         "notes": [*map(str, debugger.notes)] if debugger else [],
@@ -187,6 +194,21 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
     if name in files:
         entry["file"] = files[name]
     return entry
+
+
+def _track(series: TrackedSeries) -> dict[str, Any]:
+    """Return a track as JSON; NaN and infinities are null."""
+    return {
+        "name": series.name,
+        "part": series.part,
+        "steps": series.steps,
+        "values": [_finite(each) for each in series.numbers],
+        "epochs": [{"epoch": epoch, "mean": _finite(mean)} for epoch, mean in series.epochs.items()],
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def _save(debugger: Debugger, folder: str) -> dict[str, str]:
