@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nncdbg.engine.compilation.effects import all_nodes, effects_of
 from nncdbg.engine.errors import Excerpt, ExpressionError, NncdbgError
 from nncdbg.engine.expression import Expression, nodes, spelled
 from nncdbg.engine.expression.nodes import fault, walk
 from nncdbg.engine.expression.tracked import TrackedExpression, parse_tracked
-from nncdbg.engine.graph import Graph, Program, RunLine, TrackLine
+from nncdbg.engine.graph import Graph, Node, Program, RunLine, TrackLine
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.text.short_names import nearest_name
@@ -96,17 +96,19 @@ def check_data(lines: Sequence[TrackedLine], given: object, listing: Listing) ->
                     )
 
 
+def data_batches(loop: Node) -> tuple[tuple[str, str], ...]:
+    """Return the name of each datum that the tracks of a loop read, with the value of its batch."""
+    found: Any = loop.attributes.get(TRACKED_DATA, ())
+    return found  # type: ignore[no-any-return]
+
+
 def kept_to_the_end(program: Program, lines: Sequence[TrackedLine]) -> dict[str, frozenset[str]]:
     """Return the values of each graph of a lowered program that are read when the graph has ended."""
     found: dict[str, set[str]] = {}
     for line in lines:
         for name, graph in line.sources.items():
             found.setdefault(graph, set()).add(name)
-    batches = {
-        value
-        for node in all_nodes(program.graph)
-        for _, value in node.attributes.get(TRACKED_DATA, ())  # type: ignore[union-attr]
-    }
+    batches = {value for node in all_nodes(program.graph) for _, value in data_batches(node)}
     if batches:
         found.setdefault(program.entry, set()).update(batches)
     return {graph: frozenset(names) for graph, names in found.items()}

@@ -55,6 +55,20 @@ class TrackedSeries:
             for epoch, points in grouped.items()
         }
 
+    def as_dict(self) -> dict[str, object]:
+        """Return the series as a JSON object; NaN and infinities are None."""
+        return {
+            "name": self.name,
+            "part": self.part,
+            "steps": self.steps,
+            "values": [_finite(each) for each in self.numbers],
+            "epochs": [{"epoch": epoch, "mean": _finite(mean)} for epoch, mean in self.epochs.items()],
+        }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
 
 @dataclass(slots=True)
 class Recorded:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.compilation.code import UNSET, Code
-from nncdbg.engine.compilation.tracked_values import TRACKED, TRACKED_DATA, TrackedLine, placed
+from nncdbg.engine.compilation.tracked_values import TRACKED, TrackedLine, data_batches, placed
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
 from nncdbg.engine.execution.frame import Frame
@@ -156,12 +156,11 @@ class Tracking:
             return None
         pc = code.path[-2]
         assert isinstance(pc, int)
-        attributes = code.parent.nodes[pc].attributes
-        line = self._lines.get(attributes.get(TRACKED))  # type: ignore[arg-type]
+        node = code.parent.nodes[pc]
+        line = self._lines.get(node.attributes.get(TRACKED))  # type: ignore[arg-type]
         if line is None:
             return None
-        names: Any = attributes[TRACKED_DATA]
-        batches = [(name, code.slot_of[value]) for name, value in names if value in code.slot_of]
+        batches = [(name, code.slot_of[value]) for name, value in data_batches(node) if value in code.slot_of]
         sample_slot = code.result_slots(0)[0] if line.line.batch else None
         return _Loop(line, batches, sample_slot, {})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.determinism import DeterminismVerification
     from nncdbg.engine.divergence.observers import Verification
-    from nncdbg.engine.tracking.series import TrackedSeries
     from nncdbg.presentation.screen import Screen
 
 
@@ -172,7 +170,7 @@ def _document(
     document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
         "outputs": [_output(name, content, files) for name, content in outputs.items()],
-        "tracks": [_track(each) for each in debugger.tracks] if debugger else [],
+        "tracks": [each.as_dict() for each in debugger.tracks] if debugger else [],
         "seconds": seconds,
         "ops": debugger.timeline.tick if debugger else 0,
         "notes": [*map(str, debugger.notes)] if debugger else [],
@@ -194,21 +192,6 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
     if name in files:
         entry["file"] = files[name]
     return entry
-
-
-def _track(series: TrackedSeries) -> dict[str, Any]:
-    """Return a track as JSON; NaN and infinities are null."""
-    return {
-        "name": series.name,
-        "part": series.part,
-        "steps": series.steps,
-        "values": [_finite(each) for each in series.numbers],
-        "epochs": [{"epoch": epoch, "mean": _finite(mean)} for epoch, mean in series.epochs.items()],
-    }
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 def _save(debugger: Debugger, folder: str) -> dict[str, str]:
