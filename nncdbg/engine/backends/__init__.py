@@ -8,6 +8,7 @@ when its backend is requested.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -71,6 +72,9 @@ class Backend(Protocol):
     def bind(self, call: Call) -> Kernels:
         """Return the kernel of a statement.  Never raises: if there is no kernel, `run` raises."""
 
+    def executing(self) -> AbstractContextManager[Any]:
+        """Return a block in which the machine runs kernels, one for each time that it runs."""
+
     def to_device(self, array: Any) -> Any:
         """Convert a NumPy array for the backend's kernels; non-arrays are returned unchanged."""
 
@@ -105,6 +109,9 @@ class HostBackend:
 
     on_host = True
     unchecked = ""
+
+    def executing(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def to_device(self, array: Any) -> Any:
         return array

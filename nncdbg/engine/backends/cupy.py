@@ -13,6 +13,7 @@ has run on a device yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -48,6 +49,9 @@ class CuPy:
 
     def bind(self, call: Call) -> Kernels:
         return bind_on_device(self, self.xp, call)
+
+    def executing(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def to_device(self, array: Any) -> Any:
         return moved(self.xp, array)
