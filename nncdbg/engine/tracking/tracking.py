@@ -241,15 +241,25 @@ class Tracking:
     def fetch(self) -> None:
         """Compute the numbers of the steps whose values are still on the device."""
         waiting, self._waiting = self._waiting, []
+        fetched = iter(self._fetched(waiting))
         for each in waiting:
             if isinstance(each, _EvaluationEnded):
                 self._combine(each)
             else:
-                self._evaluate(each)
+                self._evaluate(each, next(fetched))
 
-    def _evaluate(self, step: _Step) -> None:
-        to_host = self._backend.to_host
-        contents = {name: to_host(content) for name, content in step.contents.items()}
+    def _fetched(self, waiting: Sequence[_Step | _EvaluationEnded]) -> list[Mapping[str, Any]]:
+        """Return the values of each step on the host."""
+        contents = [each.contents for each in waiting if isinstance(each, _Step)]
+        if self._backend.on_host:
+            return contents
+        # A state that a step does not change is one value in several steps.
+        different = {id(value): value for each in contents for value in each.values()}
+        arrays = self._backend.to_host_together([*different.values()])
+        on_host = dict(zip(different, arrays, strict=True))
+        return [{name: on_host[id(value)] for name, value in each.items()} for each in contents]
+
+    def _evaluate(self, step: _Step, contents: Mapping[str, Any]) -> None:
         values = StepValues(contents, step.point.step, step.point.epoch)
         part = step.loop.line.part
         for track, expression in step.loop.line.tracks:
