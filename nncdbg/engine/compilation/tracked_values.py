@@ -137,12 +137,15 @@ class _Resolution:
         """(calling graph, whether in a block of it) for each call of a graph."""
         self._graphs = [line.graph]
         """The graphs of a step, those with few calls around them first."""
+        self._around = {line.graph: 0}
+        """The least number of calls around each graph."""
         for caller in self._graphs:
             for called, inside in _calls(program.graphs[caller]):
                 if called in program.graphs:
                     self._calls.setdefault(called, []).append((caller, inside))
                     if called not in self._graphs:
                         self._graphs.append(called)
+                        self._around[called] = self._around[caller] + 1
         self._values = {name: {*_values(program.graphs[name])} for name in self._graphs}
         self._values[line.graph] |= effects_of(program)[line.graph].used
 
@@ -189,20 +192,34 @@ class _Resolution:
 
     def _graph_of(self, node: nodes.Name, text: str) -> str:
         """Return the graph that computes a value once per step.  Raises ExpressionError if none does."""
-        source = next((each for each in self._graphs if node.name in self._values[each]), None)
-        if source is None:
-            raise AssertionError(f"%{node.name} is not known")
-        graph = source
+        found = [each for each in self._graphs if node.name in self._values[each]]
+        found = [each for each in found if self._around[each] == self._around[found[0]]]
+        # A graph also has the values that it is called with: those are the caller's.
+        found = [each for each in found if not self._is_input(each, node.name)] or found
+        source = graph = found[0]
         while graph != self._line.graph:
-            calls = self._calls[graph]
-            if len(calls) > 1:
-                self._fail(node, text, f"is in @{self._name(graph)}, which a step calls {len(calls)} times")
+            calls = self._calls_of(graph)
             caller, inside = calls[0]
             if inside:
                 where = f"a loop or branch of @{self._name(caller)}"
                 self._fail(node, text, f"is in @{self._name(graph)}, which {where} calls")
+            if len(calls) > 1:
+                self._fail(node, text, f"is in @{self._name(graph)}, which a step calls {len(calls)} times")
             graph = caller
+        if len(found) > 1:
+            self._fail(node, text, f"is in @{self._name(source)} and in @{self._name(found[1])}")
         return source
+
+    def _is_input(self, graph: str, name: str) -> bool:
+        return any(value.name == name for value in self._program.graphs[graph].inputs)
+
+    def _calls_of(self, graph: str) -> list[tuple[str, bool]]:
+        """Return the calls of a graph.
+
+        Calls that a ``backward`` line differentiates call copies of the graph, which have its name.
+        """
+        copies = [each for each in self._graphs if self._name(each) == self._name(graph)]
+        return [call for each in copies for call in self._calls.get(each, ())]
 
     def _name(self, key: str) -> str:
         return self._program.graphs[key].name

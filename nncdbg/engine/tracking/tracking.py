@@ -45,8 +45,8 @@ class _Loop:
     """The data that only tracks read, by name, with the slots of their batches."""
     sample_slot: int | None
     """The slot of a batch; None for a run without data, or with one sample per step."""
-    contents: dict[str, tuple[Any, int]]
-    """The values of the present step so far, with the tick at which they were read."""
+    contents: dict[str, tuple[Any, int, int]]
+    """The values of the present step so far, with the iteration and the tick at which they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class Tracking:
             for line in lines
             for track, _ in line.tracks
         }
-        self._parts: dict[tuple[str, str], dict[int, tuple[float | int, int]]] = {}
-        """The numbers of the batches of the present evaluation of a track, with their samples."""
+        self._parts: dict[tuple[str, int], dict[int, tuple[float | int, int]]] = {}
+        """The numbers of the batches of the evaluation of a track in a step, with their samples."""
         self._waiting: list[_Step | _EvaluationEnded] = []
         self._failed: set[tuple[str, str]] = set()
         self._sources = {key for line in lines for key in line.sources.values()}
@@ -128,7 +128,9 @@ class Tracking:
                 if (loop := self._loop(frame.code)) is not None:
                     loop.contents.clear()
             case Restored():
-                # Values of the step that were read before the new moment belong to another run of it.
+                # What was read of this step may belong to another moment, or to another branch.
+                self.fetch()
+                self._parts.clear()
                 for found in self._loops.values():
                     if found is not None:
                         found.contents.clear()
@@ -164,26 +166,29 @@ class Tracking:
         sample_slot = code.result_slots(0)[0] if line.line.batch else None
         return _Loop(line, batches, sample_slot, {})
 
-    def _around(self, left: Frame) -> _Loop | None:
-        """Return the line with tracks whose graph a frame belongs to; None for frames of other lines."""
+    def _around(self, left: Frame) -> tuple[_Loop | None, int]:
+        """Return the line with tracks whose graph a frame belongs to, and the iteration of its loop.
+
+        The line is None for frames of other lines.
+        """
         inner = left
         for frame in reversed(self._machine.frames):
             if frame.code.is_loop and (loop := self._loop(frame.code)) is not None:
                 # An evaluation is inside the run, but not inside a call of the graph of the run.
                 graph = self._graphs.get(id(inner.code.graph))
-                return loop if graph == loop.line.line.graph else None
+                return loop if graph == loop.line.line.graph else None, frame.iteration
             inner = frame
-        return None
+        return None, 0
 
     def _read_values(self, frame: Frame) -> None:
         """Read the tracked values of a graph that has ended."""
-        loop = self._around(frame)
+        loop, iteration = self._around(frame)
         if loop is None:
             return
         for name, slot in self._slots(loop, frame.code):
             content = frame.slots[slot]
             if content is not UNSET:
-                loop.contents[name] = self._lasting(content), self._machine.tick
+                loop.contents[name] = self._lasting(content), iteration, self._machine.tick
 
     def _slots(self, loop: _Loop, code: Code) -> Sequence[tuple[str, int]]:
         """Return the names and slots of the values of a graph that the tracks of a line read."""
@@ -204,15 +209,20 @@ class Tracking:
     # -- steps ---------------------------------------------------------------------------------
 
     def _step_ended(self, loop: _Loop, frame: Frame, slots: Sequence[Any], iteration: int) -> None:
-        edited = self.timeline.last_edit
-        contents = {name: content for name, (content, tick) in loop.contents.items() if tick > edited}
+        # After a step back, values of a later step are here, and those before an edit do not count.
+        now, edited = self._machine.tick, self.timeline.last_edit
+        contents = {
+            name: content
+            for name, (content, read_in, tick) in loop.contents.items()
+            if read_in == iteration and edited < tick <= now
+        }
         loop.contents.clear()
         for name, slot in loop.batches:
             contents[name] = self._lasting(slots[slot])
         samples = 1 if loop.sample_slot is None else slots[loop.sample_slot].shape[0]
         if loop.line.part == "train":
             epoch = iteration // frame.code.epoch if frame.code.epoch else 0
-            point = Point(iteration, 0.0, samples, epoch, self._machine.tick)
+            point = Point(iteration, 0.0, samples, epoch, now)
             self._add(_Step(loop, contents, point, self.timeline.branch))
         else:
             point = self._point_of_run(samples)
@@ -272,9 +282,7 @@ class Tracking:
             if step.batch is None:
                 self._record(track.name, part, number, step.point, step.branch)
             else:
-                parts = self._parts.setdefault((part, track.name), {})
-                if step.batch == 0:
-                    parts.clear()
+                parts = self._parts.setdefault((track.name, step.point.step), {})
                 parts[step.batch] = number, step.point.samples
 
     def _number(
@@ -294,7 +302,7 @@ class Tracking:
     def _combine(self, ended: _EvaluationEnded) -> None:
         """Record the mean over the samples of an evaluation, or the sum of integers."""
         for track, _ in ended.loop.line.tracks:
-            parts = self._parts.pop(("test", track.name), {})
+            parts = self._parts.pop((track.name, ended.point.step), {})
             if len(parts) != ended.batches:
                 continue
             numbers = [*parts.values()]
