@@ -133,7 +133,7 @@ class StepRecorder:
         self._then = now
         for name, part, content in results:
             if self._debugger.backend.on_host:
-                _write_value(run.writer, name, step, content, part)
+                self._value(run.writer, name, step, content, part)
             else:
                 self._waiting.append((run.writer, name, step, content, part))
         if len(self._waiting) >= FETCHED:
@@ -142,7 +142,7 @@ class StepRecorder:
     def _fetch(self) -> None:
         """Write the results that are still on the device."""
         for writer, name, step, content, part in self._waiting:
-            _write_value(writer, name, step, self._debugger.backend.to_host(content), part)
+            self._value(writer, name, step, self._debugger.backend.to_host(content), part)
         self._waiting.clear()
 
     def _starts(self) -> None:
@@ -191,7 +191,8 @@ class StepRecorder:
             if timeline.tick <= timeline.branches[timeline.branch].tick:
                 return self.run
             parent = self.run
-            # The values of the edited step are those of the fork.
+            # The journal forks committed steps only; the edited step is one of the fork.
+            parent.writer.flush()
             fork = self._new((parent.writer.number, min(step, parent.next)), None)
             self._runs[timeline.branch] = fork
         run = self._runs[timeline.branch]
@@ -220,9 +221,21 @@ class StepRecorder:
         run = self.run
         if finding.kind not in NUMERIC or self._debugger.timeline.replaying:
             return
-        if (run.writer.number, run.next) not in self._found:
-            self._found.add((run.writer.number, run.next))
-            run.writer.event("nan", run.next, finding.detail)
+        at = finding.binding
+        line = self._debugger.loaded.line(at.code, at.pc)
+        self._nan(run.writer, run.next, finding.detail or f"{finding.kind} found at line {line}")
+
+    def _nan(self, writer: RunWriter, step: int, message: str) -> None:
+        """Write the event of a NaN or Inf, once for each step."""
+        if (writer.number, step) not in self._found:
+            self._found.add((writer.number, step))
+            writer.event("nan", step, message)
+
+    def _value(self, writer: RunWriter, name: str, step: int, content: Any, part: str) -> None:
+        number = float(content)
+        writer.value(name, step, number, part)
+        if not np.isfinite(number):
+            self._nan(writer, step, f"%{name} is {number:g}")
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -249,13 +262,6 @@ class StepRecorder:
         if run.latest is not None and run.latest.step == run.next:
             self._write(run, run.latest)
         run.writer.end(status)
-
-
-def _write_value(writer: RunWriter, name: str, step: int, content: Any, part: str) -> None:
-    number = float(content)
-    writer.value(name, step, number, part)
-    if not np.isfinite(number):
-        writer.event("nan", step, f"%{name} is {number:g}")
 
 
 def _content_text(content: Any) -> str:

@@ -153,11 +153,11 @@ def _run_to(debugger: Debugger, lines: tuple[Line, ...], step: int) -> Stop:
             return len(control.machine.frames) == 1
         return frame.code is line.body and frame.iteration == iteration and frame.pc == 0
 
-    if arrived():
-        return control.here("goto")
-    end = iteration == line.steps
-    place = (control.machine.frames[0].code, line.pc + 1) if end else (line.body, 0)
-    return control.run_until(arrived, [place])
+    if not arrived():
+        end = iteration == line.steps
+        place = (control.machine.frames[0].code, line.pc + 1) if end else (line.body, 0)
+        control.run_until(arrived, [place])
+    return control.here("entry")
 
 
 # -- opening -----------------------------------------------------------------------------------------
@@ -181,7 +181,8 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     """
     from nncdbg import journal as journals
 
-    fixed = [flag for name, flag in FIXED.items() if name in configuration.given]
+    given = {name for name in configuration.given if getattr(configuration, name) not in ({}, [], None)}
+    fixed = [flag for name, flag in FIXED.items() if name in given]
     if fixed:
         raise UsageError(
             f"{address} has the inputs and settings of its run: {', '.join(fixed)} cannot change them",

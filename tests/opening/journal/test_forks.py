@@ -192,7 +192,7 @@ def test_an_edit_begins_a_fork(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     opened = written(TRAININGS[DROPOUT], path, checkpoint_every="4")
     debugger = opened.debugger()
-    with journaled(opened, debugger):
+    with journaled(opened, debugger) as recorder:
         debugger.break_at(graph="train", when="$step == 5")
         debugger.run()
         debugger.delete()
@@ -224,7 +224,7 @@ def test_a_run_repeated_from_its_start_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     opened = written(TRAININGS[DROPOUT], path, checkpoint_every="4")
     debugger = opened.debugger()
-    with journaled(opened, debugger):
+    with journaled(opened, debugger) as recorder:
         debugger.run()
         debugger.restart()
         debugger.run()
@@ -238,7 +238,7 @@ def test_a_micro_program_that_was_entered_is_no_part_of_a_restart(tmp_path: Path
     path = tmp_path / "run.db"
     opened = written(TRAININGS[DROPOUT], path, checkpoint_every="4")
     debugger = opened.debugger()
-    with journaled(opened, debugger):
+    with journaled(opened, debugger) as recorder:
         debugger.break_at(op="SoftmaxCrossEntropyLoss", when="$step == 5")
         debugger.run()
         debugger.step_into(micro=True)
@@ -276,7 +276,7 @@ def test_a_finding_is_an_event(tmp_path: Path) -> None:
     training = TRAININGS[DROPOUT]
     opened = written(Training(training.text.replace("lr=0.5", "lr=3e38"), 20, training.inputs), path)
     debugger = opened.debugger()
-    with journaled(opened, debugger):
+    with journaled(opened, debugger) as recorder:
         debugger.catch("nan", "inf")
         stop = debugger.run()
     assert stop.finding is not None

@@ -147,8 +147,10 @@ def run_journaled(training: Training, path: Path, **fields: Any) -> Debugger:
     """Run a training to its end, and write it to a journal."""
     opened = written(training, path, **fields)
     debugger = opened.debugger(statistics=False)
-    with journaled(opened, debugger):
+    with journaled(opened, debugger) as recorder:
         debugger.run()
+    assert recorder is not None
+    assert recorder.problem is None, recorder.problem
     return debugger
 
 
