@@ -103,7 +103,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_to_read(path: Path) -> Database:
-    """Open an existing journal.  Raises UsageError if it is missing, LoadError if it is no readable journal."""
+    """Open an existing journal.  Raises UsageError for a missing file, LoadError for an unreadable one."""
     check_file(path)
     with explained(path, "read"):
         connection = _connect(path, "ro")
@@ -257,3 +257,11 @@ def _explanation(path: Path, verb: str, error: sqlite3.Error) -> NncdbgError:
     if verb == "write" and code.startswith("SQLITE_IOERR"):
         return RunError(f"{failed}: {error} ({code.removeprefix('SQLITE_').lower()})")
     return damaged(path, str(error))
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether an error of SQLite comes from the content of the file, not from the query."""
+    code = getattr(error, "sqlite_errorname", "")
+    return code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")) or "Could not decode" in str(
+        error
+    )

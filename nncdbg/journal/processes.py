@@ -50,7 +50,7 @@ def _boot() -> str:
 
 
 def _started(process: int) -> str:
-    """Return the start of a process in clock ticks since the boot; "Z" for one that has ended but is not reaped."""
+    """Return the start of a process in clock ticks since the boot; "Z" for one that has ended."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except OSError:

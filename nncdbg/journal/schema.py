@@ -15,7 +15,7 @@ VERSION = 1
 """`PRAGMA user_version`: the number of the newest schema."""
 
 PAGE_SIZE = 16384
-"""Tensors are read as fast as with pages of 64 KiB, and a commit of a few rows writes a quarter of the bytes."""
+"""As fast for tensors as pages of 64 KiB, and a commit of a few rows writes a quarter of the bytes."""
 
 TABLES: tuple[str, ...] = (
     """CREATE TABLE runs (
@@ -27,7 +27,8 @@ TABLES: tuple[str, ...] = (
     """CREATE TABLE steps (
   run INTEGER, step INTEGER, epoch INTEGER, seconds REAL, PRIMARY KEY (run, step)) WITHOUT ROWID""",
     """CREATE TABLE tracks (
-  track INTEGER PRIMARY KEY, run INTEGER NOT NULL, name TEXT NOT NULL, part TEXT NOT NULL, UNIQUE (run, name, part))""",
+  track INTEGER PRIMARY KEY, run INTEGER NOT NULL, name TEXT NOT NULL, part TEXT NOT NULL,
+  UNIQUE (run, name, part))""",
     "CREATE TABLE points (track INTEGER, step INTEGER, value REAL, PRIMARY KEY (track, step)) WITHOUT ROWID",
     """CREATE TABLE checkpoints (
   checkpoint INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, epoch INTEGER,
@@ -37,9 +38,11 @@ TABLES: tuple[str, ...] = (
   checkpoint INTEGER, name TEXT, hash BLOB NOT NULL, PRIMARY KEY (checkpoint, name)) WITHOUT ROWID""",
     "CREATE INDEX checkpoint_tensors_by_hash ON checkpoint_tensors (hash)",
     """CREATE TABLE blobs (
-  blob INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, bytes INTEGER NOT NULL, codec TEXT NOT NULL, head BLOB NOT NULL)""",
+  blob INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, bytes INTEGER NOT NULL, codec TEXT NOT NULL,
+  head BLOB NOT NULL)""",
     """CREATE TABLE chunks (
-  chunk INTEGER PRIMARY KEY, blob INTEGER NOT NULL, part INTEGER NOT NULL, data BLOB NOT NULL, UNIQUE (blob, part))""",
+  chunk INTEGER PRIMARY KEY, blob INTEGER NOT NULL, part INTEGER NOT NULL, data BLOB NOT NULL,
+  UNIQUE (blob, part))""",
     """CREATE TABLE entries (
   entry INTEGER PRIMARY KEY, run INTEGER NOT NULL, kind TEXT NOT NULL, step INTEGER, time REAL NOT NULL,
   name TEXT, text TEXT NOT NULL)""",
@@ -53,7 +56,8 @@ TABLES: tuple[str, ...] = (
     """CREATE TABLE recent_statistics (
   batch INTEGER PRIMARY KEY, run INTEGER NOT NULL, rows INTEGER NOT NULL, data BLOB NOT NULL)""",
     "CREATE INDEX recent_statistics_by_run ON recent_statistics (run)",
-    "CREATE TABLE checksums (part TEXT PRIMARY KEY, rows INTEGER NOT NULL, total INTEGER NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE checksums (
+  part TEXT PRIMARY KEY, rows INTEGER NOT NULL, total INTEGER NOT NULL) WITHOUT ROWID""",
     """CREATE VIEW track_values AS
   SELECT run, name, part, step, value FROM points JOIN tracks USING (track)""",
     "CREATE VIEW notes AS SELECT run, step, time, text FROM entries WHERE kind = 'note'",

@@ -31,7 +31,7 @@ class Transaction:
         self.add(table, key, row)
 
     def insert(self, table: str, key: int, row: Row) -> int:
-        """Insert a row at once; its first column, which is None in `row`, is a new number.  Return the number."""
+        """Insert a row at once, with a new number instead of None in its first column; return it."""
         number_column = COLUMNS[table][0]
         (number,) = self.connection.execute(
             f"SELECT coalesce(max({number_column}), 0) + 1 FROM {table}"
@@ -49,11 +49,11 @@ class Transaction:
     def delete(self, table: str, key: int, number: int | None = None) -> None:
         """Delete the rows of a part, or only the one with a number in its first column."""
         self._write(table, key)
-        where, values = f"WHERE {KEYS[table]} = ?", [key]
+        conditions = {KEYS[table]: key} if table in KEYS else {}
         if number is not None:
-            where += f" AND {COLUMNS[table][0]} = ?"
-            values.append(number)
-        self._delete(table, key, where, tuple(values))
+            conditions[COLUMNS[table][0]] = number
+        where = "WHERE " + " AND ".join(f"{column} = ?" for column in conditions)
+        self._delete(table, key, where, tuple(conditions.values()))
 
     def at_end(self, key: int, finish: Callable[[Transaction], None]) -> None:
         """Call `finish` at the end of the transaction, once per key."""

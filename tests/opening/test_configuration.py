@@ -27,6 +27,7 @@ from nncdbg.opening.command_line import (
     add_model,
     add_outputs,
     add_states_in_place,
+    add_tracks,
     configuration_of,
 )
 from nncdbg.opening.configuration import RunConfiguration, Setting, settings
@@ -48,6 +49,7 @@ def parser() -> ArgumentParser:
     add_states_in_place(made)
     add_check(made)
     add_journal(made)
+    add_tracks(made)
     return made
 
 
@@ -112,6 +114,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "strictStates": True,
         "training": True,
         "steps": 7,
+        "track": {"a": "%h"},
         "journal": "run.db",
         "checkpointEvery": "50",
         "checkpointBudget": "2GiB",
@@ -123,7 +126,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
-        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training "
+        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training --track a=%h "
         "--journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --note slower --fork --set lr=1e-4 "
         "--continue"
     )

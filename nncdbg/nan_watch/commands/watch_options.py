@@ -11,6 +11,7 @@ from nncdbg.opening.command_line import (
     add_machine,
     add_model,
     add_states_in_place,
+    add_tracks,
     add_verification,
 )
 
@@ -49,6 +50,7 @@ def watch_parser() -> ArgumentParser:
     add_machine(parser)
     add_states_in_place(parser)
     add_journal(parser)
+    add_tracks(parser)
     add_verification(parser)
     add = parser.add_argument
     add(

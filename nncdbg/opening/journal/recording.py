@@ -100,6 +100,7 @@ class StepRecorder:
         self._runs[debugger.timeline.branch] = self._new(parent, 0)
         self._steps = Steps(debugger, self._starts, self._ended_step)
         debugger.finding_listeners.append(self._finding)
+        debugger.tracking.sinks.append(self._tracked)
         if self._steps.at_start:
             self._starts()
 
@@ -138,6 +139,13 @@ class StepRecorder:
                 self._waiting.append((run.writer, name, step, content, part))
         if len(self._waiting) >= FETCHED:
             self._fetch()
+
+    def _tracked(self, name: str, step: int, number: float, part: str) -> None:
+        """Write the number of a track."""
+        try:
+            self._value(self._run_at(step).writer, name, step, number, part)
+        except NncdbgError as error:
+            self.problem = error
 
     def _fetch(self) -> None:
         """Write the results that are still on the device."""
@@ -246,6 +254,7 @@ class StepRecorder:
         """
         try:
             self._steps.stop()
+            self._debugger.tracking.fetch()
             self._fetch()
             for run in self._runs.values():
                 self._end(run)
