@@ -9,11 +9,12 @@ from typing import Any
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.declaration import revision
+from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.values.values import Outputs
 from nncdbg.opening.journal_address import read_address
-from nncdbg.opening.stops import failure_of
 
 
 def run(
@@ -64,8 +65,9 @@ def run(
     if journal is not None or address or fork or changes or resume:
         from nncdbg.opening.journal.running import run_in_journal
 
-        fields = {"journal": journal, "checkpoint_every": checkpoint_every, "note": note, "fork": fork}
+        fields: dict[str, Any] = {"journal": journal, "checkpoint_every": checkpoint_every, "note": note}
         fields |= {"checkpoint_budget": checkpoint_budget, "changes": changes, "resume": resume}
+        fields["fork"] = fork
         fields |= {"inputs": inputs, "dims": dims, "seed": seed, "outputs": outputs, "max_ops": max_ops}
         return run_in_journal(program, {**fields, "backend": backend, "fallback": fallback})
     program = load(program)
@@ -94,3 +96,28 @@ def run(
     if kept:
         program.kept["run"] = settings, debugger.loaded.release()
     return found
+
+
+def failure_of(stop: Stop, model: str) -> NncdbgError | None:
+    """Return the error that ended a run early, with hints that name `model`; None for a complete run."""
+    if stop.reason == "end":
+        return None
+    if isinstance(stop.error, NncdbgError):
+        return stop.error
+    if stop.reason == "pause":
+        return RunError(
+            f"stopped: {stop.detail}", hint="check the program for an endless loop, or raise --max-ops"
+        )
+    if stop.finding is not None and stop.finding.kind == "micro":
+        return RunError(
+            f"{stop.detail} (line {stop.line})",
+            hint=f"stop at the statement with `nncdbg {model} --check micro`",
+        )
+    if stop.finding is not None:
+        kind = stop.finding.kind
+        return MemoryFault(
+            f"{stop.detail} (line {stop.line})",
+            kind=kind,
+            hint=f"stop at the statement with `nncdbg {model}`, then `continue`",
+        )
+    return RunError(stop.detail or f"the run stopped: {stop.reason}")

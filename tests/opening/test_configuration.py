@@ -126,9 +126,9 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
-        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training --track a=%h "
+        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training "
         "--journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --note slower --fork --set lr=1e-4 "
-        "--continue"
+        "--continue --track a=%h"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
     typed = configuration_of(parser().parse_args(line.split()))

@@ -1,13 +1,13 @@
 """Writing a training to a journal: its steps, the results of each step, and checkpoints.
 
 A listener of the machine takes references to the values at the start of a step, which never change; a thread
-of the journal writes them while the training goes on.  The run itself is not changed.
+of the journal writes them while the training runs.  The run itself is not changed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,9 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import NUMERIC, Finding
 from nncdbg.engine.graph import Array
-from nncdbg.engine.text.counting import counted
 from nncdbg.engine.time.deviations import Detour, Edit, edits_of
-from nncdbg.engine.time.step_starts import Line, StepStart
-from nncdbg.opening.journal.content import data_of, inputs_of
+from nncdbg.engine.time.step_starts import NumberedRun, StepStart
+from nncdbg.opening.journal.content import data_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.steps import Result, Steps
 
@@ -76,6 +75,7 @@ class StepRecorder:
     """Writes the steps of a debugger's training to a run of a journal.
 
     `begin` starts a run, as a fork of (run, step) or of none; `policy` makes the policy of its checkpoints.
+    `inputs` are tensors of the first checkpoint by name.
     Steps that were written are not written again when the program goes back and runs them once more.  An edit
     of a value begins a fork.
     """
@@ -85,11 +85,12 @@ class StepRecorder:
         debugger: Debugger,
         begin: Callable[[tuple[int, int] | None], RunWriter],
         policy: Callable[[], CheckpointPolicy],
+        inputs: Mapping[str, Array],
         parent: tuple[int, int] | None = None,
     ) -> None:
         self._debugger = debugger
         self._begin, self._policy = begin, policy
-        self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs_of(debugger.inputs)}
+        self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs}
         self._waiting: list[tuple[RunWriter, str, int, Any, str]] = []
         self._edits: set[Edit] = set()
         self._found: set[tuple[int, int]] = set()
@@ -123,7 +124,7 @@ class StepRecorder:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _ended_step(self, line: Line, iteration: int, results: list[Result]) -> None:
+    def _ended_step(self, line: NumberedRun, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
         run = self._run_at(step)
         if step != run.next:

@@ -14,7 +14,7 @@ from nncdbg.opening.journal.journaling import journaled
 from nncdbg.opening.journal.reproduction import reproducing
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.programs import OpenedProgram, check_not_forked, open_program
-from nncdbg.opening.stops import failure_of
+from nncdbg.opening.run import failure_of
 
 
 def run_in_journal(source: ProgramSource, fields: Mapping[str, Any]) -> Outputs:

@@ -85,7 +85,8 @@ TRAININGS = {
     ),
     "evaluate": Training(
         _CLASSIFIER
-        + "run @train for %x, %t batch 8 epochs 4 shuffle 1\nevaluate @accuracy for %test_x, %test_t batch 30\n",
+        + "run @train for %x, %t batch 8 epochs 4 shuffle 1\n"
+        + "evaluate @accuracy for %test_x, %test_t batch 30\n",
         20,
         _ALL_DATA,
     ),
