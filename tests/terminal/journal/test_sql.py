@@ -90,7 +90,7 @@ def test_a_query_cannot_change_the_file(command: Command, overnight: str, tmp_pa
 # Query, the underlined text, the line of the hint.
 ERRORS = """
 select * form runs                            | form           |
-select * from runs where where run = 1        | where@19       |
+select * from runs where where run = 1        | where@20       |
 select form from runs where run form          | form@30        |
 select stepp from steps                       | stepp          | some tables and views
 select r.foo from runs as r                   | foo            | some tables and views
