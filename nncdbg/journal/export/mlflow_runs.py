@@ -119,13 +119,12 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _failure(uri: str, error: Exception) -> UsageError:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    text = str(error)
+    why = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     hint = None
-    if "Model registry functionality is unavailable" in str(error) and "://" in uri:
-        lines, hint = (
-            ["databases need the whole package mlflow, not only mlflow-skinny"],
-            "pip install mlflow",
-        )
-    return UsageError(
-        f"cannot export to MLflow at {uri}: {lines[0] if lines else type(error).__name__}", hint=hint
-    )
+    if "Model registry functionality is unavailable" in text and "://" in uri:
+        why, hint = "databases need the whole package mlflow, not only mlflow-skinny", "pip install mlflow"
+    elif "MLFLOW_ALLOW_FILE_STORE" in text:
+        why = "this version of MLflow writes to folders only on request"
+        hint = "use a server or a database, or set MLFLOW_ALLOW_FILE_STORE=true"
+    return UsageError(f"cannot export to MLflow at {uri}: {why.strip()}", hint=hint)
