@@ -24,6 +24,7 @@ from nncdbg.opening.command_line import (
     add_outputs,
     add_prompt,
     add_states_in_place,
+    add_tracks,
 )
 from nncdbg.presentation.exit_codes import CRASHED, exit_code_of
 from nncdbg.terminal.journal.files import is_run
@@ -144,6 +145,7 @@ def _parser() -> ArgumentParser:
     add_machine(parser)
     add_states_in_place(parser)
     add_journal(parser)
+    add_tracks(parser)
     add_outputs(parser)
     add_check(parser)
     add = parser.add_argument

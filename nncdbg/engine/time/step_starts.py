@@ -194,6 +194,7 @@ def restored(
     """
     machine = start.clone()
     driver = machine.frames[0]
+    machine.frames = [driver]
     driver.pc = position["pc"]
     for slot, written in enumerate(driver.code.definition):
         if 0 <= written < driver.pc:
@@ -202,7 +203,7 @@ def restored(
         driver.slots[slot] = to_device(frozen(tensors[key]))
     if "iteration" in position:
         line = next(each for each in lines if each.pc == driver.pc)
-        machine.frames = [driver, _loop(driver, line, position, tensors, to_device)]
+        machine.frames.append(_loop(driver, line, position, tensors, to_device))
     machine.tick = machine.floor = position["tick"]
     return machine
 

@@ -65,6 +65,8 @@ class BranchRun:
     """The tick at which the run begins, from which its checkpoints count; None until its first checkpoint."""
     first: dict[str, Any]
     """Further tensors of the first checkpoint."""
+    kept: int = -1
+    """The step of the latest checkpoint."""
     latest: StepStart | None = None
     """The start of the next step, if no checkpoint has it."""
     series: dict[str, Series] = field(default_factory=dict)
@@ -98,6 +100,7 @@ class StepRecorder:
         self._runs[debugger.timeline.branch] = self._new(parent, 0)
         self._steps = Steps(debugger, self._starts, self._ended_step)
         debugger.finding_listeners.append(self._finding)
+        debugger.tracking.sinks.append(self._tracked)
         if self._steps.at_start:
             self._starts()
 
@@ -137,6 +140,13 @@ class StepRecorder:
         if len(self._waiting) >= FETCHED:
             self._fetch()
 
+    def _tracked(self, name: str, step: int, number: float, part: str) -> None:
+        """Write the number of a track."""
+        try:
+            _write_value(self._run_at(step).writer, name, step, number, part)
+        except NncdbgError as error:
+            self.problem = error
+
     def _fetch(self) -> None:
         """Write the results that are still on the device."""
         for writer, name, step, content, part in self._waiting:
@@ -147,7 +157,7 @@ class StepRecorder:
         """Take the start of the next step, and write it as a checkpoint if one is due."""
         start = self._steps.here()
         run = self._run_at(start.step)
-        if start.step != run.next:
+        if start.step != run.next or start.step == run.kept:
             return
         run.latest = start
         if start.epoch is None or run.policy.due(start.step, start.epoch):
@@ -175,7 +185,7 @@ class StepRecorder:
         run.writer.checkpoint(start.step, epoch=start.epoch, position=position, tensors=tensors)
         for step in run.policy.written(start.step, start.epoch or 0, size):
             run.writer.remove_checkpoint(step)
-        run.latest = None
+        run.latest, run.kept = None, start.step
 
     # -- edits and findings -----------------------------------------------------------------------
 
@@ -241,7 +251,7 @@ class StepRecorder:
         stop, status = self._debugger.stop, "interrupted"
         if run.next == self._steps.count:
             status = "ended"
-        elif stop.reason == "exception" and run is self.run:
+        elif stop.error is not None and run is self.run:
             status = "failed"
             run.writer.event("exception", run.next, stop.detail or str(stop.error))
         if run.latest is not None and run.latest.step == run.next:

@@ -13,16 +13,28 @@ if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run
 
 
-def runs_document(journal: Journal) -> str:
-    """Return the runs with the last value of each track; a value without a JSON number is its name."""
-    runs = [{**_fields(run), "tracks": _tracks(journal, run, whole=False)} for run in journal.runs()]
+def runs_document(journal: Journal, *, details: bool = False) -> str:
+    """Return the runs with the last value of each track; a value without a JSON number is its name.
+
+    With `details`, each run is as in `run_document`.
+    """
+    runs = [
+        _details(journal, run)
+        if details
+        else {**_fields(run), "tracks": _tracks(journal, run, whole=False)}
+        for run in journal.runs()
+    ]
     return json.dumps({"journal": str(journal.path), "runs": runs}, allow_nan=False)
 
 
 def run_document(journal: Journal, run: Run, track: str | None = None) -> str:
     """Return a run with all values of its tracks, or of one of them, and all that its log lists."""
-    content = {
-        "journal": str(journal.path),
+    content = {"journal": str(journal.path), **_details(journal, run, track)}
+    return json.dumps(content, allow_nan=False)
+
+
+def _details(journal: Journal, run: Run, track: str | None = None) -> dict[str, Any]:
+    return {
         **_fields(run),
         "tracks": _tracks(journal, run, whole=True, only=track),
         "checkpoints": [_fields(each) for each in journal.checkpoints(run)],
@@ -37,7 +49,6 @@ def run_document(journal: Journal, run: Run, track: str | None = None) -> str:
         },
         "forks": [other.number for other in journal.runs() if other.parent == run.number],
     }
-    return json.dumps(content, allow_nan=False)
 
 
 def _tracks(journal: Journal, run: Run, *, whole: bool, only: str | None = None) -> list[dict[str, Any]]:

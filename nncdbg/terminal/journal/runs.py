@@ -29,7 +29,7 @@ def _list(options: Namespace) -> int:
     screen, address = Screen(), journal_file(options.file)
     with open_journal(address) as journal:
         if options.json:
-            print(runs_document(journal))
+            print(runs_document(journal, details=options.details))
             return 0
         for line in run_list(journal):
             screen.put_line(line)
@@ -48,7 +48,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser(
         "nncdbg runs",
         "List the runs of a journal, forks below their parents, with the last value of each track.",
-        usage="nncdbg runs FILE [--json]\n       nncdbg FILE",
+        usage="nncdbg runs FILE [--json [--details]]\n       nncdbg FILE",
         epilog=(
             "other commands on a journal:\n"
             "  nncdbg log FILE#2          curves, checkpoints, events and notes of run 2\n"
@@ -60,4 +60,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     parser.add_argument("file", metavar="FILE", help="a journal (`--journal FILE` writes one)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--details", action="store_true", help="with --json, print all values, checkpoints and events"
+    )
+    options = parser.parse_args(arguments)
+    if options.details and not options.json:
+        parser.error("--details needs --json")
+    return options

@@ -129,6 +129,18 @@ def test_the_list_as_json(command: Command, overnight: str) -> None:
     assert runs[3]["tracks"] == [{"name": "loss", "part": "train", "last": 0.5}]
 
 
+def test_all_runs_with_details_as_json(command: Command, overnight: str) -> None:
+    """The document of a run in the list is the one of `nncdbg log`."""
+    code, out, _ = command("runs", overnight, "--json", "--details")
+    runs = json.loads(out)["runs"]
+    assert code == 0
+    assert [run["number"] for run in runs] == [1, 2, 3, 4]
+    for run in runs:
+        alone = json.loads(command("log", f"{overnight}#{run['number']}", "--json")[1])
+        assert {"journal": alone["journal"], **run} == alone
+    assert len(runs[0]["tracks"][0]["values"]) == 100
+
+
 def test_a_run_as_json(command: Command, overnight: str) -> None:
     code, out, _ = command("log", overnight + "#1", "--json")
     run = json.loads(out)
@@ -182,6 +194,7 @@ log run.db#1@nan                    2  hint: use run.db#1
 runs run.db@3                       2  use run.db
 log run.db --track los              2  run 4 has no track "los"
 log run.db#1 --track los            2  did you mean loss?
+runs run.db --details               2  --details needs --json
 log run.db --track epoch --json     2  its tracks: loss
 log                                 2  the following arguments are required
 """
