@@ -71,7 +71,7 @@ def test_each_setting_has_a_flag(name: str) -> None:
     action = actions()[name]
     assert action.option_strings == [setting.flag]
     assert action.help is not None
-    assert action.help.startswith(setting.help)
+    assert (action.help % {}).startswith(setting.help)
     assert action.default is None
     if field.default not in (MISSING, None, False):
         assert f"(default: {field.default})" in action.help

@@ -50,20 +50,21 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
     inputs = kept_inputs(debugger.inputs, configuration)
     from nncdbg import journal
 
-    with journal.open(path, write=True) as file:
-        recorder = StepRecorder(
-            debugger,
-            lambda parent: file.start(_description(opened, debugger, inputs, parent)),
-            lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
-            inputs.tensors,
-            restart.parent if restart is not None else None,
-        )
-        if configuration.note:
-            recorder.run.writer.note(configuration.note)
-        try:
-            yield recorder
-        finally:
-            recorder.end()
+    file = journal.open(path, write=True)
+    recorder = StepRecorder(
+        debugger,
+        lambda parent: file.start(_description(opened, debugger, inputs, parent)),
+        lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
+        inputs.tensors,
+        restart.parent if restart is not None else None,
+    )
+    if configuration.note:
+        recorder.note(configuration.note)
+    try:
+        yield recorder
+    finally:
+        recorder.end()
+        recorder.attempt(file.close)
 
 
 def _file_of_fork(restart: Restart | Fork, path: Path | None) -> Path | None:
