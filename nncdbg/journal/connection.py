@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+import stat
 import threading
 import time
 import weakref
@@ -56,11 +57,8 @@ class Database:
             if connection.in_transaction:
                 yield connection
                 return
-            connection.execute("BEGIN")
-            try:
+            with _one_state(connection):
                 yield connection
-            finally:
-                connection.rollback()
 
     def close(self) -> None:
         """Close the connection; in a child process, leave it as it is."""
@@ -124,15 +122,26 @@ def open_to_read(path: Path) -> Database:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    version = version_of(connection, path)
-    if version == 0:
-        raise LoadError(f"{path} is not a journal: it has no tables")
-    if version < VERSION:
-        raise LoadError(
-            f"the journal {path} has the old schema version {version}",
-            hint="open it once for writing, which changes it to the new version",
-        )
-    check_tables(connection, path)
+    with _one_state(connection):
+        version = version_of(connection, path)
+        if version == 0:
+            raise LoadError(f"{path} is not a journal: it has no tables")
+        if version < VERSION:
+            raise LoadError(
+                f"the journal {path} has the old schema version {version}",
+                hint="open it once for writing, which changes it to the new version",
+            )
+        check_tables(connection, path)
+
+
+@contextmanager
+def _one_state(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read one state of the file in the block, whatever other processes write."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.rollback()
 
 
 def open_to_write(path: Path) -> Database:
@@ -155,7 +164,8 @@ def open_to_write(path: Path) -> Database:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    version = version_of(connection, path)
+    with _one_state(connection):
+        version = version_of(connection, path)
     if version == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     _use_log(connection)
@@ -197,23 +207,25 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-_START = b"SQLite format 3\x00"
-
-
 def check_file(path: Path) -> None:
-    """Raise UsageError for a missing or unreadable file, LoadError for one that is not an SQLite database."""
+    """Raise UsageError for a missing or unreadable file, LoadError for an empty one.
+
+    The file is not opened: when a process closes a file, it loses all its locks on the file, also those of
+    SQLite, and another process could then delete the log that this one writes.
+    """
+    failed = f"cannot open the journal {path}"
     try:
-        with path.open("rb") as file:
-            start = file.read(len(_START))
+        status = path.stat()
     except FileNotFoundError:
-        raise UsageError(f"cannot open the journal {path}: no such file") from None
-    except IsADirectoryError:
-        raise UsageError(f"cannot open the journal {path}: it is a folder") from None
+        raise UsageError(f"{failed}: no such file") from None
     except OSError as error:
-        raise UsageError(f"cannot open the journal {path}: {error.strerror or error}") from None
-    if start != _START:
-        why = "it is empty" if not start else "it is not an SQLite database"
-        raise LoadError(f"{path} is not a journal: {why}")
+        raise UsageError(f"{failed}: {error.strerror or error}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"{failed}: it is a folder")
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise UsageError(f"{failed}: permission denied")
+    if not status.st_size:
+        raise LoadError(f"{path} is not a journal: it is empty")
 
 
 def _has_log(path: Path) -> bool:
@@ -233,10 +245,15 @@ def explained(path: Path, verb: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _explanation(path, verb, error) from None
+    except UnicodeDecodeError:
+        # The message of SQLite quotes bytes of the file.
+        raise damaged(path, "its text is not UTF-8") from None
 
 
 def _explanation(path: Path, verb: str, error: sqlite3.Error) -> NncdbgError:
     code = getattr(error, "sqlite_errorname", "")
+    if code == "SQLITE_NOTADB":
+        return LoadError(f"{path} is not a journal: it is not an SQLite database")
     failed = f"cannot {verb} the journal {path}"
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return RunError(

@@ -246,7 +246,9 @@ class Journal:
 
     def _run_of(self, run: Run | int | None) -> Run:
         with self._database.snapshot() as connection:
-            runs = {row[0]: _run(row) for row in self._run_rows(connection)}
+            return self._chosen(run, {row[0]: _run(row) for row in self._run_rows(connection)})
+
+    def _chosen(self, run: Run | int | None, runs: dict[int, Run]) -> Run:
         if not runs:
             raise UsageError(f"the journal {self.path} has no runs")
         number = run.number if isinstance(run, Run) else run
@@ -267,17 +269,15 @@ class Journal:
     ) -> list[T]:
         """Call `read` for the oldest parent first; `before` cuts off the steps after a fork."""
         with self._database.snapshot() as connection:
-            current: Run | None = self._run_of(run)
+            runs = {row[0]: _run(row) for row in self._run_rows(connection)}
+            current = self._chosen(run, runs)
+            parts = [read(connection, current.number)]
             end: int | None = None
-            parts = []
-            while current is not None:
-                part = read(connection, current.number)
-                parts.append(part if end is None else before(part, end))
-                if current.parent is None:
-                    break
+            while current.parent is not None:
                 step = current.parent_step or 0
                 end = step if end is None else min(end, step)
-                current = self._run_of(current.parent)
+                current = self._chosen(current.parent, runs)
+                parts.append(before(read(connection, current.number), end))
             return parts[::-1]
 
     def _tracks_of(self, connection: sqlite3.Connection, run: int) -> list[tuple[tuple[str, str], int]]:
