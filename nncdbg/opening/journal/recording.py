@@ -23,6 +23,7 @@ from nncdbg.engine.time.step_starts import Line, StepStart
 from nncdbg.opening.journal.content import data_of, inputs_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.steps import Result, Steps
+from nncdbg.opening.journal.value_statistics import ValueStatistics
 
 if TYPE_CHECKING:
     from nncdbg.journal import RunWriter
@@ -77,7 +78,7 @@ class StepRecorder:
 
     `begin` starts a run, as a fork of (run, step) or of none; `policy` makes the policy of its checkpoints.
     Steps that were written are not written again when the program goes back and runs them once more.  An edit
-    of a value begins a fork.
+    of a value begins a fork.  With `statistics`, those of all values of a step are written.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class StepRecorder:
         begin: Callable[[tuple[int, int] | None], RunWriter],
         policy: Callable[[], CheckpointPolicy],
         parent: tuple[int, int] | None = None,
+        statistics: ValueStatistics | None = None,
     ) -> None:
         self._debugger = debugger
+        self._statistics = statistics
         self._begin, self._policy = begin, policy
         self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs_of(debugger.inputs)}
         self._waiting: list[tuple[RunWriter, str, int, Any, str]] = []
@@ -126,12 +129,15 @@ class StepRecorder:
     def _ended_step(self, line: Line, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
         run = self._run_at(step)
+        values = () if self._statistics is None else self._statistics.taken()
         if step != run.next:
             return
         run.next += 1
         now = time.perf_counter()
         run.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
         self._then = now
+        for value, summary in values:
+            run.writer.statistics(step, value, summary)
         for name, part, content in results:
             if self._debugger.backend.on_host:
                 _write_value(run.writer, name, step, content, part)
