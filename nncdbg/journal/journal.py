@@ -26,7 +26,7 @@ from nncdbg.journal.processes import Writer
 from nncdbg.journal.queries import Queries
 from nncdbg.journal.records import CheckpointRecord, Command, Edit, Event, NewRun, Note, Run
 from nncdbg.journal.run_writer import RunWriter
-from nncdbg.journal.statistics import read_statistics
+from nncdbg.journal.statistics import names_of, read_statistics
 from nncdbg.journal.writing import WriterThread
 from nncdbg.representation import RichOutput
 
@@ -116,6 +116,13 @@ class Journal(RichOutput):
             )
             points = np.concatenate(parts)
             return points["step"].copy(), points["value"].copy()
+
+    def measured(self, run: Run | int | None = None) -> list[str]:
+        """Return the names of the values with statistics."""
+        parts = self._with_parents(
+            run, lambda connection, number: [*names_of(connection, self.path, number)], lambda names, _: names
+        )
+        return [*dict.fromkeys(name for part in parts for name in part)]
 
     def statistics(
         self, run: Run | int | None, value: str, *, first: int | None = None, last: int | None = None

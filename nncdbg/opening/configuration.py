@@ -219,6 +219,14 @@ class RunConfiguration:
         description="The size of the checkpoints of a run, such as 2GiB. Older ones are thinned out.",
         parameter="run",
     )
+    journal_statistics: bool = _setting(
+        False,
+        "write the statistics of each value of each step to the journal",
+        "--journal-statistics",
+        key="journalStatistics",
+        description="Write the statistics of each value of each step to the journal.",
+        parameter="run",
+    )
     note: str | None = _setting(
         None,
         "remark on the run, for its journal",

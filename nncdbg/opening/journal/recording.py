@@ -23,6 +23,7 @@ from nncdbg.engine.time.step_starts import NumberedRun, StepStart
 from nncdbg.opening.journal.content import data_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.steps import Result, Steps
+from nncdbg.opening.journal.value_statistics import ValueStatistics
 
 if TYPE_CHECKING:
     from nncdbg.journal import RunWriter
@@ -78,7 +79,7 @@ class StepRecorder:
     `begin` starts a run, as a fork of (run, step) or of none; `policy` makes the policy of its checkpoints.
     `inputs` are tensors of the first checkpoint by name.
     Steps that were written are not written again when the program goes back and runs them once more.  An edit
-    of a value begins a fork.
+    of a value begins a fork.  With `statistics`, those of all values of a step are written.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class StepRecorder:
         policy: Callable[[], CheckpointPolicy],
         inputs: Mapping[str, Array],
         parent: tuple[int, int] | None = None,
+        statistics: ValueStatistics | None = None,
     ) -> None:
         self._debugger = debugger
+        self._statistics = statistics
         self._begin, self._policy = begin, policy
         self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs}
         self._waiting: list[tuple[RunWriter, str, int, Any, str]] = []
@@ -128,12 +131,15 @@ class StepRecorder:
     def _ended_step(self, line: NumberedRun, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
         run = self._run_at(step)
+        values = () if self._statistics is None else self._statistics.taken()
         if step != run.next:
             return
         run.next += 1
         now = time.perf_counter()
         run.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
         self._then = now
+        for value, summary in values:
+            run.writer.statistics(step, value, summary)
         for name, part, content in results:
             if self._debugger.backend.on_host:
                 self._value(run.writer, name, step, content, part)
