@@ -38,8 +38,8 @@ def start(options: argparse.Namespace) -> int:
         code = converse(session, options, lambda: _banner(session))
     if session.journal is None:
         return code
-    screen.note(f"wrote {session.journal}")
     if session.journal.problem is None:
+        screen.note(f"wrote {session.journal}")
         return code
     screen.complain(session.journal.problem)
     return max(code, session.journal.problem.exit_code)
