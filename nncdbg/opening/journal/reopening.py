@@ -212,7 +212,7 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     step = step_of(journal, run, address)
     run, records = _owner(journal, run, step)
     first = journal.read(records[0])
-    if not _POSITION <= first.position.keys():
+    if not _POSITION.issubset(first.position):
         raise LoadError(
             f"run {run.number} of {address.file} cannot be opened: another program wrote its checkpoints",
             hint="`nncdbg run MODEL --journal FILE` writes checkpoints that can be opened",
