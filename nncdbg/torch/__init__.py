@@ -25,6 +25,16 @@ from nncdbg.torch.recorded_step import RecordedStep  # noqa: E402
 from nncdbg.torch.step_function import step  # noqa: E402
 from nncdbg.torch.step_recording import record  # noqa: E402
 
+_JOURNAL = {
+    "FlightRecorder": "nncdbg.torch.journal.flight_recorder",
+    "SpikeRule": "nncdbg.torch.journal.spikes",
+    "flight_recorder": "nncdbg.torch.journal.flight_recorder",
+    "resume": "nncdbg.torch.journal.resuming",
+    "track": "nncdbg.torch.journal.tracking",
+    "track_loader": "nncdbg.torch.journal.tracked_loader",
+}
+"""Names of the journal: imported on first use."""
+
 _ABOVE = {
     "debug": "nncdbg.script_breakpoint",
     "watch": "nncdbg.nan_watch.training.watching",
@@ -41,10 +51,10 @@ _CALLBACKS = {
 
 
 def __getattr__(name: str) -> Any:
-    module = _ABOVE.get(name) or _CALLBACKS.get(name)
+    module = _JOURNAL.get(name) or _ABOVE.get(name) or _CALLBACKS.get(name)
     if module is None:
         raise AttributeError(f"module 'nncdbg.torch' has no attribute {name!r}")
     return getattr(import_module(module), name)
 
 
-__all__ = [*_ABOVE, "RecordedStep", "capture", "compiled_values", "record", "step"]
+__all__ = [*_ABOVE, *_JOURNAL, "RecordedStep", "capture", "compiled_values", "record", "step"]
