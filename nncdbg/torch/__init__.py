@@ -12,6 +12,7 @@ with nncdbg.torch.watch(model, optimizer):
     train()                             # raises NaNFound, with the op where the first NaN originates
 """
 
+import random
 from importlib import import_module
 from typing import Any
 
@@ -54,7 +55,12 @@ def __getattr__(name: str) -> Any:
     module = _JOURNAL.get(name) or _ABOVE.get(name) or _CALLBACKS.get(name)
     if module is None:
         raise AttributeError(f"module 'nncdbg.torch' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    # A library that is imported here, rich, draws a number: a seeded training must not see that.
+    state = random.getstate()
+    try:
+        return getattr(import_module(module), name)
+    finally:
+        random.setstate(state)
 
 
 __all__ = [*_ABOVE, *_JOURNAL, "RecordedStep", "capture", "compiled_values", "record", "step"]
