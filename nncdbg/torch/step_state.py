@@ -30,7 +30,9 @@ class RandomState:
         restore_generators(self.torch, self.devices, self.python, self.numpy)
 
 
-def restore_generators(of_torch: torch.Tensor, of_devices: list[torch.Tensor], python: Any, numpy: Any) -> None:
+def restore_generators(
+    of_torch: torch.Tensor, of_devices: list[torch.Tensor], python: Any, numpy: Any
+) -> None:
     """Give the random generators the states that the attributes of a `RandomState` have."""
     torch.set_rng_state(of_torch)
     if of_devices:

@@ -40,9 +40,7 @@ class Stream(IterableDataset):
 
 
 def model():
-    return nn.Sequential(
-        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 1)
-    )
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 1))
 
 
 def adam(parameters):

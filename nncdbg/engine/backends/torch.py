@@ -15,7 +15,7 @@ import numpy as np
 
 from nncdbg.engine.backends import Call, Kernels, array_storage, refusal, way_past
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of

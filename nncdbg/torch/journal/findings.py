@@ -58,9 +58,7 @@ class Findings:
         for start in starts:
             save_start(self._journal, start)
 
-    def save_step(
-        self, step: int, message: str, record: Callable[[list[str]], RecordedStep | None]
-    ) -> None:
+    def save_step(self, step: int, message: str, record: Callable[[list[str]], RecordedStep | None]) -> None:
         """Save the step that `record` returns as a folder, and print where it is, or why there is none."""
         notes: list[str] = []
         recorded = record(notes)

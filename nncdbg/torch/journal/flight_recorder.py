@@ -101,9 +101,7 @@ class FlightRecorder(StepObserver):
     def start(self) -> None:
         """Begin to record.  Raises UsageError inside of a watch or another recorder."""
         with ExitStack() as entering:
-            self._guard = Guard(
-                self._objects.models, self._objects.optimizers, self._found, observer=self
-            )
+            self._guard = Guard(self._objects.models, self._objects.optimizers, self._found, observer=self)
             entering.enter_context(self._guard)
             resumed = self._resumed
             self._journal = RunJournal(
@@ -285,7 +283,9 @@ class FlightRecorder(StepObserver):
         if trip.follows:
             if not self._followed:
                 self._followed = True
-                self._journal.event("nan", self._next, "NaN or Inf that an earlier step has caused, from here on")
+                self._journal.event(
+                    "nan", self._next, "NaN or Inf that an earlier step has caused, from here on"
+                )
             return skips
 
         def recorded(notes: list[str]) -> RecordedStep | None:

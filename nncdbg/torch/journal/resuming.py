@@ -89,7 +89,8 @@ def saved_state(text: str) -> SavedState:
         run = journal.run(address.run)
         if run.kind != "torch":
             raise UsageError(
-                f"{text}: run {run.number} is of a program in graph text", hint=f"open it with `nncdbg {text}`"
+                f"{text}: run {run.number} is of a program in graph text",
+                hint=f"open it with `nncdbg {text}`",
             )
         step = _step(journal, run, address)
         record = journal.nearest(run, step)

@@ -97,7 +97,10 @@ class StepStart:
         position = {
             "optimizers": self._optimizers(tensors),
             "schedulers": [
-                {"class": type(each).__name__, "state": as_json(state, f"collected/scheduler{index}", tensors)}
+                {
+                    "class": type(each).__name__,
+                    "state": as_json(state, f"collected/scheduler{index}", tensors),
+                }
                 for index, (each, state) in enumerate(
                     zip(self._objects.schedulers, self._schedulers, strict=True)
                 )

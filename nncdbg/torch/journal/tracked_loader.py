@@ -132,7 +132,11 @@ class TrackedLoader:
     def _samplers(self) -> list[Any]:
         """Return the samplers of the loader, outermost first."""
         batch_sampler = getattr(self.loader, "batch_sampler", None)
-        found = [batch_sampler, getattr(batch_sampler, "sampler", None), getattr(self.loader, "sampler", None)]
+        found = [
+            batch_sampler,
+            getattr(batch_sampler, "sampler", None),
+            getattr(self.loader, "sampler", None),
+        ]
         return [*{id(each): each for each in found if each is not None}.values()]
 
     def _generators(self) -> list[torch.Generator]:

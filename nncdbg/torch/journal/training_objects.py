@@ -71,8 +71,6 @@ class TrainingObjects:
         return names
 
 
-
-
 def _listed(given: Any) -> list[Any]:
     if given is None:
         return []
