@@ -22,6 +22,7 @@ from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.ranks import bucket_notes
+from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import Lines, user_lines
@@ -154,7 +155,7 @@ class Guard:
         self._tape.end()
 
     def record_step(self, notes: list[str]) -> RecordedStep | None:
-        """Record a second run of the step so far, if it has made no update; everything is as before afterwards.
+        """Record a second run of the step so far; everything is as before afterwards.
 
         Why it could not run again is appended to `notes`.  None if nothing ran.
         """

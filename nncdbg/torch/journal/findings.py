@@ -38,7 +38,7 @@ class Findings:
         starts: Sequence[StepStart],
         record: Callable[[list[str]], RecordedStep | None],
     ) -> None:
-        """Save a finding in a step: the kept starts, oldest first, an event, and the step that `record` returns.
+        """Save a finding: the kept starts, oldest first, an event, and the step that `record` returns.
 
         `record` appends to its list why there is no recorded step.
         """
