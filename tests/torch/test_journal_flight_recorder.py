@@ -128,12 +128,15 @@ def test_exception_saves_its_step(path, capsys):
     def fail(*_):
         raise ValueError("no such sample")
 
-    with pytest.raises(ValueError, match="no such sample"):
+    def train_until_it_fails():
         with flight_recorder(problem.model, problem.optimizer, path):
             for number in range(5):
                 if number == 4:
                     problem.model[3].register_forward_pre_hook(fail)
                 problem.step()
+
+    with pytest.raises(ValueError, match="no such sample"):
+        train_until_it_fails()
     assert only_run(path) == ([("exception", 4)], [2, 3, 4], "failed")
     program = nncdbg.load(bundle_folder(path, 1, 4))
     assert any("tanh" in node.op for graph in program.graphs.values() for node in graph.nodes)
@@ -143,9 +146,14 @@ def test_exception_saves_its_step(path, capsys):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_interrupted_run_is_no_failure(path, error):
     problem = Problem()
-    with pytest.raises(error), flight_recorder(problem.model, problem.optimizer, path):
-        problem.step()
-        raise error
+
+    def interrupt():
+        with flight_recorder(problem.model, problem.optimizer, path):
+            problem.step()
+            raise error
+
+    with pytest.raises(error):
+        interrupt()
     assert only_run(path)[2] == ("interrupted" if error is KeyboardInterrupt else "ended")
 
 
@@ -480,12 +488,12 @@ def test_closure_of_lbfgs_is_one_step(path):
         return loss
 
     with flight_recorder(net, optimizer, path, checkpoint_every=1):
-        losses = [float(optimizer.step(closure)) for _ in range(4)]
+        losses = [float(optimizer.step(closure).detach()) for _ in range(4)]
     with nncdbg.journal.open(path) as journal:
         assert [*journal.values(1, "loss")[1]] == losses
     state = {name: each.clone() for name, each in net.state_dict().items()}
     resume(net, optimizer, f"{path}@2")
-    assert [float(optimizer.step(closure)) for _ in range(2)] == losses[2:]
+    assert [float(optimizer.step(closure).detach()) for _ in range(2)] == losses[2:]
     assert all(torch.equal(each, state[name]) for name, each in net.state_dict().items())
 
 

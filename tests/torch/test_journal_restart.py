@@ -68,7 +68,11 @@ case = CASES[sys.argv[2]]
 original = nncdbg.torch.flight_recorder
 steps = []
 def recorder(net, optimizer, *arguments, **options):
-    optimizer.register_step_post_hook(lambda *_: steps.append(1) or (len(steps) == 9 and os.kill(os.getpid(), 9)))
+    def kill(*_):
+        steps.append(1)
+        if len(steps) == 9:
+            os.kill(os.getpid(), 9)
+    optimizer.register_step_post_hook(kill)
     return original(net, optimizer, *arguments, **options)
 nncdbg.torch.flight_recorder = recorder
 train(case, sys.argv[1], checkpoint_every=1)

@@ -75,6 +75,8 @@ class FlightRecorder(StepObserver):
         """Whether the step of the next update has begun."""
         self._fetched = False
         """Whether a batch was fetched since it began."""
+        self._updating = False
+        """Whether an update has begun."""
         self._began_at = 0.0
         self._starts: deque[StepStart] = deque()
         """The kept starts, oldest first."""
@@ -244,11 +246,14 @@ class FlightRecorder(StepObserver):
             Screen().note(f"the starts of the last {self._keep} steps take {decimal(self.memory)} of memory")
 
     def losses(self, losses: Iterable[Any]) -> None:
+        if self._updating and self._losses:
+            return  # A closure that is evaluated again, at other parameters.
         for each in losses:
             if each.numel() == 1 and not each.is_complex():
                 self._losses.append(each.detach())
 
     def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        self._updating = True
         if not self._begun and self._objects.loader is None:
             # A step without a module: parameters and moments are as they were at its start.
             self._begin(None)
@@ -266,7 +271,7 @@ class FlightRecorder(StepObserver):
         epoch = None if self._objects.loader is None else self._objects.loader.epoch
         self._journal.step(self._next, epoch, time.perf_counter() - self._began_at)
         self._next += 1
-        self._begun = False
+        self._begun = self._updating = False
         self._losses = []
 
     def _loss(self) -> Any:
@@ -283,9 +288,7 @@ class FlightRecorder(StepObserver):
         if trip.follows:
             if not self._followed:
                 self._followed = True
-                self._journal.event(
-                    "nan", self._next, "NaN or Inf that an earlier step has caused, from here on"
-                )
+                self._journal.event("nan", self._next, "NaN or Inf of an earlier step, from here on")
             return skips
 
         def recorded(notes: list[str]) -> RecordedStep | None:

@@ -12,7 +12,7 @@ from nncdbg.torch.step_state import RandomState, restore_generators
 
 
 def random_as_json(random: RandomState, prefix: str, tensors: dict[str, Any]) -> Any:
-    """Return the states as JSON; their tensors are added to `tensors`, with names that begin with `prefix`."""
+    """Return the states as JSON; tensors are added to `tensors`, with names that begin with `prefix`."""
     version, words, gauss = random.python
     state = {
         "torch": random.torch,

@@ -73,7 +73,8 @@ def _differences(
         ("loader", objects.loader, position["loader"]),
     ):
         if (given is None) != (kept is None):
-            yield f"it has {'no' if kept is None else 'a'} {word}, and you passed {'none' if given is None else 'one'}"
+            has, passed = "no" if kept is None else "a", "none" if given is None else "one"
+            yield f"it has {has} {word}, and you passed {passed}"
 
 
 def _differing_optimizers(objects: TrainingObjects, saved: list[Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ _SCALE = 1.4826
 """The standard deviation of a normal distribution over its median absolute deviation."""
 
 _LEAST = 1e-3
-"""The smallest deviation that is used, as a part of the median: losses that hardly change have nearly none."""
+"""The smallest divisor, as a part of the median: losses that hardly change have nearly no deviation."""
 
 
 @dataclass(frozen=True, slots=True)

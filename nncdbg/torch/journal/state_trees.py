@@ -80,6 +80,6 @@ def _special(kind: str, content: Any, tensors: Mapping[str, Any]) -> Any:
         return np.asarray(tensors[content])
     items = [from_json(each, tensors) for each in content]
     if kind in ("$items", "$counter"):
-        pairs = {key: each for key, each in items}
+        pairs = dict(items)
         return Counter(pairs) if kind == "$counter" else pairs
     return tuple(items) if kind == "$tuple" else set(items)

@@ -113,7 +113,7 @@ class StepStart:
             position["batches"] = as_json(self.batches, "collected/batches", tensors)
         copies = {id(tensor): content for tensor, content in self._copies.contents()}
         return position, {
-            name: host_array(copies[id(each)] if id(each) in copies else each)
+            name: host_array(copies.get(id(each), each))
             for name, each in tensors.items()
             if not torch.nn.parameter.is_lazy(each)
         }
