@@ -46,7 +46,9 @@ _ABOVE = {
 
 _CALLBACKS = {
     "LightningCallback": "nncdbg.nan_watch.training.lightning_callback",
+    "LightningRecorder": "nncdbg.torch.journal.lightning_recorder",
     "TrainerCallback": "nncdbg.nan_watch.training.trainer_callback",
+    "TrainerRecorder": "nncdbg.torch.journal.trainer_recorder",
 }
 """Names that need other libraries, so `from nncdbg.torch import *` leaves them out."""
 

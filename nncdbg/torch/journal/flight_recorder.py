@@ -257,6 +257,7 @@ class FlightRecorder(StepObserver):
         if not self._begun and self._objects.loader is None:
             # A step without a module: parameters and moments are as they were at its start.
             self._begin(None)
+            self._save_if_due()
         if self._spikes is None or not self._losses:
             return
         loss = float(self._loss())
