@@ -26,6 +26,7 @@ from nncdbg.opening.command_line import (
     add_model,
     add_outputs,
     add_states_in_place,
+    add_tracks,
     configuration_of,
 )
 from nncdbg.opening.configuration import RunConfiguration, Setting, settings
@@ -45,6 +46,7 @@ def parser() -> ArgumentParser:
     add_machine(made)
     add_outputs(made)
     add_states_in_place(made)
+    add_tracks(made)
     add_check(made)
     return made
 
@@ -110,11 +112,13 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "strictStates": True,
         "training": True,
         "steps": 7,
+        "track": {"acc": "mean(%y)==1"},
     }
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
-        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training"
+        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training "
+        "--track acc=mean(%y)==1"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
     typed = configuration_of(parser().parse_args(line.split()))

@@ -19,7 +19,7 @@ from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import TrackLine
 from nncdbg.engine.time.timeline import Timeline
-from nncdbg.engine.tracking.series import Point, Recorded, TrackedSeries, weighted_mean
+from nncdbg.engine.tracking.series import Point, RecordedTrack, TrackedSeries, weighted_mean
 from nncdbg.engine.tracking.step_values import StepValues, number_of
 from nncdbg.engine.values.values import copied
 
@@ -93,7 +93,7 @@ class Tracking:
         self._loops: dict[Code, _Loop | None] = {}
         self._read: dict[tuple[int, Code], Sequence[tuple[str, int]]] = {}
         self._tracks = {
-            (line.part, track.name): Recorded(track.name, line.part)
+            (line.part, track.name): RecordedTrack(track.name, line.part)
             for line in lines
             for track, _ in line.tracks
         }

@@ -67,7 +67,7 @@ def test_the_test_accuracy_is_that_of_a_loop_in_numpy() -> None:
     right = {}
     while debugger.run().reason != "end":
         found = (TEST_X @ debugger.value("%w")).argmax(1) == TEST_T
-        right[int(debugger.evaluate("$step"))] = int(found.sum())  # type: ignore[arg-type]
+        right[int(debugger.evaluate("$step"))] = int(found.sum())
     assert [*right] == [6, 13, 20, 27], "the last step of each epoch"
     assert numbers(debugger)["right", "test"] == right
     assert numbers(debugger)["acc", "test"] == pytest.approx({at: n / 100 for at, n in right.items()})
