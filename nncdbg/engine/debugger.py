@@ -193,6 +193,8 @@ class Debugger(RichOutput):
         self._folder, self._tracked = folder, tracked
         self._supervision = supervision
         device = self.backend.device_bytes(self.inputs.values())
+        self.finding_listeners: list[Callable[[Finding], None]] = []
+        """Called with each finding of the run, whether it stops the program or not."""
         self._begin(parse_bytes(history, device), arguments["max_ops"])
 
     def __repr__(self) -> str:
@@ -516,6 +518,8 @@ class Debugger(RichOutput):
         if finding.kind == HOST_READ:
             self._say_once(finding)
             return
+        for listener in self.finding_listeners:
+            listener(finding)
         if self.observers.trail is not None:
             self.observers.trail.found(finding)
         if self.control.judge.concerns(finding):

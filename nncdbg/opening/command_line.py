@@ -105,6 +105,11 @@ def add_machine(parser: ArgumentParser) -> None:
     _add(parser, "allocator", "history", "max_ops")
 
 
+def add_journal(parser: ArgumentParser) -> None:
+    """Add the journal of a training, its checkpoints, and forks of a run."""
+    _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "note", "fork", "changes", "resume")
+
+
 def add_states_in_place(parser: ArgumentParser) -> None:
     """Add the option that updates overwrite states."""
     _add(parser, "in_place_states")
@@ -203,7 +208,16 @@ def configuration_of(options: argparse.Namespace) -> RunConfiguration:
         given["tracks"] = _each_once(map(_track, given["tracks"]), "track")
     if "dims" in given:
         given["dims"] = _each_once(map(parse_dim, given["dims"]), "dim")
+    if "changes" in given:
+        given["changes"] = _each_once(map(_parse_change, given["changes"]), "set")
     return RunConfiguration(program=options.model, **given, given=frozenset(given))
+
+
+def _parse_change(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise UsageError(f'"{text}" is not NAME=VALUE', hint="write, for example, --set lr=1e-4")
+    return name, value
 
 
 def _track(text: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import TrackLine
+from nncdbg.engine.time.step_starts import lines_of
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.tracking.series import Point, RecordedTrack, TrackedSeries, weighted_mean
 from nncdbg.engine.tracking.step_values import StepValues, number_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.expression import Expression
 
 Sink: TypeAlias = Callable[[str, int, float, str], None]
-"""Receives (name, step, number, part) of each new number."""
+"""Receives (name, step, number, part) of each new number; the steps of all ``run`` lines are numbered on."""
 
 FETCHED_STEPS = 16
 """Maximum number of steps whose numbers are computed together.
@@ -49,6 +50,8 @@ class _Loop:
     """The body of the loop of a line with tracks."""
 
     line: TrackedLine
+    first_step: int
+    """The number of steps of the ``run`` lines before it."""
     batches: Sequence[tuple[str, int]]
     """The data that only tracks read, by name, with the slots of their batches."""
     sample_slot: int | None
@@ -173,7 +176,8 @@ class Tracking:
             return None
         batches = [(name, code.slot_of[value]) for name, value in data_batches(node) if value in code.slot_of]
         sample_slot = code.result_slots(0)[0] if line.line.batch else None
-        return _Loop(line, batches, sample_slot, {})
+        run = next(each for each in lines_of(self._machine.frames[0].code) if each.body in (code, code.parent))
+        return _Loop(line, run.first_step, batches, sample_slot, {})
 
     def _around(self, left: Frame) -> tuple[_Loop | None, int]:
         """Return the line with tracks whose graph a frame belongs to, and the iteration of its loop.
@@ -288,7 +292,7 @@ class Tracking:
             if number is None:
                 continue
             if step.batch is None:
-                self._record(track.name, part, number, step.point, step.branch)
+                self._record(track.name, step.loop, number, step.point, step.branch)
             else:
                 parts = self._parts.setdefault((track.name, step.point.step), {})
                 parts[step.batch] = number, step.point.samples
@@ -318,10 +322,10 @@ class Tracking:
                 total: float = sum(number for number, _ in numbers)
             else:
                 total = weighted_mean([(float(number), samples) for number, samples in numbers])
-            self._record(track.name, "test", total, ended.point, ended.branch)
+            self._record(track.name, ended.loop, total, ended.point, ended.branch)
 
-    def _record(self, name: str, part: str, number: float, at: Point, branch: int) -> None:
-        point = Point(at.step, float(number), at.samples, at.epoch, at.tick)
+    def _record(self, name: str, loop: _Loop, number: float, at: Point, branch: int) -> None:
+        point, part = Point(at.step, float(number), at.samples, at.epoch, at.tick), loop.line.part
         if self._tracks[part, name].add(branch, point):
             for sink in self.sinks:
-                sink(name, at.step, point.number, part)
+                sink(name, loop.first_step + at.step, point.number, part)

@@ -16,6 +16,7 @@ from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
     add_determinism,
+    add_journal,
     add_machine,
     add_model,
     add_outputs,
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
+    from nncdbg.opening.journal.journaling import journaled
+    from nncdbg.opening.journal.reproduction import reproducing
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import failure_of
     from nncdbg.opening.state_file import save_states
@@ -87,7 +90,11 @@ def _run(options: Namespace, screen: Screen) -> int:
     print_notes(debugger, screen)
     note_messages(debugger, screen)
     start = time.perf_counter()
-    with under_way(debugger, screen):
+    with (
+        journaled(opened, debugger) as recorder,
+        reproducing(opened, debugger) as reproduction,
+        under_way(debugger, screen),
+    ):
         stop = debugger.run()
     if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt
@@ -109,10 +116,16 @@ def _run(options: Namespace, screen: Screen) -> int:
         _print_outputs(screen, debugger, files)
     for each in verified:
         screen.note(str(each))
+    if recorder is not None:
+        screen.note(f"wrote {recorder}")
+        error = error or recorder.problem
+    if reproduction is not None and str(reproduction):
+        screen.note(str(reproduction))
     if error is None:
         if recorded and not options.verify_determinism:
             _note_changed(screen, debugger, opened.program.saved.checksums)
-        return 0 if all(each.ok for each in verified) else 1
+        differs = reproduction is not None and reproduction.difference
+        return 0 if all(each.ok for each in verified) and not differs else 1
     screen.complain(error)
     return failure_code(error)
 
@@ -124,6 +137,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_model(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_journal(parser)
     add_tracks(parser)
     add_outputs(parser)
     add_check(parser)
