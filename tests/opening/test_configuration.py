@@ -118,6 +118,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "journal": "run.db",
         "checkpointEvery": "50",
         "checkpointBudget": "2GiB",
+        "journalStatistics": True,
         "note": "slower",
         "fork": True,
         "set": {"lr": "1e-4"},
@@ -127,7 +128,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
         "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training "
-        "--journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --note slower --fork --set lr=1e-4 "
+        "--journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --journal-statistics --note slower --fork --set lr=1e-4 "
         "--continue --track a=%h"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
