@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands import find
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
-from nncdbg.commands.recording import close_recording
 from nncdbg.commands.session import CommandSession as Terminal
 from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
 from nncdbg.dap_server.events import report_change
@@ -75,7 +74,7 @@ class Console(Terminal):
                 raise UsageError(State.RUNNING.value)
             if group in ("looking", "changing"):
                 self.session.check_settled()
-        self._record(line)
+        self.recorder.command(line)
         self._watched(lambda: self.dispatch(line))
         if self.over:
             self.session.defer(self._quit)
@@ -215,8 +214,7 @@ class Console(Terminal):
 
     def close(self) -> None:
         """Close the recording, if there is one."""
-        if self.recording is not None:
-            close_recording(self.recording)
+        self.recorder.stop()
 
 
 def console_of(session: Session) -> Console:

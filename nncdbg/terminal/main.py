@@ -32,6 +32,7 @@ COMMANDS = {
     "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, allocators or dtypes"),
     "watch": ("nncdbg.nan_watch.commands.watch", "for CI: find the op where the first NaN originates"),
     "record": ("nncdbg.terminal.one_shot.record", "save a training step of a PyTorch script as a program"),
+    "replay": ("nncdbg.terminal.one_shot.replay", "replay a recorded session, and compare each stop"),
     "debug": ("nncdbg.terminal.one_shot.debug", "run a PyTorch script, and stop it at operators"),
     "reduce": ("nncdbg.nan_watch.commands.reduce", "find the smallest program with the same finding"),
     "bisect": ("nncdbg.nan_watch.commands.bisect", "find the ops that must stay f32 in half precision"),
