@@ -46,7 +46,9 @@ def record(session: CommandSession, text: str) -> None:
         return
     force, path = text.startswith("--force "), text.removeprefix("--force ").strip()
     if text != "off":
-        setup = setup_of(session.debugger, session.title, session.configuration)
+        opened = session.configuration
+        program = session.title if opened is None else opened.program
+        setup = setup_of(session.debugger, program, opened)
         recorder.start(path, setup, session.debugger, force=force, confirm=session.confirm)
         session.screen.put(f"recording to {path}")
         return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
@@ -104,17 +104,32 @@ class SessionRecorder:
         if self._file is not None:
             self._append(CommandEntry(text, round(time.monotonic() - self._begun, 3)))
 
+    @contextmanager
+    def errors_of(self, text: str) -> Iterator[None]:
+        """Record a command, and its error if the body raises one."""
+        self.command(text)
+        try:
+            yield
+        except NncdbgError as error:
+            self.failed(error.message)
+            raise
+
     def stopped(self, debugger: Debugger, stop: Stop) -> None:
         """Record a stop."""
         before, self._last = self._last, stop
         if stop is not before and (self._file is not None or self.listener is not None):
-            self._event(recorded_stop(debugger, stop))
+            self.event(recorded_stop(debugger, stop))
+
+    def shown(self, stop: Stop) -> None:
+        """Take a stop as recorded: the program has not moved since the last one."""
+        self._last = stop
 
     def failed(self, message: str) -> None:
         """Record the error of a command."""
-        self._event(ErrorEntry(message))
+        self.event(ErrorEntry(message))
 
-    def _event(self, event: Event) -> None:
+    def event(self, event: Event) -> None:
+        """Record a stop or an error."""
         if self.listener is not None:
             self.listener(event)
         if self._file is not None:

@@ -94,13 +94,14 @@ _OTHERWISE = ("program", "folder", "record", "inputs", "dims", "seed", "backend"
 
 def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration | None = None) -> Setup:
     """Return the setup of a session on a program, as the user wrote it, opened from `configuration`."""
-    folder = Path(debugger.program.source or program).parent
-    files = [Path(program), *(folder / store for store in debugger.program.stores)]
+    base = Path((configuration.folder if configuration is not None else None) or os.getcwd())
+    stores = Path(debugger.program.source or program).parent
+    files = [_within(program, base), *(_within(str(stores / name), base) for name in debugger.program.stores)]
     return Setup(
-        program,
-        str(Path((configuration.folder if configuration is not None else None) or os.getcwd())),
+        _within(program, base),
+        str(base),
         hashlib.blake2b("\n".join(debugger.loaded.listing.lines).encode(), digest_size=16).hexdigest(),
-        {str(path): _file_digest(path) for path in dict.fromkeys(files) if path.is_file()},
+        {name: _file_digest(base / name) for name in dict.fromkeys(files) if (base / name).is_file()},
         {name: _recorded(debugger, name, content) for name, content in debugger.inputs.items()},
         dict(debugger.inputs.dims),
         debugger.inputs.seed,
@@ -109,6 +110,11 @@ def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration |
         None if configuration is None else dict(_options(configuration)),
         dict(_versions()),
     )
+
+
+def _within(path: str, folder: Path) -> str:
+    """Return a path relative to `folder` if it is inside."""
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
 
 
 def _options(configuration: RunConfiguration) -> Iterator[tuple[str, Any]]:

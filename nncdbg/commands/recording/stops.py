@@ -61,8 +61,8 @@ class RecordedStop(msgspec.Struct, frozen=True, tag_field="entry", tag="stop", k
         return f"{words}: {more}" if more else words
 
 
-def recorded_stop(debugger: Debugger, stop: Stop) -> RecordedStop:
-    """Return a stop of a debugger as recorded."""
+def recorded_stop(debugger: Debugger, stop: Stop, *, values: bool = True) -> RecordedStop:
+    """Return a stop of a debugger as recorded; without `values`, only its place."""
     error = stop.error
     return RecordedStop(
         reason=stop.reason,
@@ -73,7 +73,7 @@ def recorded_stop(debugger: Debugger, stop: Stop) -> RecordedStop:
         branch=debugger.timeline.branch,
         breakpoints=list(stop.breakpoints),
         error=error.message if isinstance(error, NncdbgError) else None if error is None else str(error),
-        values=dict(_values(debugger, stop)),
+        values=dict(_values(debugger, stop)) if values else {},
     )
 
 
@@ -107,7 +107,8 @@ def differences(recorded: RecordedStop, replayed: RecordedStop) -> list[tuple[st
     if _place(recorded, recorded.is_pause) != _place(replayed, recorded.is_pause):
         return [(str(recorded), str(replayed))]
     found = []
-    for name in dict.fromkeys((*recorded.values, *replayed.values)):
+    names = recorded.values if recorded.is_pause else {**recorded.values, **replayed.values}
+    for name in names:
         before, now = recorded.values.get(name), replayed.values.get(name)
         if before != now and (before is None or now is None or before.digest != now.digest):
             found.append((_text(name, before), _text(name, now)))
@@ -117,7 +118,9 @@ def differences(recorded: RecordedStop, replayed: RecordedStop) -> list[tuple[st
 def _place(stop: RecordedStop, only: bool) -> tuple[Any, ...]:
     """Return what two stops have in common; `only` the place of a pause, without its reason."""
     common = stop.line, stop.frames, stop.statements, stop.branch, stop.error
-    return common if only else (*common, stop.reason, stop.detail, stop.breakpoints)
+    # The words for a breakpoint depend on how it was set.
+    detail = "" if stop.reason == "breakpoint" else stop.detail
+    return common if only else (*common, stop.reason, detail, stop.breakpoints)
 
 
 def _text(name: str, value: RecordedValue | None) -> str:
