@@ -15,6 +15,7 @@ const HOST = {
   nanWatch: "src/nanWatch/nanWatch.ts",
   python: "src/environment/python.ts",
   runForm: "src/runForm/form.ts",
+  runs: "src/journal/runs.ts",
   tensor: "src/tensor/tensorViews.ts",
   views: "src/views/views.ts",
 };
@@ -89,7 +90,7 @@ const palettes = {
 const pages = await build({
   ...page,
   entryPoints: {
-    ...Object.fromEntries(["explain", "graph", "map", "runForm", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
+    ...Object.fromEntries(["explain", "graph", "map", "runForm", "runs", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
     layout: "src/webview/graph/layout.ts",
   },
   alias: { "@dagrejs/dagre": "./src/webview/page/dagre.ts" },

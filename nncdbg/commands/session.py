@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.listing import Listing
     from nncdbg.opening.configuration import RunConfiguration
+    from nncdbg.opening.journal.recording import StepRecorder
 
 PROMPT = "(nncdbg) "
 CONTINUATION = "> "
@@ -55,6 +56,8 @@ class CommandSession:
         self.configuration: RunConfiguration | None = None
         """The run configuration that the session was opened from, if there is one."""
         self.recorder = SessionRecorder(screen.complain)
+        self.journal: StepRecorder | None = None
+        """Writes the training to a journal, with the typed commands."""
         self.confirm: Confirm | None = None
         """Asks the user a yes-or-no question, if there is a user."""
         self.listed: int | None = None
@@ -94,6 +97,8 @@ class CommandSession:
             text = self._repeated
         if text and typed:
             self.recorder.command(text)
+            if self.journal is not None:
+                self.journal.command(text)
         if not self.collecting and (not text or text.startswith("#")):
             return True
         return self.attempt(lambda: self.dispatch(text), text)

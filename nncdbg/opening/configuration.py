@@ -163,6 +163,15 @@ class RunConfiguration:
         description="End each `run` of a training after this many steps.",
         parameter="load",
     )
+    tracks: dict[str, str] = _setting(
+        dict,
+        "track a number per step of a training, such as 'acc=mean(%hit)'",
+        "--track",
+        "NAME=EXPR",
+        key="track",
+        description="Numbers to track in each step of a training: expressions by name.",
+        parameter="load",
+    )
     states: str | None = _setting(
         None,
         "first values of the states, from a .safetensors file or an ONNX model",
@@ -186,6 +195,69 @@ class RunConfiguration:
         "FILE",
         description="Record the session in this file. `nncdbg replay FILE` compares each stop with it.",
         parameter="",
+    )
+    journal: str | None = _setting(
+        None,
+        "write the run of a training to this journal",
+        "--journal",
+        "FILE",
+        description=(
+            "Write the run of a training to this journal: its results, and checkpoints at which it can be "
+            "opened again."
+        ),
+        parameter="run",
+    )
+    checkpoint_every: str | None = _setting(
+        None,
+        "distance of checkpoints: 50 (steps), 3epochs or 30s",
+        "--checkpoint-every",
+        "N",
+        shown_default="60s",
+        key="checkpointEvery",
+        description="The distance of two checkpoints: 50 (steps), 3epochs or 30s.",
+        parameter="run",
+    )
+    checkpoint_budget: str | None = _setting(
+        None,
+        "size of the checkpoints of a run; older ones are thinned out",
+        "--checkpoint-budget",
+        "BYTES",
+        shown_default="4GiB",
+        key="checkpointBudget",
+        description="The size of the checkpoints of a run, such as 2GiB. Older ones are thinned out.",
+        parameter="run",
+    )
+    note: str | None = _setting(
+        None,
+        "remark on the run, for its journal",
+        "--note",
+        "TEXT",
+        description="A remark on the run, for its journal.",
+        parameter="run",
+    )
+    fork: bool = _setting(
+        False,
+        "start a new run at the step of a journal; the old run stays",
+        "--fork",
+        description="Start a new run at the step of a journal. The old run stays.",
+        parameter="run",
+    )
+    changes: dict[str, Any] = _setting(
+        dict,
+        "set a value of a fork: an attribute of the optimizer, a state or an input",
+        "--set",
+        "NAME=VALUE",
+        key="set",
+        description="Values of a fork by name: attributes of the optimizer, states or inputs.",
+        parameter="run",
+    )
+    resume: bool = _setting(
+        False,
+        "continue a run of a journal that did not end, from its last checkpoint",
+        "--continue",
+        key="continue",
+        description="Continue a run of a journal that did not end, as a fork from its last checkpoint.",
+        parameter="run",
     )
     folder: str | None = _setting(
         None,

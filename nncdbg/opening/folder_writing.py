@@ -71,7 +71,7 @@ def write_folder(
         title=title,
         notes=[*notes],
         model=model,
-        versions={**_versions(backend), **(versions or {})},
+        versions={**versions_of(backend), **(versions or {})},
     )
     place, text = folder.resolve(), readme if readme is not None else _readme(folder, document)
     try:
@@ -129,7 +129,7 @@ def _move(draft: Path, folder: Path) -> None:
         raise
 
 
-def _versions(backend: str) -> dict[str, str]:
+def versions_of(backend: str) -> dict[str, str]:
     """Return the versions of the packages that can influence the result."""
     found = {
         "nncdbg": __version__,

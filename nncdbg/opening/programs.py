@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import LoadError
+from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.frontends import load
 from nncdbg.engine.frontends.folder_files import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.opening.configuration import RunConfiguration, settings
+from nncdbg.opening.journal_address import Address, read_address
 from nncdbg.opening.python_programs import is_python_name, load_python_name
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
+    from nncdbg.opening.journal.forking import Fork
+    from nncdbg.opening.journal.reopening import Restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +32,20 @@ class OpenedProgram:
     program: Program
     configuration: RunConfiguration
     folder: ProgramFolder | None = None
+    restart: Restart | Fork | None = None
+    """The step of a run in a journal, at which the program was opened."""
 
     def debugger(self, *, boxes: Path | None = None, **changes: Any) -> Debugger:
-        """Return a debugger at the first statement; `changes` override the configuration.
+        """Return a debugger at the first statement, or at the step of a run in a journal.
 
-        `boxes` is the folder of the black box.  Raises the errors of Debugger.
+        `changes` override the configuration, `boxes` is the folder of the black box.  Raises the errors of
+        Debugger, and LoadError for a damaged journal.
         """
         black_box = BlackBox(self.configuration.program, boxes)
-        return start(self.program, self.configuration, black_box=black_box, **changes)
+        debugger = start(self.program, self.configuration, black_box=black_box, **changes)
+        if self.restart is not None:
+            self.restart.apply(debugger)
+        return debugger
 
 
 def start(program: Program, configuration: RunConfiguration, **changes: Any) -> Debugger:
@@ -61,6 +70,14 @@ def open_program(
     Raises LoadError, GraphError, ParseError or UsageError.
     """
     path, place = configuration.program, Path(configuration.folder or "")
+    address = read_address(path, place)
+    if address is not None:
+        return _open_run(address, configuration)
+    if configuration.fork or configuration.changes or configuration.resume:
+        raise UsageError(
+            f"{path} is not a run in a journal, which --fork, --set and --continue are for",
+            hint="write one with --journal run.db, and fork it: nncdbg run run.db@STEP --fork",
+        )
     named = is_python_name(path, place)
     if not named and not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
@@ -72,23 +89,36 @@ def open_program(
     for library in configuration.op_libraries:
         load_op_library(library)
         between()
+    chosen: dict[str, Any] = {
+        "steps": configuration.steps,
+        "training": configuration.training,
+        "tracks": configuration.tracks,
+    }
     if folder is not None:
-        program = load(folder.program, steps=configuration.steps, training=configuration.training)
+        program = load(folder.program, **chosen)
         return OpenedProgram(with_states(program, configuration), configuration, folder)
     if named:
-        source = load_python_name(path, place, flat=configuration.flat)
-        program = load(source, steps=configuration.steps, training=configuration.training)
+        program = load(load_python_name(path, place, flat=configuration.flat), **chosen)
     else:
-        program = load(
-            path,
-            flat=configuration.flat,
-            stores=configuration.stores,
-            steps=configuration.steps,
-            training=configuration.training,
-        )
+        program = load(path, flat=configuration.flat, stores=configuration.stores, **chosen)
     return OpenedProgram(
         with_states(program, configuration), configuration.completed({"backend": program.saved.backend})
     )
+
+
+def _open_run(address: Address, configuration: RunConfiguration) -> OpenedProgram:
+    """Return the program of a run in a journal at a step, or a fork of it."""
+    from nncdbg.opening.journal.forking import fork_of
+    from nncdbg.opening.journal.reopening import reopen
+
+    found = reopen(address, configuration)
+    opened = OpenedProgram(found.program, found.configuration, restart=found.restart)
+    if not (configuration.fork or configuration.resume):
+        return opened
+    parent = replace(configuration, allocator=None)
+    debugger = replace(opened, configuration=parent.completed(found.supplied)).debugger(statistics=False)
+    program, settings_, fork = fork_of(found, debugger, configuration)
+    return OpenedProgram(program, settings_, restart=fork)
 
 
 def with_states(program: Program, configuration: RunConfiguration) -> Program:

@@ -103,6 +103,13 @@ def elements(array: Array, ellipsis: str = "…", digits: int = 4) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\[\s+", "[", written))
 
 
+def json_number(number: float) -> float | str:
+    """Return a number, or its name if JSON has none for it: NaN, Infinity, -Infinity."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
 def is_bad(value: Any) -> bool:
     """Return True for NaN and infinities, in either part of a complex number."""
     if isinstance(value, str | bytes):

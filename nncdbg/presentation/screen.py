@@ -17,6 +17,8 @@ from nncdbg.engine.escaping import HOSTILE, printable
 from nncdbg.presentation.elements import DIM, Layout
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from nncdbg.engine.errors import NncdbgError
 
 _UNBOUND = 1 << 20
@@ -121,6 +123,14 @@ class Screen:
         """Print each line of `content` after `indent`, cropped to the terminal's width, in full to a pipe."""
         for line in harmless(content).split("\n"):
             self.put(fitted(Text(indent).append_text(line), self.line_layout))
+
+    def put_table(self, table: Table) -> None:
+        """Print a table: on a terminal within its width, in full to a pipe."""
+        options = self.out.options.update(width=self.line_layout.width)
+        for segments in self.out.render_lines(table, options, pad=False):
+            line = Text.assemble(*((each.text, each.style or "") for each in segments))
+            line.rstrip()
+            self.put(line)
 
     def put_wrapped(self, content: Text) -> None:
         """Print lines; on a terminal they are wrapped at words, with continuation lines indented."""

@@ -18,13 +18,16 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
+    add_journal,
     add_machine,
     add_model,
     add_outputs,
     add_prompt,
     add_states_in_place,
+    add_tracks,
 )
 from nncdbg.presentation.exit_codes import CRASHED, exit_code_of
+from nncdbg.terminal.journal.files import is_run
 from nncdbg.version import __version__
 
 COMMANDS = {
@@ -34,6 +37,10 @@ COMMANDS = {
     "record": ("nncdbg.terminal.one_shot.record", "save a training step of a PyTorch script as a program"),
     "replay": ("nncdbg.terminal.one_shot.replay", "replay a recorded session, and compare each stop"),
     "debug": ("nncdbg.terminal.one_shot.debug", "run a PyTorch script, and stop it at operators"),
+    "runs": ("nncdbg.terminal.journal.runs", "list the runs of a journal"),
+    "log": ("nncdbg.terminal.journal.log", "show a run of a journal: curves, checkpoints, events"),
+    "sql": ("nncdbg.terminal.journal.sql", "query the tables of a journal"),
+    "export": ("nncdbg.terminal.journal.export", "write runs for TensorBoard or MLflow"),
     "reduce": ("nncdbg.nan_watch.commands.reduce", "find the smallest program with the same finding"),
     "bisect": ("nncdbg.nan_watch.commands.bisect", "find the ops that must stay f32 in half precision"),
     "print": ("nncdbg.terminal.one_shot.text", "print the program text"),
@@ -94,6 +101,10 @@ def _chosen(arguments: Sequence[str]) -> int:
         module = import_module(COMMANDS[arguments[0]][0])
         command: Callable[[Sequence[str]], int] = module.main
         return command(arguments[1:])
+    if arguments and is_run(arguments[0]):
+        from nncdbg.terminal.journal.runs import main as list_runs
+
+        return list_runs(arguments)
     return _prompt(arguments)
 
 
@@ -134,6 +145,8 @@ def _parser() -> ArgumentParser:
     add_model(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_journal(parser)
+    add_tracks(parser)
     add_outputs(parser)
     add_check(parser)
     add = parser.add_argument

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.recording.entries import is_recording, read_recording
@@ -12,6 +13,7 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.text.counting import counted
 from nncdbg.opening.command_line import configuration_of
+from nncdbg.opening.journal.journaling import journaled
 from nncdbg.opening.programs import open_program
 from nncdbg.presentation.breakpoint_syntax import parse_stop
 from nncdbg.presentation.run_progress import print_notes
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from nncdbg.engine.debugger import Debugger
     from nncdbg.opening.configuration import RunConfiguration
+    from nncdbg.opening.programs import OpenedProgram
 
 
 def start(options: argparse.Namespace) -> int:
@@ -30,12 +33,13 @@ def start(options: argparse.Namespace) -> int:
     _check_files(options)
     specs = [parse_stop(spec) for spec in options.breaks]
     configuration = configuration_of(options)
+    writes = not options.replay or bool({"journal", "fork", "resume"} & configuration.given)
     if options.replay and is_recording(options.replay):
         setup = read_recording(options.replay).setup
         if "op_libraries" not in configuration.given:
             setup.check_python(allowed=options.allow_python)
         configuration = configuration.completed(setup.supplied)
-    session = open_session(configuration, options.model, screen)
+    opened, session = open_session(configuration, options.model, screen)
 
     def begin() -> None:
         for text, spec in zip(options.breaks, specs, strict=True):
@@ -43,18 +47,33 @@ def start(options: argparse.Namespace) -> int:
             spec.add_to(session.debugger)
         _banner(session)
 
-    return converse(session, options, begin)
+    # A replay does not repeat the journal of the recorded session.
+    with journaled(opened, session.debugger) if writes else nullcontext() as session.journal:
+        code = converse(session, options, begin)
+    if session.journal is None:
+        return code
+    screen.note(f"wrote {session.journal}")
+    if session.journal.problem is None:
+        return code
+    screen.complain(session.journal.problem)
+    return max(code, session.journal.problem.exit_code)
 
 
-def open_session(configuration: RunConfiguration, title: str, screen: Screen) -> CommandSession:
-    """Return a session on the program of a configuration, on entry or at the finding of a bundle."""
-    session = CommandSession(_open(configuration, screen), title, screen)
+def open_session(
+    configuration: RunConfiguration, title: str, screen: Screen
+) -> tuple[OpenedProgram, CommandSession]:
+    """Return the program of a configuration, and a session on it.
+
+    The session is on entry, at the finding of a bundle or at a step of a journal.
+    """
+    opened, debugger = _open(configuration, screen)
+    session = CommandSession(debugger, title, screen)
     session.configuration = configuration
-    return session
+    return opened, session
 
 
 @collector_paused(freeze=True)
-def _open(configuration: RunConfiguration, screen: Screen) -> Debugger:
+def _open(configuration: RunConfiguration, screen: Screen) -> tuple[OpenedProgram, Debugger]:
     opened = open_program(configuration)
     debugger = opened.debugger()
     if opened.folder is not None:
@@ -62,7 +81,7 @@ def _open(configuration: RunConfiguration, screen: Screen) -> Debugger:
         if at_finding:
             debugger.go_to(opened.folder.statements)
         screen.put(opened.folder.sentence() + ("; `next` shows it" if at_finding else ""))
-    return debugger
+    return opened, debugger
 
 
 def converse(session: CommandSession, options: argparse.Namespace, greet: Callable[[], None]) -> int:

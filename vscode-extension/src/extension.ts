@@ -55,6 +55,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     ...registerViews(context, connections, values),
     ...registerTensorViews(context, connections, values),
     ...registerNanWatch(context),
+    ...registerRuns(context),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
     vscode.commands.registerCommand("nncdbg.runWith", (file?: vscode.Uri) => runWith.open(file)),
     vscode.commands.registerCommand("nncdbg.pickListener", pickListener),
@@ -138,6 +139,30 @@ function registerNanWatch(context: vscode.ExtensionContext): vscode.Disposable[]
     register("nncdbg.watchModel", async (file?: vscode.Uri) => (await watch()).watchModel(file)),
     register("nncdbg.watch.debug", async (model: string, kind: string) => (await watch()).debug(model, kind)),
     register("nncdbg.watch.openBundle", async (bundle: string) => (await watch()).openBundle(bundle)),
+  ];
+}
+
+const RUN_COMMANDS = ["showCurves", "openStep", "fork", "refresh"];
+const DATABASES = "**/*.db";
+
+/** Registers the view of run journals.  The first database of a trusted workspace loads it. */
+function registerRuns(context: vscode.ExtensionContext): vscode.Disposable[] {
+  const runs = lazy(context, async () => new (await import("./journal/runs")).Runs(context.extensionUri));
+  const find = async () => {
+    if (vscode.workspace.isTrusted && (await vscode.workspace.findFiles(DATABASES, undefined, 1)).length) {
+      await (await runs()).find();
+    }
+  };
+  setImmediate(() => void find());
+  const watcher = vscode.workspace.createFileSystemWatcher(DATABASES, false, true, false);
+  return [
+    watcher,
+    watcher.onDidCreate(async (file) => vscode.workspace.isTrusted && (await runs()).addNew(file.fsPath)),
+    watcher.onDidDelete(async (file) => (await runs()).remove(file.fsPath)),
+    vscode.workspace.onDidGrantWorkspaceTrust(() => void find()),
+    ...RUN_COMMANDS.map((name) =>
+      vscode.commands.registerCommand(`nncdbg.runs.${name}`, (of) => withErrorMessage(async () => (await runs()).commands[name](of as never))),
+    ),
   ];
 }
 

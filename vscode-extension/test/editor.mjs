@@ -112,6 +112,10 @@ export const editor = {
   SemanticTokensEdits: record("edits", "resultId"),
   TestRunRequest: record("include"),
   QuickPickItemKind: { Separator: -1 },
+  TreeItem: record("label", "collapsibleState"),
+  TreeItemCollapsibleState: { None: 0, Collapsed: 1, Expanded: 2 },
+  ThemeIcon: record("id", "color"),
+  ThemeColor: record("id"),
   debug: {
     activeDebugSession: { type: "nncdbg", id: "active" },
     activeStackItem: undefined,
@@ -124,7 +128,7 @@ export const editor = {
     executeCommand: async (...command) => void editor.commands.executed.push(command),
   },
   window: { registerWebviewViewProvider: listen, tabGroups: { activeTabGroup: {} }, visibleTextEditors: [] },
-  workspace: { isTrusted: true },
+  workspace: { isTrusted: true, asRelativePath: (path) => path.replace("/work/", "") },
   extensions: { all: [] },
 };
 

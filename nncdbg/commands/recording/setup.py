@@ -88,8 +88,11 @@ class Setup(msgspec.Struct, frozen=True):
             )
 
 
-_OTHERWISE = ("program", "folder", "record", "inputs", "dims", "seed", "backend", "allocator")
+_OTHERWISE = frozenset(("program", "folder", "record", "inputs", "dims", "seed", "backend", "allocator"))
 """Fields of the run configuration that are not among the options of a setup."""
+
+_JOURNAL = frozenset(("journal", "checkpoint_every", "checkpoint_budget", "note"))
+"""Fields of the journal that a session writes; a replay writes none."""
 
 
 def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration | None = None) -> Setup:
@@ -119,7 +122,7 @@ def _within(path: str, folder: Path) -> str:
 
 def _options(configuration: RunConfiguration) -> Iterator[tuple[str, Any]]:
     for name in settings():
-        if name in configuration.given and name not in _OTHERWISE:
+        if name in configuration.given and name not in _OTHERWISE | _JOURNAL:
             yield name, getattr(configuration, name)
 
 

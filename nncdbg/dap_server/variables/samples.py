@@ -10,6 +10,7 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.elements import json_number
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array
@@ -68,10 +69,3 @@ def json_numbers(array: Array) -> list[Any]:
 def _widened(array: Array) -> Array:
     """Convert integers narrower than a byte, and floats that only `ml_dtypes` has, to NumPy's own types."""
     return array.astype(np.int8 if dtypes.name_of(array.dtype) in dtypes.INTEGERS else np.float32)
-
-
-def json_number(number: float) -> float | str:
-    """A number, or its name if JSON has none for it."""
-    if math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -8,7 +8,8 @@ No operator writes to an operand: it gets a copy, with the same strides, of what
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,10 @@ class Torch:
     def __init__(self) -> None:
         _check_installed()
         from nncdbg.engine.ops.aten.inspection import device_bytes, host_memory, tensor_storage
+        from nncdbg.engine.ops.aten.internals import below_autograd
         from nncdbg.engine.ops.aten.signatures import FROM_HOST
 
+        self._below_autograd: Callable[[], AbstractContextManager[Any]] = below_autograd
         self._from_host = FROM_HOST
         self._device_bytes = device_bytes
         self._tensor_storage = tensor_storage
@@ -61,6 +64,13 @@ class Torch:
             return Kernels(operator_call(call, self.to_device), views=gives_views(call))
         except NncdbgError as error:
             return refusal(error.message, error.hint)
+
+    def executing(self) -> AbstractContextManager[Any]:
+        """Return a block in which operators record no autograd graph.
+
+        As where they were recorded, operators see that gradients are enabled: some keep more results then.
+        """
+        return self._below_autograd()
 
     def to_device(self, array: Any) -> Any:
         import torch
@@ -88,6 +98,11 @@ class Torch:
         from nncdbg.engine.ops.aten.arrays import host_array
 
         return host_array(value)
+
+    def to_host_together(self, values: Sequence[Any]) -> list[Any]:
+        from nncdbg.engine.ops.aten.arrays import host_arrays
+
+        return host_arrays(values, self.to_host)
 
     def storage(self, value: Any) -> tuple[int, int] | None:
         return self._tensor_storage(value) or array_storage(value)

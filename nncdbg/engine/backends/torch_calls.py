@@ -18,7 +18,7 @@ from nncdbg.engine.backends.torch_arguments import CallArguments, arguments_of
 from nncdbg.engine.backends.torch_generators import generator_state, set_generator_state
 from nncdbg.engine.backends.torch_tensors import fresh_like, own_operator, strided_copy, tensor_of_number
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.ops.aten.internals import below_autograd, fast_call, out_form
+from nncdbg.engine.ops.aten.internals import fast_call, out_form
 from nncdbg.engine.ops.aten.names import NUMBER, OWN, WRITE, allocates_only, overwrites
 from nncdbg.engine.ops.aten.signatures import RANDOM, Argument, Signature, flat_results, signature
 
@@ -35,7 +35,7 @@ def operator_call(call: Call, to_device: Callable[[Any], Any]) -> Execute:
     debugger's own ops.  Raises GraphError for an unknown operator and for attributes that do not fit.
     """
     function, constants = (own_operator(call), ()) if call.node.op in OWN else _operator(call)
-    run = _below_autograd(function, constants, to_device)
+    run = _placing(function, constants, to_device)
     return converting_constants(run, to_device) if call.constants else run
 
 
@@ -47,22 +47,17 @@ def gives_views(call: Call) -> bool:
     return found is not None and found.moves_only
 
 
-def _below_autograd(function: Execute, constants: Sequence[Any], to_device: Callable[[Any], Any]) -> Execute:
-    """Return the function of the operands, followed by `constants`; no autograd graph is recorded.
-
-    As where they were recorded, operators see that gradients are enabled: some keep more results then.
-    """
+def _placing(function: Execute, constants: Sequence[Any], to_device: Callable[[Any], Any]) -> Execute:
+    """Return the function of the operands, followed by `constants`; NumPy arrays among them are converted."""
 
     def run(*operands: Any) -> Any:
         try:
-            with below_autograd():
-                return function(*operands, *constants)
+            return function(*operands, *constants)
         except (RuntimeError, AttributeError, TypeError):
             # Torch refuses NumPy arrays before anything runs.
             if not any(isinstance(value, (np.ndarray, np.generic)) for value in operands):
                 raise
-        with below_autograd():
-            return function(*map(to_device, operands), *constants)
+        return function(*map(to_device, operands), *constants)
 
     return run
 

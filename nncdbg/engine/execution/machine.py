@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -83,6 +84,7 @@ class Machine:
         self.running = running
         self._converts = None if backend is None or backend.runs_op_kernels else backend
         """The backend, if its kernels accept no NumPy arrays."""
+        self._executing = nullcontext if backend is None else backend.executing
         self.tick = 0
         self.bound: float = math.inf
         """The tick at which `run` returns an interruption; the end of the program is not counted."""
@@ -109,7 +111,7 @@ class Machine:
     def run(self) -> Outcome:
         """Run until a trap, an interruption, the bound, a failure or the end."""
         self.running.frames = self.frames
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), self._executing():
             while True:
                 if self.ended:
                     return Ended()
@@ -182,7 +184,7 @@ class Machine:
             outcome = self._transfer(frame)
         else:
             try:
-                with np.errstate(all="ignore"):
+                with np.errstate(all="ignore"), self._executing():
                     frame.slots[target] = execute(*gather(frame.slots))
             except Exception as error:  # noqa: BLE001 - a kernel may raise anything; the outcome reports it
                 return Failed(error)
@@ -432,7 +434,7 @@ class Machine:
         """
         copy = Machine.__new__(Machine)
         copy.call_code, copy.running = self.call_code, self.running
-        copy._converts = self._converts
+        copy._converts, copy._executing = self._converts, self._executing
         copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
         copy.halt = math.inf
         copy._disarmed = []

@@ -35,7 +35,8 @@ _NAMES = {
     "C64": "c64",
 }
 
-_SPELLINGS = {name: spelled for spelled, name in _NAMES.items()}
+SPELLINGS = {name: spelled for spelled, name in _NAMES.items()}
+"""The name of each element type in the header of a file."""
 
 _NOTE = "__metadata__"
 """The key of the header that is no tensor."""
@@ -116,7 +117,7 @@ def write_store(path: Path, tensors: Mapping[str, Array], note: Mapping[str, str
     for key in order:
         array = tensors[key]
         start, end = end, end + array.nbytes
-        dtype = _SPELLINGS[name_of(array.dtype)]
+        dtype = SPELLINGS[name_of(array.dtype)]
         header[key] = {"dtype": dtype, "shape": [*array.shape], "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -142,6 +142,11 @@ class Control:
         finally:
             self._destination = None
 
+    def run_until(self, arrived: Callable[[], bool], places: Iterable[Position]) -> Stop:
+        """Run until `arrived` is true at one of the places; breakpoints and findings are ignored."""
+        with self.traps.heeding(False):
+            return self._go(arrived, "goto", places)
+
     def move_to(self, there: Callable[[Code], bool], pc: int) -> Stop:
         """Run until statement `pc` of a block accepted by `there` is next; ignore breakpoints and findings.
 

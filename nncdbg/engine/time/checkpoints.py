@@ -6,6 +6,7 @@ oldest are dropped, and recomputed from the nearest checkpoint.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
@@ -62,6 +63,8 @@ class Checkpoints:
         self.saved: Callable[[], Iterable[Any]] = tuple
         """Returns the values that other branches hold, once for each holder."""
         self.retains = allocation.retains
+        self.earlier: Callable[[int, int], Machine | None] = _none_earlier
+        """Returns the last state above one tick and up to another that is kept elsewhere, as in a file."""
         self.states: list[Machine] = [machine.clone()]
         self._threshold = budget
         self._growth = 0
@@ -106,6 +109,13 @@ class Checkpoints:
             if kept[-1].tick - oldest.tick > state.tick - kept[-1].tick:
                 kept.append(older)
         self.states = [self.states[0], *reversed(kept)]
+
+    def reach(self, tick: int) -> None:
+        """Fetch the last state up to `tick` that is kept elsewhere, if it is nearer than those here."""
+        number = bisect_right(self.states, tick, key=lambda state: state.tick)
+        state = self.earlier(self.states[number - 1].tick, tick) if number else None
+        if state is not None:
+            self.states.insert(number, state)
 
     def forget(self, tick: int) -> None:
         """Drop the states of `tick` and later: they contain a removed edit, or lack a new one."""
@@ -165,6 +175,10 @@ class Checkpoints:
         start, *states = self.states
         held = chain(held_by([self.machine, *states], self.machine.journal), self.saved())
         return self._allocation.recount(held, held_by([start], ()))
+
+
+def _none_earlier(above: int, tick: int) -> None:
+    """Return no state: the default."""
 
 
 def begun(states: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> Machine:

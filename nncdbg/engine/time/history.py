@@ -85,8 +85,8 @@ class History:
     def _before_frame(self, depth: int) -> None:
         """Restore the state before the frame at `depth` began, including the frames around it."""
         machine = self.machine
-        before, tick = machine.tick, machine.frames[depth].entered - 1
-        if not self.retains:
+        before, tick = machine.tick, max(0, machine.frames[depth].entered - 1)
+        if not (self.retains and self._can_leave(depth)):
             self.go_to(tick)
             return
         self._take_back_from(tick + 1, depth)
@@ -96,6 +96,14 @@ class History:
         machine.tick, machine.ended = tick, False
         machine.floor = min(machine.floor, tick)
         self._after_moving(before)
+
+    def _can_leave(self, depth: int) -> bool:
+        """Return whether the frames around the one at `depth` have what the statement that began it reads.
+
+        A state from a file may begin inside a frame, and without values that are not read later.
+        """
+        outer = self.machine.frames[depth - 1]
+        return self.machine.frames[depth].entered > 0 and _is_present(outer.slots, outer.code.reads(outer.pc))
 
     def go_to(self, tick: int) -> None:
         """Go to the state after `tick` statements: backwards by undo or replay, forwards by running.
@@ -158,10 +166,16 @@ class History:
         replays little.
         """
         self.checkpoints.forget(tick + 1)
+        self._reach(tick)
         if tick == 0:
             self._begin_again()
         self.machine.become(begun(self.checkpoints.states, tick, self.edits))
         self._forward(self.machine, tick, self.edits)
+
+    def _reach(self, tick: int) -> None:
+        """Fetch a state near `tick` that is kept elsewhere, which has no deviations of the branch."""
+        first = min((each.tick for each in self.edits), default=tick + 1)
+        self.checkpoints.reach(min(tick, first - 1))
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -228,6 +242,7 @@ class History:
             tick = self.machine.tick
         if self.retains and tick == self.machine.tick:
             return self.machine.clone()
+        self._reach(tick)
         machine = begun(self.checkpoints.states, tick, self.edits)
         self._forward(machine, tick, self.edits)
         return machine
@@ -236,6 +251,7 @@ class History:
 
     def recompute(self, depth: int, slot: int) -> Any:
         """Compute an evicted value of a frame on the stack again, on a separate machine."""
+        self._reach(self.machine.frames[depth].entered)
         for source in reversed(
             [state for state in self.checkpoints.states if state.tick <= self.machine.tick]
         ):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.opening.command_line import ArgumentParser
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     # Commands and inputs name files relative to the folder of the session.
     os.chdir(folder)
     configuration = RunConfiguration(program=setup.program).completed(setup.supplied)
-    session = open_session(configuration, setup.program, screen)
+    _, session = open_session(configuration, setup.program, screen)
     session.trusts_recordings = options.allow_python
     session.recorder.stopped(session.debugger, session.debugger.stop)
     code = replayed(session, path, options.to)
@@ -67,9 +68,19 @@ def _folder(setup: Setup, beside: Path) -> Path:
         )
     folders = [Path(setup.folder), beside, Path.cwd()]
     for folder in folders:
-        if folder.is_dir() and is_python_name(setup.program, folder) or (folder / setup.program).exists():
+        if folder.is_dir() and _is_in(folder, setup.program):
             return folder
     raise LoadError(
         f"there is no file {setup.program}, the program of the recording",
         hint=f"searched {', '.join(map(str, dict.fromkeys(folders)))}",
     )
+
+
+def _is_in(folder: Path, program: str) -> bool:
+    """Return whether a folder has a program: a file, a run of a journal, or a Python function."""
+    try:
+        address = read_address(program, folder)
+    except LoadError:
+        return False
+    file = program if address is None else address.file
+    return is_python_name(program, folder) or (folder / file).exists()

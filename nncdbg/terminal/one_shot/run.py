@@ -16,10 +16,12 @@ from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
     add_determinism,
+    add_journal,
     add_machine,
     add_model,
     add_outputs,
     add_states_in_place,
+    add_tracks,
     add_verification,
     configuration_of,
     error_document,
@@ -57,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
+    from nncdbg.opening.journal.journaling import journaled
+    from nncdbg.opening.journal.reproduction import reproducing
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import failure_of
     from nncdbg.opening.state_file import save_states
@@ -86,7 +90,11 @@ def _run(options: Namespace, screen: Screen) -> int:
     print_notes(debugger, screen)
     note_messages(debugger, screen)
     start = time.perf_counter()
-    with under_way(debugger, screen):
+    with (
+        journaled(opened, debugger) as recorder,
+        reproducing(opened, debugger) as reproduction,
+        under_way(debugger, screen),
+    ):
         stop = debugger.run()
     if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt
@@ -108,10 +116,16 @@ def _run(options: Namespace, screen: Screen) -> int:
         _print_outputs(screen, debugger, files)
     for each in verified:
         screen.note(str(each))
+    if recorder is not None:
+        screen.note(f"wrote {recorder}")
+        error = error or recorder.problem
+    if reproduction is not None and str(reproduction):
+        screen.note(str(reproduction))
     if error is None:
         if recorded and not options.verify_determinism:
             _note_changed(screen, debugger, opened.program.saved.checksums)
-        return 0 if all(each.ok for each in verified) else 1
+        differs = reproduction is not None and reproduction.difference
+        return 0 if all(each.ok for each in verified) and not differs else 1
     screen.complain(error)
     return failure_code(error)
 
@@ -123,6 +137,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_model(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_journal(parser)
+    add_tracks(parser)
     add_outputs(parser)
     add_check(parser)
     add_verification(parser)
@@ -138,12 +154,14 @@ def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) ->
     from nncdbg.presentation.slices import ZEROS
     from nncdbg.presentation.stops import layout_at
     from nncdbg.presentation.tensor_text import described
+    from nncdbg.presentation.tracks import put_tracks
     from nncdbg.presentation.why import abnormal
 
     for name, content in (debugger.outputs or {}).items():
         screen.put_line(described(name, content, layout_at(debugger, screen)))
     for path in files.values():
         screen.note(f"saved {path}")
+    put_tracks(screen, debugger.tracks)
     found = abnormal(debugger, screen, [*(debugger.outputs or ())])
     if found is not None and found[1] != [ZEROS]:
         screen.note(f"{spelled(found[0])} has {' and '.join(found[1])}: `nncdbg watch` finds the origin")
@@ -166,6 +184,7 @@ def _document(
     document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
         "outputs": [_output(name, content, files) for name, content in outputs.items()],
+        "tracks": [each.as_dict() for each in debugger.tracks] if debugger else [],
         "seconds": seconds,
         "ops": debugger.timeline.tick if debugger else 0,
         "notes": [*map(str, debugger.notes)] if debugger else [],

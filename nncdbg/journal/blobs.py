@@ -1,0 +1,141 @@
+"""Tensors as safetensors files in a journal: one per content, in chunks, found by the hash of the content."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_128
+
+from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.frontends.safetensors import SPELLINGS
+from nncdbg.engine.graph import Array
+from nncdbg.journal.checksums import damaged, verified_rows
+from nncdbg.journal.transaction import Transaction
+
+CHUNK = 1 << 20
+"""Bytes of a row of `chunks`: small enough for the processor's cache, so that copies of SQLite are cheap."""
+
+_KEY = "tensor"
+_TYPE = "nncdbg.dtype"
+"""A note in the head of a tensor with a type that safetensors does not have; the data are its bytes."""
+
+
+def contiguous(name: str, value: Any) -> Array:
+    """Return a tensor as a little-endian, contiguous array.  Raises UsageError for other objects."""
+    array = np.asarray(value)
+    try:
+        dtype = name_of(array.dtype)
+    except KeyError:
+        dtype = "str"
+    if dtype == "str":
+        raise UsageError(
+            f'cannot store "{name}" in a checkpoint: it is an array of {array.dtype}',
+            hint="put text into the position of the checkpoint",
+        )
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return np.asarray(array, order="C")
+
+
+def head_of(array: Array) -> bytes:
+    """Return what precedes the data in a safetensors file of one tensor."""
+    dtype = name_of(array.dtype)
+    shape, spelled, note = [*array.shape], SPELLINGS.get(dtype), {}
+    if spelled is None:
+        shape, spelled = [array.nbytes], "U8"
+        note = {"__metadata__": {_TYPE: json.dumps([dtype, [*array.shape]])}}
+    entry = {"dtype": spelled, "shape": shape, "data_offsets": [0, array.nbytes]}
+    text = json.dumps({**note, _KEY: entry}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def store(transaction: Transaction, array: Array) -> bytes:
+    """Store a tensor unless its content is there; return the hash of its head and data."""
+    head = head_of(array)
+    data = array.reshape(-1).view(np.uint8)
+    state = xxh3_128(head)
+    state.update(data.data)
+    digest = state.digest()
+    connection = transaction.connection
+    if connection.execute("SELECT 1 FROM blobs WHERE hash = ?", (digest,)).fetchone():
+        return digest
+    blob = transaction.insert("blobs", 0, (None, digest, data.nbytes, "none", head))
+    connection.executemany(
+        "INSERT INTO chunks (blob, part, data) VALUES (?, ?, ?)",
+        ((blob, n, data[start : start + CHUNK]) for n, start in enumerate(range(0, data.nbytes, CHUNK))),
+    )
+    return digest
+
+
+def load(connection: sqlite3.Connection, path: object, name: str, digest: bytes) -> Array:
+    """Return the tensor with a content hash, read-only.  Raises LoadError if its bytes have another hash."""
+    row = connection.execute("SELECT blob, bytes, head FROM blobs WHERE hash = ?", (digest,)).fetchone()
+    if row is None:
+        raise damaged(path, f'the tensor "{name}" is missing')
+    blob, size, head = row
+    try:
+        data = _read(connection, blob, size, head, digest)
+        array = _array(head, data)
+    except (ValueError, TypeError, KeyError, OverflowError, MemoryError):
+        raise damaged(path, f'the tensor "{name}" does not match its content hash') from None
+    array.flags.writeable = False
+    return array
+
+
+def _read(connection: sqlite3.Connection, blob: int, size: int, head: bytes, digest: bytes) -> Array:
+    state = xxh3_128(head)
+    parts = -(-size // CHUNK)
+    (count, stored) = connection.execute(
+        "SELECT count(*), coalesce(sum(length(data)), 0) FROM chunks WHERE blob = ?", (blob,)
+    ).fetchone()
+    if count != parts or stored != size:
+        raise ValueError
+    data = np.empty(size, np.uint8)
+    end = 0
+    for (chunk,) in connection.execute("SELECT data FROM chunks WHERE blob = ? ORDER BY part", (blob,)):
+        state.update(chunk)
+        start, end = end, end + len(chunk)
+        data[start:end] = np.frombuffer(chunk, np.uint8)
+    if end != size or state.digest() != digest:
+        raise ValueError
+    return data
+
+
+def _array(head: bytes, data: Array) -> Array:
+    header = json.loads(head[8:])
+    note = header.get("__metadata__", {}).get(_TYPE)
+    if note is not None:
+        dtype, shape = json.loads(note)
+    else:
+        entry = header[_KEY]
+        dtype, shape = _TYPES[entry["dtype"]], entry["shape"]
+    return data.view(NUMPY[dtype]).reshape(shape)
+
+
+_TYPES = {spelled: name for name, spelled in SPELLINGS.items()}
+
+
+def remove_unused(transaction: Transaction, digests: list[bytes]) -> None:
+    """Delete the tensors with these content hashes that no checkpoint has."""
+    connection = transaction.connection
+    for digest in digests:
+        used = connection.execute("SELECT 1 FROM checkpoint_tensors WHERE hash = ? LIMIT 1", (digest,))
+        if used.fetchone() is None:
+            (blob,) = connection.execute("SELECT blob FROM blobs WHERE hash = ?", (digest,)).fetchone()
+            connection.execute("DELETE FROM chunks WHERE blob = ?", (blob,))
+            transaction.delete("blobs", 0, blob)
+
+
+def verify_all(connection: sqlite3.Connection, path: object) -> None:
+    """Raise LoadError if the content of a tensor is damaged, or a chunk belongs to no tensor."""
+    blobs = verified_rows(connection, path, "blobs")
+    for number, digest, *_ in blobs:
+        load(connection, path, f"blob {number}", digest)
+    (chunks,) = connection.execute("SELECT count(*) FROM chunks").fetchone()
+    if chunks != sum(-(-row[2] // CHUNK) for row in blobs):
+        raise damaged(path, "the table chunks has rows that belong to no tensor")

@@ -1,0 +1,162 @@
+"""Checksums of rows: SQLite detects damaged pages only in part, so each part of a table has a sum of hashes.
+
+A part is the rows of a table with one key: the steps of a run, the points of a track.  Its sum does not
+depend on the order of rows, so rows can be added and removed without the others.  A row that is missing,
+changed or there twice changes the sum.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from nncdbg.engine.errors import LoadError
+
+Row = tuple[Any, ...]
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "runs": (
+        *("run", "parent", "parent_step", "kind", "name", "status", "started", "ended", "steps", "epochs"),
+        *("seed", "configuration", "versions", "command", "program", "host", "boot"),
+        *("process", "process_started"),
+    ),
+    "programs": ("hash", "text"),
+    "steps": ("run", "step", "epoch", "seconds"),
+    "tracks": ("track", "run", "name", "part"),
+    "points": ("track", "step", "value"),
+    "checkpoints": ("checkpoint", "run", "step", "epoch", "seconds", "bytes", "position"),
+    "checkpoint_tensors": ("checkpoint", "name", "hash"),
+    "blobs": ("blob", "hash", "bytes", "codec", "head"),
+    "entries": ("entry", "run", "kind", "step", "time", "name", "text"),
+    "measured": ("measured", "run", "name"),
+    "statistics_chunks": ("chunk", "measured", "first", "last", "ordinal", "level", "rows", "data"),
+    "recent_statistics": ("batch", "run", "rows", "data"),
+}
+"""The tables with checksums, and their columns."""
+
+KEYS: dict[str, str] = {
+    "points": "track",
+    "checkpoint_tensors": "checkpoint",
+    "statistics_chunks": "measured",
+    **dict.fromkeys(("steps", "tracks", "checkpoints", "entries", "measured", "recent_statistics"), "run"),
+}
+"""The column that divides a table into parts; another table is one part with the key 0."""
+
+_NUMERIC = frozenset({"steps", "points"})
+"""Tables with very many rows of numbers, whose hashes are computed on arrays."""
+
+_MODULUS = 1 << 64
+
+
+class Sums:
+    """Changes of checksums in one transaction."""
+
+    def __init__(self) -> None:
+        self._changes: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def add(self, table: str, key: int, rows: Sequence[Row], *, sign: int = 1) -> None:
+        """Add rows that were inserted into a part; with ``sign=-1``, subtract rows that were deleted."""
+        count, total = self._changes.get((table, key), (0, 0))
+        self._changes[table, key] = (count + sign * len(rows), total + sign * sum_of(table, rows))
+
+    def store(self, connection: sqlite3.Connection) -> None:
+        """Write the changed checksums, in the transaction that changes the rows."""
+        for (table, key), (rows, total) in self._changes.items():
+            part = f"{table} {key}"
+            old_rows, old_total = _stored(connection, part)
+            connection.execute(
+                "REPLACE INTO checksums (part, rows, total) VALUES (?, ?, ?)",
+                (part, old_rows + rows, _signed(old_total + total)),
+            )
+        self._changes.clear()
+
+
+def _signed(total: int) -> int:
+    """Return the number modulo 2^64 as a signed integer, as SQLite stores it."""
+    total %= _MODULUS
+    return total - _MODULUS if total >= _MODULUS >> 1 else total
+
+
+def sum_of(table: str, rows: Sequence[Row]) -> int:
+    """Return the sum of the hashes of rows, modulo 2^64."""
+    if table in _NUMERIC:
+        return _numeric_sum(rows)
+    return sum(xxh3_64_intdigest(msgspec.msgpack.encode(row)) for row in rows) % _MODULUS
+
+
+def _numeric_sum(rows: Sequence[Row]) -> int:
+    columns = zip(*rows, strict=True)
+    mixed = np.zeros(len(rows), np.uint64)
+    for number, column in enumerate(columns):
+        mixed = _mixed(mixed ^ _mixed(_bits(column) + np.uint64(number)))
+    return int(np.add.reduce(mixed, dtype=np.uint64))
+
+
+def _bits(column: Iterable[int | float | None]) -> NDArray[np.uint64]:
+    """Return 64 bits for each number: those of the double; None has bits of its own."""
+    numbers = np.array([-0.5 if number is None else number for number in column], np.float64)
+    return (numbers + 0.0).view(np.uint64)
+
+
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the finalizer of SplitMix64 (Steele, Lea and Flood, 2014), which maps bits one to one."""
+    bits = (bits + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def verified_rows(connection: sqlite3.Connection, path: object, table: str, key: int = 0) -> list[Row]:
+    """Return the rows of a part in the order of its first columns.  Raises LoadError if one is damaged."""
+    columns = ", ".join(COLUMNS[table])
+    where = f"WHERE {KEYS[table]} = ?" if table in KEYS else "WHERE ? IS NOT NULL"
+    rows = connection.execute(
+        f"SELECT {columns} FROM {table} {where} ORDER BY {COLUMNS[table][0]}, {COLUMNS[table][1]}", (key,)
+    ).fetchall()
+    stored = _stored(connection, f"{table} {key}")
+    try:
+        computed = (len(rows), _signed(sum_of(table, rows)))
+    except (TypeError, ValueError, OverflowError):
+        computed = (-1, 0)
+    if computed != stored:
+        raise damaged(path, f"rows of the table {table} do not match their checksum")
+    return rows
+
+
+def _stored(connection: sqlite3.Connection, part: str) -> tuple[int, int]:
+    """Return the number of rows of a part, and the sum of their hashes as a signed integer."""
+    found = connection.execute("SELECT rows, total FROM checksums WHERE part = ?", (part,)).fetchone()
+    return found or (0, 0)
+
+
+def verify_table(connection: sqlite3.Connection, path: object, table: str) -> None:
+    """Raise LoadError if a row of a table or an entry of its indexes is damaged; ignore tables of others."""
+    if table not in COLUMNS:
+        return
+    for (problem,) in connection.execute(f"PRAGMA integrity_check({table})"):
+        if problem != "ok":
+            raise damaged(path, problem)
+    parts = connection.execute(
+        "SELECT part FROM checksums WHERE part >= ? AND part < ?", (f"{table} ", f"{table}!")
+    ).fetchall()
+    try:
+        keys = [int(part.removeprefix(f"{table} ")) for (part,) in parts]
+    except ValueError:
+        raise damaged(path, f"the checksums of the table {table} cannot be read") from None
+    count = sum(len(verified_rows(connection, path, table, key)) for key in keys)
+    if connection.execute(f"SELECT count(*) FROM {table}").fetchone() != (count,):
+        raise damaged(path, f"the table {table} has rows without a checksum")
+
+
+def damaged(path: object, why: str) -> LoadError:
+    """Return the error for a journal whose content is not what was written."""
+    return LoadError(
+        f"the journal {path} is damaged: {why}",
+        hint="restore the file from a copy; other runs and values of the file may be readable",
+    )

@@ -1,0 +1,267 @@
+"""Connections to the file of a journal, the errors of SQLite in words, and forks of the process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nncdbg.engine.errors import LoadError, NncdbgError, RunError, UsageError
+from nncdbg.journal.checksums import damaged
+from nncdbg.journal.schema import PAGE_SIZE, VERSION, check_tables, create_tables, migrate, version_of
+
+WAIT = 60.0
+"""Seconds to wait for the transaction of another process; a large checkpoint takes some."""
+
+_WAL_BYTES = 64 << 20
+"""The write-ahead log is copied into the file when it has this size, and then shortened to it."""
+
+
+class Database:
+    """One connection, and its lock, which a fork of the process acquires too.
+
+    In a child process the connection cannot be used: SQLite's locks belong to the parent.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = connection
+        self._process = os.getpid()
+        _OPEN.add(self)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection.  Raises UsageError if it is closed, and in a child process."""
+        if self._process != os.getpid():
+            raise UsageError(
+                f"the journal {self.path} was opened before the process forked",
+                hint="open it again in the child process",
+            )
+        if self._connection is None:
+            raise UsageError(f"the journal {self.path} is closed")
+        return self._connection
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Enter a transaction that reads one state of the file; errors of SQLite become ours."""
+        with self.lock, explained(self.path, "read"):
+            connection = self.connection
+            if connection.in_transaction:
+                yield connection
+                return
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.rollback()
+
+    def close(self) -> None:
+        """Close the connection; in a child process, leave it as it is."""
+        with self.lock:
+            connection, self._connection = self._connection, None
+            if connection is not None and self._process == os.getpid():
+                connection.close()
+
+    def _abandon(self) -> None:
+        # Even closing the connection in the child could delete the log that the parent writes.
+        if self._connection is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            self._connection = None
+
+
+_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
+_HELD: list[Database] = []
+
+
+def _before_fork() -> None:
+    _HELD.extend(_OPEN)
+    for database in _HELD:
+        database.lock.acquire()
+
+
+def _after_fork(*, child: bool) -> None:
+    for database in _HELD:
+        if child:
+            database._abandon()
+        database.lock.release()
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(child=False),
+        after_in_child=lambda: _after_fork(child=True),
+    )
+
+
+def open_to_read(path: Path) -> Database:
+    """Open an existing journal.  Raises UsageError for a missing file, LoadError for an unreadable one."""
+    check_file(path)
+    with explained(path, "read"):
+        connection = _connect(path, "ro")
+        try:
+            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            # In a folder where no files can be created, SQLite reads the file only without its log.
+            if error.sqlite_errorname not in _UNWRITABLE or _has_log(path):
+                raise
+            connection = _connect(path, "ro&immutable=1")
+        try:
+            _check(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return Database(path, connection)
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    version = version_of(connection, path)
+    if version == 0:
+        raise LoadError(f"{path} is not a journal: it has no tables")
+    if version < VERSION:
+        raise LoadError(
+            f"the journal {path} has the old schema version {version}",
+            hint="open it once for writing, which changes it to the new version",
+        )
+    check_tables(connection, path)
+
+
+def open_to_write(path: Path) -> Database:
+    """Open a journal for writing; create it, or migrate it from an older version.
+
+    Raises UsageError if the file cannot be written, LoadError if it is another file or a newer version.
+    """
+    if path.exists() and path.stat().st_size:
+        check_file(path)
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot create the journal {path}: the folder {path.parent} does not exist")
+    with explained(path, "write"):
+        connection = _connect(path, "rwc")
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return Database(path, connection)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    version = version_of(connection, path)
+    if version == 0:
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    _use_log(connection)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_BYTES // PAGE_SIZE}")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = version_of(connection, path)
+        if version == 0:
+            create_tables(connection)
+        elif version < VERSION:
+            migrate(connection, version)
+        check_tables(connection, path)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def _use_log(connection: sqlite3.Connection) -> None:
+    """Change to the write-ahead log; SQLite does not wait if another process does the same."""
+    end = time.monotonic() + WAIT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=WAIT)
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = OFF"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+_START = b"SQLite format 3\x00"
+
+
+def check_file(path: Path) -> None:
+    """Raise UsageError for a missing or unreadable file, LoadError for one that is not an SQLite database."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_START))
+    except FileNotFoundError:
+        raise UsageError(f"cannot open the journal {path}: no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"cannot open the journal {path}: it is a folder") from None
+    except OSError as error:
+        raise UsageError(f"cannot open the journal {path}: {error.strerror or error}") from None
+    if start != _START:
+        why = "it is empty" if not start else "it is not an SQLite database"
+        raise LoadError(f"{path} is not a journal: {why}")
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+_UNWRITABLE = frozenset(
+    {"SQLITE_CANTOPEN", "SQLITE_READONLY_DIRECTORY", "SQLITE_READONLY_CANTINIT", "SQLITE_READONLY_RECOVERY"}
+)
+
+
+@contextmanager
+def explained(path: Path, verb: str) -> Iterator[None]:
+    """Convert errors of SQLite: UsageError, LoadError or RunError that says what `verb` failed, and why."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _explanation(path, verb, error) from None
+
+
+def _explanation(path: Path, verb: str, error: sqlite3.Error) -> NncdbgError:
+    code = getattr(error, "sqlite_errorname", "")
+    failed = f"cannot {verb} the journal {path}"
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return RunError(
+            f"{failed}: another process has locked it for {WAIT:.0f} seconds",
+            hint="wait until the other process has written its checkpoint, or use another file",
+        )
+    if code == "SQLITE_FULL":
+        return RunError(f"{failed}: the disk or a limit on the file's size is full")
+    if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+        if verb == "read" and _has_log(path):
+            hint = (
+                f"copy {path.name} and {path.name}-wal to a folder that can be written, and read them there"
+            )
+            return UsageError(f"{failed}: its folder cannot be written, and it was not closed", hint=hint)
+        return UsageError(
+            f"{failed}: the file or its folder cannot be {'written' if verb == 'write' else 'read'}"
+        )
+    if verb == "write" and code.startswith("SQLITE_IOERR"):
+        return RunError(f"{failed}: {error} ({code.removeprefix('SQLITE_').lower()})")
+    return damaged(path, str(error))
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether an error of SQLite comes from the content of the file, not from the query."""
+    code = getattr(error, "sqlite_errorname", "")
+    return code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")) or "Could not decode" in str(
+        error
+    )

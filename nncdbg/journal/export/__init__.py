@@ -1,0 +1,1 @@
+"""Runs of a journal for other programs, written by their own libraries."""

@@ -1,0 +1,335 @@
+"""The class `Journal`: the runs of one file, read and written."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Array
+from nncdbg.journal import blobs
+from nncdbg.journal.checkpoint import Checkpoint, StoredTensors
+from nncdbg.journal.checksums import COLUMNS, Row, damaged, verified_rows
+from nncdbg.journal.connection import Database, open_to_read
+from nncdbg.journal.frames import data_frame
+from nncdbg.journal.processes import Writer
+from nncdbg.journal.queries import Queries
+from nncdbg.journal.records import CheckpointRecord, Command, Edit, Event, NewRun, Note, Run
+from nncdbg.journal.run_writer import RunWriter
+from nncdbg.journal.statistics import read_statistics
+from nncdbg.journal.writing import WriterThread
+
+T = TypeVar("T")
+
+
+class Journal:
+    """The runs of a file, read at any time, also while another process writes.
+
+    Every method reads one state of the file, and raises LoadError if what it reads is not what was written.
+    Methods with a `run` accept a `Run`, its number, or None for the last run.  Values, checkpoints and
+    statistics of a fork include those of its parents before the fork.
+    """
+
+    def __init__(self, path: Path, *, write: bool = False) -> None:
+        self.path = path
+        self._thread = WriterThread(path) if write else None
+        self._database: Database = open_to_read(path)
+        self._queries: Queries | None = None
+
+    # -- runs ---------------------------------------------------------------------------------------
+
+    def runs(self) -> list[Run]:
+        """Return all runs by number."""
+        with self._database.snapshot() as connection:
+            return [_run(row) for row in self._run_rows(connection)]
+
+    def run(self, number: int | None = None) -> Run:
+        """Return a run by number, or the last one.  Raises UsageError with the numbers of all runs."""
+        with self._database.snapshot():
+            return self._run_of(number)
+
+    def program(self, run: Run | int | None = None) -> str | None:
+        """Return the program of a run as text; None if it was started without."""
+        with self._database.snapshot() as connection:
+            number = self._run_of(run).number
+            row = next(row for row in self._run_rows(connection) if row[0] == number)
+            digest = row[COLUMNS["runs"].index("program")]
+            if digest is None:
+                return None
+            texts: dict[str, str] = dict(verified_rows(connection, self.path, "programs"))
+            if digest not in texts:
+                raise damaged(self.path, f"the program of run {number} is missing")
+            return texts[digest]
+
+    # -- steps and values ---------------------------------------------------------------------------
+
+    def steps(self, run: Run | int | None = None) -> NDArray[Any]:
+        """Return the steps as a structured array with the fields `step`, `epoch` and `seconds`.
+
+        `epoch` is -1 and `seconds` is NaN for a step without.
+        """
+
+        def read(connection: sqlite3.Connection, number: int) -> NDArray[Any]:
+            rows = verified_rows(connection, self.path, "steps", number)
+            kept = [(step, -1 if e is None else e, np.nan if s is None else s) for _, step, e, s in rows]
+            return np.array(kept, [("step", np.int64), ("epoch", np.int64), ("seconds", np.float64)])
+
+        with self._database.snapshot():
+            parts = self._with_parents(run, read, lambda rows, before: rows[rows["step"] < before])
+            return np.concatenate(parts)
+
+    def tracks(self, run: Run | int | None = None) -> list[tuple[str, str]]:
+        """Return the (name, part) of each tracked value, in the order of their first values."""
+        with self._database.snapshot():
+            found = [
+                pair for part in self._with_parents(run, self._tracks_of, lambda t, _: t) for pair in part
+            ]
+            return list(dict.fromkeys(pair for pair, _ in found))
+
+    def values(
+        self, run: Run | int | None, name: str, part: str = "train"
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the steps and the numbers of a tracked value.  Raises UsageError for an unknown one."""
+        with self._database.snapshot():
+            if (name, part) not in (known := self.tracks(run)):
+                raise UsageError(
+                    f'run {self._run_of(run).number} has no tracked value "{name}" of the part "{part}"',
+                    hint=f"it has {_listed([f'{name} ({part})' for name, part in known])}",
+                )
+            parts = self._with_parents(
+                run,
+                lambda connection, number: self._points(connection, number, name, part),
+                lambda points, before: points[points["step"] < before],
+            )
+            points = np.concatenate(parts)
+            return points["step"].copy(), points["value"].copy()
+
+    def statistics(
+        self, run: Run | int | None, value: str, *, first: int | None = None, last: int | None = None
+    ) -> NDArray[Any]:
+        """Return the statistics of a value by step, as a structured array with the fields of `Summary`.
+
+        `first` and `last` bound the steps, both inclusive.  Older steps are kept in part only.
+        """
+        with self._database.snapshot():
+            parts = self._with_parents(
+                run,
+                lambda connection, number: read_statistics(connection, self.path, number, value),
+                lambda rows, before: rows[rows["step"] < before],
+            )
+            rows = np.concatenate(parts)
+        if first is not None:
+            rows = rows[rows["step"] >= first]
+        return rows if last is None else rows[rows["step"] <= last]
+
+    # -- checkpoints --------------------------------------------------------------------------------
+
+    def checkpoints(self, run: Run | int | None = None) -> list[CheckpointRecord]:
+        """Return the checkpoints by step."""
+        with self._database.snapshot():
+            parts = self._with_parents(
+                run,
+                self._checkpoints_of,
+                # A checkpoint at the step of the fork is the state before it, which the fork shares.
+                lambda records, fork: [record for record in records if record.step <= fork],
+            )
+            return [record for part in parts for record in part]
+
+    def nearest(self, run: Run | int | None, step: int) -> CheckpointRecord | None:
+        """Return the last checkpoint at or before the start of a step."""
+        earlier = [record for record in self.checkpoints(run) if record.step <= step]
+        return earlier[-1] if earlier else None
+
+    def read(self, record: CheckpointRecord) -> Checkpoint:
+        """Return a checkpoint, whose tensors are read on access.  Raises UsageError if it was removed."""
+        with self._database.snapshot() as connection:
+            rows = verified_rows(connection, self.path, "checkpoints", record.run)
+            row = next((row for row in rows if row[0] == record.number), None)
+            if row is None or _checkpoint(row) != record:
+                raise UsageError(f"the checkpoint of run {record.run} at step {record.step} was removed")
+            tensors = verified_rows(connection, self.path, "checkpoint_tensors", record.number)
+        hashes = {name: digest for _, name, digest in tensors}
+        return Checkpoint(record.step, record.epoch, json.loads(row[6]), StoredTensors(hashes, self._tensor))
+
+    # -- remarks ------------------------------------------------------------------------------------
+
+    def notes(self, run: Run | int | None = None) -> list[Note]:
+        """Return the notes of a run, in the order in which they were written."""
+        return [Note(run, step, when, text) for run, step, when, _, text in self._entries(run, "note")]
+
+    def commands(self, run: Run | int | None = None) -> list[Command]:
+        """Return the commands that were executed in a run."""
+        return [Command(run, step, when, text) for run, step, when, _, text in self._entries(run, "command")]
+
+    def edits(self, run: Run | int | None = None) -> list[Edit]:
+        """Return the values that were changed in a run."""
+        return [Edit(*entry) for entry in self._entries(run, "edit")]
+
+    def events(self, run: Run | int | None = None) -> list[Event]:
+        """Return the events of a run."""
+        return [Event(*entry) for entry in self._entries(run, "event")]
+
+    # -- tables -------------------------------------------------------------------------------------
+
+    def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Execute a query that only reads; return the names of its columns, and its rows.
+
+        docs/JOURNAL.md lists tables and views.  Raises UsageError with the message of SQLite.
+        """
+        if self._queries is None:
+            self._queries = Queries(self.path)
+        return self._queries.execute(query)
+
+    def frame(self, run: Run | int | None = None, library: str = "pandas") -> Any:
+        """Return the tracked values as a data frame of pandas or polars, one row per step.
+
+        The columns are `step`, `epoch`, `seconds`, and each track under its name, or as ``name (part)`` for
+        another part than "train".  A step without a value has NaN.  Raises UsageError without the library.
+        """
+        return data_frame(self, run, library)
+
+    # -- writing ------------------------------------------------------------------------------------
+
+    def start(self, run_info: NewRun) -> RunWriter:
+        """Start a run and return its writer.  Raises UsageError if the journal was opened only to read."""
+        if self._thread is None:
+            raise UsageError(
+                f"the journal {self.path} is open only to read", hint="open it with `write=True`"
+            )
+        return RunWriter(self._thread, run_info)
+
+    def fork(self, run: Run | int | None, step: int, run_info: NewRun) -> RunWriter:
+        """Start a run at the start of a step of another one.  Raises UsageError for an unknown step."""
+        return self.start(replace(run_info, parent=self._number(run), parent_step=step))
+
+    def flush(self) -> None:
+        """Wait until all records of all runs of this object are committed."""
+        if self._thread is not None:
+            self._thread.flush()
+
+    def close(self) -> None:
+        """Commit all records and close the file."""
+        try:
+            # The last connection that closes copies the log into the file, which a reader cannot.
+            if self._queries is not None:
+                self._queries.close()
+            self._database.close()
+        finally:
+            if self._thread is not None:
+                self._thread.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- reading parts ------------------------------------------------------------------------------
+
+    def _run_rows(self, connection: sqlite3.Connection) -> list[Row]:
+        return verified_rows(connection, self.path, "runs")
+
+    def _number(self, run: Run | int | None) -> int:
+        with self._database.snapshot():
+            return self._run_of(run).number
+
+    def _run_of(self, run: Run | int | None) -> Run:
+        with self._database.snapshot() as connection:
+            runs = {row[0]: _run(row) for row in self._run_rows(connection)}
+        if not runs:
+            raise UsageError(f"the journal {self.path} has no runs")
+        number = run.number if isinstance(run, Run) else run
+        if number is None:
+            return runs[max(runs)]
+        if number not in runs:
+            raise UsageError(
+                f"the journal {self.path} has no run {number}",
+                hint=f"it has the runs {_listed([str(known) for known in runs])}",
+            )
+        return runs[number]
+
+    def _with_parents(
+        self,
+        run: Run | int | None,
+        read: Callable[[sqlite3.Connection, int], T],
+        before: Callable[[T, int], T],
+    ) -> list[T]:
+        """Call `read` for the oldest parent first; `before` cuts off the steps after a fork."""
+        with self._database.snapshot() as connection:
+            current: Run | None = self._run_of(run)
+            end: int | None = None
+            parts = []
+            while current is not None:
+                part = read(connection, current.number)
+                parts.append(part if end is None else before(part, end))
+                if current.parent is None:
+                    break
+                step = current.parent_step or 0
+                end = step if end is None else min(end, step)
+                current = self._run_of(current.parent)
+            return parts[::-1]
+
+    def _tracks_of(self, connection: sqlite3.Connection, run: int) -> list[tuple[tuple[str, str], int]]:
+        rows = verified_rows(connection, self.path, "tracks", run)
+        return [((name, part), track) for track, _, name, part in rows]
+
+    def _points(self, connection: sqlite3.Connection, run: int, name: str, part: str) -> NDArray[Any]:
+        track = dict(self._tracks_of(connection, run)).get((name, part))
+        rows = verified_rows(connection, self.path, "points", track) if track is not None else []
+        points = [(step, np.nan if value is None else value) for _, step, value in rows]
+        return np.array(points, [("step", np.int64), ("value", np.float64)])
+
+    def _checkpoints_of(self, connection: sqlite3.Connection, run: int) -> list[CheckpointRecord]:
+        rows = verified_rows(connection, self.path, "checkpoints", run)
+        return sorted(map(_checkpoint, rows), key=lambda record: (record.step, record.number))
+
+    def _entries(self, run: Run | int | None, kind: str) -> list[Any]:
+        with self._database.snapshot() as connection:
+            rows = verified_rows(connection, self.path, "entries", self._run_of(run).number)
+        return [
+            (run, step, datetime.fromtimestamp(time), name, text)
+            for _, run, found, step, time, name, text in rows
+            if found == kind
+        ]
+
+    def _tensor(self, name: str, digest: bytes) -> Array:
+        with self._database.snapshot() as connection:
+            return blobs.load(connection, self.path, name, digest)
+
+
+def _run(row: Row) -> Run:
+    fields = dict(zip(COLUMNS["runs"], row, strict=True))
+    status = fields["status"]
+    writer = Writer(fields["host"], fields["boot"], fields["process"], fields["process_started"])
+    ended = fields["ended"]
+    return Run(
+        number=fields["run"],
+        status="lost" if status == "running" and writer.gone else status,
+        started=datetime.fromtimestamp(fields["started"]),
+        ended=None if ended is None else datetime.fromtimestamp(ended),
+        **{name: json.loads(fields[name]) for name in ("configuration", "versions", "command")},
+        **{
+            name: fields[name]
+            for name in ("parent", "parent_step", "kind", "name", "steps", "epochs", "seed")
+        },
+    )
+
+
+def _checkpoint(row: Row) -> CheckpointRecord:
+    return CheckpointRecord(*row[:6])
+
+
+def _listed(words: list[str], most: int = 10) -> str:
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "") if words else "none"

@@ -1,0 +1,89 @@
+"""The rows of a run, written in the writer thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nncdbg.engine.graph import Array
+from nncdbg.journal import blobs
+from nncdbg.journal.checksums import COLUMNS, Row
+from nncdbg.journal.statistics import StatisticsWriter
+from nncdbg.journal.transaction import Transaction
+
+_FIELDS = {name: number for number, name in enumerate(COLUMNS["runs"])}
+
+
+class RunRows:
+    """Inserts the records of a run; its methods are called with the transaction in the writer thread."""
+
+    def __init__(self, row: Row) -> None:
+        self.number: int = row[0]
+        self._row = list(row)
+        self._parent_step: int = row[_FIELDS["parent_step"]] or 0
+        self._last_step = -1
+        self._tracks: dict[tuple[str, str], list[int]] = {}
+        self._statistics = StatisticsWriter(self.number)
+
+    def step(self, transaction: Transaction, step: int, epoch: int | None, seconds: float | None) -> None:
+        put = transaction.add if step > self._last_step else transaction.replace
+        put("steps", self.number, (self.number, step, epoch, seconds))
+        self._last_step = max(self._last_step, step)
+        self._raise("steps", step + 1, transaction)
+        if epoch is not None:
+            self._raise("epochs", epoch + 1, transaction)
+
+    def value(self, transaction: Transaction, name: str, part: str, step: int, number: float) -> None:
+        track = self._tracks.get((name, part))
+        if track is None:
+            key = transaction.insert("tracks", self.number, (None, self.number, name, part))
+            track = self._tracks[name, part] = [key, -1]
+        put = transaction.add if step > track[1] else transaction.replace
+        put("points", track[0], (track[0], step, number + 0.0 if number == number else None))
+        track[1] = max(track[1], step)
+
+    def statistics(self, transaction: Transaction, name: str, row: bytes) -> None:
+        self._statistics.add(transaction, name, row)
+
+    def checkpoint(self, transaction: Transaction, record: Row, tensors: Mapping[str, Array]) -> None:
+        step, epoch, seconds, position = record
+        size = sum(array.nbytes for array in tensors.values())
+        row = (None, self.number, step, epoch, seconds, size, position)
+        number = transaction.insert("checkpoints", self.number, row)
+        for name, array in tensors.items():
+            digest = blobs.store(transaction, array)
+            transaction.add("checkpoint_tensors", number, (number, name, digest))
+
+    def remove_checkpoint(self, transaction: Transaction, step: int) -> None:
+        connection = transaction.connection
+        numbers = connection.execute(
+            "SELECT checkpoint FROM checkpoints WHERE run = ? AND step = ?", (self.number, step)
+        ).fetchall()
+        for (number,) in numbers:
+            digests = connection.execute(
+                "SELECT DISTINCT hash FROM checkpoint_tensors WHERE checkpoint = ?", (number,)
+            ).fetchall()
+            transaction.delete("checkpoint_tensors", number)
+            transaction.delete("checkpoints", self.number, number)
+            blobs.remove_unused(transaction, [digest for (digest,) in digests])
+
+    def entry(
+        self, transaction: Transaction, kind: str, step: int | None, time: float, name: str | None, text: str
+    ) -> None:
+        transaction.insert("entries", self.number, (None, self.number, kind, step, time, name, text))
+
+    def end(self, transaction: Transaction, status: str, time: float) -> None:
+        self._row[_FIELDS["status"]] = status
+        self._row[_FIELDS["ended"]] = time
+        self._statistics.finish(transaction)
+        self._changed(transaction)
+
+    def _raise(self, field: str, number: int, transaction: Transaction) -> None:
+        if number > self._row[_FIELDS[field]]:
+            self._row[_FIELDS[field]] = number
+            self._changed(transaction)
+
+    def _changed(self, transaction: Transaction) -> None:
+        transaction.at_end(self.number, self._update)
+
+    def _update(self, transaction: Transaction) -> None:
+        transaction.update("runs", 0, tuple(self._row))

@@ -1,0 +1,117 @@
+"""The tables of a journal, their version, and migrations from older versions."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from nncdbg.engine.errors import LoadError
+
+APPLICATION = 0x6E6E6A31
+"""`PRAGMA application_id` of a journal: "nnj1"."""
+
+VERSION = 1
+"""`PRAGMA user_version`: the number of the newest schema."""
+
+PAGE_SIZE = 16384
+"""As fast for tensors as pages of 64 KiB, and a commit of a few rows writes a quarter of the bytes."""
+
+TABLES: tuple[str, ...] = (
+    """CREATE TABLE runs (
+  run INTEGER PRIMARY KEY, parent INTEGER, parent_step INTEGER, kind TEXT NOT NULL, name TEXT NOT NULL,
+  status TEXT NOT NULL, started REAL NOT NULL, ended REAL, steps INTEGER NOT NULL, epochs INTEGER NOT NULL,
+  seed INTEGER, configuration TEXT NOT NULL, versions TEXT NOT NULL, command TEXT NOT NULL, program TEXT,
+  host TEXT NOT NULL, boot TEXT NOT NULL, process INTEGER NOT NULL, process_started TEXT NOT NULL)""",
+    "CREATE TABLE programs (hash TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE steps (
+  run INTEGER, step INTEGER, epoch INTEGER, seconds REAL, PRIMARY KEY (run, step)) WITHOUT ROWID""",
+    """CREATE TABLE tracks (
+  track INTEGER PRIMARY KEY, run INTEGER NOT NULL, name TEXT NOT NULL, part TEXT NOT NULL,
+  UNIQUE (run, name, part))""",
+    "CREATE TABLE points (track INTEGER, step INTEGER, value REAL, PRIMARY KEY (track, step)) WITHOUT ROWID",
+    """CREATE TABLE checkpoints (
+  checkpoint INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, epoch INTEGER,
+  seconds REAL NOT NULL, bytes INTEGER NOT NULL, position TEXT NOT NULL)""",
+    "CREATE INDEX checkpoints_by_run ON checkpoints (run, step)",
+    """CREATE TABLE checkpoint_tensors (
+  checkpoint INTEGER, name TEXT, hash BLOB NOT NULL, PRIMARY KEY (checkpoint, name)) WITHOUT ROWID""",
+    "CREATE INDEX checkpoint_tensors_by_hash ON checkpoint_tensors (hash)",
+    """CREATE TABLE blobs (
+  blob INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, bytes INTEGER NOT NULL, codec TEXT NOT NULL,
+  head BLOB NOT NULL)""",
+    """CREATE TABLE chunks (
+  chunk INTEGER PRIMARY KEY, blob INTEGER NOT NULL, part INTEGER NOT NULL, data BLOB NOT NULL,
+  UNIQUE (blob, part))""",
+    """CREATE TABLE entries (
+  entry INTEGER PRIMARY KEY, run INTEGER NOT NULL, kind TEXT NOT NULL, step INTEGER, time REAL NOT NULL,
+  name TEXT, text TEXT NOT NULL)""",
+    "CREATE INDEX entries_by_run ON entries (run)",
+    """CREATE TABLE measured (
+  measured INTEGER PRIMARY KEY, run INTEGER NOT NULL, name TEXT NOT NULL, UNIQUE (run, name))""",
+    """CREATE TABLE statistics_chunks (
+  chunk INTEGER PRIMARY KEY, measured INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+  ordinal INTEGER NOT NULL, level INTEGER NOT NULL, rows INTEGER NOT NULL, data BLOB NOT NULL)""",
+    "CREATE INDEX statistics_chunks_by_value ON statistics_chunks (measured, ordinal)",
+    """CREATE TABLE recent_statistics (
+  batch INTEGER PRIMARY KEY, run INTEGER NOT NULL, rows INTEGER NOT NULL, data BLOB NOT NULL)""",
+    "CREATE INDEX recent_statistics_by_run ON recent_statistics (run)",
+    """CREATE TABLE checksums (
+  part TEXT PRIMARY KEY, rows INTEGER NOT NULL, total INTEGER NOT NULL) WITHOUT ROWID""",
+    """CREATE VIEW track_values AS
+  SELECT run, name, part, step, value FROM points JOIN tracks USING (track)""",
+    "CREATE VIEW notes AS SELECT run, step, time, text FROM entries WHERE kind = 'note'",
+    "CREATE VIEW commands AS SELECT run, step, time, text FROM entries WHERE kind = 'command'",
+    "CREATE VIEW edits AS SELECT run, step, time, name, text FROM entries WHERE kind = 'edit'",
+    """CREATE VIEW events AS
+  SELECT run, step, time, name AS kind, text AS message FROM entries WHERE kind = 'event'""",
+)
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+"""From each older version: the function that changes the tables to the next version."""
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the schema version of a journal; 0 for a database without tables.
+
+    Raises LoadError for another database, and for a version newer than `VERSION`.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if not tables and not application:
+        return 0
+    if application != APPLICATION:
+        raise LoadError(f"{path} is not a journal: it is another SQLite database")
+    if version > VERSION:
+        raise LoadError(
+            f"{path} has the schema version {version}, and this nncdbg reads versions up to {VERSION}",
+            hint="install a newer nncdbg",
+        )
+    if version < 1:
+        raise LoadError(f"the journal {path} is damaged: its schema version is {version}")
+    return int(version)
+
+
+def check_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise LoadError if a table, index or view is not exactly the one of `VERSION`; others are ignored."""
+    found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
+    missing = [sql for sql in TABLES if sql not in found]
+    if missing:
+        name = missing[0].split(" (")[0].split(" AS")[0].removeprefix("CREATE ").lower()
+        raise LoadError(f"the journal {path} is damaged: the {name} is not as in schema version {VERSION}")
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Create the tables of `VERSION`, in the current transaction."""
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    for sql in TABLES:
+        connection.execute(sql)
+
+
+def migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Change the tables of an older version to those of `VERSION`, in the current transaction."""
+    for number in range(version, VERSION):
+        MIGRATIONS[number](connection)
+    connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -1,0 +1,96 @@
+"""Writing the run of a debugger to the journal of its configuration."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.errors import UsageError
+from nncdbg.opening.folder_writing import versions_of
+from nncdbg.opening.journal.content import kept_configuration, text_of
+from nncdbg.opening.journal.policy import CheckpointPolicy
+from nncdbg.opening.journal.recording import StepRecorder
+
+if TYPE_CHECKING:
+    from nncdbg.journal import NewRun
+    from nncdbg.opening.journal.forking import Fork
+    from nncdbg.opening.journal.reopening import Restart
+    from nncdbg.opening.programs import OpenedProgram
+
+
+@contextmanager
+def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorder | None]:
+    """Write the run of a debugger to the journal of its configuration, if it has one.
+
+    A fork is written to the journal of its parent.  An error while the run is written does not stop it: it
+    is `StepRecorder.problem` afterwards.
+
+    Raises UsageError for a program without a ``run`` line, LoadError for a file that is not a journal.
+    """
+    configuration = opened.configuration
+    restart = opened.restart
+    path = configuration.journal and Path(configuration.folder or "", configuration.journal)
+    if restart is not None:
+        path = _file_of_fork(restart, path or None)
+    if not path:
+        yield None
+        return
+    if not debugger.program.runs:
+        raise UsageError(
+            "--journal is for trainings, but the program has no `run` line",
+            hint="see docs/TRAINING.md, or leave out --journal",
+        )
+    CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
+    from nncdbg import journal
+
+    with journal.open(path, write=True) as file:
+        recorder = StepRecorder(
+            debugger,
+            lambda parent: file.start(_description(opened, debugger, parent)),
+            lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
+            restart.parent if restart is not None else None,
+        )
+        if configuration.note:
+            recorder.run.writer.note(configuration.note)
+        try:
+            yield recorder
+        finally:
+            recorder.end()
+
+
+def _file_of_fork(restart: Restart | Fork, path: Path | None) -> Path | None:
+    """Return the journal in which a fork is written: that of its parent; None for a run that is repeated."""
+    if path is not None and (restart.parent is None or not _is_same(path, restart.journal.path)):
+        raise UsageError(
+            f"--journal {path}: {restart.address} is in a journal already",
+            hint="start a fork with --fork, which is written to the same file",
+        )
+    return None if restart.parent is None else restart.journal.path
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return path.exists() and os.path.samefile(path, other)
+
+
+def _description(opened: OpenedProgram, debugger: Debugger, parent: tuple[int, int] | None) -> NewRun:
+    from nncdbg.journal import NewRun
+
+    configuration = opened.configuration
+    kept = kept_configuration(configuration, debugger.inputs.dims) | {"source": opened.program.source}
+    run, step = parent or (None, None)
+    return NewRun(
+        kind="graph",
+        name=opened.program.source or configuration.program,
+        program=text_of(opened.program),
+        configuration=kept,
+        versions=versions_of(str(configuration.backend)),
+        seed=configuration.seed,
+        command=sys.argv[:],
+        parent=run,
+        parent_step=step,
+    )

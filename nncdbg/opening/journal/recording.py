@@ -1,0 +1,271 @@
+"""Writing a training to a journal: its steps, the results of each step, and checkpoints.
+
+A listener of the machine takes references to the values at the start of a step, which never change; a thread
+of the journal writes them while the training goes on.  The run itself is not changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.execution.findings import NUMERIC, Finding
+from nncdbg.engine.graph import Array
+from nncdbg.engine.time.deviations import Detour, Edit, edits_of
+from nncdbg.engine.time.step_starts import Line, StepStart
+from nncdbg.opening.journal.content import data_of, inputs_of
+from nncdbg.opening.journal.policy import CheckpointPolicy
+from nncdbg.opening.journal.steps import Result, Steps
+
+if TYPE_CHECKING:
+    from nncdbg.journal import RunWriter
+
+FETCHED = 64
+"""Steps after which results are fetched from a device."""
+
+
+@dataclass(slots=True)
+class Series:
+    """The results of one name that a loop has collected, as one array that grows with them."""
+
+    buffer: Array = field(default_factory=lambda: np.empty(0))
+    count: int = 0
+
+    def array(self, items: Sequence[Any], to_host: Callable[[Any], Any]) -> Array:
+        """Return the items as an array that does not change afterwards; only new ones are converted."""
+        if len(items) < self.count:
+            self.buffer, self.count = np.empty(0), 0
+        new = [to_host(each) for each in items[self.count :]]
+        if new:
+            if self.count + len(new) > len(self.buffer):
+                grown = np.empty(max(64, 2 * (self.count + len(new))), np.asarray(new[0]).dtype)
+                grown[: self.count] = self.buffer[: self.count]
+                self.buffer = grown
+            self.buffer[self.count : self.count + len(new)] = new
+            self.count += len(new)
+        return self.buffer[: self.count]
+
+
+@dataclass(slots=True, eq=False)
+class BranchRun:
+    """The run to which one branch of the timeline is written."""
+
+    writer: RunWriter
+    policy: CheckpointPolicy
+    next: int
+    """The first step that is not written yet."""
+    offset: int | None
+    """The tick at which the run begins, from which its checkpoints count; None until its first checkpoint."""
+    first: dict[str, Any]
+    """Further tensors of the first checkpoint."""
+    kept: int = -1
+    """The step of the latest checkpoint."""
+    latest: StepStart | None = None
+    """The start of the next step, if no checkpoint has it."""
+    series: dict[str, Series] = field(default_factory=dict)
+
+
+class StepRecorder:
+    """Writes the steps of a debugger's training to a run of a journal.
+
+    `begin` starts a run, as a fork of (run, step) or of none; `policy` makes the policy of its checkpoints.
+    Steps that were written are not written again when the program goes back and runs them once more.  An edit
+    of a value begins a fork.
+    """
+
+    def __init__(
+        self,
+        debugger: Debugger,
+        begin: Callable[[tuple[int, int] | None], RunWriter],
+        policy: Callable[[], CheckpointPolicy],
+        parent: tuple[int, int] | None = None,
+    ) -> None:
+        self._debugger = debugger
+        self._begin, self._policy = begin, policy
+        self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs_of(debugger.inputs)}
+        self._waiting: list[tuple[RunWriter, str, int, Any, str]] = []
+        self._edits: set[Edit] = set()
+        self._found: set[tuple[int, int]] = set()
+        self._then = time.perf_counter()
+        self.problem: NncdbgError | None = None
+        """The error for which a part of the run is not in the journal."""
+        self._runs: dict[int, BranchRun] = {}
+        self._runs[debugger.timeline.branch] = self._new(parent, 0)
+        self._steps = Steps(debugger, self._starts, self._ended_step)
+        debugger.finding_listeners.append(self._finding)
+        debugger.tracking.sinks.append(self._tracked)
+        if self._steps.at_start:
+            self._starts()
+
+    def __str__(self) -> str:
+        runs = [f"run {run.writer.number} up to step {run.next}" for run in self._runs.values()]
+        return ", ".join(runs)
+
+    @property
+    def run(self) -> BranchRun:
+        """The run of the present branch, or that of its nearest ancestor with one."""
+        number: int | None = self._debugger.timeline.branch
+        while number not in self._runs:
+            assert number is not None
+            number = self._debugger.timeline.branches[number].parent
+        return self._runs[number]
+
+    def _new(self, parent: tuple[int, int] | None, offset: int | None) -> BranchRun:
+        step = 0 if parent is None else parent[1]
+        return BranchRun(self._begin(parent), self._policy(), step, offset, dict(self._kept))
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _ended_step(self, line: Line, iteration: int, results: list[Result]) -> None:
+        step = line.step(iteration)
+        run = self._run_at(step)
+        if step != run.next:
+            return
+        run.next += 1
+        now = time.perf_counter()
+        run.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
+        self._then = now
+        for name, part, content in results:
+            if self._debugger.backend.on_host:
+                _write_value(run.writer, name, step, content, part)
+            else:
+                self._waiting.append((run.writer, name, step, content, part))
+        if len(self._waiting) >= FETCHED:
+            self._fetch()
+
+    def _tracked(self, name: str, step: int, number: float, part: str) -> None:
+        """Write the number of a track."""
+        try:
+            _write_value(self._run_at(step).writer, name, step, number, part)
+        except NncdbgError as error:
+            self.problem = error
+
+    def _fetch(self) -> None:
+        """Write the results that are still on the device."""
+        for writer, name, step, content, part in self._waiting:
+            _write_value(writer, name, step, self._debugger.backend.to_host(content), part)
+        self._waiting.clear()
+
+    def _starts(self) -> None:
+        """Take the start of the next step, and write it as a checkpoint if one is due."""
+        start = self._steps.here()
+        run = self._run_at(start.step)
+        if start.step != run.next or start.step == run.kept:
+            return
+        run.latest = start
+        if start.epoch is None or run.policy.due(start.step, start.epoch):
+            self._write(run, start)
+
+    def _write(self, run: BranchRun, start: StepStart) -> None:
+        to_host = self._debugger.backend.to_host
+        tensors: dict[str, Any] = {}
+        for key, content in start.tensors.items():
+            if isinstance(content, list):
+                tensors[key] = run.series.setdefault(key, Series()).array(content, to_host)
+            else:
+                tensors[key] = to_host(content)
+        position, offset = dict(start.position), run.offset
+        if offset is None:
+            offset = run.offset = position["tick"]
+        edits = self._debugger.timeline.edits
+        detours = any(isinstance(each, Detour) and each.tick > offset for each in edits)
+        position["tick"] = None if detours else position["tick"] - offset
+        if "entered" in position:
+            position["entered"] = max(0, position["entered"] - offset)
+        size = sum(each.nbytes for each in tensors.values())
+        tensors |= run.first
+        run.first = {}
+        run.writer.checkpoint(start.step, epoch=start.epoch, position=position, tensors=tensors)
+        for step in run.policy.written(start.step, start.epoch or 0, size):
+            run.writer.remove_checkpoint(step)
+        run.latest, run.kept = None, start.step
+
+    # -- edits and findings -----------------------------------------------------------------------
+
+    def _run_at(self, step: int) -> BranchRun:
+        """Return the run of the present branch; begin a fork at `step` if the branch is new.
+
+        Before its edit, a branch repeats the steps of its parent.
+        """
+        timeline = self._debugger.timeline
+        if timeline.branch not in self._runs:
+            if timeline.tick <= timeline.branches[timeline.branch].tick:
+                return self.run
+            parent = self.run
+            # The values of the edited step are those of the fork.
+            fork = self._new((parent.writer.number, min(step, parent.next)), None)
+            self._runs[timeline.branch] = fork
+        run = self._runs[timeline.branch]
+        for edit in edits_of(timeline.edits):
+            if edit not in self._edits and edit.tick <= timeline.tick:
+                self._edits.add(edit)
+                run.writer.edit(edit.name, step, _content_text(edit.changes[0][3]))
+        return run
+
+    def command(self, text: str) -> None:
+        """Write a command that the user has typed."""
+        self._remark(lambda run: run.writer.command(text, run.next))
+
+    def note(self, text: str) -> None:
+        """Write a remark of the user on the present step."""
+        self._remark(lambda run: run.writer.note(text, run.next))
+
+    def _remark(self, write: Callable[[BranchRun], None]) -> None:
+        try:
+            write(self.run)
+        except NncdbgError as error:
+            self.problem = error
+
+    def _finding(self, finding: Finding) -> None:
+        """Write an event for the first NaN or Inf that is found in a step."""
+        run = self.run
+        if finding.kind not in NUMERIC or self._debugger.timeline.replaying:
+            return
+        if (run.writer.number, run.next) not in self._found:
+            self._found.add((run.writer.number, run.next))
+            run.writer.event("nan", run.next, finding.detail)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End the runs: write the start of the step that was interrupted or failed, and the status.
+
+        An error of the journal is `problem` afterwards.
+        """
+        try:
+            self._steps.stop()
+            self._fetch()
+            for run in self._runs.values():
+                self._end(run)
+        except NncdbgError as error:
+            self.problem = error
+
+    def _end(self, run: BranchRun) -> None:
+        stop, status = self._debugger.stop, "interrupted"
+        if run.next == self._steps.count:
+            status = "ended"
+        elif stop.error is not None and run is self.run:
+            status = "failed"
+            run.writer.event("exception", run.next, stop.detail or str(stop.error))
+        if run.latest is not None and run.latest.step == run.next:
+            self._write(run, run.latest)
+        run.writer.end(status)
+
+
+def _write_value(writer: RunWriter, name: str, step: int, content: Any, part: str) -> None:
+    number = float(content)
+    writer.value(name, step, number, part)
+    if not np.isfinite(number):
+        writer.event("nan", step, f"%{name} is {number:g}")
+
+
+def _content_text(content: Any) -> str:
+    """Return a few numbers in full, and the type and shape of a larger tensor."""
+    array = np.asarray(content)
+    return str(array.tolist()) if array.size <= 16 else f"{array.dtype} {[*array.shape]}"

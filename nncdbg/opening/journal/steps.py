@@ -1,0 +1,92 @@
+"""The starts and ends of the steps of a training, as a debugger's machine reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.time.step_starts import Line, StepStart, lines_of, step_start
+
+Result: TypeAlias = "tuple[str, str, Any]"
+"""(name, part, value): the part is "test" for the result of an evaluation, else "train"."""
+
+Ended: TypeAlias = "Callable[[Line, int, list[Result]], None]"
+"""Receives the line, the iteration and the results of a step that has ended."""
+
+
+class Steps:
+    """Calls `started` at the start of each step and after the last one, and `ended` at the end of each step.
+
+    Steps that run again are reported again.
+    """
+
+    def __init__(self, debugger: Debugger, started: Callable[[], None], ended: Ended) -> None:
+        self._debugger = debugger
+        self._machine = debugger.control.machine
+        self.lines = lines_of(self._machine.frames[0].code)
+        self._moments = {state.value.name: state.of for state in debugger.program.states}
+        self._started, self._ended = started, ended
+        self.failure: Exception | None = None
+        """The error that ended the listening."""
+        self._machine.listeners.append(self._hear)
+
+    def stop(self) -> None:
+        """Listen no more.  Raises RunError if an error ended the listening before."""
+        if self._hear in self._machine.listeners:
+            self._machine.listeners.remove(self._hear)
+        elif self.failure is not None:
+            raise self.failure
+
+    @property
+    def count(self) -> int:
+        """The number of steps of all ``run`` lines."""
+        return self.lines[-1].first_step + self.lines[-1].steps
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the machine is at the start of a step."""
+        frame = self._machine.frames[-1]
+        return frame.code.epoch is not None and frame.pc == 0
+
+    def here(self) -> StepStart:
+        """Return the present start of a step, whose arrays do not change afterwards."""
+        copy = not self._debugger.timeline.retains
+        return step_start(self._machine, self.lines, self._moments, copy=copy)
+
+    def _hear(self, event: Event) -> None:
+        try:
+            self._heard(event)
+        except Exception as error:
+            # The machine detaches the listener, and the program runs on.
+            self.failure = error
+            raise
+
+    def _heard(self, event: Event) -> None:
+        match event:
+            case Pushed(frame) if frame.code.epoch is not None:
+                self._started()
+            case Iterated(frame) if frame.code.epoch is not None:
+                self._ended_step(self._line(frame), frame.iteration - 1, frame)
+                self._started()
+            case Popped(frame) if frame.code.epoch is not None:
+                line = self._line(frame)
+                self._ended_step(line, frame.iteration, None)
+                if line is self.lines[-1]:
+                    self._started()
+
+    def _ended_step(self, line: Line, iteration: int, loop: Frame | None) -> None:
+        """Pass on the results of a step, with those of the evaluations if it ends an epoch."""
+        values = line.collected(self._machine.frames[0], loop)
+        found: list[Result] = [
+            (name, "train", each) for name, each in zip(line.scalars, values, strict=False)
+        ]
+        if line.ends_epoch(iteration):
+            tests = zip(line.evaluated, values[len(line.scalars) :], strict=True)
+            found += [(name, "test", value) for name, value in tests]
+        self._ended(line, iteration, found)
+
+    def _line(self, frame: Frame) -> Line:
+        return next(line for line in self.lines if line.body is frame.code)

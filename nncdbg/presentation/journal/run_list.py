@@ -1,0 +1,96 @@
+"""The runs of a journal as a tree: a fork is below its parent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.text import Text
+
+from nncdbg.engine.escaping import printable_line
+from nncdbg.engine.text.counting import counted
+from nncdbg.presentation.elements import BAD, DIM, element, is_bad
+from nncdbg.presentation.journal.amounts import duration, file_size, moment
+
+if TYPE_CHECKING:
+    from nncdbg.journal import Journal, Run
+
+STATUS_STYLES = {"running": "green", "failed": BAD, "interrupted": "yellow", "lost": "yellow"}
+"""Styles of the states of a run; a run that ended has none."""
+
+_HEADS = ("run", "name", "kind", "status", "steps", "started", "time")
+_RIGHT = {"steps"}
+
+
+def run_list(journal: Journal) -> Iterator[Text]:
+    """Yield a heading, and two lines for each run: its facts, and the last value of each track."""
+    runs = journal.runs()
+    size = file_size(journal.path.stat().st_size)
+    yield Text(f"{journal.path.name}: {counted(len(runs), 'run', ',')}, {size}", "bold")
+    if not runs:
+        return
+    listed = [*_tree(runs)]
+    rows = [_HEADS, *(_cells(run, prefix) for prefix, _, run in listed)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    yield _line(_HEADS, widths, dict.fromkeys(_HEADS, DIM))
+    for (_, below, run), cells in zip(listed, rows[1:], strict=True):
+        yield _line(cells, widths, {"status": STATUS_STYLES.get(run.status, "")})
+        values = last_values(journal, run)
+        if values:
+            yield Text(below.ljust(widths[0] + 2)).append_text(values)
+
+
+def last_values(journal: Journal, run: Run) -> Text:
+    """Return the last value of each track, as `loss 0.0123  acc (test) 0.91`."""
+    line = Text()
+    for name, part in journal.tracks(run):
+        _, numbers = journal.values(run, name, part)
+        if len(numbers):
+            number = np.float64(numbers[-1])
+            line.append("  " if line else "").append(f"{track_title(name, part)} ", DIM)
+            line.append(element(number), BAD if is_bad(number) else "")
+    return line
+
+
+def track_title(name: str, part: str) -> str:
+    """Return the title of a track: `acc` for the part train, else `acc (test)`."""
+    return printable_line(name if part == "train" else f"{name} ({part})")
+
+
+def _tree(runs: Sequence[Run]) -> Iterator[tuple[str, str, Run]]:
+    """Yield the runs with the text before the number, and the text before a line of values."""
+
+    def below(parent: int | None, indent: str) -> Iterator[tuple[str, str, Run]]:
+        children = [run for run in runs if run.parent == parent]
+        for run in children:
+            branch, bar = ("└─ ", "   ") if run is children[-1] else ("├─ ", "│  ")
+            inside = "" if parent is None else indent + bar
+            forks = any(other.parent == run.number for other in runs)
+            yield "" if parent is None else indent + branch, inside + "│" * forks, run
+            yield from below(run.number, inside)
+
+    return below(None, "")
+
+
+def _cells(run: Run, prefix: str) -> tuple[str, ...]:
+    fork = "" if run.parent_step is None else f" @{run.parent_step}"
+    time = "" if run.ended is None else duration((run.ended - run.started).total_seconds())
+    return (
+        f"{prefix}{run.number}{fork}",
+        printable_line(run.name),
+        run.kind,
+        run.status,
+        f"{run.steps:,}",
+        moment(run.started),
+        time,
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], styles: dict[str, str]) -> Text:
+    line = Text()
+    for head, cell, width in zip(_HEADS, cells, widths, strict=True):
+        padded = cell.rjust(width) if head in _RIGHT else cell.ljust(width)
+        line.append("  " if line else "").append(padded, styles.get(head, ""))
+    line.rstrip()
+    return line

@@ -1,0 +1,235 @@
+"""The log of a run: its facts, its tracks as curves, checkpoints, events, notes, edits and forks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.text import Text
+
+from nncdbg.engine.escaping import printable_line
+from nncdbg.engine.text.counting import counted
+from nncdbg.presentation.elements import BAD, DIM, Layout, element, is_bad
+from nncdbg.presentation.journal.amounts import duration, file_size, moment
+from nncdbg.presentation.journal.curve import Numbers, Steps, curve
+from nncdbg.presentation.journal.run_list import STATUS_STYLES, track_title
+from nncdbg.presentation.sparkline import sparkline
+
+if TYPE_CHECKING:
+    from nncdbg.journal import Event, Journal, Run
+
+_LISTED = 8
+"""Most lines of a section; the latest are listed."""
+
+_HEADS = ("last", "min", "max", "NaN or Inf")
+
+_HEIGHT = 12
+"""Lines of a plot."""
+
+_CURVES = (10, 60)
+"""Fewest and most columns of a curve beside its numbers."""
+
+
+def run_log(journal: Journal, run: Run, layout: Layout) -> Iterator[Text]:
+    """Yield the lines of a run's log."""
+    yield from _facts(journal, run)
+    yield from track_lines(journal, run, layout)
+    yield from _epochs(journal, run)
+    yield from _checkpoints(journal, run)
+    for title, found in entries(journal, run):
+        yield from _section(title, found)
+    yield from _forks(journal, run)
+
+
+def _facts(journal: Journal, run: Run) -> Iterator[Text]:
+    title = Text(f"run {run.number} of {journal.path.name}: {printable_line(run.name)}", "bold")
+    yield title
+    line = Text("  ").append(run.status, STATUS_STYLES.get(run.status, ""))
+    line.append(f", {counted(run.steps, 'step', ',')}")
+    line.append(f"; started {moment(run.started)}")
+    if run.ended is not None:
+        line.append(f", took {duration((run.ended - run.started).total_seconds())}")
+    yield line
+    if run.parent is not None:
+        yield Text(f"  fork of run {run.parent} at step {run.parent_step}")
+    if run.command:
+        import shlex
+
+        yield Text(f"  {printable_line(shlex.join(run.command))}", DIM)
+
+
+def opening_hint(journal: Journal, run: Run, file: str) -> str | None:
+    """Return how to open the run at its first NaN or its last checkpoint; None for a run without both."""
+    found = journal.checkpoints(run)
+    if not found:
+        return None
+    address = f"{file}#{run.number}"
+    if any(event.kind == "nan" for event in journal.events(run)):
+        address, place = f"{address}@nan", "the first step with a NaN or Inf"
+    else:
+        address, place = f"{address}@{found[-1].step}", f"step {found[-1].step}"
+    command = f"nncdbg {address}" if run.kind == "graph" else f"nncdbg record {run.name} --at {address}"
+    return f"to open {place}: {command}"
+
+
+# -- tracks ------------------------------------------------------------------------------------
+
+
+def track_lines(journal: Journal, run: Run, layout: Layout) -> Iterator[Text]:
+    """Yield a line per track: the curve, the last number, and the extremes with their steps.
+
+    The part of a curve that belongs to the run's parents is dim.
+    """
+    read = (_track_row(journal, run, name, part) for name, part in journal.tracks(run))
+    rows = [row for row in read if row is not None]
+    if not rows:
+        return
+    heads = _HEADS if any(row.numbers[3].plain for row in rows) else _HEADS[:3]
+    widths = [
+        max(len(head), *(row.numbers[column].cell_len for row in rows)) for column, head in enumerate(heads)
+    ]
+    title = max(len("track"), *(len(row.title) for row in rows))
+    used = 2 + title + sum(width + 2 for width in widths)
+    room = min(max(layout.width - used - 2, _CURVES[0]), _CURVES[1]) if layout.unicode else 0
+    line = Text("  ").append("track".ljust(title), DIM).append("  " * bool(room) + " " * room)
+    yield _after(line, [Text(head, DIM) for head in heads], widths)
+    span = (min(int(row.steps[0]) for row in rows), max(int(row.steps[-1]) for row in rows))
+    for row in rows:
+        line = Text("  ").append(row.title.ljust(title))
+        if room:
+            line.append("  ").append_text(_bars(row, span, run.parent_step or 0, room))
+        yield _after(line, row.numbers, widths)
+
+
+@dataclass(frozen=True, slots=True)
+class _TrackRow:
+    title: str
+    steps: Steps
+    values: Numbers
+    numbers: list[Text]
+    """The last number, the extremes with their steps, and the first step that is not finite."""
+
+
+def _track_row(journal: Journal, run: Run, name: str, part: str) -> _TrackRow | None:
+    """Return the row of a track; None without numbers."""
+    steps, values = journal.values(run, name, part)
+    if not len(values):
+        return None
+    finite = np.isfinite(values)
+    odd = np.flatnonzero(~finite)
+    numbers = [_number(values[-1])]
+    for find in (np.argmin, np.argmax):
+        place = int(find(values[finite])) if finite.any() else None
+        number = Text("-") if place is None else _number(values[finite][place])
+        numbers.append(number if place is None else number.append(f" @{steps[finite][place]}", DIM))
+    numbers.append(Text(f"from @{steps[odd[0]]}", BAD) if len(odd) else Text())
+    return _TrackRow(track_title(name, part), steps, values, numbers)
+
+
+def _number(value: np.float64) -> Text:
+    return Text().append(element(value), BAD if is_bad(value) else "")
+
+
+def _bars(row: _TrackRow, span: tuple[int, int], branch: int, room: int) -> Text:
+    """Return the bars of a track below the steps of `span`, which all tracks share; before `branch` dim."""
+    first, last = span
+    columns = min(room, last - first + 1)
+
+    def column(step: int) -> int:
+        return (step - first) * columns // (last - first + 1)
+
+    start, end = column(int(row.steps[0])), column(int(row.steps[-1])) + 1
+    bars = " " * start + sparkline(row.steps.tolist(), row.values.tolist(), end - start)
+    dim = column(min(max(branch, first), last + 1))
+    return Text().append(bars[:dim], DIM).append(bars[dim:].ljust(room - dim))
+
+
+def _after(line: Text, cells: Sequence[Text], widths: Sequence[int]) -> Text:
+    for cell, width in zip(cells, widths, strict=False):
+        line.append("  ").append_text(cell).append(" " * (width - cell.cell_len))
+    line.rstrip()
+    return line
+
+
+def track_plots(journal: Journal, run: Run, name: str, layout: Layout) -> Iterator[Text]:
+    """Yield a plot for each part of a track, below its title and numbers."""
+    for title, part in journal.tracks(run):
+        if title != name:
+            continue
+        row = _track_row(journal, run, name, part)
+        if row is None:
+            continue
+        line = Text().append(f"{row.title} of run {run.number}", "bold")
+        for head, number in zip(_HEADS, row.numbers, strict=True):
+            if number.plain:
+                line.append("  ").append(f"{head} ", DIM).append_text(number)
+        yield line
+        yield from curve(row.steps, row.values, layout, height=_HEIGHT, branch=run.parent_step or 0)
+
+
+# -- sections ----------------------------------------------------------------------------------
+
+
+def _epochs(journal: Journal, run: Run) -> Iterator[Text]:
+    rows = journal.steps(run)
+    changes = np.flatnonzero(np.diff(rows["epoch"], prepend=-1))
+    if run.epochs:
+        yield Text(f"{counted(run.epochs, 'epoch', ',')} from {_steps(rows['step'][changes].tolist())}")
+
+
+def _steps(steps: Sequence[int]) -> str:
+    """Return `step 3`, or `steps 0, 50, 100`; many are cut in the middle."""
+    numbers = [f"{step}" for step in steps]
+    if len(numbers) > _LISTED:
+        numbers = [*numbers[: _LISTED // 2], "...", *numbers[-_LISTED // 2 :]]
+    return f"step{'' if len(steps) == 1 else 's'} {', '.join(numbers)}"
+
+
+def _checkpoints(journal: Journal, run: Run) -> Iterator[Text]:
+    found = journal.checkpoints(run)
+    if not found:
+        return
+    size = file_size(sum(record.bytes for record in found))
+    steps = sorted({record.step for record in found})
+    yield Text(f"{counted(len(steps), 'checkpoint', ',')} ({size}) at {_steps(steps)}")
+
+
+def entries(journal: Journal, run: Run) -> Iterator[tuple[str, list[tuple[int | None, Text]]]]:
+    """Yield the title, and the steps and contents, of the events, edits, notes and commands."""
+    events = [(each.step, _event_text(each)) for each in journal.events(run)]
+    yield "event", events
+    yield (
+        "edit",
+        [(each.step, Text(printable_line(f"%{each.name} = {each.text}"))) for each in journal.edits(run)],
+    )
+    yield "note", [(each.step, Text(printable_line(each.text))) for each in journal.notes(run)]
+    yield "command", [(each.step, Text(printable_line(each.text))) for each in journal.commands(run)]
+
+
+def place_text(step: int | None) -> str:
+    """Return the step of an entry; "" for one about the whole run."""
+    return "" if step is None else f"step {step}"
+
+
+def _event_text(event: Event) -> Text:
+    return Text().append(printable_line(event.kind), BAD).append(f"  {printable_line(event.message)}")
+
+
+def _section(title: str, found: Sequence[tuple[int | None, Text]]) -> Iterator[Text]:
+    if not found:
+        return
+    yield Text(counted(len(found), title, ","))
+    listed = found[-_LISTED:]
+    if len(listed) < len(found):
+        yield Text(f"  {counted(len(found) - len(listed), f'earlier {title}', ',')}", DIM)
+    width = max(len(place_text(step)) for step, _ in listed)
+    for step, content in listed:
+        yield Text("  ").append(place_text(step).ljust(width), DIM).append("  ").append_text(content)
+
+
+def _forks(journal: Journal, run: Run) -> Iterator[Text]:
+    for other in journal.runs():
+        if other.parent == run.number:
+            yield Text(f"fork: run {other.number} from step {other.parent_step}, {other.status}")
