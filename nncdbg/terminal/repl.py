@@ -38,7 +38,7 @@ def start(options: argparse.Namespace) -> int:
         setup = read_recording(options.replay).setup
         if "op_libraries" not in configuration.given:
             setup.check_python(allowed=options.allow_python)
-        configuration = configuration.completed(setup.supplied)
+        configuration = configuration.completed(setup.supplied(options.model))
     opened, session = open_session(configuration, options.model, screen)
 
     def begin() -> None:

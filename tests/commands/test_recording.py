@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pexpect
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,11 +23,24 @@ from hypothesis import strategies as st
 import nncdbg
 from nncdbg.commands.recording.entries import HEAD, read_recording
 from nncdbg.commands.recording.setup import setup_of
+from nncdbg.commands.recording.stops import RecordedStop
 from nncdbg.commands.session import CommandSession
 from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.main import main
 from nncdbg.terminal.repl import confirmed
 from tests.engine.programs import runnable
+
+FOREVER = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  while @spin (%s: f32[4] = %x) {
+    %a: f32[4] = Mul(%s, 0.5)
+    next %s = %a
+  } -> (%y: f32[4] = %s)
+  return %y
+}
+"""
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -44,7 +58,9 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         (tmp_path / "typed").write_text(typed)
         with open(tmp_path / "typed", encoding="utf-8") as lines:
             monkeypatch.setattr("sys.stdin", lines)
-            code = main([*arguments] if arguments[:1] == ("replay",) else ["model.nnc", *arguments])
+            code = main(
+                [*arguments] if arguments[:1] and arguments[0][0] != "-" else ["model.nnc", *arguments]
+            )
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -230,6 +246,45 @@ def test_a_recorded_training_replays_with_its_steps(call: Call) -> None:
     recording = read_recording("r.log")
     assert any("step 0 of 3" in str(event) for each in recording.commands for event in each.events)
     assert call("replay", "r.log")[0] == 0
+
+
+def test_a_session_on_a_run_of_a_journal_is_replayed_without_another_run(call: Call) -> None:
+    shutil.copy(EXAMPLES / "train_mlp.nnc", "model.nnc")
+    call(
+        "--steps", "4", "--journal", "run.db", "--record", "first.log", typed="break nncdbg.SGD\nc\nc\nrun\n"
+    )
+    call("--steps", "4", "--journal", "run.db", typed="run\n")
+    run = ["--fork", "--set", "lr=0.5"]
+    assert call("run.db@2", *run, "--record", "fork.log", typed="next\nfinish\n")[0] == 0
+    for name in ("first.log", "fork.log"):
+        assert call("replay", name)[0] == 0
+    with nncdbg.journal.open("run.db") as journal:
+        assert [found.number for found in journal.runs()] == [1, 2, 3]
+
+
+def test_ctrl_c_is_replayed_as_goto(call: Call, tmp_path: Path) -> None:
+    Path("forever.nnc").write_text(FOREVER)
+    words = ["-m", "nncdbg", "forever.nnc", "--record", "r.log"]
+    child = pexpect.spawn(sys.executable, words, encoding="utf-8", timeout=60, cwd=str(tmp_path))
+    child.expect(r"\(nncdbg\)")
+    child.sendline("continue")
+    path = Path("r.log")
+    while b'"continue"' not in path.read_bytes():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    child.sendintr()
+    child.expect("Paused")
+    child.sendline("next")
+    child.sendline("quit")
+    child.expect(pexpect.EOF)
+    child.close()
+    first = read_recording("r.log").commands[0].events[0]
+    assert isinstance(first, RecordedStop)
+    assert first.is_pause
+    code, out, err = call("replay", "r.log")
+    assert code == 0
+    assert f"replayed as `goto {first.statements}`" in err
+    assert out.endswith("3 stops are the same\n")
 
 
 def test_a_pause_by_the_user_is_replayed_as_goto(call: Call) -> None:

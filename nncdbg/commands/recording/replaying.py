@@ -88,7 +88,8 @@ def _start(session: CommandSession, recording: RecordedSession) -> tuple[list[tu
     before = [event for event in recording.first if isinstance(event, RecordedStop)]
     if not before:
         return [], 0
-    return differences(before[-1], recorded_stop(session.debugger, session.debugger.stop)), 1
+    now = recorded_stop(session.debugger, session.debugger.stop)
+    return differences(before[-1], now, only_place=True), 1
 
 
 def _run(session: CommandSession, recorded: RecordedCommand) -> list[Event]:

@@ -20,6 +20,7 @@ from nncdbg.engine.divergence.observers import digest
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.extensions import BACKENDS, BUILT_IN
 from nncdbg.opening.configuration import RunConfiguration, settings
+from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
 from nncdbg.version import __version__
 
@@ -69,9 +70,13 @@ class Setup(msgspec.Struct, frozen=True):
     options: dict[str, Any] | None
     versions: dict[str, str]
 
-    @property
-    def supplied(self) -> dict[str, Any]:
-        """Return the fields of the run configuration that the recording supplies as defaults."""
+    def supplied(self, program: str) -> dict[str, Any]:
+        """Return the fields of the run configuration that the recording supplies to open `program`.
+
+        A run of a journal has inputs and settings of its own.
+        """
+        if self.options is not None and read_address(program) is not None:
+            return self.options
         fields = {name: getattr(self, name) for name in ("seed", "backend", "allocator", "dims")}
         given = {name: each.given for name, each in self.inputs.items() if each.given is not None}
         return {**fields, **(self.options or {}), "inputs": given}
@@ -88,7 +93,7 @@ class Setup(msgspec.Struct, frozen=True):
             )
 
 
-_OTHERWISE = frozenset(("program", "folder", "record", "inputs", "dims", "seed", "backend", "allocator"))
+_OTHERWISE = frozenset(("program", "folder", "record", "inputs", "dims", "seed"))
 """Fields of the run configuration that are not among the options of a setup."""
 
 _JOURNAL = frozenset(("journal", "checkpoint_every", "checkpoint_budget", "note"))

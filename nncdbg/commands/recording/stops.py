@@ -99,12 +99,16 @@ def _values(debugger: Debugger, stop: Stop) -> Iterator[tuple[str, RecordedValue
         yield name, RecordedValue(digest(content), described(name, content).plain)
 
 
-def differences(recorded: RecordedStop, replayed: RecordedStop) -> list[tuple[str, str]]:
+def differences(
+    recorded: RecordedStop, replayed: RecordedStop, *, only_place: bool = False
+) -> list[tuple[str, str]]:
     """Return (recorded, replayed) for each difference of two stops; an empty list if they are the same.
 
-    A pause by the user is compared by its place only: a replay goes there in another way.
+    With `only_place`, the reason may differ.  So may that of a pause by the user: a replay goes there in
+    another way.
     """
-    if _place(recorded, recorded.is_pause) != _place(replayed, recorded.is_pause):
+    only = only_place or recorded.is_pause
+    if _place(recorded, only) != _place(replayed, only):
         return [(str(recorded), str(replayed))]
     found = []
     names = recorded.values if recorded.is_pause else {**recorded.values, **replayed.values}

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         screen.note(f"the folder of the session was {setup.folder}; replayed in {folder}")
     # Commands and inputs name files relative to the folder of the session.
     os.chdir(folder)
-    configuration = RunConfiguration(program=setup.program).completed(setup.supplied)
+    configuration = RunConfiguration(program=setup.program).completed(setup.supplied(setup.program))
     _, session = open_session(configuration, setup.program, screen)
     session.trusts_recordings = options.allow_python
     session.recorder.stopped(session.debugger, session.debugger.stop)
