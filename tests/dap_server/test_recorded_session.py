@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,3 +235,70 @@ def test_a_launch_with_a_recording_that_cannot_be_written_fails(client: Client, 
     client.request("initialize", {"adapterID": "nncdbg"})
     arguments = {"program": "model.nnc", "record": "/nowhere/r.log", "cwd": str(folder)}
     assert "cannot record to /nowhere/r.log: No such file or directory" in client.refused("launch", arguments)
+
+
+MOVES = (
+    *("next", "stepIn", "stepOut", "stepBack", "continue", "reverseContinue"),
+    *("nncdbg/reverseStepIn", "nncdbg/reverseStepOut", "restartFrame", "nncdbg/moment", "console"),
+)
+
+
+def change(client: Client, generator: random.Random, source: dict[str, str]) -> None:
+    """Set breakpoints or a value at random; a value that is not in scope is refused."""
+    kind = generator.choice(["lines", "functions", "value", "filters"])
+    if kind == "lines":
+        lines = generator.sample(range(8, 29), generator.randint(0, 3))
+        places = [{"line": line, "condition": generator.choice(["", "$iter > 1"])} for line in lines]
+        client.request("setBreakpoints", {"source": source, "breakpoints": places})
+    elif kind == "functions":
+        names = generator.sample(["Softmax", "@layer", "%p", "Less"], generator.randint(0, 2))
+        client.request("setFunctionBreakpoints", {"breakpoints": [{"name": name} for name in names]})
+    elif kind == "filters":
+        client.request(
+            "setExceptionBreakpoints", {"filters": generator.sample(["nan", "inf", "overflow"], 2)}
+        )
+    else:
+        name = generator.choice(["%h", "%s", "%scores", "%x"])
+        value = generator.choice(["ones", f"{name} * 0.1", str(generator.uniform(-3, 3))])
+        client.expect_response(client.send("setExpression", {"expression": name, "value": value}))
+
+
+def move(client: Client, generator: random.Random) -> None:
+    """Move at random, and wait for the stop unless the move is refused."""
+    command = generator.choice(MOVES)
+    arguments = {"threadId": 1}
+    if command == "restartFrame":
+        arguments = {"frameId": client.top_frame()["id"]}
+    elif command == "nncdbg/moment":
+        arguments = {"statements": generator.randint(0, 25)}
+    elif command == "console":
+        command, text = (
+            "evaluate",
+            generator.choice(["next 2", "goto 5", "back", "restart", "foo", "break 13"]),
+        )
+        arguments = {"expression": text, "context": "repl"}  # type: ignore[dict-item]
+        if text in ("foo", "break 13"):
+            client.expect_response(client.send(command, arguments))
+            return
+    elif generator.random() < 0.2 and command in ("next", "stepIn", "stepBack"):
+        arguments["granularity"] = "instruction"  # type: ignore[assignment]
+    if client.expect_response(client.send(command, arguments))["success"]:
+        client.wait_for(lambda message: message.get("event") in ("stopped", "terminated"))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_sessions_of_an_editor_replay(
+    client: Client, folder: Path, capfd: pytest.CaptureFixture[str], seed: int
+) -> None:
+    """T15: random moves, breakpoints, edits and console commands have the same stops in a terminal."""
+    generator = random.Random(seed)
+    client.start("model.nnc", record="r.log", cwd=str(folder), stopOnExit=True)
+    for _ in range(30):
+        if generator.random() < 0.3:
+            change(client, generator, {"path": str(folder / "model.nnc")})
+        elif client.messages[-1].get("event") != "terminated":
+            move(client, generator)
+        if any(message.get("event") == "terminated" for message in client.messages):
+            break
+    end(client)
+    replayed(capfd)
