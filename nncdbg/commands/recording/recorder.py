@@ -69,7 +69,7 @@ class SessionRecorder:
 
         Overwrites an existing recording with `force`, or if `confirm` returns True.  Raises UsageError if
         neither is the case, if the file is not a recording, or if it cannot be written; an earlier recording
-        then goes on.
+        then continues.
         """
         try:
             _check_free(Path(path), force, confirm)

@@ -120,12 +120,11 @@ def _compared(
             if pairs := differences(before, now):
                 return pairs
         elif before != now:
-            return [(_words(before), _words(now))]
+            return [(_event_text(before), _event_text(now))]
     return []
 
 
-def _words(event: Event | None) -> str:
-    """Return one side of a difference."""
+def _event_text(event: Event | None) -> str:
     if event is None:
         return "no stop"
     return f"error: {event.message}" if isinstance(event, ErrorEntry) else str(event)
