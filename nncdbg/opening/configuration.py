@@ -26,7 +26,7 @@ class Setting(NamedTuple):
     """The spelling and description of a field of the run configuration.
 
     `help` describes the flag, and the key of a launch configuration unless there is a `description`.
-    `parameter` is the name of the Python function that accepts the field.
+    `parameter` is the name of the Python function that accepts the field; "" if none does.
     """
 
     help: str
@@ -187,6 +187,14 @@ class RunConfiguration:
         key="strictStates",
         description="Fail unless the file of `states` and the program have the same states.",
         parameter="load_states",
+    )
+    record: str | None = _setting(
+        None,
+        "record the session in FILE: setup, commands and stops",
+        "--record",
+        "FILE",
+        description="Record the session in this file. `nncdbg replay FILE` compares each stop with it.",
+        parameter="",
     )
     journal: str | None = _setting(
         None,
