@@ -24,7 +24,7 @@ from nncdbg.journal.connection import Database, open_to_read
 from nncdbg.journal.frames import data_frame
 from nncdbg.journal.processes import Writer
 from nncdbg.journal.queries import Queries
-from nncdbg.journal.records import CheckpointRecord, Command, Edit, Event, NewRun, Note, Run
+from nncdbg.journal.records import CheckpointRecord, NewRun, Run, RunCommand, RunEdit, RunEvent, RunNote
 from nncdbg.journal.run_writer import RunWriter
 from nncdbg.journal.statistics import names_of, read_statistics
 from nncdbg.journal.writing import WriterThread
@@ -173,21 +173,23 @@ class Journal(RichOutput):
 
     # -- remarks ------------------------------------------------------------------------------------
 
-    def notes(self, run: Run | int | None = None) -> list[Note]:
+    def notes(self, run: Run | int | None = None) -> list[RunNote]:
         """Return the notes of a run, in the order in which they were written."""
-        return [Note(run, step, when, text) for run, step, when, _, text in self._entries(run, "note")]
+        return [RunNote(run, step, when, text) for run, step, when, _, text in self._entries(run, "note")]
 
-    def commands(self, run: Run | int | None = None) -> list[Command]:
+    def commands(self, run: Run | int | None = None) -> list[RunCommand]:
         """Return the commands that were executed in a run."""
-        return [Command(run, step, when, text) for run, step, when, _, text in self._entries(run, "command")]
+        return [
+            RunCommand(run, step, when, text) for run, step, when, _, text in self._entries(run, "command")
+        ]
 
-    def edits(self, run: Run | int | None = None) -> list[Edit]:
+    def edits(self, run: Run | int | None = None) -> list[RunEdit]:
         """Return the values that were changed in a run."""
-        return [Edit(*entry) for entry in self._entries(run, "edit")]
+        return [RunEdit(*entry) for entry in self._entries(run, "edit")]
 
-    def events(self, run: Run | int | None = None) -> list[Event]:
+    def events(self, run: Run | int | None = None) -> list[RunEvent]:
         """Return the events of a run."""
-        return [Event(*entry) for entry in self._entries(run, "event")]
+        return [RunEvent(*entry) for entry in self._entries(run, "event")]
 
     # -- tables -------------------------------------------------------------------------------------
 

@@ -62,8 +62,8 @@ def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.opening.journal.journaling import journaled
     from nncdbg.opening.journal.reproduction import reproducing
     from nncdbg.opening.programs import open_program
+    from nncdbg.opening.run import failure_of
     from nncdbg.opening.state_file import save_states
-    from nncdbg.opening.stops import failure_of
     from nncdbg.presentation.stops import fallbacks
 
     configuration = configuration_of(options)
