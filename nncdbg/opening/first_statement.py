@@ -33,7 +33,7 @@ class FirstStatement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rerun:
-    """Both runs again, from the equal checkpoint at step `start` to the end of step `last`."""
+    """Both runs again, from the start of step `start`, where they are equal, to the end of step `last`."""
 
     lockstep: Lockstep
     start: int
@@ -52,7 +52,7 @@ class Rerun:
 
 
 def rerun(comparison: RunComparison) -> Rerun:
-    """Open both runs at the last checkpoint that is equal.
+    """Open both runs at the last checkpoint that is equal, or where one of them began as a fork.
 
     Raises UsageError if that is impossible: without such a checkpoint, for the run of a script, and for
     programs with different statements.
@@ -62,6 +62,9 @@ def rerun(comparison: RunComparison) -> Rerun:
         raise UsageError("only runs of programs can be run again, not those of scripts")
     if start is None or last is None:
         raise UsageError("the runs have no equal checkpoint before the difference")
+    if start < comparison.shared_steps <= last:
+        # The program of the fork may differ from there on.
+        start = int(comparison.shared_steps)
     one, other = (_opened(side, start) for side in (comparison.a, comparison.b))
     if not has_same_places(one.program, other.program):
         raise UsageError("the programs have different statements")

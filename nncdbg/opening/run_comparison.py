@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,14 @@ class RunComparison:
         return "diverged" if beyond or (self.states is not None and self.states.diverges) else "rounding"
 
     @property
+    def shared_steps(self) -> float:
+        """The number of steps that both runs have from the same run, before a fork; infinite for one run."""
+        if not self.a.journal.path.samefile(self.b.journal.path):
+            return 0
+        one, other = _begins(self.a), _begins(self.b)
+        return max((min(end, other[run]) for run, end in one.items() if run in other), default=0)
+
+    @property
     def first_step(self) -> int | None:
         """The first step known to differ: by a value, or as the last before a checkpoint that differs."""
         steps = [track.step for track in self.tracks]
@@ -108,6 +117,18 @@ class RunComparison:
     def is_exact(self) -> bool:
         """Return whether no earlier step than `first_step` can differ, as far as values and states show."""
         return self.first_step is not None and any(track.step == self.first_step for track in self.tracks)
+
+
+def _begins(side: ComparedRun) -> dict[int, float]:
+    """Return by number a run and the runs that it is a fork of, with the step at which their steps end."""
+    runs = {each.number: each for each in side.journal.runs()}
+    run, end = runs[side.run.number], math.inf
+    found = {run.number: end}
+    while run.parent is not None and run.parent in runs:
+        end = min(end, run.parent_step or 0)
+        run = runs[run.parent]
+        found[run.number] = end
+    return found
 
 
 def compare_runs(a: ComparedRun, b: ComparedRun, tolerance: Tolerance) -> RunComparison:
@@ -146,7 +167,9 @@ def compare_runs(a: ComparedRun, b: ComparedRun, tolerance: Tolerance) -> RunCom
 
 
 def _facts(run: Run) -> str:
-    content = {"configuration": run.configuration, "versions": run.versions, "seed": run.seed}
+    # The program of a fork is an address in the journal; its `source` is where the text is from.
+    given = {key: value for key, value in run.configuration.items() if key != "program"}
+    content = {"configuration": given, "versions": run.versions, "seed": run.seed}
     return json.dumps(content, indent=1, sort_keys=True)
 
 

@@ -53,6 +53,18 @@ def test_a_fork_with_another_learning_rate_differs_at_the_optimizer(trained: Com
     assert trained("diff", "run.db#2") == trained("diff", "run.db#1", "run.db#2")
 
 
+def test_forks_are_compared_from_where_they_begin_without_a_common_checkpoint(trained: Command) -> None:
+    assert trained("run", "train.nnc", "--steps", "40", "--journal", "run.db")[0] == 0
+    assert trained("run", "run.db#1@17", "--fork", "--set", "lr=0.05")[0] == 0
+    assert trained("run", "run.db#2@23", "--fork", "--set", "lr=0.3")[0] == 0
+    for pair, step, rates in ((("#1", "#2"), 17, "0.2 / 0.05"), (("#2", "#3"), 23, "0.05 / 0.3")):
+        code, out, _ = trained("diff", *(f"run.db{each}" for each in pair))
+        assert code == 1
+        assert f"first statement that differs, in step {step}: %w1.1 f32[2,16] = nncdbg.SGD" in out
+        assert f"  nncdbg.SGD lr {rates}" in out
+        assert '"program": "run.db@' not in out
+
+
 def test_the_statement_as_json(trained: Command, tmp_path: Path) -> None:
     """Side B computes the loss with another op: all states are equal up to that statement."""
     text = (tmp_path / "train.nnc").read_text()
