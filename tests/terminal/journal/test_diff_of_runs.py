@@ -54,7 +54,6 @@ def test_a_fork_with_another_learning_rate_differs_at_the_optimizer(trained: Com
 
 
 def test_forks_are_compared_from_where_they_begin_without_a_common_checkpoint(trained: Command) -> None:
-    assert trained("run", "train.nnc", "--steps", "40", "--journal", "run.db")[0] == 0
     assert trained("run", "run.db#1@17", "--fork", "--set", "lr=0.05")[0] == 0
     assert trained("run", "run.db#2@23", "--fork", "--set", "lr=0.3")[0] == 0
     for pair, step, rates in ((("#1", "#2"), 17, "0.2 / 0.05"), (("#2", "#3"), 23, "0.05 / 0.3")):
