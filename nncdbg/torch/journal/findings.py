@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.opening.journal.recorded_steps import bundle_folder
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.journal.run_journal import RunJournal
 from nncdbg.torch.journal.step_start import StepStart
@@ -15,11 +16,6 @@ from nncdbg.torch.recorded_step import RecordedStep
 
 MOST = 10
 """Findings of a run whose steps are saved.  Later ones are only events."""
-
-
-def bundle_folder(path: str, run: int, step: int) -> Path:
-    """Return the folder with a recorded step of a run: ``run.db.steps/run1-step38`` for ``run.db``."""
-    return Path(f"{path}.steps") / f"run{run}-step{step}"
 
 
 class Findings:

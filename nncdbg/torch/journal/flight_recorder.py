@@ -106,13 +106,14 @@ class FlightRecorder(StepObserver):
             self._guard = Guard(self._objects.models, self._objects.optimizers, self._found, observer=self)
             entering.enter_context(self._guard)
             resumed = self._resumed
+            parent = None if resumed is None else resumed.parent_in(self.path)
             self._journal = RunJournal(
                 self.path,
                 new_run(
                     self._configuration,
                     name=self._name,
-                    parent=None if resumed is None else resumed.parent_in(self.path),
-                    parent_step=None if resumed is None else resumed.step,
+                    parent=parent,
+                    parent_step=None if parent is None or resumed is None else resumed.step,
                 ),
             )
             self._findings = Findings(self._journal)
