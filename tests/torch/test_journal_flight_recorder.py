@@ -383,7 +383,7 @@ def test_full_disk_ends_the_journal_and_not_the_training(path, capsys, monkeypat
         monkeypatch.setattr(type(recorder._journal._writer), "checkpoint", full)
         losses += [problem.step() for _ in range(3)]
     assert all(map(torch.equal, losses, expected))
-    message = "the journal .* ends here, and the training goes on"
+    message = "the journal .* ends here, and the training continues"
     assert len(re.findall(message, capsys.readouterr().err)) == 1
 
 

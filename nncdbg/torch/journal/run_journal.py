@@ -84,7 +84,7 @@ class RunJournal:
         message = error.message if isinstance(error, NncdbgError) else str(error)
         self.failure = message
         self._writer = None
-        Screen().note(f"the journal {self.path} ends here, and the training goes on: {message}")
+        Screen().note(f"the journal {self.path} ends here, and the training continues: {message}")
         self._close()
 
     def _close(self) -> None:
