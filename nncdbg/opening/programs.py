@@ -72,7 +72,12 @@ def open_program(
     path, place = configuration.program, Path(configuration.folder or "")
     address = read_address(path, place)
     if address is not None:
-        return _open_run(address, configuration)
+        from nncdbg.opening.journal.recorded_steps import recorded_step
+
+        step = recorded_step(address, place)
+        if step is None:
+            return _open_run(address, configuration)
+        path = str(step)
     check_not_forked(configuration)
     named = is_python_name(path, place)
     if not named and not os.path.exists(path):

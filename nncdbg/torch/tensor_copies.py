@@ -42,7 +42,7 @@ class TensorCopies:
     @property
     def size(self) -> int:
         """The bytes of the copies."""
-        return sum(each.size for each in self._dense) + sum(each.nbytes for _, each in self._others)
+        return sum(each.size for each in self._dense) + sum(int(each.nbytes) for _, each in self._others)
 
     def restore(self) -> None:
         """Write the copies to the tensors."""
@@ -87,7 +87,7 @@ class _DenseCopies:
 
     @property
     def size(self) -> int:
-        return self._content.nbytes
+        return int(self._content.nbytes)
 
     def contents(self) -> Iterator[tuple[Any, Any]]:
         """Yield each tensor and its copy."""

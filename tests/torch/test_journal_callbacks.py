@@ -8,7 +8,7 @@ import nncdbg  # noqa: E402
 import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
-from nncdbg.torch.journal.findings import bundle_folder  # noqa: E402
+from nncdbg.opening.journal.recorded_steps import bundle_folder  # noqa: E402
 from tests.torch.test_callbacks import (  # noqa: E402
     BAD_BATCH,
     FullDisk,

@@ -18,8 +18,10 @@ import nncdbg  # noqa: E402
 import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import NncdbgError, UsageError  # noqa: E402
+from nncdbg.opening.configuration import RunConfiguration  # noqa: E402
+from nncdbg.opening.journal.recorded_steps import bundle_folder  # noqa: E402
+from nncdbg.opening.programs import open_program  # noqa: E402
 from nncdbg.torch import SpikeRule, flight_recorder, resume, track, track_loader  # noqa: E402
-from nncdbg.torch.journal.findings import bundle_folder  # noqa: E402
 from tests.torch.journal_trainings import CASES, train  # noqa: E402
 
 
@@ -70,6 +72,8 @@ def test_nan_saves_the_starts_of_the_last_steps_and_the_step(path, capsys):
     assert only_run(path) == ([("nan", 5), ("nan", 6)], [3, 4, 5], "ended")
     report = nncdbg.watch(nncdbg.load(bundle_folder(path, 1, 5)))
     assert report.findings
+    opened = open_program(RunConfiguration(program=f"{path}@nan")).program
+    assert opened.graphs.keys() == nncdbg.load(bundle_folder(path, 1, 5)).graphs.keys()
     assert "step 5: loss has 1 NaN of 1" in capsys.readouterr().err
 
 
@@ -379,7 +383,7 @@ def test_full_disk_ends_the_journal_and_not_the_training(path, capsys, monkeypat
         monkeypatch.setattr(type(recorder._journal._writer), "checkpoint", full)
         losses += [problem.step() for _ in range(3)]
     assert all(map(torch.equal, losses, expected))
-    message = "the journal .* ends here, and the training goes on"
+    message = "the journal .* ends here, and the training continues"
     assert len(re.findall(message, capsys.readouterr().err)) == 1
 
 

@@ -207,7 +207,7 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     if run.kind != "graph":
         raise UsageError(
             f"run {run.number} of {address.file} is a PyTorch training, not a program",
-            hint=f"record the step: nncdbg record SCRIPT.py --at {address}",
+            hint=f"continue it in its script: nncdbg.torch.resume(model, optimizer, {str(address)!r})",
         )
     step = step_of(journal, run, address)
     run, records = _owner(journal, run, step)

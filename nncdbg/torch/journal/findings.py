@@ -8,18 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.opening.journal.recorded_steps import bundle_folder
 from nncdbg.presentation.screen import Screen
+from nncdbg.torch.journal.kept_start import KeptStart
 from nncdbg.torch.journal.run_journal import RunJournal
-from nncdbg.torch.journal.step_start import StepStart
 from nncdbg.torch.recorded_step import RecordedStep
 
 MOST = 10
 """Findings of a run whose steps are saved.  Later ones are only events."""
-
-
-def bundle_folder(path: str, run: int, step: int) -> Path:
-    """Return the folder with a recorded step of a run: ``run.db.steps/run1-step38`` for ``run.db``."""
-    return Path(f"{path}.steps") / f"run{run}-step{step}"
 
 
 class Findings:
@@ -35,7 +31,7 @@ class Findings:
         kind: str,
         step: int,
         message: str,
-        starts: Sequence[StepStart],
+        starts: Sequence[KeptStart],
         record: Callable[[list[str]], RecordedStep | None],
     ) -> None:
         """Save a finding: the kept starts, oldest first, an event, and the step that `record` returns.
@@ -53,7 +49,7 @@ class Findings:
         Screen().note(f"step {step}: {message}")
         self.save_step(step, message, record)
 
-    def save_starts(self, starts: Sequence[StepStart]) -> None:
+    def save_starts(self, starts: Sequence[KeptStart]) -> None:
         """Write the kept starts that no checkpoint has."""
         for start in starts:
             save_start(self._journal, start)
@@ -84,7 +80,7 @@ class Findings:
         return folder
 
 
-def save_start(journal: RunJournal, start: StepStart) -> None:
+def save_start(journal: RunJournal, start: KeptStart) -> None:
     """Write the start of a step as a checkpoint, unless one has it."""
     if start.saved or start.step < 0 or not journal.writes:
         return

@@ -17,10 +17,10 @@ from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.journal.findings import Findings, save_start
+from nncdbg.torch.journal.kept_start import KeptStart
 from nncdbg.torch.journal.resuming import Resumed
 from nncdbg.torch.journal.run_journal import RunJournal, new_run
 from nncdbg.torch.journal.spikes import SpikeDetector, SpikeRule
-from nncdbg.torch.journal.step_start import StepStart
 from nncdbg.torch.journal.termination import Terminated, TerminationHandler
 from nncdbg.torch.journal.tracked_values import TrackedValues
 from nncdbg.torch.journal.tracking import ACTIVE
@@ -78,7 +78,7 @@ class FlightRecorder(StepObserver):
         self._updating = False
         """Whether an update has begun."""
         self._began_at = 0.0
-        self._starts: deque[StepStart] = deque()
+        self._starts: deque[KeptStart] = deque()
         """The kept starts, oldest first."""
         self._losses: list[Any] = []
         """The losses of the backward passes of the step so far."""
@@ -106,13 +106,14 @@ class FlightRecorder(StepObserver):
             self._guard = Guard(self._objects.models, self._objects.optimizers, self._found, observer=self)
             entering.enter_context(self._guard)
             resumed = self._resumed
+            parent = None if resumed is None else resumed.parent_in(self.path)
             self._journal = RunJournal(
                 self.path,
                 new_run(
                     self._configuration,
                     name=self._name,
-                    parent=None if resumed is None else resumed.parent_in(self.path),
-                    parent_step=None if resumed is None else resumed.step,
+                    parent=parent,
+                    parent_step=None if parent is None or resumed is None else resumed.step,
                 ),
             )
             self._findings = Findings(self._journal)
@@ -221,7 +222,7 @@ class FlightRecorder(StepObserver):
         self._values.begin_step(self._step)
         starts = self._starts
         if not starts or starts[-1].step != self._step:
-            starts.append(starts.popleft() if len(starts) == self._keep else StepStart(self._objects))
+            starts.append(starts.popleft() if len(starts) == self._keep else KeptStart(self._objects))
         starts[-1].capture(self._step, random, position)
         self._report_memory(starts[-1])
         self._began_at = time.perf_counter()
@@ -235,7 +236,7 @@ class FlightRecorder(StepObserver):
         for step in policy.written(start.step, start.epoch or 0, start.size):
             self._journal.remove_checkpoint(step)
 
-    def _report_memory(self, start: StepStart) -> None:
+    def _report_memory(self, start: KeptStart) -> None:
         """Print how much memory the kept starts take, once there are moments."""
         has_moments = any(each.state for each in self._objects.optimizers)
         if not self._reported_memory and has_moments:

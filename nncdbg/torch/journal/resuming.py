@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import nncdbg.journal
 from nncdbg.engine.errors import UsageError
-from nncdbg.journal import Journal, Run
+from nncdbg.opening.journal.reopening import step_of
 from nncdbg.opening.journal_address import Address, read_address
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.journal.restoring import restore
@@ -92,7 +90,7 @@ def saved_state(text: str) -> SavedState:
                 f"{text}: run {run.number} is of a program in graph text",
                 hint=f"open it with `nncdbg {text}`",
             )
-        step = _step(journal, run, address)
+        step = step_of(journal, run, address) if address.at_step else run.steps
         record = journal.nearest(run, step)
         if record is None:
             raise UsageError(
@@ -101,27 +99,6 @@ def saved_state(text: str) -> SavedState:
             )
         read = journal.read(record)
         return SavedState(address, run.number, read.step, read.epoch or 0, read.position, dict(read.tensors))
-
-
-def _step(journal: Journal, run: Run, address: Address) -> int:
-    """Return the step of an address; for a whole run, that of its end."""
-    if address.step is not None:
-        return address.step
-    if address.epoch is not None:
-        steps = journal.steps(run)
-        found = steps["step"][steps["epoch"] == address.epoch]
-        if not len(found):
-            raise UsageError(f"{address}: run {run.number} has no epoch {address.epoch}")
-        return int(found[0])
-    if address.nan:
-        bad = [event.step for event in journal.events(run) if event.kind == "nan" and event.step is not None]
-        for name, part in journal.tracks(run):
-            steps, values = journal.values(run, name, part)
-            bad += [int(step) for step in steps[~np.isfinite(values)][:1]]
-        if not bad:
-            raise UsageError(f"{address}: run {run.number} has no NaN and no Inf")
-        return min(bad)
-    return run.steps
 
 
 def _listed(steps: list[int]) -> str:

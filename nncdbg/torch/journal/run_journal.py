@@ -25,12 +25,7 @@ class RunJournal:
         self.path = path
         self._journal = nncdbg.journal.open(path, write=True)
         try:
-            fork = new.parent is not None and new.parent_step is not None
-            self._writer: Any = (
-                self._journal.fork(self._journal.run(new.parent), new.parent_step, new)
-                if fork
-                else self._journal.start(new)
-            )
+            self._writer: Any = self._journal.start(new)
         except BaseException:
             self._journal.close()
             raise
@@ -89,7 +84,7 @@ class RunJournal:
         message = error.message if isinstance(error, NncdbgError) else str(error)
         self.failure = message
         self._writer = None
-        Screen().note(f"the journal {self.path} ends here, and the training goes on: {message}")
+        Screen().note(f"the journal {self.path} ends here, and the training continues: {message}")
         self._close()
 
     def _close(self) -> None:

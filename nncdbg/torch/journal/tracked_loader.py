@@ -1,4 +1,4 @@
-"""`nncdbg.torch.track_loader`: a data loader that knows its position, and can continue from one."""
+"""`nncdbg.torch.track_loader`: a data loader with a position, which can continue from one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LoaderPosition:
 
 
 class TrackedLoader:
-    """A `torch.utils.data.DataLoader`, or another iterable of batches, that knows its position.
+    """A `torch.utils.data.DataLoader`, or another iterable of batches, that keeps its position.
 
     Iterating over it gives the batches of the loader, and begins an epoch; all else is that of the loader.
     """
@@ -160,7 +160,7 @@ class _Epoch:
 
 
 def track_loader(loader: Iterable[Any]) -> TrackedLoader:
-    """Return a loader with the same batches that knows its position, for `flight_recorder` and `resume`.
+    """Return a loader with the same batches that keeps its position, for `flight_recorder` and `resume`.
 
     `loader` is a `DataLoader`, with or without workers and shuffling, or another iterable that gives the same
     batches from the same states of the random generators.

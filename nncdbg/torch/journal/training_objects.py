@@ -41,7 +41,7 @@ class TrainingObjects:
         for each in (*self.schedulers, *([] if scaler is None else [scaler])):
             if not hasattr(each, "state_dict") or not hasattr(each, "load_state_dict"):
                 raise UsageError(
-                    f"{type(each).__name__} is no scheduler or scaler: it lacks state_dict or load_state_dict",
+                    f"{type(each).__name__} is no scheduler or scaler: it has no load_state_dict",
                     hint="pass the objects themselves: scheduler=scheduler, scaler=scaler",
                 )
         if loader is not None and not isinstance(loader, TrackedLoader):

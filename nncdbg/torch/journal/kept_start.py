@@ -17,7 +17,7 @@ from nncdbg.torch.step_state import RandomState
 from nncdbg.torch.tensor_copies import TensorCopies
 
 
-class StepStart:
+class KeptStart:
     """The state at the start of one step of a training.
 
     Parameters, buffers and moments are copied on their device, all at once, into the memory of the start that
