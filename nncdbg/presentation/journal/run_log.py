@@ -76,8 +76,9 @@ def opening_hint(journal: Journal, run: Run, file: str) -> str | None:
         address, place = f"{address}@nan", "the first step with a NaN or Inf"
     else:
         address, place = f"{address}@{found[-1].step}", f"step {found[-1].step}"
-    command = f"nncdbg {address}" if run.kind == "graph" else f"nncdbg record {run.name} --at {address}"
-    return f"to open {place}: {command}"
+    if run.kind == "graph" or address.endswith("@nan"):
+        return f"to open {place}: nncdbg {address}"
+    return f'to continue from {place}: nncdbg.torch.resume(model, optimizer, "{address}")'
 
 
 # -- tracks ------------------------------------------------------------------------------------

@@ -13,15 +13,20 @@ _SCALE = 1.4826
 """The standard deviation of a normal distribution over its median absolute deviation."""
 
 _LEAST = 1e-3
-"""The smallest divisor, as a part of the median: losses that hardly change have nearly no deviation."""
+"""The smallest divisor, as a part of the median: losses that hardly change have nearly no deviation.
+
+For logarithms, this is the divisor itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SpikeRule:
-    """A loss x is a spike if ``|x - median| / (1.4826 MAD)`` is above `threshold`.
+    """A loss x is a spike if ``(x - median) / (1.4826 MAD)`` is above `threshold`.
 
     Median and median absolute deviation (MAD) are those of the last `window` losses; with fewer than `least`
-    there is no spike.  The divisor is at least 0.001 of the median.
+    there is no spike.  If x and these losses are positive, all are replaced by their logarithms, since small
+    losses of a trained model differ by factors.  The divisor is at least 0.001 of the median, or 0.001 for
+    logarithms.
 
     Raises UsageError for numbers that are not positive.
     """
@@ -54,12 +59,20 @@ class SpikeDetector:
         """Return the score of the next loss if it is a spike.  NaN and Inf are none, and are left out."""
         if not math.isfinite(loss):
             return None
-        losses, rule = self._losses, self._rule
         score = None
-        if len(losses) >= rule.least:
-            center = median(losses)
-            deviation = median(abs(each - center) for each in losses)
-            divisor = max(_SCALE * deviation, _LEAST * abs(center))
-            score = abs(loss - center) / divisor if divisor else math.inf if loss != center else 0.0
-        losses.append(loss)
-        return score if score is not None and score > rule.threshold else None
+        if len(self._losses) >= self._rule.least:
+            score = _robust_score(loss, [*self._losses])
+        self._losses.append(loss)
+        return score if score is not None and score > self._rule.threshold else None
+
+
+def _robust_score(loss: float, earlier: list[float]) -> float:
+    least = 0.0
+    if loss > 0 and min(earlier) > 0:
+        loss, earlier, least = math.log(loss), [*map(math.log, earlier)], _LEAST
+    center = median(earlier)
+    deviation = median(abs(each - center) for each in earlier)
+    divisor = max(_SCALE * deviation, least or _LEAST * abs(center))
+    if not divisor:
+        return math.inf if loss > center else 0.0
+    return (loss - center) / divisor
