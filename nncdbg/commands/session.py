@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.listing import Listing
+    from nncdbg.opening.journal.recording import StepRecorder
 
 PROMPT = "(nncdbg) "
 CONTINUATION = "> "
@@ -51,6 +52,8 @@ class CommandSession:
         self.companion: Companion | None = None
         """The other side of a comparison, if this session is one."""
         self.recording: TextIO | None = None
+        self.journal: StepRecorder | None = None
+        """Writes the training to a journal, with the typed commands."""
         self.confirm: Confirm | None = None
         """Asks the user a yes-or-no question, if there is a user."""
         self.listed: int | None = None
@@ -253,6 +256,8 @@ class CommandSession:
     def _record(self, text: str) -> None:
         from nncdbg.commands.recording import is_about_recording, write_line
 
+        if self.journal is not None:
+            self.journal.command(text)
         if self.recording is None or is_about_recording(text):
             return
         try:

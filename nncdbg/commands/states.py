@@ -38,6 +38,7 @@ def info(session: CommandSession, text: str) -> None:
 
       breakpoints, display   breakpoints, and expressions shown at each stop
       inputs, states         the program's inputs, and its states at this moment
+      tracks                 the tracked numbers of a training, over the steps so far
       units                  the dead units of each activation over the latest steps of a training
       args, locals           inputs and computed values of the selected frame
       values [all | TEXT]    its values without constants; `all` adds them, TEXT selects by name
@@ -241,6 +242,17 @@ def _program(session: CommandSession, text: str) -> None:
     session.screen.put(f"ops: {ops}")
 
 
+def _tracks(session: CommandSession, text: str) -> None:
+    from nncdbg.presentation.tracks import put_tracks
+
+    tracks = session.debugger.tracks
+    put_tracks(session.screen, tracks)
+    if not tracks:
+        session.screen.put(
+            "nothing is tracked; open a training with --track NAME=EXPR, or add a `track` line"
+        )
+
+
 def _displays(session: CommandSession, text: str) -> None:
     for number, expression in session.displays.items():
         session.screen.put(f"{number}: {expression}")
@@ -253,6 +265,7 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "display": _displays,
     "inputs": _inputs,
     "states": _states,
+    "tracks": _tracks,
     "units": dead_units,
     "args": _arguments,
     "locals": _locals,

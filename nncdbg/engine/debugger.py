@@ -17,6 +17,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.partial import partial_run, used_inputs
 from nncdbg.engine.compilation.states import given_states, lowered, states_with_buffers
+from nncdbg.engine.compilation.tracked_values import check_data, tracked_lines
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.differentiation.expansion import expanded
 from nncdbg.engine.errors import NotComputed, UnsupportedOp, UsageError
@@ -48,6 +49,8 @@ from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
 from nncdbg.engine.time.visits import left_micro_program
+from nncdbg.engine.tracking.series import TrackedSeries
+from nncdbg.engine.tracking.tracking import Tracking
 from nncdbg.engine.values.awaited import Awaited
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.differentiation import Differentiation
@@ -151,6 +154,8 @@ class Debugger(RichOutput):
             named = given if isinstance(given, Mapping) else ()
             return partial_run(program, whole, outputs, named)
 
+        tracked = tracked_lines(program)
+        check_data(tracked, given, program.as_listing())
         runs = part(whole).program
         used, unused = used_inputs(whole, runs, given)
         self.inputs = bind(
@@ -177,6 +182,7 @@ class Debugger(RichOutput):
                 statistics,
                 black_box,
                 [state.value.name for state in program.states],
+                tracked,
             )
             if check is not None:
                 compiled.observers.check(check, lambda: self.timeline.replaying)
@@ -184,7 +190,7 @@ class Debugger(RichOutput):
                 self.notes = [*map(Note, black_box.begin(program, self.backend)), *self.notes]
         self.loaded = compiled
         self.observers = compiled.observers
-        self._folder = folder
+        self._folder, self._tracked = folder, tracked
         self._supervision = supervision
         device = self.backend.device_bytes(self.inputs.values())
         self.finding_listeners: list[Callable[[Finding], None]] = []
@@ -204,7 +210,10 @@ class Debugger(RichOutput):
         """Create the machine at the first statement, and the objects that move and inspect it."""
         loaded = self.loaded
         machine = loaded.begin(self.inputs)
+        # The tracks read values before the allocation frees them.
+        self.tracking = Tracking(self._tracked, loaded, machine, lambda text: self.control.say(text))
         self.timeline = Timeline(machine, history, loaded.allocation)
+        self.tracking.timeline = self.timeline
         self._awaited = Awaited(
             loaded.linker, loaded.supplied, self._folder, lambda text: self.control.say(text)
         )
@@ -465,6 +474,11 @@ class Debugger(RichOutput):
             with suppress(NotComputed):
                 found[state.value.name] = values.to_host(values.content(state.value.name))
         return found
+
+    @property
+    def tracks(self) -> list[TrackedSeries]:
+        """The numbers of the program's ``track`` lines, up to this moment of this branch."""
+        return self.tracking.series
 
     # -- frames ----------------------------------------------------------------------------
 

@@ -215,6 +215,19 @@ class StateLine:
     comment: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TrackLine:
+    """A ``track`` line: a number that each step computes, as an expression over values of the step.
+
+    It belongs to the ``run`` or ``evaluate`` line before it.  `expression` is in the language of
+    `engine.expression`; its names that no graph of the line defines are data given as inputs.
+    """
+
+    name: str
+    expression: str
+    comment: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLine:
     """A ``run`` line: a call of `graph` for each batch of its data.
@@ -224,7 +237,8 @@ class RunLine:
     sample, without that axis).  Each epoch uses all samples once, in the order of `shuffle`, a seed (None:
     as they are); the last batch may be smaller, or is left out with `drop_last`.  `steps` ends the run
     earlier, and is the number of steps of a run without data.  `evaluations` are the ``evaluate`` lines after
-    the run: calls of a graph for all batches of their data after each epoch.
+    the run: calls of a graph for all batches of their data after each epoch.  `tracks` are the ``track``
+    lines after this line.
     """
 
     graph: str
@@ -237,6 +251,7 @@ class RunLine:
     steps: int | None = None
     comment: str = ""
     evaluations: tuple[RunLine, ...] = ()
+    tracks: tuple[TrackLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

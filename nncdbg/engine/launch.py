@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.search import candidates, constant_names
 from nncdbg.engine.compilation.states import rebound
+from nncdbg.engine.compilation.tracked_values import TrackedLine, kept_to_the_end
 from nncdbg.engine.diagnosis.instrumentation import Instrumentation
 from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.execution.findings import Finding, Report
@@ -41,8 +42,12 @@ class CompiledProgram(Loaded):
         statistics: bool,
         black_box: BlackBox | None = None,
         states: Collection[str] = (),
+        tracked: Sequence[TrackedLine] = (),
     ) -> None:
-        """`states` are the constants of the entry graph that begin on the device: data of states."""
+        """`states` are the constants of the entry graph that begin on the device: data of states.
+
+        `tracked` are the lines with tracks, whose values are kept until their graphs have ended.
+        """
         self.allocation = allocation
         self.running = Running()
         self.supplied = SuppliedResults(backend.to_device)
@@ -58,7 +63,8 @@ class CompiledProgram(Loaded):
         program = part.program
         generator = generator_of(self.running, seed, part.places)
         linker = Linker(backend, allocation, generator, covers)
-        super().__init__(program, program.as_listing(), linker, rebound=rebound(program))
+        kept = kept_to_the_end(program, tracked)
+        super().__init__(program, program.as_listing(), linker, rebound=rebound(program), tracked=kept)
         self.found: Report = _ignore
         """Called with each finding of the run."""
         self.observers = Instrumentation(self, lambda finding: self.found(finding), statistics)

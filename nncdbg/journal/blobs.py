@@ -13,7 +13,8 @@ from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.safetensors import SPELLINGS
 from nncdbg.engine.graph import Array
-from nncdbg.journal.checksums import damaged
+from nncdbg.journal.checksums import damaged, verified_rows
+from nncdbg.journal.transaction import Transaction
 
 CHUNK = 1 << 20
 """Bytes of a row of `chunks`: small enough for the processor's cache, so that copies of SQLite are cheap."""
@@ -53,19 +54,17 @@ def head_of(array: Array) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def store(connection: sqlite3.Connection, array: Array) -> bytes:
+def store(transaction: Transaction, array: Array) -> bytes:
     """Store a tensor unless its content is there; return the hash of its head and data."""
     head = head_of(array)
     data = array.reshape(-1).view(np.uint8)
     state = xxh3_128(head)
     state.update(data.data)
     digest = state.digest()
+    connection = transaction.connection
     if connection.execute("SELECT 1 FROM blobs WHERE hash = ?", (digest,)).fetchone():
         return digest
-    blob = connection.execute(
-        "INSERT INTO blobs (hash, bytes, codec, head) VALUES (?, ?, ?, ?)",
-        (digest, data.nbytes, "none", head),
-    ).lastrowid
+    blob = transaction.insert("blobs", 0, (None, digest, data.nbytes, "none", head))
     connection.executemany(
         "INSERT INTO chunks (blob, part, data) VALUES (?, ?, ?)",
         ((blob, n, data[start : start + CHUNK]) for n, start in enumerate(range(0, data.nbytes, CHUNK))),
@@ -121,12 +120,22 @@ def _array(head: bytes, data: Array) -> Array:
 _TYPES = {spelled: name for name, spelled in SPELLINGS.items()}
 
 
-def remove_unused(connection: sqlite3.Connection, digests: list[bytes]) -> None:
+def remove_unused(transaction: Transaction, digests: list[bytes]) -> None:
     """Delete the tensors with these content hashes that no checkpoint has."""
+    connection = transaction.connection
     for digest in digests:
         used = connection.execute("SELECT 1 FROM checkpoint_tensors WHERE hash = ? LIMIT 1", (digest,))
         if used.fetchone() is None:
-            connection.execute(
-                "DELETE FROM chunks WHERE blob = (SELECT blob FROM blobs WHERE hash = ?)", (digest,)
-            )
-            connection.execute("DELETE FROM blobs WHERE hash = ?", (digest,))
+            (blob,) = connection.execute("SELECT blob FROM blobs WHERE hash = ?", (digest,)).fetchone()
+            connection.execute("DELETE FROM chunks WHERE blob = ?", (blob,))
+            transaction.delete("blobs", 0, blob)
+
+
+def verify_all(connection: sqlite3.Connection, path: object) -> None:
+    """Raise LoadError if the content of a tensor is damaged, or a chunk belongs to no tensor."""
+    blobs = verified_rows(connection, path, "blobs")
+    for number, digest, *_ in blobs:
+        load(connection, path, f"blob {number}", digest)
+    (chunks,) = connection.execute("SELECT count(*) FROM chunks").fetchone()
+    if chunks != sum(-(-row[2] // CHUNK) for row in blobs):
+        raise damaged(path, "the table chunks has rows that belong to no tensor")

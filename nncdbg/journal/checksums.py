@@ -26,11 +26,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("seed", "configuration", "versions", "command", "program", "host", "boot"),
         *("process", "process_started"),
     ),
+    "programs": ("hash", "text"),
     "steps": ("run", "step", "epoch", "seconds"),
     "tracks": ("track", "run", "name", "part"),
     "points": ("track", "step", "value"),
     "checkpoints": ("checkpoint", "run", "step", "epoch", "seconds", "bytes", "position"),
     "checkpoint_tensors": ("checkpoint", "name", "hash"),
+    "blobs": ("blob", "hash", "bytes", "codec", "head"),
     "entries": ("entry", "run", "kind", "step", "time", "name", "text"),
     "measured": ("measured", "run", "name"),
     "statistics_chunks": ("chunk", "measured", "first", "last", "ordinal", "level", "rows", "data"),
@@ -44,7 +46,7 @@ KEYS: dict[str, str] = {
     "statistics_chunks": "measured",
     **dict.fromkeys(("steps", "tracks", "checkpoints", "entries", "measured", "recent_statistics"), "run"),
 }
-"""The column that divides a table into parts; `runs` is one part."""
+"""The column that divides a table into parts; another table is one part with the key 0."""
 
 _NUMERIC = frozenset({"steps", "points"})
 """Tables with very many rows of numbers, whose hashes are computed on arrays."""
@@ -131,6 +133,25 @@ def _stored(connection: sqlite3.Connection, part: str) -> tuple[int, int]:
     """Return the number of rows of a part, and the sum of their hashes as a signed integer."""
     found = connection.execute("SELECT rows, total FROM checksums WHERE part = ?", (part,)).fetchone()
     return found or (0, 0)
+
+
+def verify_table(connection: sqlite3.Connection, path: object, table: str) -> None:
+    """Raise LoadError if a row of a table or an entry of its indexes is damaged; ignore tables of others."""
+    if table not in COLUMNS:
+        return
+    for (problem,) in connection.execute(f"PRAGMA integrity_check({table})"):
+        if problem != "ok":
+            raise damaged(path, problem)
+    parts = connection.execute(
+        "SELECT part FROM checksums WHERE part >= ? AND part < ?", (f"{table} ", f"{table}!")
+    ).fetchall()
+    try:
+        keys = [int(part.removeprefix(f"{table} ")) for (part,) in parts]
+    except ValueError:
+        raise damaged(path, f"the checksums of the table {table} cannot be read") from None
+    count = sum(len(verified_rows(connection, path, table, key)) for key in keys)
+    if connection.execute(f"SELECT count(*) FROM {table}").fetchone() != (count,):
+        raise damaged(path, f"the table {table} has rows without a checksum")
 
 
 def damaged(path: object, why: str) -> LoadError:

@@ -257,3 +257,11 @@ def _explanation(path: Path, verb: str, error: sqlite3.Error) -> NncdbgError:
     if verb == "write" and code.startswith("SQLITE_IOERR"):
         return RunError(f"{failed}: {error} ({code.removeprefix('SQLITE_').lower()})")
     return damaged(path, str(error))
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether an error of SQLite comes from the content of the file, not from the query."""
+    code = getattr(error, "sqlite_errorname", "")
+    return code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")) or "Could not decode" in str(
+        error
+    )

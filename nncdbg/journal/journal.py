@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_128_hexdigest
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array
@@ -21,7 +20,9 @@ from nncdbg.journal import blobs
 from nncdbg.journal.checkpoint import Checkpoint, StoredTensors
 from nncdbg.journal.checksums import COLUMNS, Row, damaged, verified_rows
 from nncdbg.journal.connection import Database, open_to_read
+from nncdbg.journal.frames import data_frame
 from nncdbg.journal.processes import Writer
+from nncdbg.journal.queries import Queries
 from nncdbg.journal.records import CheckpointRecord, Command, Edit, Event, NewRun, Note, Run
 from nncdbg.journal.run_writer import RunWriter
 from nncdbg.journal.statistics import read_statistics
@@ -42,6 +43,7 @@ class Journal:
         self.path = path
         self._thread = WriterThread(path) if write else None
         self._database: Database = open_to_read(path)
+        self._queries: Queries | None = None
 
     # -- runs ---------------------------------------------------------------------------------------
 
@@ -63,10 +65,10 @@ class Journal:
             digest = row[COLUMNS["runs"].index("program")]
             if digest is None:
                 return None
-            found = connection.execute("SELECT text FROM programs WHERE hash = ?", (digest,)).fetchone()
-            if found is None or xxh3_128_hexdigest(str(found[0]).encode()) != digest:
-                raise damaged(self.path, "a program does not match its hash")
-            return str(found[0])
+            texts: dict[str, str] = dict(verified_rows(connection, self.path, "programs"))
+            if digest not in texts:
+                raise damaged(self.path, f"the program of run {number} is missing")
+            return texts[digest]
 
     # -- steps and values ---------------------------------------------------------------------------
 
@@ -176,6 +178,25 @@ class Journal:
         """Return the events of a run."""
         return [Event(*entry) for entry in self._entries(run, "event")]
 
+    # -- tables -------------------------------------------------------------------------------------
+
+    def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Execute a query that only reads; return the names of its columns, and its rows.
+
+        docs/JOURNAL.md lists tables and views.  Raises UsageError with the message of SQLite.
+        """
+        if self._queries is None:
+            self._queries = Queries(self.path)
+        return self._queries.execute(query)
+
+    def frame(self, run: Run | int | None = None, library: str = "pandas") -> Any:
+        """Return the tracked values as a data frame of pandas or polars, one row per step.
+
+        The columns are `step`, `epoch`, `seconds`, and each track under its name, or as ``name (part)`` for
+        another part than "train".  A step without a value has NaN.  Raises UsageError without the library.
+        """
+        return data_frame(self, run, library)
+
     # -- writing ------------------------------------------------------------------------------------
 
     def start(self, run_info: NewRun) -> RunWriter:
@@ -199,6 +220,8 @@ class Journal:
         """Commit all records and close the file."""
         try:
             # The last connection that closes copies the log into the file, which a reader cannot.
+            if self._queries is not None:
+                self._queries.close()
             self._database.close()
         finally:
             if self._thread is not None:

@@ -9,7 +9,6 @@ from nncdbg.journal import blobs
 from nncdbg.journal.checksums import COLUMNS, Row
 from nncdbg.journal.statistics import StatisticsWriter
 from nncdbg.journal.transaction import Transaction
-from nncdbg.stats import Summary
 
 _FIELDS = {name: number for number, name in enumerate(COLUMNS["runs"])}
 
@@ -42,8 +41,8 @@ class RunRows:
         put("points", track[0], (track[0], step, number + 0.0 if number == number else None))
         track[1] = max(track[1], step)
 
-    def statistics(self, transaction: Transaction, step: int, name: str, summary: Summary) -> None:
-        self._statistics.add(transaction, step, name, summary)
+    def statistics(self, transaction: Transaction, name: str, row: bytes) -> None:
+        self._statistics.add(transaction, name, row)
 
     def checkpoint(self, transaction: Transaction, record: Row, tensors: Mapping[str, Array]) -> None:
         step, epoch, seconds, position = record
@@ -51,7 +50,7 @@ class RunRows:
         row = (None, self.number, step, epoch, seconds, size, position)
         number = transaction.insert("checkpoints", self.number, row)
         for name, array in tensors.items():
-            digest = blobs.store(transaction.connection, array)
+            digest = blobs.store(transaction, array)
             transaction.add("checkpoint_tensors", number, (number, name, digest))
 
     def remove_checkpoint(self, transaction: Transaction, step: int) -> None:
@@ -65,7 +64,7 @@ class RunRows:
             ).fetchall()
             transaction.delete("checkpoint_tensors", number)
             transaction.delete("checkpoints", self.number, number)
-            blobs.remove_unused(connection, [digest for (digest,) in digests])
+            blobs.remove_unused(transaction, [digest for (digest,) in digests])
 
     def entry(
         self, transaction: Transaction, kind: str, step: int | None, time: float, name: str | None, text: str
@@ -75,6 +74,7 @@ class RunRows:
     def end(self, transaction: Transaction, status: str, time: float) -> None:
         self._row[_FIELDS["status"]] = status
         self._row[_FIELDS["ended"]] = time
+        self._statistics.finish(transaction)
         self._changed(transaction)
 
     def _raise(self, field: str, number: int, transaction: Transaction) -> None:

@@ -15,6 +15,7 @@ from nncdbg.journal import blobs
 from nncdbg.journal.processes import this_process
 from nncdbg.journal.records import NewRun
 from nncdbg.journal.run_rows import RunRows
+from nncdbg.journal.statistics import packed
 from nncdbg.journal.transaction import Transaction
 from nncdbg.journal.writing import WriterThread
 from nncdbg.stats import Summary
@@ -47,7 +48,7 @@ class RunWriter:
 
     def statistics(self, step: int, value_name: str, summary: Summary) -> None:
         """Record the statistics of a value at a step."""
-        self._put(self._rows.statistics, _count(step), _text(value_name), summary)
+        self._put(self._rows.statistics, _text(value_name), packed(_count(step), summary))
 
     def checkpoint(
         self,
@@ -135,11 +136,12 @@ class RunWriter:
 
 
 def _start(transaction: Transaction, new: NewRun, started: float) -> RunRows:
-    program = None
+    connection, program = transaction.connection, None
     if new.program is not None:
         text = _text(new.program)
         program = xxh3_128_hexdigest(text.encode())
-        transaction.connection.execute("INSERT OR IGNORE INTO programs VALUES (?, ?)", (program, text))
+        if not connection.execute("SELECT 1 FROM programs WHERE hash = ?", (program,)).fetchone():
+            transaction.add("programs", 0, (program, text))
     if (new.parent is None) != (new.parent_step is None):
         raise UsageError("a fork needs both `parent` and `parent_step`")
     if new.parent is not None:

@@ -49,11 +49,11 @@ class Transaction:
     def delete(self, table: str, key: int, number: int | None = None) -> None:
         """Delete the rows of a part, or only the one with a number in its first column."""
         self._write(table, key)
-        where, values = f"WHERE {KEYS[table]} = ?", [key]
+        conditions = {KEYS[table]: key} if table in KEYS else {}
         if number is not None:
-            where += f" AND {COLUMNS[table][0]} = ?"
-            values.append(number)
-        self._delete(table, key, where, tuple(values))
+            conditions[COLUMNS[table][0]] = number
+        where = "WHERE " + " AND ".join(f"{column} = ?" for column in conditions)
+        self._delete(table, key, where, tuple(conditions.values()))
 
     def at_end(self, key: int, finish: Callable[[Transaction], None]) -> None:
         """Call `finish` at the end of the transaction, once per key."""

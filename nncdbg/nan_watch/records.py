@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.engine.tracking.series import TrackedSeries
     from nncdbg.nan_watch.step_history import TrainingHistory
     from nncdbg.nan_watch.watched import Watched
 
@@ -238,6 +239,8 @@ class Report(PrintedRecord):
     """Whether the user interrupted the watch."""
     training: list[TrainingHistory] = field(default_factory=list)
     """The norms over the steps of each ``run`` line; empty for several runs."""
+    tracks: list[TrackedSeries] = field(default_factory=list)
+    """The tracked numbers; empty for several runs."""
     observers: Verification | None = None
     """Whether observers change the outputs, if that was verified."""
     watched: Watched | None = field(default=None, compare=False)
@@ -319,6 +322,8 @@ class Report(PrintedRecord):
             found["interrupted"] = True
         if self.training:
             found["training"] = [each.as_dict() for each in self.training]
+        if self.tracks:
+            found["tracks"] = [each.as_dict() for each in self.tracks]
         if self.observers is not None:
             found["observers"] = self.observers.as_dict()
         if self.cases:

@@ -82,7 +82,7 @@ def watch_run(
     seconds = time.perf_counter() - started
     trail.conclude(ended=stop.reason == "end", outputs=bad.reached)
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
-    report.training = norms.finished()
+    report.training, report.tracks = norms.finished(), debugger.tracks
     measured, left = measuring.found() if measuring is not None else ([], [])
     measured += resets.findings if resets is not None else []
     fault = index_fault(debugger, stop) if stop.reason == "exception" and "integer" in gates.kinds else None

@@ -94,6 +94,11 @@ def add_opening(parser: ArgumentParser) -> None:
     _add(parser, "flat", "training", "stores", "steps", "states", "strict_states")
 
 
+def add_tracks(parser: ArgumentParser) -> None:
+    """Add the numbers to track in each step."""
+    _add(parser, "tracks")
+
+
 def add_machine(parser: ArgumentParser) -> None:
     """Add the inputs, and the options for running the program."""
     _add(parser, "inputs", "dims", "seed", "backend", "fallback", "op_libraries")
@@ -199,6 +204,8 @@ def configuration_of(options: argparse.Namespace) -> RunConfiguration:
             )
     if "inputs" in given:
         given["inputs"] = _each_once(map(parse_spec, given["inputs"]), "input")
+    if "tracks" in given:
+        given["tracks"] = _each_once(map(_track, given["tracks"]), "track")
     if "dims" in given:
         given["dims"] = _each_once(map(parse_dim, given["dims"]), "dim")
     if "changes" in given:
@@ -211,6 +218,14 @@ def _parse_change(text: str) -> tuple[str, str]:
     if not equals or not name or not value:
         raise UsageError(f'"{text}" is not NAME=VALUE', hint="write, for example, --set lr=1e-4")
     return name, value
+
+
+def _track(text: str) -> tuple[str, str]:
+    """Parse ``acc=mean(%hit)``.  Raises UsageError unless it is a name and an expression."""
+    name, _, expression = map(str.strip, text.partition("="))
+    if not name or not expression or expression.startswith("="):
+        raise UsageError(f'--track "{text}" is not NAME=EXPR', hint="write, for example, acc=mean(%hit)")
+    return name, expression
 
 
 def _each_once(pairs: Iterable[tuple[str, T]], option: str) -> dict[str, T]:

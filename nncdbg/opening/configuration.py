@@ -163,6 +163,15 @@ class RunConfiguration:
         description="End each `run` of a training after this many steps.",
         parameter="load",
     )
+    tracks: dict[str, str] = _setting(
+        dict,
+        "track a number per step of a training, such as 'acc=mean(%hit)'",
+        "--track",
+        "NAME=EXPR",
+        key="track",
+        description="Numbers to track in each step of a training: expressions by name.",
+        parameter="load",
+    )
     states: str | None = _setting(
         None,
         "first values of the states, from a .safetensors file or an ONNX model",

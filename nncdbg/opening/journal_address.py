@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,13 +54,29 @@ class Address:
 
 
 def is_journal(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is a journal, by its header."""
+    """Return whether a file is a journal, by its header.
+
+    After a kill, the header may still be in the log beside the file.
+    """
     try:
         with open(path, "rb") as file:
             header = file.read(_APPLICATION.stop)
     except OSError:
         return False
-    return header.startswith(_MAGIC) and header[_APPLICATION] == _JOURNAL
+    if not header.startswith(_MAGIC):
+        return False
+    return header[_APPLICATION] == _JOURNAL or (os.path.exists(f"{path}-wal") and _is_logged_journal(path))
+
+
+def _is_logged_journal(path: str | os.PathLike[str]) -> bool:
+    import sqlite3
+
+    try:
+        with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+    except sqlite3.Error:
+        return False
+    return int(application) == int.from_bytes(_JOURNAL, "big")
 
 
 def read_address(text: str, folder: Path = Path()) -> Address | None:

@@ -89,20 +89,18 @@ def open_program(
     for library in configuration.op_libraries:
         load_op_library(library)
         between()
+    chosen: dict[str, Any] = {
+        "steps": configuration.steps,
+        "training": configuration.training,
+        "tracks": configuration.tracks,
+    }
     if folder is not None:
-        program = load(folder.program, steps=configuration.steps, training=configuration.training)
+        program = load(folder.program, **chosen)
         return OpenedProgram(with_states(program, configuration), configuration, folder)
     if named:
-        source = load_python_name(path, place, flat=configuration.flat)
-        program = load(source, steps=configuration.steps, training=configuration.training)
+        program = load(load_python_name(path, place, flat=configuration.flat), **chosen)
     else:
-        program = load(
-            path,
-            flat=configuration.flat,
-            stores=configuration.stores,
-            steps=configuration.steps,
-            training=configuration.training,
-        )
+        program = load(path, flat=configuration.flat, stores=configuration.stores, **chosen)
     return OpenedProgram(
         with_states(program, configuration), configuration.completed({"backend": program.saved.backend})
     )

@@ -48,6 +48,14 @@ def print_report(screen: Screen, report: DiffReport) -> None:
     _outputs(screen, report, names)
 
 
+def print_match(screen: Screen, title: str, match: Match, causes: Sequence[str] = ()) -> None:
+    """Print a value of both sides: the statement, the causes, and the distance."""
+    sites = [site.value for site in (match.a, match.b)]
+    short = ShortNames(sites)
+    names = (lambda name: short_name_text(short.forms(name)[0])) if screen.shortens else spelled
+    _divergence(screen, names, title, match, "; ".join(causes))
+
+
 def report_text(report: DiffReport) -> str:
     """Return the text that `print_report` writes to a pipe."""
     from nncdbg.presentation.screen import Screen

@@ -24,8 +24,10 @@ from nncdbg.opening.command_line import (
     add_outputs,
     add_prompt,
     add_states_in_place,
+    add_tracks,
 )
 from nncdbg.presentation.exit_codes import CRASHED, exit_code_of
+from nncdbg.terminal.journal.files import is_run
 from nncdbg.version import __version__
 
 COMMANDS = {
@@ -98,19 +100,11 @@ def _chosen(arguments: Sequence[str]) -> int:
         module = import_module(COMMANDS[arguments[0]][0])
         command: Callable[[Sequence[str]], int] = module.main
         return command(arguments[1:])
-    if arguments and _is_of_journal(arguments[0]):
+    if arguments and is_run(arguments[0]):
         from nncdbg.terminal.journal.runs import main as list_runs
 
         return list_runs(arguments)
     return _prompt(arguments)
-
-
-def _is_of_journal(word: str) -> bool:
-    """Return whether a word is a journal or a run of one, and not a step, which opens a prompt."""
-    from nncdbg.opening.journal_address import read_address
-
-    address = read_address(word)
-    return address is not None and not address.at_step
 
 
 def _prompt(arguments: Sequence[str]) -> int:
@@ -151,6 +145,7 @@ def _parser() -> ArgumentParser:
     add_machine(parser)
     add_states_in_place(parser)
     add_journal(parser)
+    add_tracks(parser)
     add_outputs(parser)
     add_check(parser)
     add = parser.add_argument

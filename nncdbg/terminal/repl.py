@@ -12,6 +12,7 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.text.counting import counted
 from nncdbg.opening.command_line import configuration_of
+from nncdbg.opening.journal.journaling import journaled
 from nncdbg.opening.programs import open_program
 from nncdbg.presentation.breakpoint_syntax import parse_stop
 from nncdbg.presentation.run_progress import print_notes
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
     from nncdbg.engine.debugger import Debugger
+    from nncdbg.opening.programs import OpenedProgram
 
 
 def start(options: argparse.Namespace) -> int:
@@ -28,16 +30,24 @@ def start(options: argparse.Namespace) -> int:
     screen = Screen()
     _check_files(options)
     specs = [parse_stop(spec) for spec in options.breaks]
-    debugger = _open(options, screen)
+    opened, debugger = _open(options, screen)
     session = CommandSession(debugger, options.model, screen)
     for spec in specs:
         spec.add_to(debugger)
-    return converse(session, options, lambda: _banner(session))
+    with journaled(opened, debugger) as session.journal:
+        code = converse(session, options, lambda: _banner(session))
+    if session.journal is None:
+        return code
+    screen.note(f"wrote {session.journal}")
+    if session.journal.problem is None:
+        return code
+    screen.complain(session.journal.problem)
+    return max(code, session.journal.problem.exit_code)
 
 
 @collector_paused(freeze=True)
-def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
-    """Return a debugger on entry, or at the finding of a bundle.
+def _open(options: argparse.Namespace, screen: Screen) -> tuple[OpenedProgram, Debugger]:
+    """Return the program, and a debugger on entry, at the finding of a bundle or at a step of a journal.
 
     A replayed recording supplies inputs and options that are not given.
     """
@@ -54,7 +64,7 @@ def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
         if at_finding:
             debugger.go_to(opened.folder.statements)
         screen.put(opened.folder.sentence() + ("; `next` shows it" if at_finding else ""))
-    return debugger
+    return opened, debugger
 
 
 def converse(session: CommandSession, options: argparse.Namespace, greet: Callable[[], None]) -> int:

@@ -26,6 +26,7 @@ from nncdbg.textual_repr.resolution import (
     Suggestions,
     backward_signatures,
     wrong_calls,
+    wrong_tracks,
 )
 
 VERSION = 1
@@ -68,6 +69,7 @@ class TextParser(ProgramLines):
             "state": self.state,
             "run": self.run,
             "evaluate": self.evaluate,
+            "track": self.track,
             "backward": self.backward,
             "update": self.update,
             "graph": self.graph,
@@ -111,6 +113,8 @@ class TextParser(ProgramLines):
         graphs = {**self.graphs, **backward_signatures(self.backwards, self.graphs)}
         for line, flaw in wrong_calls(self.calls, graphs, self.broken, Suggestions()):
             self.report(line, flaw)
+        for line, flaw in wrong_tracks(self.tracks, self.value_names, self.prefixes):
+            self.report(line, flaw)
         if not self.graphs and not self.errors:
             hint = "add a graph: graph @main() -> () {"
             self.report(len(self.lines), Flaw("the text has no graph", 0, 1, hint))
@@ -122,6 +126,19 @@ class TextParser(ProgramLines):
             raise ParseError(only.message, errors=errors, excerpt=only.excerpt, hint=only.hint)
         message = f"{len(errors)} errors in {self.file or 'the text'}"
         raise ParseError(message, errors=errors, excerpt=errors[0].excerpt, hint=errors[0].hint)
+
+    def value_names(self) -> set[str]:
+        """Return the names of the states and of all values in the graphs."""
+        found = {state.value.name for state in self.states}
+        waiting = [*self.graphs.values()]
+        while waiting:
+            graph = waiting.pop()
+            found.update(value.name for value in graph.inputs)
+            found.update(constant.value.name for constant in graph.constants)
+            for node in graph.nodes:
+                found.update(value.name for value in node.outputs)
+                waiting.extend(node.subgraphs)
+        return found - {""}
 
     def line(self, text: str, number: int) -> None:
         """Parse one line of any kind."""

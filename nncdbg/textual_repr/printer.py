@@ -23,6 +23,7 @@ from nncdbg.engine.graph import (
     Reference,
     RunLine,
     StateLine,
+    TrackLine,
     Value,
     zeros_like,
 )
@@ -175,6 +176,10 @@ def run_text(run: RunLine, prefixes: Prefixes) -> str:
 
 def _evaluate_text(line: RunLine, prefixes: Prefixes) -> str:
     return f"evaluate {_batches_text(line, prefixes)}"
+
+
+def _track_text(track: TrackLine) -> str:
+    return f"track {name_text(track.name)} = {track.expression}"
 
 
 def _batches_text(run: RunLine, prefixes: Prefixes) -> str:
@@ -350,12 +355,20 @@ class _Output:
         for run in program.runs:
             self.comment(run.comment, "##")
             lines.append([self.put_later(run_text, run, self.prefixes)])
+            self.tracks(run)
             for each in run.evaluations:
                 self.comment(each.comment, "##")
                 lines[-1].append(self.put_later(_evaluate_text, each, self.prefixes))
+                self.tracks(each)
         statements, headers = driver_lines(program, self.state_lines, lines, self.headers)
         self.statements.update(statements)
         self.headers.update(headers)
+
+    def tracks(self, line: RunLine) -> None:
+        """Print the tracks of a ``run`` or ``evaluate`` line."""
+        for track in line.tracks:
+            self.comment(track.comment, "##")
+            self.put(_track_text(track))
 
     def graph(self, graph: Graph) -> None:
         inputs = _values_text(graph.inputs, self.prefixes)

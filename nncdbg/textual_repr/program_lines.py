@@ -19,7 +19,7 @@ from nncdbg.engine.text.lexemes import Flaw, name_text, quote
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.resolution import WrittenCall
+from nncdbg.textual_repr.resolution import WrittenCall, WrittenTrack
 from nncdbg.textual_repr.statement_lines import StatementLines
 from nncdbg.textual_repr.statements import Names, NameSpan
 
@@ -133,6 +133,24 @@ class ProgramLines(StatementLines):
         self.runs[-1] = replace(self.runs[-1], evaluations=(*self.runs[-1].evaluations, line))
         self.run_lines[-1].append(number)
 
+    def track(self, cursor: Cursor, number: int) -> None:
+        """Parse ``track accuracy = mean(argmax(%y, 1) == %t)``, which belongs to the line before it."""
+        if not self.runs or self.block is not None:
+            raise cursor.whole("track without a run", "write the line after a `run` or `evaluate` line")
+        start = cursor.blank()
+        line, column = read.track_line(cursor)
+        cursor.end()
+        self.tracks.append(WrittenTrack(number, column, line.expression))
+        run = self.runs[-1]
+        *before, last = run, *run.evaluations
+        tracks = [each for other in self.runs for own in _part(other, last is run) for each in own.tracks]
+        if any(each.name == line.name for each in tracks):
+            where = "`run`" if last is run else "`evaluate`"
+            message = f"two tracks of {where} lines are named {name_text(line.name)}"
+            raise Flaw(message, start, len(name_text(line.name)), "choose another name", code="redefined")
+        last = replace(last, tracks=(*last.tracks, replace(line, comment=self.take_comment())))
+        self.runs[-1] = replace(run, evaluations=(*before[1:], last)) if before else last
+
     def called(self, cursor: Cursor, number: int, reader: Callable[[Cursor], RunLine]) -> RunLine:
         """Read the rest of a line that calls a graph for batches, and register the call."""
         start = cursor.blank()
@@ -154,3 +172,8 @@ class ProgramLines(StatementLines):
             )
         self.calls.append(WrittenCall(mark, number, None, None))
         self.backwards.append(replace(line, comment=self.take_comment()))
+
+
+def _part(run: RunLine, training: bool) -> tuple[RunLine, ...]:
+    """Return the ``run`` line itself, or its ``evaluate`` lines."""
+    return (run,) if training else run.evaluations

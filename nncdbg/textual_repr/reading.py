@@ -16,7 +16,7 @@ from nncdbg.engine.text.listing import Path
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.resolution import Unresolved, WrittenCall, explain_all, shown
+from nncdbg.textual_repr.resolution import Unresolved, WrittenCall, WrittenTrack, explain_all, shown
 from nncdbg.textual_repr.statements import Names
 
 DEEPEST = 1000
@@ -56,6 +56,7 @@ class Reading:
         self.states: list[StateLine] = []
         self.runs: list[RunLine] = []
         self.run_lines: list[list[int]] = []
+        self.tracks: list[WrittenTrack] = []
         self.backwards: list[BackwardLine] = []
 
     def text_of(self, number: int) -> str:

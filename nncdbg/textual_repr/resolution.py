@@ -6,12 +6,15 @@ missing graphs, or with the wrong number of operands or results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from nncdbg.engine.errors import ExpressionError
+from nncdbg.engine.expression.tracked import parse_tracked
 from nncdbg.engine.graph import BackwardLine, Graph, Node
 from nncdbg.engine.text.lexemes import Flaw, name_text, nearest
+from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statements import NameSpan
 
@@ -41,6 +44,31 @@ class WrittenCall:
     inputs: int | None
     """The number of operands; None if the line names none."""
     outputs: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTrack:
+    """The expression of a ``track`` line as written, from character `start` of its line."""
+
+    line: int
+    start: int
+    expression: str
+
+
+def wrong_tracks(
+    tracks: Iterable[WrittenTrack], values: Callable[[], Collection[str]], prefixes: Prefixes
+) -> Iterator[tuple[int, Flaw]]:
+    """Yield a line and a flaw for each track that does not parse; `values` returns all names of values."""
+    known = cache(values)
+    for track in tracks:
+        try:
+            parse_tracked(track.expression, known(), prefixes)
+        except ExpressionError as error:
+            inside = error.excerpt
+            assert inside is not None  # Errors of the parser have a place.
+            fits = inside.text == track.expression
+            start, width = (inside.column - 1, inside.width) if fits else (0, len(track.expression))
+            yield track.line, Flaw(error.message, track.start + start, width, error.hint)
 
 
 def shown(name: str) -> str:

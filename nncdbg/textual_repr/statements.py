@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from nncdbg.engine.graph import Attribute, BackwardLine, Literal, Operand, Reference, RunLine, Value
+from nncdbg.engine.graph import (
+    Attribute,
+    BackwardLine,
+    Literal,
+    Operand,
+    Reference,
+    RunLine,
+    TrackLine,
+    Value,
+)
 from nncdbg.engine.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text
 from nncdbg.textual_repr.cursor import Cursor
 
@@ -330,6 +339,27 @@ def evaluate_line(cursor: Cursor) -> RunLine:
     graph, values, sources = _batches(cursor, _EVALUATE)
     numbers = _run_numbers(cursor, bool(values), {"batch": 1}, _EVALUATE)
     return RunLine(graph=graph, values=values, sources=sources, **numbers)
+
+
+_TRACK = "a track looks like track accuracy = mean(argmax(%y, 1) == %t)"
+_expression = re.compile(rf"(?:[^\"'#]|{STRING}|'(?:[^'\\\\]|\\\\.)*'|[\"'])*").match
+
+
+def track_line(cursor: Cursor) -> tuple[TrackLine, int]:
+    """Read the rest after ``track``; return the line and the column of its expression."""
+    start = cursor.blank()
+    if cursor.line[start : start + 1] in ("", "=", "#"):
+        raise cursor.flaw("expected the name of the track", _TRACK)
+    name = cursor.name("")
+    cursor.expect("=", _TRACK)
+    start = cursor.blank()
+    match = _expression(cursor.line, start)
+    assert match is not None  # It also matches an empty text.
+    text = match[0].rstrip()
+    if not text:
+        raise cursor.flaw("expected an expression", _TRACK)
+    cursor.position = match.end()
+    return TrackLine(name, text), start
 
 
 def _batches(cursor: Cursor, hint: str) -> tuple[str, tuple[str, ...], tuple[Reference, ...]]:

@@ -7,7 +7,8 @@ when its backend is requested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -16,7 +17,7 @@ import numpy as np
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import UnsupportedOp, UsageError
-from nncdbg.engine.graph import Node, Program, tensor_only
+from nncdbg.engine.graph import Array, Node, Program, tensor_only
 from nncdbg.engine.ops import Op
 
 Execute: TypeAlias = Callable[..., Any]
@@ -81,6 +82,9 @@ class Backend(Protocol):
     def to_host(self, value: Any) -> Any:
         """Convert a value to a NumPy array, waiting if necessary; non-tensors are returned unchanged."""
 
+    def to_host_together(self, values: Sequence[Any]) -> list[Any]:
+        """Convert several values as `to_host` does, with one transfer if they are on one device."""
+
     def storage(self, value: Any) -> tuple[int, int] | None:
         """Return address and size in bytes of the memory that a value is in; None for a value without memory.
 
@@ -119,6 +123,9 @@ class HostBackend:
     def to_host(self, value: Any) -> Any:
         return value
 
+    def to_host_together(self, values: Sequence[Any]) -> list[Any]:
+        return list(values)
+
     def storage(self, value: Any) -> tuple[int, int] | None:
         return array_storage(value)
 
@@ -130,6 +137,18 @@ class HostBackend:
 
     def summarize(self, value: Any, row: Any) -> None:
         raise AssertionError("summarize() is only for results in device memory")
+
+
+def unpacked(packed: bytes, shapes: Iterable[tuple[np.dtype[Any], tuple[int, ...]]]) -> list[Array]:
+    """Return the arrays with these element types and shapes whose bytes follow one another in `packed`."""
+    found, offset = [], 0
+    for dtype, shape in shapes:
+        count = math.prod(shape)
+        array = np.frombuffer(packed, dtype, count, offset).reshape(shape)
+        # NumPy computes faster with aligned elements.
+        found.append(array if offset % dtype.alignment == 0 else array.copy())
+        offset += count * dtype.itemsize
+    return found
 
 
 def array_storage(value: Any) -> tuple[int, int] | None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.backends import Call, Execute, Kernels, array_storage
+from nncdbg.engine.backends import Call, Execute, Kernels, array_storage, unpacked
 from nncdbg.engine.backends.arrays import bind_over
 from nncdbg.engine.backends.summing import Summing, summing
 from nncdbg.engine.errors import UnsupportedOp, UsageError
@@ -60,6 +60,17 @@ class CuPy:
         if isinstance(value, (list, tuple)):
             return [self.to_host(item) for item in value]
         return value.get() if isinstance(value, self.xp.ndarray) else value
+
+    def to_host_together(self, values: Sequence[Any]) -> list[Any]:
+        found = [each if isinstance(each, self.xp.ndarray) else self.to_host(each) for each in values]
+        moving = [index for index, each in enumerate(found) if isinstance(each, self.xp.ndarray)]
+        if moving:
+            arrays = [found[index] for index in moving]
+            packed = self.xp.concatenate([each.ravel().view(np.uint8) for each in arrays]).get()
+            shapes = [(each.dtype, each.shape) for each in arrays]
+            for index, array in zip(moving, unpacked(packed.tobytes(), shapes), strict=True):
+                found[index] = array
+        return found
 
     def memory(self, value: Any) -> tuple[int, int] | None:
         return None

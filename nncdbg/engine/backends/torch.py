@@ -8,7 +8,7 @@ No operator writes to an operand: it gets a copy, with the same strides, of what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -98,6 +98,11 @@ class Torch:
         from nncdbg.engine.ops.aten.arrays import host_array
 
         return host_array(value)
+
+    def to_host_together(self, values: Sequence[Any]) -> list[Any]:
+        from nncdbg.engine.ops.aten.arrays import host_arrays
+
+        return host_arrays(values, self.to_host)
 
     def storage(self, value: Any) -> tuple[int, int] | None:
         return self._tensor_storage(value) or array_storage(value)

@@ -103,6 +103,8 @@ class Code:
     """For the loop of a ``run`` line: its steps per epoch, 0 without data."""
     formula: Program | None = None
     """The micro program of this code, if it is one."""
+    read_at_end: tuple[int, ...] = ()
+    """The slots that are read once more when the block has ended: tracked values."""
     last_uses: tuple[int, ...] | None = None
     dying: tuple[tuple[int, ...], ...] | None = None
     """The cached result of `liveness.dying`."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nncdbg.engine.compilation.code import EPOCH, initial_data
+from nncdbg.engine.compilation.tracked_values import TRACKED, TRACKED_DATA, tracked_lines
 from nncdbg.engine.dtypes import FLOATS, NUMPY
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import (
@@ -61,6 +62,8 @@ class DriverGraph:
             if not isinstance(state.first, Node) and state.value.name not in given
         ]
         self._given = [state.value for state in program.states if state.value.name in given]
+        self._tracked = {id(each.line): each for each in tracked_lines(program)}
+        """The lines with tracks, by the identity of their records."""
 
     def graph(self) -> Graph:
         """Return the driver.  Raises GraphError for data that do not fit the runs."""
@@ -109,6 +112,20 @@ class DriverGraph:
             self._inputs |= {value.name: value for value in found if value.name not in self._inputs}
         return tuple(found)
 
+    def _tracked_data(self, run: RunLine) -> tuple[Value, ...]:
+        """Return the data that only the tracks of a run read, which become inputs of the driver."""
+        tracked = self._tracked.get(id(run))
+        found = tuple(Value(name) for name in tracked.data) if tracked is not None else ()
+        self._inputs |= {value.name: value for value in found if value.name not in self._inputs}
+        return found
+
+    def _tracks(self, run: RunLine, batches: Sequence[str]) -> dict[str, Attribute]:
+        """Return the attributes of the loop of a run that say what its tracks read."""
+        tracked = self._tracked.get(id(run))
+        if tracked is None:
+            return {}
+        return {TRACKED: tracked.place, TRACKED_DATA: tuple(zip(tracked.data, batches, strict=True))}
+
     def _sizes(self, run: RunLine, data: Sequence[Value]) -> Iterator[tuple[str, int]]:
         """Yield the names of the run's data with their numbers of samples, as far as they are known."""
         for value, source in zip_longest(data, run.sources):
@@ -123,6 +140,9 @@ class DriverGraph:
                     hint="store the samples along the first axis",
                 )
             yield value.name, shape[0]
+        for value in self._tracked_data(run):
+            if value.name in self._samples:
+                yield value.name, self._samples[value.name]
 
     # -- runs -------------------------------------------------------------------------------------
 
@@ -136,7 +156,7 @@ class DriverGraph:
         epoch = per_epoch or run.steps or 1
         states = lowering.ordered(lowering.effects[run.graph].updated)
         counter = Value("step", TensorType("i64", ()))
-        statements, scalars = self._call(run, data, counter)
+        statements, scalars, tracks = self._call(run, data, counter)
         outputs = [self._fresh(Value(value.name), run.graph) for value in scalars]
         declared = [
             self._fresh(Value(value.name), line.graph)
@@ -151,7 +171,7 @@ class DriverGraph:
                 "while",
                 (Literal(_length(run, per_epoch)), *(value.name for value in states)),
                 (*states, *outputs, *series),
-                {EPOCH: per_epoch},
+                {EPOCH: per_epoch, **tracks},
                 (body,),
                 comment=run.comment,
             )
@@ -167,8 +187,8 @@ class DriverGraph:
 
     def _call(
         self, run: RunLine, data: Sequence[Value], counter: Value
-    ) -> tuple[list[Node], tuple[Value, ...]]:
-        """Return the statements of one step, and its scalar results."""
+    ) -> tuple[list[Node], tuple[Value, ...], dict[str, Attribute]]:
+        """Return the statements of one step, its scalar results, and what the loop says of its tracks."""
         types, graph = self._lowering.types, self._program.graphs[run.graph]
         results = tuple(
             Value(f"{run.graph}.{value.name}", value.type) if value.name in types else value
@@ -181,8 +201,11 @@ class DriverGraph:
             for name in run.values
         ]
         call = self._lowering.statement(Node(f"@{run.graph}", tuple(batches), results))
-        statements = [_batch(run, data, counter.name, batches), call] if run.values else [call]
-        return statements, scalars_of(results)
+        outside = self._tracked_data(run)
+        more = [self._fresh(Value(f"{value.name}.batch"), run.graph).name for value in outside]
+        batch = _batch(run, (*data, *outside), counter.name, [*batches, *more])
+        statements = [batch, call] if run.values else [call]
+        return statements, scalars_of(results), self._tracks(run, more)
 
     # -- evaluations ------------------------------------------------------------------------------
 
@@ -230,10 +253,10 @@ class DriverGraph:
         size = line.batch or 1
         counts = [size] * (samples // size) + [samples % size] * (samples % size > 0)
         counter = Value("batch", TensorType("i64", ()))
-        statements, scalars = self._call(line, data, counter)
+        statements, scalars, tracks = self._call(line, data, counter)
         body = Graph("evaluate", (counter,), scalars, tuple(statements))
         series = [self._fresh(Value(f"{value.name}.batches"), line.graph) for value in scalars]
-        nodes = [Node("while", (Literal(len(counts)),), tuple(series), {}, (body,), comment=line.comment)]
+        nodes = [Node("while", (Literal(len(counts)),), tuple(series), tracks, (body,), comment=line.comment)]
         means: list[Value] = []
         weights: list[Constant] = []
         for value, each in zip(scalars, series, strict=True):

@@ -8,7 +8,8 @@ from nncdbg.engine.compilation.code import Code
 def last_uses(code: Code) -> tuple[int, ...]:
     """Return per slot the last pc that reads it; -1 for a slot without reads.
 
-    Every `break` of a loop's body reads the carried values, which are its results there.
+    Every `break` of a loop's body reads the carried values, which are its results there.  Tracked values are
+    read at the end of the block.
     """
     if code.last_uses is None:
         code.last_uses = _last_uses(code)
@@ -30,6 +31,8 @@ def _last_uses(code: Code) -> tuple[int, ...]:
         if pc < len(code.nodes) and code.nodes[pc].op == "break":
             for slot in range(2, 1 + len(code.graph.inputs)):
                 last[slot] = max(last[slot], pc)
+    for slot in code.read_at_end:
+        last[slot] = len(code.nodes)
     return tuple(last)
 
 

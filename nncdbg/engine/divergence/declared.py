@@ -71,7 +71,8 @@ def _shown(name: str, value: Any) -> str:
         value = value.array.tolist()
     if isinstance(value, (list, tuple)):
         value = list(value)
-    text = str(value)
+    # Floats of ONNX have 32 bits.
+    text = str(np.float32(value) if isinstance(value, float) else value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 

@@ -5,12 +5,17 @@ One value per side is held at a time; where control flow differs, the earlier va
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
+from nncdbg.engine.divergence.declared import declared_differences
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.pending import Pending
 from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
@@ -50,6 +55,14 @@ def _same(a: Program, b: Program) -> bool:
     return a is b or (a == b and not a.stores)
 
 
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    """The first result that differs, and what differs in its statement: no text if nothing does."""
+
+    match: Match
+    causes: tuple[str, ...]
+
+
 class Lockstep:
     """Compares two debuggers of one program, statement by statement."""
 
@@ -80,7 +93,8 @@ class Lockstep:
                 one, other = self.a.advance(), self.b.advance()
                 if one is None and other is None:
                     break
-                self._meet(one, other, mine, theirs)
+                for pair in self._pairs(one, other, mine, theirs):
+                    self._compare(*pair)
             for side, waiting in ((self.a, mine), (self.b, theirs)):
                 for written in waiting.rest():
                     self.tally.lonely(side, written)
@@ -89,27 +103,53 @@ class Lockstep:
         self.tally.finish()
         return self.report
 
-    def _meet(self, one: Written | None, other: Written | None, mine: Pending, theirs: Pending) -> None:
+    def run_to_difference(self, more: Callable[[], bool]) -> FirstDifference | None:
+        """Run both sides while `more` to the first statement with different results; None without one.
+
+        Raises the error of a failed side, and KeyboardInterrupt after a pause.
+        """
+        with Pending(self._budget) as mine, Pending(self._budget) as theirs:
+            while more():
+                one, other = self.a.advance(), self.b.advance()
+                if one is None and other is None:
+                    break
+                for pair in self._pairs(one, other, mine, theirs):
+                    differ = self._compare(*pair)
+                    if differ:
+                        return FirstDifference(differ[0], self._causes(*pair))
+        return None
+
+    def _causes(self, one: Written, other: Written) -> tuple[str, ...]:
+        """Return the attributes and constants that differ; without one, the verdict on the statement."""
+        sites = (partial(site_of, side.debugger, each, 0) for side, each in ((self.a, one), (self.b, other)))
+        declared = [] if one.node.op != other.node.op else declared_differences(one, other, *sites)
+        return tuple(each.text for each in declared) or tuple(cause.text for cause in self.report.causes)
+
+    def _pairs(
+        self, one: Written | None, other: Written | None, mine: Pending, theirs: Pending
+    ) -> Iterator[tuple[Written, Written]]:
+        """Yield the statements that both sides have executed by now, and keep the others."""
         if one is not None and other is not None and one.key == other.key:
-            self._compare(one, other)
+            yield one, other
             return
         if one is not None:
             partner = theirs.take(one.key)
             if partner is not None:
-                self._compare(one, partner)
+                yield one, partner
             else:
                 mine.put(one)
         if other is not None:
             partner = mine.take(other.key)
             if partner is not None:
-                self._compare(partner, other)
+                yield partner, other
             else:
                 theirs.put(other)
 
-    def _compare(self, one: Written, other: Written) -> None:
-        differ = []
+    def _compare(self, one: Written, other: Written) -> list[Match]:
+        """Return the results that differ."""
+        differ: list[Match] = []
         if allocates_only(one.node.op) and allocates_only(other.node.op):
-            return
+            return differ
         for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
             if any(content is GONE for content in pair):
                 self.report.gone += 1
@@ -124,6 +164,7 @@ class Lockstep:
                 differ.append(match)
         if differ and self.tally.worth_judging(one.key[0]):
             self.tally.judged(differ, self._verdict(one, other, differ))
+        return differ
 
     def _verdict(self, one: Written, other: Written, matches: list[Match]) -> StatementVerdict:
         """Judge the statement itself: compare A's kernel on B's operands with B's results."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from nncdbg.engine.backends.micro import MicroKernels
-from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
+from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data, walk
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import GraphError, NncdbgError, StoppedRun
 from nncdbg.engine.execution.events import Failed, Interrupted, Outcome
@@ -38,6 +38,8 @@ class Loaded:
     arrived: Callable[[Code], None] = lambda code: None
     rebound: frozenset[str] = frozenset()
     """The states that the program updates: names that a block may define again."""
+    tracked: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The values of each graph that are read when the graph has ended."""
     _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     _called_with: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     """Name and the dtypes themselves to the code in `_called`: the fastest search."""
@@ -155,6 +157,8 @@ class Loaded:
         code = compiler.compile(program.graphs[name], types)
         if formula is not None:
             _mark_formula(code, formula)
+        elif name in self.tracked:
+            _mark_tracked(code, self.tracked[name])
         self.linker.link(code)
         self.arrived(code)
         return code
@@ -229,6 +233,12 @@ def _fits(declared: Type | None, element: TensorType) -> bool:
 def _wanted(node: Node) -> int:
     """Return the number of outputs that the statement names, up to its last one."""
     return max((index for index, value in enumerate(node.outputs, 1) if value.name), default=0)
+
+
+def _mark_tracked(code: Code, names: frozenset[str]) -> None:
+    """Keep the values with these names to the end of their blocks."""
+    for each in walk(code):
+        each.read_at_end = tuple(slot for slot, name in enumerate(each.names) if name in names)
 
 
 def _mark_formula(code: Code, program: Program) -> None:

@@ -6,7 +6,7 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
@@ -54,6 +54,7 @@ def load(
     stores: Iterable[str | os.PathLike[str]] = (),
     steps: int | None = None,
     training: bool = False,
+    tracks: Mapping[str, str] | None = None,
 ) -> Program:
     """Load a program from a file (`.onnx`, `.nnc`, `.pt2`), a program folder or an object.
 
@@ -64,18 +65,24 @@ def load(
     `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
     Graph text may read weights only below its own folder and the folders in `stores`.  With `training`, the
     program is the training that an ONNX model contains (its `training_info`).  `steps` ends each ``run`` of a
-    training after this many steps.
+    training after this many steps.  `tracks` are expressions by name, as after `track NAME =` in the text:
+    each is added to the first ``run`` line and to the first ``evaluate`` line whose steps compute its values.
 
     Raises LoadError if the file cannot be read, GraphError if the graph is wrong,
-    ParseError if the text does not parse, UsageError for any other `source`, for `steps` without a run, and
-    for `training` of a source that is no ONNX model.
+    ParseError if the text does not parse, UsageError for any other `source`, for `steps` or `tracks`
+    without a run, and for `training` of a source that is no ONNX model; ExpressionError for a track that does
+    not parse.
     """
     program = _training(source, flat) if training else _load(source, flat, stores)
-    if steps is None:
-        return program
-    from nncdbg.engine.frontends.run_steps import with_steps
+    if steps is not None:
+        from nncdbg.engine.frontends.run_steps import with_steps
 
-    return with_steps(program, steps)
+        program = with_steps(program, steps)
+    if tracks:
+        from nncdbg.engine.frontends.run_tracks import with_tracks
+
+        program = with_tracks(program, tracks)
+    return program
 
 
 def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[str]]) -> Program:

@@ -110,6 +110,6 @@ def batch(xp: Any, step: Any, *data: Any, size: int = 0, shuffle: int = -1, drop
     epoch, number = divmod(int(step), steps_of_epoch(samples, count, bool(drop_last)))
     place: Any = slice(number * count, (number + 1) * count)
     if shuffle >= 0:
-        place = _order(samples, shuffle, epoch)[place]
+        place = xp.asarray(_order(samples, shuffle, epoch)[place])
     found = tuple(each[place] if size else each[place][0] for each in data)
     return found if len(found) > 1 else found[0]

@@ -27,6 +27,7 @@ RESERVED = frozenset(_WORDS.split()) | {
     "update",
     "run",
     "evaluate",
+    "track",
     "backward",
 }
 """Reserved words; an op with such a name is quoted."""

@@ -142,7 +142,7 @@ def step_start(
         for value, content in zip(line.body.graph.inputs[1:], loop.slots[2:], strict=False):
             tensors[_state(value.name, moments)] = content
         for name, items in zip((*line.scalars, *line.evaluated), loop.collected, strict=True):
-            tensors[f"collected/{name}"] = items
+            tensors[f"collected/{name}"] = items.copy()
     slots = _live(driver, line)
     if line is None and not copy:
         # The states at the end, which no statement reads.
@@ -194,6 +194,7 @@ def restored(
     """
     machine = start.clone()
     driver = machine.frames[0]
+    machine.frames = [driver]
     driver.pc = position["pc"]
     for slot, written in enumerate(driver.code.definition):
         if 0 <= written < driver.pc:
@@ -202,7 +203,7 @@ def restored(
         driver.slots[slot] = to_device(frozen(tensors[key]))
     if "iteration" in position:
         line = next(each for each in lines if each.pc == driver.pc)
-        machine.frames = [driver, _loop(driver, line, position, tensors, to_device)]
+        machine.frames.append(_loop(driver, line, position, tensors, to_device))
     machine.tick = machine.floor = position["tick"]
     return machine
 

@@ -10,6 +10,7 @@ from nncdbg.opening.command_line import (
     add_machine,
     add_model,
     add_states_in_place,
+    add_tracks,
     add_verification,
 )
 
@@ -47,6 +48,7 @@ def watch_parser() -> ArgumentParser:
     add_model(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_tracks(parser)
     add_verification(parser)
     add = parser.add_argument
     add(

@@ -60,7 +60,7 @@ class CorpusReport:
             whole.cases.append(case)
         else:
             whole.error = report.error
-            whole.training = report.training
+            whole.training, whole.tracks = report.training, report.tracks
         whole.ops += report.ops
         whole.seconds += report.seconds
         for role, count in report.counts.items():

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.tracking.series import TrackedSeries
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports.bounds import left_out, visible
 from nncdbg.nan_watch.step_history import ActivationHistory, ParameterHistory, TrainingHistory
@@ -29,6 +30,13 @@ def norm_lines(report: Report, *, bars: bool = True) -> Iterator[str]:
             words = [f"{label} {each}" for label, each in zip(COLUMNS, series, strict=True) if each]
             yield f"  {name}: {', '.join(words)}"
         yield from (f"  {words}" for words in remaining(history))
+    yield from (_track(each, bars=bars) for each in report.tracks)
+
+
+def _track(series: TrackedSeries, *, bars: bool) -> str:
+    """Return `track acc (train) 0.75 to 0.5 █▄▁`."""
+    head = f"track {visible(series.name)} ({series.part})"
+    return f"{head} {_from_to(series.steps, series.numbers, bars)}" if series.steps else f"{head}: no values"
 
 
 def courses(report: Report) -> list[TrainingHistory]:

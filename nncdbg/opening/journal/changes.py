@@ -151,10 +151,19 @@ def _with_attribute(
         raise UsageError(f"--set {attribute}={value}: {error.message}", hint=error.hint) from None
     before = [node for graph in parse(text).graphs.values() for node in all_nodes(graph)]
     after = [node for graph in made.graphs.values() for node in all_nodes(graph)]
-    different = sum(a != b for a, b in zip(before, after, strict=True)) if len(before) == len(after) else -1
-    if different > len(places) or different < 0:
-        raise UsageError(f"--set {attribute}={value}: the value is not a number", hint="write a number")
+    pairs = [*zip(before, after, strict=True)] if len(before) == len(after) else []
+    different = [(a, b) for a, b in pairs if a != b]
+    same_kind = all(
+        _kind(a.attributes.get(attribute)) is _kind(b.attributes.get(attribute)) for a, b in different
+    )
+    if not pairs or len(different) > len(places) or not same_kind:
+        raise UsageError(f"--set {attribute}={value}: the value does not fit", hint="write a value as before")
     return changed
+
+
+def _kind(content: object) -> type:
+    """Return the type of an attribute; integers are floats too."""
+    return float if isinstance(content, int) and not isinstance(content, bool) else type(content)
 
 
 # -- states ------------------------------------------------------------------------------------------

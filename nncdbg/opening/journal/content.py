@@ -25,7 +25,7 @@ def text_of(program: Program) -> str:
     from nncdbg.textual_repr.parser import parse
 
     if program.listing is not None:
-        text = "\n".join(program.listing.lines) + "\n"
+        text = "\n".join(program.listing.lines).rstrip("\n") + "\n"
         try:
             if parse(text) == program:
                 return text

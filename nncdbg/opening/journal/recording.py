@@ -41,7 +41,7 @@ class Series:
     def array(self, items: Sequence[Any], to_host: Callable[[Any], Any]) -> Array:
         """Return the items as an array that does not change afterwards; only new ones are converted."""
         if len(items) < self.count:
-            self.count = 0
+            self.buffer, self.count = np.empty(0), 0
         new = [to_host(each) for each in items[self.count :]]
         if new:
             if self.count + len(new) > len(self.buffer):
@@ -65,6 +65,8 @@ class BranchRun:
     """The tick at which the run begins, from which its checkpoints count; None until its first checkpoint."""
     first: dict[str, Any]
     """Further tensors of the first checkpoint."""
+    kept: int = -1
+    """The step of the latest checkpoint."""
     latest: StepStart | None = None
     """The start of the next step, if no checkpoint has it."""
     series: dict[str, Series] = field(default_factory=dict)
@@ -98,6 +100,7 @@ class StepRecorder:
         self._runs[debugger.timeline.branch] = self._new(parent, 0)
         self._steps = Steps(debugger, self._starts, self._ended_step)
         debugger.finding_listeners.append(self._finding)
+        debugger.tracking.sinks.append(self._tracked)
         if self._steps.at_start:
             self._starts()
 
@@ -137,6 +140,13 @@ class StepRecorder:
         if len(self._waiting) >= FETCHED:
             self._fetch()
 
+    def _tracked(self, name: str, step: int, number: float, part: str) -> None:
+        """Write the number of a track."""
+        try:
+            _write_value(self._run_at(step).writer, name, step, number, part)
+        except NncdbgError as error:
+            self.problem = error
+
     def _fetch(self) -> None:
         """Write the results that are still on the device."""
         for writer, name, step, content, part in self._waiting:
@@ -147,7 +157,7 @@ class StepRecorder:
         """Take the start of the next step, and write it as a checkpoint if one is due."""
         start = self._steps.here()
         run = self._run_at(start.step)
-        if start.step != run.next:
+        if start.step != run.next or start.step == run.kept:
             return
         run.latest = start
         if start.epoch is None or run.policy.due(start.step, start.epoch):
@@ -175,14 +185,19 @@ class StepRecorder:
         run.writer.checkpoint(start.step, epoch=start.epoch, position=position, tensors=tensors)
         for step in run.policy.written(start.step, start.epoch or 0, size):
             run.writer.remove_checkpoint(step)
-        run.latest = None
+        run.latest, run.kept = None, start.step
 
     # -- edits and findings -----------------------------------------------------------------------
 
     def _run_at(self, step: int) -> BranchRun:
-        """Return the run of the present branch; begin a fork at `step` if the branch is new."""
+        """Return the run of the present branch; begin a fork at `step` if the branch is new.
+
+        Before its edit, a branch repeats the steps of its parent.
+        """
         timeline = self._debugger.timeline
         if timeline.branch not in self._runs:
+            if timeline.tick <= timeline.branches[timeline.branch].tick:
+                return self.run
             parent = self.run
             # The values of the edited step are those of the fork.
             fork = self._new((parent.writer.number, min(step, parent.next)), None)
@@ -193,6 +208,20 @@ class StepRecorder:
                 self._edits.add(edit)
                 run.writer.edit(edit.name, step, _content_text(edit.changes[0][3]))
         return run
+
+    def command(self, text: str) -> None:
+        """Write a command that the user has typed."""
+        self._remark(lambda run: run.writer.command(text, run.next))
+
+    def note(self, text: str) -> None:
+        """Write a remark of the user on the present step."""
+        self._remark(lambda run: run.writer.note(text, run.next))
+
+    def _remark(self, write: Callable[[BranchRun], None]) -> None:
+        try:
+            write(self.run)
+        except NncdbgError as error:
+            self.problem = error
 
     def _finding(self, finding: Finding) -> None:
         """Write an event for the first NaN or Inf that is found in a step."""
@@ -222,7 +251,7 @@ class StepRecorder:
         stop, status = self._debugger.stop, "interrupted"
         if run.next == self._steps.count:
             status = "ended"
-        elif stop.reason == "exception" and run is self.run:
+        elif stop.error is not None and run is self.run:
             status = "failed"
             run.writer.event("exception", run.next, stop.detail or str(stop.error))
         if run.latest is not None and run.latest.step == run.next:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Reproduction:
     """Compares the results of each step, and the states at each checkpoint, with those of a run.
 
-    `difference` is a sentence about the first that differs, "" if there is none.
+    `difference` is a sentence about the first that differs, "" if there is none.  The text is the result in
+    one sentence, "" if no step was compared.
     """
 
     def __init__(self, debugger: Debugger, journal: Journal, run: Run) -> None:
@@ -46,7 +47,7 @@ class Reproduction:
         if self.difference:
             return self.difference
         if self._first is None:
-            return f"no step was compared with run {self._run.number}"
+            return ""
         last = self._first + self._compared - 1
         steps = f"step {last} has" if self._compared == 1 else f"steps {self._first} to {last} have"
         found = f"{steps} the same results as in run {self._run.number}, bit for bit"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.opening.journal_address import Address, read_address
 
 if TYPE_CHECKING:
@@ -18,6 +18,15 @@ def journal_file(text: str) -> Address:
     if address.run is not None:
         raise UsageError(f"{text}: the command reads the whole journal", hint=f"use {address.file}")
     return address
+
+
+def is_run(text: str) -> bool:
+    """Return whether a text is the address of a journal or of a run, also a wrong one, and not of a step."""
+    try:
+        address = read_address(text)
+    except NncdbgError:
+        return True
+    return address is not None and not address.at_step
 
 
 def run_address(text: str) -> Address:

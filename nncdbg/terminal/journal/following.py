@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -32,13 +31,15 @@ _SHARE = 4
 
 def follow(journal: Journal, number: int | None, track: str | None, screen: Screen) -> int:
     """Show the log until the run ends, or Ctrl-C: redrawn on a terminal, appended to a pipe."""
-    with suppress(KeyboardInterrupt):
+    redraws = screen.is_terminal and not screen.out.is_dumb_terminal
+    run = None
+    try:
         run = _first(journal, number, screen)
-        redraws = screen.is_terminal and not screen.out.is_dumb_terminal
         show = _redraw if redraws else _append
         show(journal, run.number, track, screen)
-        return 0
-    screen.note("stopped following")
+    except KeyboardInterrupt:
+        rest = "" if run is None else f"; run {run.number} is still running"
+        screen.note(f"stopped following{rest}")
     return 0
 
 

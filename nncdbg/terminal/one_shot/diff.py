@@ -22,6 +22,7 @@ from nncdbg.opening.command_line import (
 )
 from nncdbg.opening.configuration import settings
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
+from nncdbg.terminal.journal.files import is_run
 
 if TYPE_CHECKING:
     from nncdbg.engine.comparison.report import DiffReport
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if the outputs agree, 1 if they differ, else the exit code of a side's failure."""
+    if any(map(is_run, arguments)):
+        from nncdbg.terminal.journal.diff import main as compare_runs
+
+        return compare_runs(arguments)
     from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
@@ -48,7 +53,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser(
         "nncdbg diff",
         "Compare two runs value by value: the statement that differs, and how the error grows.",
-        usage="nncdbg diff A [B] [options]",
+        usage="nncdbg diff A [B] [options]\n       nncdbg diff FILE.db#RUN FILE.db#RUN [options]",
         epilog="exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value differs)",
     )
     add = parser.add_argument

@@ -21,6 +21,7 @@ from nncdbg.opening.command_line import (
     add_model,
     add_outputs,
     add_states_in_place,
+    add_tracks,
     add_verification,
     configuration_of,
     error_document,
@@ -118,7 +119,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     if recorder is not None:
         screen.note(f"wrote {recorder}")
         error = error or recorder.problem
-    if reproduction is not None:
+    if reproduction is not None and str(reproduction):
         screen.note(str(reproduction))
     if error is None:
         if recorded and not options.verify_determinism:
@@ -137,6 +138,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_machine(parser)
     add_states_in_place(parser)
     add_journal(parser)
+    add_tracks(parser)
     add_outputs(parser)
     add_check(parser)
     add_verification(parser)
@@ -152,12 +154,14 @@ def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) ->
     from nncdbg.presentation.slices import ZEROS
     from nncdbg.presentation.stops import layout_at
     from nncdbg.presentation.tensor_text import described
+    from nncdbg.presentation.tracks import put_tracks
     from nncdbg.presentation.why import abnormal
 
     for name, content in (debugger.outputs or {}).items():
         screen.put_line(described(name, content, layout_at(debugger, screen)))
     for path in files.values():
         screen.note(f"saved {path}")
+    put_tracks(screen, debugger.tracks)
     found = abnormal(debugger, screen, [*(debugger.outputs or ())])
     if found is not None and found[1] != [ZEROS]:
         screen.note(f"{spelled(found[0])} has {' and '.join(found[1])}: `nncdbg watch` finds the origin")
@@ -180,6 +184,7 @@ def _document(
     document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
         "outputs": [_output(name, content, files) for name, content in outputs.items()],
+        "tracks": [each.as_dict() for each in debugger.tracks] if debugger else [],
         "seconds": seconds,
         "ops": debugger.timeline.tick if debugger else 0,
         "notes": [*map(str, debugger.notes)] if debugger else [],

@@ -166,9 +166,38 @@ class Analysis:
 
     def definition_of(self, line: int, mention: Mention) -> Definition | None:
         """Return the definition of a name in a line; None if it is not defined."""
+        if kind_of_line(self.lines[line]) == "track":
+            return self._tracked(line, mention.name)
         scope = self.scope_of(line, mention)
         owner = _owner(scope, mention.name)
         return self.definition(owner, mention.name, line) if owner is not None else None
+
+    def tracked_graphs(self, line: int) -> list[Chunk]:
+        """Return the graphs whose values a ``track`` line may name: that of its run, then those it calls."""
+        kinds = ("run", "evaluate")
+        above = next((at for at in range(line, -1, -1) if kind_of_line(self.lines[at]) in kinds), None)
+        if above is None:
+            return []
+        names = [token.name for token in tokens(self.lines[above]) if token.kind == "graph"]
+        found: list[Chunk] = []
+        for name in names:
+            chunk = self.graphs.get(name)
+            if chunk is not None and chunk not in found:
+                found.append(chunk)
+                names += [call.mark.name for call in chunk.reading.calls]
+        return found
+
+    def track_lines(self) -> Iterator[int]:
+        """Yield the lines with a track."""
+        for chunk in self.chunks:
+            yield from (chunk.line_of(track.line) for track in chunk.reading.tracks)
+
+    def _tracked(self, line: int, name: str) -> Definition | None:
+        """Return the definition of a value that a ``track`` line names; None for data and states."""
+        for chunk in self.tracked_graphs(line):
+            if chunk.block is not None and name in chunk.block.names:
+                return self.definition(chunk.block, name, chunk.start)
+        return None
 
     def definition(self, block: Block, name: str, line: int) -> Definition | None:
         """Return the definition of `name` in `block` itself; `line` is any line of the same graph."""
@@ -225,6 +254,11 @@ class Analysis:
                     scope = self.scope_of(line, mention)
                     if _owner(scope, mention.name) is definition.block:
                         found.append(Span(line, mention.start, mention.end))
+        for line in self.track_lines():
+            for mention in self.mentions(line):
+                named = mention.name == definition.name and self._tracked(line, mention.name)
+                if named and named.span == definition.span:
+                    found.append(Span(line, mention.start, mention.end))
         return found
 
     def definitions(self, chunk: Chunk) -> Iterator[Definition]:

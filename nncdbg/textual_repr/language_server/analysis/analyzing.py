@@ -21,6 +21,7 @@ from nncdbg.textual_repr.language_server.analysis.checking import unused_values
 from nncdbg.textual_repr.language_server.analysis.events import StatementEntry
 from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, HeaderSignature, infer
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReader, GraphReading
+from nncdbg.textual_repr.language_server.analysis.tracking import track_problems, tracked_definitions
 from nncdbg.textual_repr.language_server.document.memory import Memory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.resolution import Suggestions, backward_signatures, wrong_calls
@@ -71,7 +72,8 @@ class Analyzer:
         chunks = [
             Chunk(start, p.lines, p.reading, p.types or GraphTypes(), p.signature) for start, p in placed
         ]
-        problems = sorted(_problems(lines, chunks, self._parts, opsets), key=_problem_position)
+        analysis = Analysis(lines, chunks, opsets, self._prefixes, ())
+        problems = sorted(_problems(analysis, self._parts), key=_problem_position)
         return Analysis(lines, chunks, opsets, self._prefixes, problems)
 
     def _cut(self, lines: Sequence[str]) -> Generator[None, None, list[tuple[int, _Part]]]:
@@ -162,19 +164,21 @@ def _problem_position(problem: Problem) -> tuple[int, int]:
     return problem.span.line, problem.span.start
 
 
-def _problems(
-    lines: Sequence[str], chunks: Sequence[Chunk], parts: Sequence[_Part], opsets: Mapping[str, int]
-) -> Iterator[Problem]:
+def _problems(analysis: Analysis, parts: Sequence[_Part]) -> Iterator[Problem]:
     suggestions = Suggestions()
-    ops = frozenset(opsets.items())
+    lines, chunks, ops = analysis.lines, analysis.chunks, frozenset(analysis.opsets.items())
+    tracked = tracked_definitions(analysis)
     for chunk, part in zip(chunks, parts, strict=True):
         for found in (chunk.reading.problems, chunk.types.problems, part.unused):
             for problem in found:
                 hint = problem.hint
                 if problem.unknown is not None:
                     hint = suggestions.nearest(problem.unknown, op_names(ops))
-                yield _moved(problem, chunk.start, lines, hint)
+                placed = _moved(problem, chunk.start, lines, hint)
+                if found is not part.unused or placed.span not in tracked:
+                    yield placed
     yield from _problems_between(lines, chunks, suggestions)
+    yield from track_problems(analysis)
 
 
 def _moved(problem: Problem, by: int, lines: Sequence[str], hint: str | None) -> Problem:

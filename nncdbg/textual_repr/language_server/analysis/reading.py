@@ -27,7 +27,7 @@ from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.language_server.document.tokens import mentions
 from nncdbg.textual_repr.parser import TextParser
 from nncdbg.textual_repr.plain import SEPARATOR, plain_statement
-from nncdbg.textual_repr.resolution import WrittenCall
+from nncdbg.textual_repr.resolution import WrittenCall, WrittenTrack
 from nncdbg.textual_repr.statements import Names, NameSpan
 
 
@@ -57,6 +57,7 @@ class GraphReading:
     """The types of the states declared in these lines, or in the lines before the first graph."""
     state_lines: dict[str, int] = field(default_factory=dict)
     backwards: list[BackwardLine] = field(default_factory=list)
+    tracks: list[WrittenTrack] = field(default_factory=list)
 
 
 class GraphReader(TextParser):
@@ -120,6 +121,7 @@ class GraphReader(TextParser):
             self.state_types | {state.value.name: state.value.type for state in self.states},
             self.state_lines,
             self.backwards,
+            self.tracks,
         )
 
     # -- stretches -----------------------------------------------------------------------------

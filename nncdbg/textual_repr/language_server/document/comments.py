@@ -91,7 +91,7 @@ def _anchors(listing: Listing) -> dict[int, Anchor]:
         elif start == "}":
             places[line] = "close", around, 0
             around = around[:-2]
-        elif kind_of_line(own) in ("state", "backward"):
+        elif kind_of_line(own) in ("state", "backward", "track"):
             declared += 1
             places[line] = "statement", (), declared
         elif around and start not in ("", "#"):

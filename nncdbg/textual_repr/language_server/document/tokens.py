@@ -37,8 +37,22 @@ _BY_PLACE = frozenset({"graph", "word", "string", "keyword"})
 """Token kinds that may change with the surrounding tokens."""
 _KEYWORDS = RESERVED - {"nan", "inf", "b"}
 _BLOCK_LINES = {"graph", "if", "while", "break", "next", "yield", "return", "}"}
-_LINES = _BLOCK_LINES | {"update", "state", "run", "evaluate", "backward", "opset", "store", "prefix"}
+_LINES = _BLOCK_LINES | {
+    "update",
+    "state",
+    "run",
+    "evaluate",
+    "track",
+    "backward",
+    "opset",
+    "store",
+    "prefix",
+}
 """The first words of the kinds of lines."""
+_ONLY_USES = frozenset(
+    ["if", "break", "yield", "return", "next", "update", "run", "evaluate", "track", "backward"]
+)
+"""The kinds of lines that define no value."""
 _first_word = re.compile(r"\s*([a-z]+|\})").match
 
 
@@ -50,9 +64,11 @@ def tokens(text: str, prefixes: Prefixes = NO_PREFIXES) -> tuple[Token, ...]:
 @lru_cache(maxsize=1 << 15)
 def _tokens(text: str, prefixes: Prefixes) -> tuple[Token, ...]:
     found = [_token(match, prefixes) for match in _pieces.finditer(text)]
-    header = bool(found) and found[0].kind == "keyword" and found[0].name == "graph"
+    first = found[0].name if found and found[0].kind == "keyword" else ""
+    header = first == "graph"
     for at, token in enumerate(found):
-        if token.kind in _BY_PLACE:
+        # A track is an expression: its words are functions and parameters, not ops.
+        if token.kind in _BY_PLACE and first != "track":
             following = found[at + 1].name if at + 1 < len(found) and found[at + 1].kind == "operator" else ""
             kind = _kind_by_place(token, found[at - 1] if at else None, following, header)
             found[at] = token._replace(kind=kind) if kind != token.kind else token
@@ -127,7 +143,7 @@ def mentions(text: str, prefixes: Prefixes) -> tuple[Mention, ...]:
         return tuple(_loop_mentions(found))
     if kind == "}":
         return tuple(_result_mentions(found))
-    if kind in ("if", "break", "yield", "return", "next", "update", "run", "evaluate", "backward"):
+    if kind in _ONLY_USES:
         return tuple(_mention(t, False) for t in found if t.kind == "value")
     return tuple(_statement_mentions(found))
 

@@ -143,16 +143,18 @@ def encoded(
 def _of_line(analysis: Analysis, line: int) -> Iterator[tuple[Token, int, int]]:
     text = analysis.lines[line]
     named = {mention.start: mention for mention in analysis.mentions(line)}
-    header = kind_of_line(text) == "graph"
+    kind = kind_of_line(text)
     for token in tokens(text, analysis.prefixes):
         mention = named.get(token.start) if token.kind == "value" else None
         if mention is not None:
             yield token, _TYPE[_value(analysis, line, mention)], int(mention.defines)
         elif token.kind == "word":
-            if token.name in _WORDS:
+            if kind == "track" and text[token.end :].lstrip()[:1] == "(":
+                yield token, _TYPE["function"], 0
+            elif token.name in _WORDS and kind != "track":
                 yield token, _TYPE["keyword"], 0
         elif token.kind in _KINDS:
-            yield token, _TYPE[_KINDS[token.kind]], int(header and token.kind == "graph")
+            yield token, _TYPE[_KINDS[token.kind]], int(kind == "graph" and token.kind == "graph")
 
 
 def _value(analysis: Analysis, line: int, mention: Mention) -> str:

@@ -124,6 +124,9 @@ class _Offer:
             # No statement starts at column 0: VS Code completes conditions and log messages there.
             yield from items.conditions(target)
             return
+        if kind_of_line(self.text) == "track" and any(t.name == "=" for t in self.before):
+            yield from items.tracked(target)
+            return
         if self.current is not None and self.current.kind == "string":
             if call is not None and call.attribute is not None:
                 yield from items.attribute_values(target, call, analysis, line)
@@ -134,7 +137,8 @@ class _Offer:
             yield from self.argument(target)
         elif analysis.block_at(line) is None and kind_of_line(self.text) != "graph":
             if not self.before:
-                yield from items.keywords(target, ("graph", "opset", "store", "prefix"))
+                more = ("track",) if analysis.tracked_graphs(line) else ()
+                yield from items.keywords(target, ("graph", "opset", "store", "prefix", *more))
         else:
             yield from self.by_line(target)
 

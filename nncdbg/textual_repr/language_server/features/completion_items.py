@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from nncdbg.engine.dtypes import NUMPY, ONNX
+from nncdbg.engine.expression.derivatives import DERIVATIVES
 from nncdbg.engine.expression.functions import FUNCTIONS
 from nncdbg.engine.graph import TensorType, Type
 from nncdbg.engine.ops.schema import split, version_of
@@ -163,6 +164,27 @@ def conditions(target: CompletionTarget) -> Iterator[types.CompletionItem]:
             yield found
 
 
+def tracked(target: CompletionTarget) -> Iterator[types.CompletionItem]:
+    """Yield the values that a ``track`` line may read, those of its own graph first, and the functions."""
+    analysis, line = target.place.analysis, target.place.line
+    found: dict[str, Type | None] = {}
+    for chunk in analysis.tracked_graphs(line):
+        if chunk.block is not None:
+            known = chunk.types.types.get(chunk.block, {})
+            found = {**{name: known.get(name) for name in chunk.block.names}, **found}
+    found |= {name: each for name, each in analysis.chunks[0].reading.states.items() if name not in found}
+    for order, (name, type_) in enumerate(found.items()):
+        text = f"%{analysis.prefixes.spell(name)}"
+        detail = print_type(type_) if type_ is not None else None
+        yield target.item(text, _Kind.Variable, detail, rank=0, order=order)
+    if not target.sigil:
+        for order, (name, function) in enumerate(FUNCTIONS.items()):
+            if name != "prev" and name not in DERIVATIVES:
+                yield target.item(
+                    name, _Kind.Function, function.help, rank=1, order=order, snippet=f"{name}($0)"
+                )
+
+
 def missing(target: CompletionTarget) -> Iterator[types.CompletionItem]:
     """Yield ``_`` for an optional operand."""
     if not target.sigil:
@@ -176,6 +198,7 @@ _SNIPPETS = {
     "while": "while @${1:body} (%${2:s} = %${3:x}) times ${4:10} {\n  next %$2 = %$0\n} -> (%${5:y} = %$2)",
     "graph": "graph @${1:main}($2) -> ($3) {\n  $0\n  return \n}",
     "store": 'store "$1"',
+    "track": "track $1 = $0",
     "prefix": 'prefix $1 "$2"',
     "loc": 'loc("$1":$2)',
 }
@@ -184,6 +207,7 @@ _WORDS = {
     "opset": "the version of a domain's operators",
     "store": "a file with the tensors of data(...)",
     "prefix": "a prefix that names share: %label::rest",
+    "track": "a number of each step: track NAME = EXPR",
     "if": "two branches",
     "while": "a loop",
     "break unless": "leave the loop unless a bool is true",

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from nncdbg.engine.expression.functions import FUNCTIONS, function_name
 from nncdbg.engine.graph import Constant, Inline
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.types import print_type, value_text
 from nncdbg.textual_repr.language_server.analysis.analysis import Chunk
 from nncdbg.textual_repr.language_server.document.records import Definition, Span, Token
-from nncdbg.textual_repr.language_server.document.tokens import tokens
+from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, tokens
 from nncdbg.textual_repr.language_server.features.op_documentation import attribute_markdown, op_markdown
 from nncdbg.textual_repr.resolution import shown
 
@@ -37,6 +38,8 @@ _WORDS = {
     "yield": "the results of a branch",
     "return": "the results of a graph: the names in its header",
     "loc": "source position in the user's model",
+    "track": "a number that each step computes: `track accuracy = mean(argmax(%y, 1) == %t)`, after the line "
+    "of its `run` or `evaluate`; a name that no graph computes is data, given with `--input`",
     "store": "a file with the tensors of `data(...)`; its path is relative to this file",
     "prefix": 'a prefix that names share: after `prefix enc "/encoder/"`, `%enc::x` is `%/encoder/x`',
     "opset": "the version of a domain's operators; without it, the newest known version is used",
@@ -76,7 +79,15 @@ def _hover_text(place: Place, token: Token) -> str | None:
     if token.kind == "attribute":
         op = next((t.name for t in tokens(analysis.lines[place.line]) if t.kind == "op"), "")
         return attribute_markdown(op, token.name, analysis.opsets)
+    if token.kind == "word" and kind_of_line(analysis.lines[place.line]) == "track":
+        return _function(token.name)
     return _WORDS.get(token.name) if token.kind == "keyword" else None
+
+
+def _function(word: str) -> str | None:
+    """Return the usage and the help of a function of expressions; None for another word."""
+    name = function_name(word)
+    return f"```nnc\n{FUNCTIONS[name].usage(name)}\n```\n\n{FUNCTIONS[name].help}" if name else None
 
 
 def _value(place: Place, found: Definition) -> str:

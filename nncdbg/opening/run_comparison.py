@@ -1,0 +1,247 @@
+"""Comparison of two runs in journals: configurations, programs, tracks and the states in checkpoints."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.comparison.measure import measure
+from nncdbg.engine.comparison.report import NOWHERE, Match
+from nncdbg.engine.comparison.tolerance import Tolerance, excess
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.journal import CheckpointRecord, Journal, Run
+
+_MEASURED = 64
+"""Most tensors of a checkpoint whose distance is measured; all are compared by their hashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """A run with its journal, and the text that named it."""
+
+    title: str
+    journal: Journal
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class TrackDifference:
+    """A track whose values differ at `count` of the `compared` steps that both runs have.
+
+    `step` is the first of them, with the values `a` and `b`; `beyond` is the first one outside the
+    tolerance, or None.
+    """
+
+    name: str
+    part: str
+    step: int
+    a: float
+    b: float
+    count: int
+    compared: int
+    beyond: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateDifference:
+    """The first checkpoint of a step of both runs whose tensors differ, bit for bit.
+
+    `changed` are the names of the tensors that differ, and `distances` the distances of the first of them.
+    """
+
+    step: int
+    changed: tuple[str, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    distances: dict[str, Match]
+
+    @property
+    def diverges(self) -> bool:
+        """Return whether a tensor differs by more than the tolerance, or is missing on a side."""
+        apart = any(match.diverges for match in self.distances.values())
+        return apart or bool(self.only_a or self.only_b)
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """Two runs: what differs, and the last checkpoint before it that is equal.
+
+    `status` is "equal" (bit for bit), "rounding" (only within the tolerance) or "diverged".
+    `configuration` and `program` are unified diffs, without lines if they are equal.
+    """
+
+    a: ComparedRun
+    b: ComparedRun
+    configuration: tuple[str, ...]
+    program: tuple[str, ...]
+    tracks: tuple[TrackDifference, ...]
+    compared_tracks: int
+    only_a: tuple[tuple[str, str], ...]
+    only_b: tuple[tuple[str, str], ...]
+    states: StateDifference | None
+    compared_checkpoints: int
+    equal_checkpoint: int | None
+
+    @property
+    def status(self) -> str:
+        if not self.tracks and self.states is None:
+            return "equal"
+        beyond = any(track.beyond is not None for track in self.tracks)
+        return "diverged" if beyond or (self.states is not None and self.states.diverges) else "rounding"
+
+    @property
+    def first_step(self) -> int | None:
+        """The first step known to differ: by a value, or as the last before a checkpoint that differs."""
+        steps = [track.step for track in self.tracks]
+        if self.states is not None:
+            steps.append(max(0, self.states.step - 1))
+        return min(steps, default=None)
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether no earlier step than `first_step` can differ, as far as values and states show."""
+        return self.first_step is not None and any(track.step == self.first_step for track in self.tracks)
+
+
+def compare_runs(a: ComparedRun, b: ComparedRun, tolerance: Tolerance) -> RunComparison:
+    """Compare two runs at the steps of both.
+
+    Raises UsageError if they have no track and no checkpoint in common.
+    """
+    names_a, names_b = a.journal.tracks(a.run), b.journal.tracks(b.run)
+    shared = [name for name in names_a if name in names_b]
+    tracks = [_compare_track(a, b, name, part, tolerance) for name, part in shared]
+    differing = [track for track in tracks if isinstance(track, TrackDifference)]
+    states, checkpoints, equal = _compare_checkpoints(a, b, tolerance)
+    compared = sum(track is not None for track in tracks)
+    if not compared and not checkpoints:
+        raise UsageError(
+            f"{a.title} and {b.title} cannot be compared: no track and no checkpoint is at the same step",
+            hint="record both with `--journal`, with the same `--track` and `--checkpoint-every`",
+        )
+    first = min((track.step for track in differing), default=None)
+    return RunComparison(
+        a,
+        b,
+        tuple(_text_difference(a, b, *map(_facts, (a.run, b.run)))),
+        tuple(_text_difference(a, b, *(each.journal.program(each.run) or "" for each in (a, b)))),
+        tuple(sorted(differing, key=lambda track: track.step)),
+        compared,
+        tuple(name for name in names_a if name not in names_b),
+        tuple(name for name in names_b if name not in names_a),
+        states,
+        checkpoints,
+        max((step for step in equal if first is None or step <= first), default=None),
+    )
+
+
+# -- texts -------------------------------------------------------------------------------------
+
+
+def _facts(run: Run) -> str:
+    content = {"configuration": run.configuration, "versions": run.versions, "seed": run.seed}
+    return json.dumps(content, indent=1, sort_keys=True)
+
+
+def _text_difference(a: ComparedRun, b: ComparedRun, one: str, other: str) -> Iterator[str]:
+    """Yield the lines of a unified diff."""
+    lines = (one.rstrip().splitlines(), other.rstrip().splitlines())
+    return difflib.unified_diff(*lines, a.title, b.title, n=2, lineterm="")
+
+
+# -- tracks ------------------------------------------------------------------------------------
+
+
+def _compare_track(
+    a: ComparedRun, b: ComparedRun, name: str, part: str, tolerance: Tolerance
+) -> TrackDifference | bool | None:
+    """Return the difference of a track; True if all values are equal, None if no step is in common."""
+    steps_a, values_a = a.journal.values(a.run, name, part)
+    steps_b, values_b = b.journal.values(b.run, name, part)
+    steps, places_a, places_b = np.intersect1d(steps_a, steps_b, return_indices=True)
+    if not len(steps):
+        return None
+    x, y = values_a[places_a], values_b[places_b]
+    places = np.flatnonzero((x != y) & ~(np.isnan(x) & np.isnan(y)))
+    if not len(places):
+        return True
+    first = int(places[0])
+    beyond = _first_beyond(x, y, places, tolerance)
+    return TrackDifference(
+        name,
+        part,
+        int(steps[first]),
+        float(x[first]),
+        float(y[first]),
+        len(places),
+        len(steps),
+        None if beyond is None else int(steps[beyond]),
+    )
+
+
+def _first_beyond(x: Any, y: Any, places: Any, tolerance: Tolerance) -> int | None:
+    """Return the first of these places at which the values differ by more than the tolerance.
+
+    Values that are all exact in f32 have the tolerance of f32.
+    """
+    with np.errstate(over="ignore"):
+        narrow = [values.astype(np.float32) for values in (x, y)]
+    exact = all(np.array_equal(one, other, equal_nan=True) for one, other in zip(narrow, (x, y), strict=True))
+    one, other = narrow if exact else (x, y)
+    for place in places.tolist():
+        if excess(one[place : place + 1], other[place : place + 1], tolerance).significant:
+            return int(place)
+    return None
+
+
+# -- checkpoints -------------------------------------------------------------------------------
+
+
+def _compare_checkpoints(
+    a: ComparedRun, b: ComparedRun, tolerance: Tolerance
+) -> tuple[StateDifference | None, int, list[int]]:
+    """Return the first difference of states, the number of compared checkpoints, and the equal steps."""
+    records_a, records_b = (
+        {each.step: each for each in side.journal.checkpoints(side.run)} for side in (a, b)
+    )
+    steps = sorted(records_a.keys() & records_b.keys())
+    equal: list[int] = []
+    for number, step in enumerate(steps, 1):
+        found = _compare_states(a, b, records_a[step], records_b[step], tolerance)
+        if found is not None:
+            return found, number, equal
+        equal.append(step)
+    return None, len(steps), equal
+
+
+def _compare_states(
+    a: ComparedRun, b: ComparedRun, one: CheckpointRecord, other: CheckpointRecord, tolerance: Tolerance
+) -> StateDifference | None:
+    """Return the difference of two checkpoints; None if all tensors have the same hashes."""
+    tensors_a, tensors_b = a.journal.read(one).tensors, b.journal.read(other).tensors
+    hashes_a, hashes_b = tensors_a.hashes, tensors_b.hashes
+    if hashes_a == hashes_b:
+        return None
+    changed = [name for name in hashes_a if name in hashes_b and hashes_a[name] != hashes_b[name]]
+    return StateDifference(
+        one.step,
+        tuple(changed),
+        tuple(name for name in hashes_a if name not in hashes_b),
+        tuple(name for name in hashes_b if name not in hashes_a),
+        {
+            name: measure(NOWHERE, NOWHERE, "name", (tensors_a[name], tensors_b[name]), tolerance)
+            for name in changed[:_MEASURED]
+        },
+    )
+
+
+def same_runs(a: ComparedRun, b: ComparedRun) -> bool:
+    """Return whether both are the same run of the same file."""
+    return a.run.number == b.run.number and a.journal.path.samefile(b.journal.path)

@@ -1,0 +1,135 @@
+"""`nncdbg diff FILE#1 FILE#2`: compare two runs of journals."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.opening.command_line import ArgumentParser, errors_in_json
+from nncdbg.terminal.journal.files import chosen_run, open_journal, run_address
+
+if TYPE_CHECKING:
+    from nncdbg.opening.first_statement import FirstStatement
+    from nncdbg.opening.run_comparison import ComparedRun, RunComparison
+    from nncdbg.presentation.screen import Screen
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 if the runs agree within the tolerance, else 1; with --strict, 1 if any bit differs."""
+    from nncdbg.presentation.screen import Screen
+
+    options = _options(arguments)
+    with errors_in_json(options):
+        return _diff(options, Screen())
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(
+        "nncdbg diff",
+        "Compare two runs of journals: configurations, programs, tracks, states, and the first statement.",
+        usage="nncdbg diff FILE#RUN [FILE#RUN] [options]",
+        epilog="without a second run, a fork is compared with its parent",
+    )
+    add = parser.add_argument
+    add("a", metavar="FILE#RUN", help="a run of a journal, as run.db#1")
+    add("b", metavar="FILE#RUN", nargs="?", help="another run")
+    add("--rtol", type=float, help="relative tolerance (default: f32 1e-4, f64 1e-7)")
+    add("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9)")
+    add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
+    add("--strict", action="store_true", help="also exit with 1 if the runs differ within the tolerance")
+    add("--json", action="store_true", help="print one JSON document on standard output")
+    return parser.parse_args(arguments)
+
+
+def _diff(options: Namespace, screen: Screen) -> int:
+    from nncdbg.engine.comparison.tolerance import Tolerance
+    from nncdbg.opening.run_comparison import compare_runs
+    from nncdbg.presentation.journal.run_difference import comparison_document, print_comparison
+
+    tolerance = Tolerance(options.rtol, options.atol, options.ulp)
+    with ExitStack() as opened:
+        a, b = _sides(options, opened)
+        comparison = compare_runs(a, b, tolerance)
+        if options.json:
+            statement = _statement_fields(*_first_statement(comparison, screen))
+            print(comparison_document(comparison, statement=statement))
+        else:
+            print_comparison(screen, comparison)
+            _print_statement(screen, comparison)
+        return int(comparison.status == "diverged" or (options.strict and comparison.status != "equal"))
+
+
+def _sides(options: Namespace, opened: ExitStack) -> tuple[ComparedRun, ComparedRun]:
+    from nncdbg.opening.run_comparison import ComparedRun, same_runs
+
+    a = _side(options.a, opened)
+    if options.b is not None:
+        b = _side(options.b, opened)
+    elif a.run.parent is None:
+        raise UsageError(
+            f"{a.title} is not a fork: name a second run", hint=f"nncdbg diff {a.title} FILE#RUN"
+        )
+    else:
+        parent = a.journal.run(a.run.parent)
+        a, b = ComparedRun(f"{a.journal.path}#{parent.number}", a.journal, parent), a
+    if same_runs(a, b):
+        raise UsageError(
+            f"{a.title} and {b.title} are the same run", hint="name two runs, as run.db#1 run.db#2"
+        )
+    return a, b
+
+
+def _side(text: str, opened: ExitStack) -> ComparedRun:
+    from nncdbg.opening.run_comparison import ComparedRun
+
+    address = run_address(text)
+    journal = opened.enter_context(open_journal(address))
+    run = chosen_run(journal, address)
+    return ComparedRun(f"{address.file}#{run.number}", journal, run)
+
+
+# -- the first statement -----------------------------------------------------------------------
+
+
+def _first_statement(comparison: RunComparison, screen: Screen) -> tuple[FirstStatement | None, str]:
+    """Run both runs again from an equal checkpoint; return the first difference, or why there is none."""
+    from nncdbg.opening.first_statement import rerun
+    from nncdbg.presentation.run_progress import under_way
+
+    if comparison.status == "equal":
+        return None, ""
+    try:
+        again = rerun(comparison)
+        with under_way(again.lockstep.a.debugger, screen, again.lockstep.pause):
+            first = again.first()
+    except NncdbgError as error:
+        return None, f"statements are not compared: {error.message}"
+    if first is not None:
+        return first, ""
+    return None, (
+        f"run again from step {again.start}, no statement differs up to step {again.last}: an edit at a "
+        "stop, another machine or a kernel that is not deterministic may be the cause"
+    )
+
+
+def _print_statement(screen: Screen, comparison: RunComparison) -> None:
+    from nncdbg.presentation.divergence import print_match
+
+    first, why = _first_statement(comparison, screen)
+    if first is not None:
+        place = "" if first.step is None else f", in step {first.step}"
+        difference = first.difference
+        print_match(screen, f"first statement that differs{place}", difference.match, difference.causes)
+    elif why:
+        screen.note(why)
+
+
+def _statement_fields(first: FirstStatement | None, why: str) -> dict[str, Any]:
+    if first is None:
+        return {"first": None, "note": why}
+    difference = first.difference
+    fields = {"step": first.step, "causes": [*difference.causes], **difference.match.as_dict()}
+    return {"first": fields, "note": why}

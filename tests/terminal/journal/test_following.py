@@ -1,0 +1,120 @@
+"""`nncdbg log --follow`: the log of a run while another process writes it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pytest
+
+WRITER = """
+import sys, time
+import nncdbg.journal
+from nncdbg.journal import NewRun
+
+with nncdbg.journal.open("run.db", write=True) as journal:
+    if "--wait" in sys.argv:
+        time.sleep(1)
+    run = journal.start(NewRun(kind="graph", name="train_mlp"))
+    for step in range(int(sys.argv[1])):
+        run.value("loss", step, 1 / (step + 1))
+        run.step(step, epoch=0, seconds=0.1)
+        if step == 3:
+            run.event("nan", step, "%loss has 1 NaN")
+            run.note("look here", step)
+            run.flush()
+        time.sleep(0.1)
+    if "--vanish" in sys.argv:
+        run.flush()
+        import os
+        os._exit(9)
+    run.end("ended")
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Start:
+    """`writer(steps, *options)` starts a process that writes run.db, and waits for the file."""
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, "-c", WRITER, *arguments], cwd=tmp_path, text=True)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "run.db").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        return process
+
+    return start
+
+
+def _follow(folder: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "nncdbg", "log", "run.db", "--follow", *options]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_a_pipe_gets_each_step_once_until_the_run_ends(writer: Start, tmp_path: Path) -> None:
+    process = writer("25", "--wait")
+    out, err = _follow(tmp_path).communicate(timeout=60)
+    assert process.wait() == 0
+    lines = out.splitlines()
+    steps = [line for line in lines if "loss" in line and line.startswith("step")]
+    assert [line.split()[1] for line in steps if "has" not in line] == [str(step) for step in range(25)]
+    assert steps[1] == "step 1  loss 0.5"
+    assert lines.count("step 3  event: nan  %loss has 1 NaN") == 1
+    assert lines.count("step 3  note: look here") == 1
+    assert lines[-1] == "run 1 ended after 25 steps"
+    assert "Traceback" not in err
+
+
+def test_following_ends_when_the_process_of_the_run_is_gone(writer: Start, tmp_path: Path) -> None:
+    process = writer("12", "--vanish")
+    following = _follow(tmp_path)
+    process.wait()
+    out, _ = following.communicate(timeout=60)
+    assert following.returncode == 0
+    assert out.splitlines()[-1] == "run 1 lost after 12 steps"
+
+
+def test_ctrl_c_ends_following_and_not_the_run(writer: Start, tmp_path: Path) -> None:
+    process = writer("40")
+    following = _follow(tmp_path)
+    assert following.stdout is not None
+    assert following.stdout.readline().startswith("step 0")
+    following.send_signal(signal.SIGINT)
+    out, err = following.communicate(timeout=60)
+    assert (following.returncode, err) == (0, "note: stopped following; run 1 is still running\n")
+    assert "ended" not in out
+    assert process.wait() == 0
+
+
+def test_a_terminal_shows_the_log_of_the_moment_and_at_last_the_whole(writer: Start, tmp_path: Path) -> None:
+    process = writer("30")
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "nncdbg", "log", "run.db", "--follow"],
+        cwd=tmp_path,
+        env=environment,
+        dimensions=(30, 80),
+        encoding="utf-8",
+    )
+    child.expect("running", timeout=60)
+    child.expect("Ctrl-C stops following", timeout=60)
+    child.expect(pexpect.EOF, timeout=60)
+    child.close()
+    assert process.wait() == 0
+    assert child.exitstatus == 0
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", child.before)
+    assert re.search(r"ended, 30 steps", shown)
+    assert "Ctrl-C stops following" not in shown.rpartition("ended, 30 steps")[2]
