@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from nncdbg.dap_server.events import report_continued, report_end, report_start, report_stop
@@ -64,6 +64,8 @@ class Debuggee:
         self.no_debug = no_debug
         self.at_finding = at_finding
         self.title = title
+        self.journal = ExitStack()
+        """The journal to which the run is written, if there is one; it ends with the stack."""
         self.files: dict[Path, tuple[int, int]] = {}
         """(mtime, size) of each file that the program was loaded from."""
         self._terminating = False
@@ -251,6 +253,11 @@ class Debuggee:
     def abandoned(self) -> None:
         """End the program: the client is gone, or starts another program."""
         self.debugger.pause()
+        self.end_journal()
+
+    def end_journal(self) -> None:
+        """End the run in the journal once the program has stopped."""
+        self.runner.post(self.journal.close)
 
     @contextmanager
     def requested(self) -> Iterator[None]:

@@ -27,11 +27,12 @@ from nncdbg.journal.records import CheckpointRecord, Command, Edit, Event, NewRu
 from nncdbg.journal.run_writer import RunWriter
 from nncdbg.journal.statistics import read_statistics
 from nncdbg.journal.writing import WriterThread
+from nncdbg.representation import RichOutput
 
 T = TypeVar("T")
 
 
-class Journal:
+class Journal(RichOutput):
     """The runs of a file, read at any time, also while another process writes.
 
     Every method reads one state of the file, and raises LoadError if what it reads is not what was written.

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from nncdbg.representation import RichOutput
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
@@ -27,7 +29,7 @@ class NewRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(RichOutput):
     """One training.
 
     `status` is "running", "ended", "failed", "interrupted", or "lost" if its process is gone without an end.

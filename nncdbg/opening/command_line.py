@@ -140,7 +140,8 @@ def _add(parser: ArgumentParser, *names: str, **more: Any) -> None:
         words = f"{setting.help} (default: {note})" if note else setting.help
         if details.get("action") == "append":
             words += " (repeatable)"
-        parser.add_argument(setting.flag, dest=name, default=None, help=words, **details)
+        # argparse formats the text with %.
+        parser.add_argument(setting.flag, dest=name, default=None, help=words.replace("%", "%%"), **details)
 
 
 def add_verification(parser: ArgumentParser) -> None:

@@ -22,10 +22,12 @@ from nncdbg.engine.graph import SavedRun
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
+    add_journal,
     add_machine,
     add_model,
     add_outputs,
     add_states_in_place,
+    add_tracks,
     configuration_of,
 )
 from nncdbg.opening.configuration import RunConfiguration, Setting, settings
@@ -46,6 +48,8 @@ def parser() -> ArgumentParser:
     add_outputs(made)
     add_states_in_place(made)
     add_check(made)
+    add_journal(made)
+    add_tracks(made)
     return made
 
 
@@ -110,11 +114,21 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "strictStates": True,
         "training": True,
         "steps": 7,
+        "track": {"a": "%h"},
+        "journal": "run.db",
+        "checkpointEvery": "50",
+        "checkpointBudget": "2GiB",
+        "note": "slower",
+        "fork": True,
+        "set": {"lr": "1e-4"},
+        "continue": True,
     }
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
-        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training"
+        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training "
+        "--journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --note slower --fork --set lr=1e-4 "
+        "--continue --track a=%h"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
     typed = configuration_of(parser().parse_args(line.split()))

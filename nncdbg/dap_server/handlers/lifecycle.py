@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         TerminateArguments,
     )
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.graph import Program
     from nncdbg.engine.inputs.binding import Note
 
 
@@ -100,6 +101,8 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
     session.launched = arguments
     session.exception_filters.always = arguments.catch
     session.adopt(debuggee)
+    # Before the runner stops: a program that runs is paused, and then its journal ends.
+    session.at_end.append(lambda session: debuggee.end_journal())
     report_process(session, debuggee.sources.name, "launch")
     if debuggee.title:
         session.client.say(debuggee.title)
@@ -115,6 +118,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     """
     from nncdbg.engine.frontends.folder_files import FILES, PROGRAM, is_program_folder
     from nncdbg.engine.frontends.listings import workspace_of
+    from nncdbg.opening.journal.journaling import journaled
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.python_programs import is_python_name, listing_stem
 
@@ -141,6 +145,8 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     workspace = workspace_of(path) if program.listing is None else None
     if workspace is not None and program.source is not None:
         path = Path(program.source)
+    if opened.restart is not None:
+        path = _file_of_run(program, path)
     debuggee = Debuggee(
         debugger,
         runner,
@@ -150,8 +156,18 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         at_finding=saved is not None and saved.at_finding,
         title=saved.sentence() if saved is not None else "",
     )
+    debuggee.journal.enter_context(journaled(opened, debugger))
     debuggee.files = stamps(configuration, [path, *data])
     return debuggee
+
+
+def _file_of_run(program: Program, address: Path) -> Path:
+    """Return the file of a run in a journal, if it still has the program of the run; else the address."""
+    file, listing = Path(program.source or ""), program.listing
+    if listing is None or not file.is_file():
+        return address
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return file if lines == "\n".join(listing.lines).splitlines() else address
 
 
 def stamps(configuration: RunConfiguration, files: Iterable[Path]) -> dict[Path, tuple[int, int]]:

@@ -167,7 +167,9 @@ class Tracking:
             return None
         batches = [(name, code.slot_of[value]) for name, value in data_batches(node) if value in code.slot_of]
         sample_slot = code.result_slots(0)[0] if line.line.batch else None
-        run = next(each for each in lines_of(self._machine.frames[0].code) if each.body in (code, code.parent))
+        run = next(
+            each for each in lines_of(self._machine.frames[0].code) if each.body in (code, code.parent)
+        )
         return _Loop(line, run.first_step, batches, sample_slot, {})
 
     def _around(self, left: Frame) -> tuple[_Loop | None, int]:

@@ -13,6 +13,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.folder_writing import versions_of
 from nncdbg.opening.journal.content import kept_configuration, text_of
+from nncdbg.opening.journal.inputs import KeptInputs, kept_inputs
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.recording import StepRecorder
 
@@ -46,13 +47,15 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
             hint="see docs/TRAINING.md, or leave out --journal",
         )
     CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
+    inputs = kept_inputs(debugger.inputs, configuration)
     from nncdbg import journal
 
     with journal.open(path, write=True) as file:
         recorder = StepRecorder(
             debugger,
-            lambda parent: file.start(_description(opened, debugger, parent)),
+            lambda parent: file.start(_description(opened, debugger, inputs, parent)),
             lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
+            inputs.tensors,
             restart.parent if restart is not None else None,
         )
         if configuration.note:
@@ -77,11 +80,14 @@ def _is_same(path: Path, other: Path) -> bool:
     return path.exists() and os.path.samefile(path, other)
 
 
-def _description(opened: OpenedProgram, debugger: Debugger, parent: tuple[int, int] | None) -> NewRun:
+def _description(
+    opened: OpenedProgram, debugger: Debugger, inputs: KeptInputs, parent: tuple[int, int] | None
+) -> NewRun:
     from nncdbg.journal import NewRun
 
     configuration = opened.configuration
-    kept = kept_configuration(configuration, debugger.inputs.dims) | {"source": opened.program.source}
+    kept = kept_configuration(configuration, debugger.inputs.dims, inputs.files)
+    kept["source"] = opened.program.source
     run, step = parent or (None, None)
     return NewRun(
         kind="graph",

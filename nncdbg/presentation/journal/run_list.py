@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,24 @@ def run_list(journal: Journal) -> Iterator[Text]:
         values = last_values(journal, run)
         if values:
             yield Text(below.ljust(widths[0] + 2)).append_text(values)
+
+
+def run_facts(run: Run) -> list[tuple[str, str]]:
+    """Return the titles and texts of a run's facts, without empty ones."""
+    time = "" if run.ended is None else duration((run.ended - run.started).total_seconds())
+    facts = {
+        "status": run.status,
+        "kind": run.kind,
+        "fork of": "" if run.parent is None else f"run {run.parent} at step {run.parent_step}",
+        "steps": f"{run.steps:,}",
+        "epochs": f"{run.epochs:,}" if run.epochs else "",
+        "started": moment(run.started),
+        "time": time,
+        "seed": "" if run.seed is None else f"{run.seed}",
+        "command": shlex.join(run.command),
+        "configuration": json.dumps(run.configuration) if run.configuration else "",
+    }
+    return [(title, text) for title, text in facts.items() if text]
 
 
 def last_values(journal: Journal, run: Run) -> Text:
