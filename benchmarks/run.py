@@ -10,6 +10,8 @@ import bench_corpus
 import bench_dap
 import bench_diff
 import bench_eager
+import bench_journal
+import bench_journal_training
 import bench_large
 import bench_lsp
 import bench_machine
@@ -46,6 +48,8 @@ def main() -> int:
         bench_diff,
         bench_torch,
         bench_training,
+        bench_journal,
+        bench_journal_training,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

@@ -18,19 +18,22 @@ from pathlib import Path
 from nncdbg.journal.checkpoint import Checkpoint as Checkpoint
 from nncdbg.journal.journal import Journal as Journal
 from nncdbg.journal.records import CheckpointRecord as CheckpointRecord
-from nncdbg.journal.records import Command as Command
-from nncdbg.journal.records import Edit as Edit
-from nncdbg.journal.records import Event as Event
 from nncdbg.journal.records import NewRun as NewRun
-from nncdbg.journal.records import Note as Note
 from nncdbg.journal.records import Run as Run
+from nncdbg.journal.records import RunCommand as RunCommand
+from nncdbg.journal.records import RunEdit as RunEdit
+from nncdbg.journal.records import RunEvent as RunEvent
+from nncdbg.journal.records import RunNote as RunNote
 from nncdbg.journal.run_writer import RunWriter as RunWriter
 
 
-def open(path: str | PathLike[str], *, write: bool = False) -> Journal:  # noqa: A001
+def open(  # noqa: A001
+    path: str | PathLike[str], *, write: bool = False, compression: str = "none"
+) -> Journal:
     """Open a journal; with `write`, create the file if it is missing.
 
-    Raises UsageError for a missing file or one that cannot be written; LoadError for a file that is not a
-    journal, is damaged, or has a newer schema.
+    `compression` of new tensors is "none" or "zstd", which needs the extra `journal`.  Raises UsageError for
+    a missing file or one that cannot be written; LoadError for a file that is not a journal, is damaged, or
+    has a newer schema.
     """
-    return Journal(Path(path), write=write)
+    return Journal(Path(path), write=write, compression=compression)

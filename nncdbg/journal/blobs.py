@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,14 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.safetensors import SPELLINGS
 from nncdbg.engine.graph import Array
 from nncdbg.journal.checksums import damaged, verified_rows
+from nncdbg.journal.compression import NONE, Compression, compressor, decompressor
 from nncdbg.journal.transaction import Transaction
 
-CHUNK = 1 << 20
-"""Bytes of a row of `chunks`: small enough for the processor's cache, so that copies of SQLite are cheap."""
+CHUNK = 4 << 20
+"""Bytes of a row of `chunks`: far below the 1 GB that SQLite allows, so tensors can be larger than that."""
+
+_PIECE = 128 << 10
+"""Bytes that are read at a time: they stay in the processor's cache while they are hashed and copied."""
 
 _KEY = "tensor"
 _TYPE = "nncdbg.dtype"
@@ -54,8 +59,8 @@ def head_of(array: Array) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def store(transaction: Transaction, array: Array) -> bytes:
-    """Store a tensor unless its content is there; return the hash of its head and data."""
+def store(transaction: Transaction, array: Array, compression: str = NONE) -> bytes:
+    """Store a tensor, compressed, unless its content is there; return the hash of its head and data."""
     head = head_of(array)
     data = array.reshape(-1).view(np.uint8)
     state = xxh3_128(head)
@@ -64,22 +69,27 @@ def store(transaction: Transaction, array: Array) -> bytes:
     connection = transaction.connection
     if connection.execute("SELECT 1 FROM blobs WHERE hash = ?", (digest,)).fetchone():
         return digest
-    blob = transaction.insert("blobs", 0, (None, digest, data.nbytes, "none", head))
+    blob = transaction.insert("blobs", 0, (None, digest, data.nbytes, compression, head))
+    compress = compressor(compression)
+    chunks = (data[start : start + CHUNK].data for start in range(0, data.nbytes, CHUNK))
     connection.executemany(
         "INSERT INTO chunks (blob, part, data) VALUES (?, ?, ?)",
-        ((blob, n, data[start : start + CHUNK]) for n, start in enumerate(range(0, data.nbytes, CHUNK))),
+        ((blob, n, compress(chunk) if compress else chunk) for n, chunk in enumerate(chunks)),
     )
     return digest
 
 
 def load(connection: sqlite3.Connection, path: object, name: str, digest: bytes) -> Array:
     """Return the tensor with a content hash, read-only.  Raises LoadError if its bytes have another hash."""
-    row = connection.execute("SELECT blob, bytes, head FROM blobs WHERE hash = ?", (digest,)).fetchone()
+    row = connection.execute(
+        "SELECT blob, bytes, codec, head FROM blobs WHERE hash = ?", (digest,)
+    ).fetchone()
     if row is None:
         raise damaged(path, f'the tensor "{name}" is missing')
-    blob, size, head = row
+    blob, size, compression, head = row
+    restore = decompressor(compression, CHUNK, path)
     try:
-        data = _read(connection, blob, size, head, digest)
+        data = _read(connection, blob, size, head, digest, restore)
         array = _array(head, data)
     except (ValueError, TypeError, KeyError, OverflowError, MemoryError):
         raise damaged(path, f'the tensor "{name}" does not match its content hash') from None
@@ -87,23 +97,41 @@ def load(connection: sqlite3.Connection, path: object, name: str, digest: bytes)
     return array
 
 
-def _read(connection: sqlite3.Connection, blob: int, size: int, head: bytes, digest: bytes) -> Array:
+def _read(
+    connection: sqlite3.Connection,
+    blob: int,
+    size: int,
+    head: bytes,
+    digest: bytes,
+    restore: Compression | None,
+) -> Array:
+    (count,) = connection.execute("SELECT count(*) FROM chunks WHERE blob = ?", (blob,)).fetchone()
+    if count != -(-size // CHUNK):
+        raise ValueError(f"{count} chunks have not {size} bytes")
     state = xxh3_128(head)
-    parts = -(-size // CHUNK)
-    (count, stored) = connection.execute(
-        "SELECT count(*), coalesce(sum(length(data)), 0) FROM chunks WHERE blob = ?", (blob,)
-    ).fetchone()
-    if count != parts or stored != size:
-        raise ValueError
     data = np.empty(size, np.uint8)
+    view = data.data
     end = 0
-    for (chunk,) in connection.execute("SELECT data FROM chunks WHERE blob = ? ORDER BY part", (blob,)):
-        state.update(chunk)
-        start, end = end, end + len(chunk)
-        data[start:end] = np.frombuffer(chunk, np.uint8)
+    for piece in _pieces(connection, blob, restore):
+        state.update(piece)
+        start, end = end, end + len(piece)
+        view[start:end] = piece
     if end != size or state.digest() != digest:
-        raise ValueError
+        raise ValueError("the bytes have another hash")
     return data
+
+
+def _pieces(connection: sqlite3.Connection, blob: int, restore: Compression | None) -> Iterator[bytes]:
+    """Yield the data of a blob in order; with `restore`, of each compressed chunk."""
+    if restore is not None:
+        for (stored,) in connection.execute("SELECT data FROM chunks WHERE blob = ? ORDER BY part", (blob,)):
+            yield restore(stored)
+        return
+    numbers = connection.execute("SELECT chunk FROM chunks WHERE blob = ? ORDER BY part", (blob,)).fetchall()
+    for (number,) in numbers:
+        with connection.blobopen("chunks", "data", number, readonly=True) as chunk:
+            while piece := chunk.read(_PIECE):
+                yield piece
 
 
 def _array(head: bytes, data: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+import stat
 import threading
 import time
 import weakref
@@ -37,6 +38,11 @@ class Database:
         _OPEN.add(self)
 
     @property
+    def is_open(self) -> bool:
+        """Whether the connection can be used in this process."""
+        return self._connection is not None and self._process == os.getpid()
+
+    @property
     def connection(self) -> sqlite3.Connection:
         """The connection.  Raises UsageError if it is closed, and in a child process."""
         if self._process != os.getpid():
@@ -56,11 +62,8 @@ class Database:
             if connection.in_transaction:
                 yield connection
                 return
-            connection.execute("BEGIN")
-            try:
+            with _one_state(connection):
                 yield connection
-            finally:
-                connection.rollback()
 
     def close(self) -> None:
         """Close the connection; in a child process, leave it as it is."""
@@ -78,6 +81,13 @@ class Database:
 
 _OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
 _HELD: list[Database] = []
+
+
+def is_open(path: Path) -> bool:
+    """Return whether this process has a connection to a file, which must then not be opened in other ways."""
+    return path.exists() and any(
+        database.is_open and database.path.exists() and path.samefile(database.path) for database in _OPEN
+    )
 
 
 def _before_fork() -> None:
@@ -106,7 +116,7 @@ def open_to_read(path: Path) -> Database:
     """Open an existing journal.  Raises UsageError for a missing file, LoadError for an unreadable one."""
     check_file(path)
     with explained(path, "read"):
-        connection = _connect(path, "ro")
+        connection = connect(path, "ro")
         try:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
         except sqlite3.OperationalError as error:
@@ -114,7 +124,7 @@ def open_to_read(path: Path) -> Database:
             # In a folder where no files can be created, SQLite reads the file only without its log.
             if error.sqlite_errorname not in _UNWRITABLE or _has_log(path):
                 raise
-            connection = _connect(path, "ro&immutable=1")
+            connection = connect(path, "ro&immutable=1")
         try:
             _check(connection, path)
         except BaseException:
@@ -124,15 +134,26 @@ def open_to_read(path: Path) -> Database:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    version = version_of(connection, path)
-    if version == 0:
-        raise LoadError(f"{path} is not a journal: it has no tables")
-    if version < VERSION:
-        raise LoadError(
-            f"the journal {path} has the old schema version {version}",
-            hint="open it once for writing, which changes it to the new version",
-        )
-    check_tables(connection, path)
+    with _one_state(connection):
+        version = version_of(connection, path)
+        if version == 0:
+            raise LoadError(f"{path} is not a journal: it has no tables")
+        if version < VERSION:
+            raise LoadError(
+                f"the journal {path} has the old schema version {version}",
+                hint="open it once for writing, which changes it to the new version",
+            )
+        check_tables(connection, path)
+
+
+@contextmanager
+def _one_state(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read one state of the file in the block, whatever other processes write."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.rollback()
 
 
 def open_to_write(path: Path) -> Database:
@@ -145,7 +166,7 @@ def open_to_write(path: Path) -> Database:
     if not path.parent.is_dir():
         raise UsageError(f"cannot create the journal {path}: the folder {path.parent} does not exist")
     with explained(path, "write"):
-        connection = _connect(path, "rwc")
+        connection = connect(path, "rwc")
         try:
             _prepare(connection, path)
         except BaseException:
@@ -155,7 +176,8 @@ def open_to_write(path: Path) -> Database:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    version = version_of(connection, path)
+    with _one_state(connection):
+        version = version_of(connection, path)
     if version == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     _use_log(connection)
@@ -189,7 +211,7 @@ def _use_log(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def connect(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=WAIT)
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = OFF"):
@@ -197,23 +219,25 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-_START = b"SQLite format 3\x00"
-
-
 def check_file(path: Path) -> None:
-    """Raise UsageError for a missing or unreadable file, LoadError for one that is not an SQLite database."""
+    """Raise UsageError for a missing or unreadable file, LoadError for an empty one.
+
+    The file is not opened: when a process closes a file, it loses all its locks on the file, also those of
+    SQLite, and another process could then delete the log that this one writes.
+    """
+    failed = f"cannot open the journal {path}"
     try:
-        with path.open("rb") as file:
-            start = file.read(len(_START))
+        status = path.stat()
     except FileNotFoundError:
-        raise UsageError(f"cannot open the journal {path}: no such file") from None
-    except IsADirectoryError:
-        raise UsageError(f"cannot open the journal {path}: it is a folder") from None
+        raise UsageError(f"{failed}: no such file") from None
     except OSError as error:
-        raise UsageError(f"cannot open the journal {path}: {error.strerror or error}") from None
-    if start != _START:
-        why = "it is empty" if not start else "it is not an SQLite database"
-        raise LoadError(f"{path} is not a journal: {why}")
+        raise UsageError(f"{failed}: {error.strerror or error}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"{failed}: it is a folder")
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise UsageError(f"{failed}: permission denied")
+    if not status.st_size:
+        raise LoadError(f"{path} is not a journal: it is empty")
 
 
 def _has_log(path: Path) -> bool:
@@ -233,10 +257,15 @@ def explained(path: Path, verb: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _explanation(path, verb, error) from None
+    except UnicodeDecodeError:
+        # The message of SQLite quotes bytes of the file.
+        raise damaged(path, "its text is not UTF-8") from None
 
 
 def _explanation(path: Path, verb: str, error: sqlite3.Error) -> NncdbgError:
     code = getattr(error, "sqlite_errorname", "")
+    if code == "SQLITE_NOTADB":
+        return LoadError(f"{path} is not a journal: it is not an SQLite database")
     failed = f"cannot {verb} the journal {path}"
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return RunError(

@@ -19,13 +19,14 @@ from nncdbg.engine.graph import Array
 from nncdbg.journal import blobs
 from nncdbg.journal.checkpoint import Checkpoint, StoredTensors
 from nncdbg.journal.checksums import COLUMNS, Row, damaged, verified_rows
+from nncdbg.journal.compression import NONE, compressor
 from nncdbg.journal.connection import Database, open_to_read
 from nncdbg.journal.frames import data_frame
 from nncdbg.journal.processes import Writer
 from nncdbg.journal.queries import Queries
-from nncdbg.journal.records import CheckpointRecord, Command, Edit, Event, NewRun, Note, Run
+from nncdbg.journal.records import CheckpointRecord, NewRun, Run, RunCommand, RunEdit, RunEvent, RunNote
 from nncdbg.journal.run_writer import RunWriter
-from nncdbg.journal.statistics import read_statistics
+from nncdbg.journal.statistics import names_of, read_statistics
 from nncdbg.journal.writing import WriterThread
 from nncdbg.representation import RichOutput
 
@@ -40,8 +41,10 @@ class Journal(RichOutput):
     statistics of a fork include those of its parents before the fork.
     """
 
-    def __init__(self, path: Path, *, write: bool = False) -> None:
+    def __init__(self, path: Path, *, write: bool = False, compression: str = NONE) -> None:
         self.path = path
+        self._compression = compression
+        compressor(compression)
         self._thread = WriterThread(path) if write else None
         self._database: Database = open_to_read(path)
         self._queries: Queries | None = None
@@ -114,6 +117,13 @@ class Journal(RichOutput):
             points = np.concatenate(parts)
             return points["step"].copy(), points["value"].copy()
 
+    def measured(self, run: Run | int | None = None) -> list[str]:
+        """Return the names of the values with statistics."""
+        parts = self._with_parents(
+            run, lambda connection, number: [*names_of(connection, self.path, number)], lambda names, _: names
+        )
+        return [*dict.fromkeys(name for part in parts for name in part)]
+
     def statistics(
         self, run: Run | int | None, value: str, *, first: int | None = None, last: int | None = None
     ) -> NDArray[Any]:
@@ -163,21 +173,23 @@ class Journal(RichOutput):
 
     # -- remarks ------------------------------------------------------------------------------------
 
-    def notes(self, run: Run | int | None = None) -> list[Note]:
+    def notes(self, run: Run | int | None = None) -> list[RunNote]:
         """Return the notes of a run, in the order in which they were written."""
-        return [Note(run, step, when, text) for run, step, when, _, text in self._entries(run, "note")]
+        return [RunNote(run, step, when, text) for run, step, when, _, text in self._entries(run, "note")]
 
-    def commands(self, run: Run | int | None = None) -> list[Command]:
+    def commands(self, run: Run | int | None = None) -> list[RunCommand]:
         """Return the commands that were executed in a run."""
-        return [Command(run, step, when, text) for run, step, when, _, text in self._entries(run, "command")]
+        return [
+            RunCommand(run, step, when, text) for run, step, when, _, text in self._entries(run, "command")
+        ]
 
-    def edits(self, run: Run | int | None = None) -> list[Edit]:
+    def edits(self, run: Run | int | None = None) -> list[RunEdit]:
         """Return the values that were changed in a run."""
-        return [Edit(*entry) for entry in self._entries(run, "edit")]
+        return [RunEdit(*entry) for entry in self._entries(run, "edit")]
 
-    def events(self, run: Run | int | None = None) -> list[Event]:
+    def events(self, run: Run | int | None = None) -> list[RunEvent]:
         """Return the events of a run."""
-        return [Event(*entry) for entry in self._entries(run, "event")]
+        return [RunEvent(*entry) for entry in self._entries(run, "event")]
 
     # -- tables -------------------------------------------------------------------------------------
 
@@ -206,7 +218,7 @@ class Journal(RichOutput):
             raise UsageError(
                 f"the journal {self.path} is open only to read", hint="open it with `write=True`"
             )
-        return RunWriter(self._thread, run_info)
+        return RunWriter(self._thread, run_info, self._compression)
 
     def fork(self, run: Run | int | None, step: int, run_info: NewRun) -> RunWriter:
         """Start a run at the start of a step of another one.  Raises UsageError for an unknown step."""
@@ -247,7 +259,9 @@ class Journal(RichOutput):
 
     def _run_of(self, run: Run | int | None) -> Run:
         with self._database.snapshot() as connection:
-            runs = {row[0]: _run(row) for row in self._run_rows(connection)}
+            return self._chosen(run, {row[0]: _run(row) for row in self._run_rows(connection)})
+
+    def _chosen(self, run: Run | int | None, runs: dict[int, Run]) -> Run:
         if not runs:
             raise UsageError(f"the journal {self.path} has no runs")
         number = run.number if isinstance(run, Run) else run
@@ -268,17 +282,15 @@ class Journal(RichOutput):
     ) -> list[T]:
         """Call `read` for the oldest parent first; `before` cuts off the steps after a fork."""
         with self._database.snapshot() as connection:
-            current: Run | None = self._run_of(run)
+            runs = {row[0]: _run(row) for row in self._run_rows(connection)}
+            current = self._chosen(run, runs)
+            parts = [read(connection, current.number)]
             end: int | None = None
-            parts = []
-            while current is not None:
-                part = read(connection, current.number)
-                parts.append(part if end is None else before(part, end))
-                if current.parent is None:
-                    break
+            while current.parent is not None:
                 step = current.parent_step or 0
                 end = step if end is None else min(end, step)
-                current = self._run_of(current.parent)
+                current = self._chosen(current.parent, runs)
+                parts.append(before(read(connection, current.number), end))
             return parts[::-1]
 
     def _tracks_of(self, connection: sqlite3.Connection, run: int) -> list[tuple[tuple[str, str], int]]:

@@ -69,7 +69,7 @@ class CheckpointRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class RunNote:
     """A remark of the user; `step` is None if it is about the whole run."""
 
     run: int
@@ -79,7 +79,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class RunCommand:
     """A command that was executed at a stop."""
 
     run: int
@@ -89,7 +89,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class RunEdit:
     """A value that was changed by `set`: its name, and the text of the new value."""
 
     run: int
@@ -100,7 +100,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RunEvent:
     """Something that happened in a run: `kind` is "nan", "spike", "exception", "signal" or another word."""
 
     run: int

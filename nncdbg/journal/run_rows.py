@@ -16,7 +16,8 @@ _FIELDS = {name: number for number, name in enumerate(COLUMNS["runs"])}
 class RunRows:
     """Inserts the records of a run; its methods are called with the transaction in the writer thread."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, compression: str) -> None:
+        self._compression = compression
         self.number: int = row[0]
         self._row = list(row)
         self._parent_step: int = row[_FIELDS["parent_step"]] or 0
@@ -50,7 +51,7 @@ class RunRows:
         row = (None, self.number, step, epoch, seconds, size, position)
         number = transaction.insert("checkpoints", self.number, row)
         for name, array in tensors.items():
-            digest = blobs.store(transaction, array)
+            digest = blobs.store(transaction, array, self._compression)
             transaction.add("checkpoint_tensors", number, (number, name, digest))
 
     def remove_checkpoint(self, transaction: Transaction, step: int) -> None:

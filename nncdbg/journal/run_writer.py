@@ -31,11 +31,11 @@ class RunWriter:
     As a context manager, it ends the run: as failed after an exception, as interrupted after Ctrl-C.
     """
 
-    def __init__(self, thread: WriterThread, new: NewRun) -> None:
+    def __init__(self, thread: WriterThread, new: NewRun, compression: str) -> None:
         self._thread = thread
         self._started = time.time()
         self._ended = False
-        self._rows: RunRows = thread.call(_start, new, self._started)
+        self._rows: RunRows = thread.call(_start, new, self._started, compression)
         self.number = self._rows.number
 
     def step(self, number: int, *, epoch: int | None = None, seconds: float | None = None) -> None:
@@ -135,7 +135,7 @@ class RunWriter:
             raise UsageError(f"run {self.number} has ended", hint="start another run, or a fork of this one")
 
 
-def _start(transaction: Transaction, new: NewRun, started: float) -> RunRows:
+def _start(transaction: Transaction, new: NewRun, started: float, compression: str) -> RunRows:
     connection, program = transaction.connection, None
     if new.program is not None:
         text = _text(new.program)
@@ -154,7 +154,7 @@ def _start(transaction: Transaction, new: NewRun, started: float) -> RunRows:
         *(writer.host, writer.boot, writer.process, writer.started),
     )
     number = transaction.insert("runs", 0, (*head, *details))
-    return RunRows((number, *head[1:], *details))
+    return RunRows((number, *head[1:], *details), compression)
 
 
 def _check_parent(transaction: Transaction, parent: int, step: int) -> None:

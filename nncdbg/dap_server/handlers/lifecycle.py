@@ -98,6 +98,7 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
     """Debug the program of this configuration; on failure, keep the current program."""
     debuggee = launch(arguments, session.runner, session.queue.check_cancelled)
     debuggee.sources.uris = session.client.arguments.path_format == "uri"
+    recorded = _record(debuggee, arguments)
     session.launched = arguments
     session.exception_filters.always = arguments.catch
     session.adopt(debuggee)
@@ -108,6 +109,17 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
         session.client.say(debuggee.title)
     for note in (*map(_note_text, debuggee.debugger.notes), *debuggee.sources.notes):
         session.client.say(note)
+    if recorded:
+        session.client.say(f"recording to {recorded}")
+
+
+def _record(debuggee: Debuggee, arguments: LaunchArguments) -> str:
+    """Record the session as the configuration says; return the path, "" if it is not recorded."""
+    configuration = arguments.configuration()
+    if configuration.record is None:
+        return ""
+    path = path_in(configuration.record, Path(configuration.folder or ""))
+    return debuggee.recorder.begin(path, configuration)
 
 
 @collector_paused(freeze=True)
@@ -134,8 +146,6 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     program, saved = opened.program, opened.folder
     check()
     debugger = opened.debugger()
-    debugger.catch(*arguments.catch)
-    check()
     data = [path.parent / store for store in program.stores]
     if saved is not None:
         if saved.at_finding:
@@ -157,6 +167,8 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         title=saved.sentence() if saved is not None else "",
     )
     debuggee.journal.enter_context(journaled(opened, debugger))
+    # The recorder takes the kinds caught before as given.
+    debugger.catch(*arguments.catch)
     debuggee.files = stamps(configuration, [path, *data])
     return debuggee
 

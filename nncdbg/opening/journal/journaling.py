@@ -16,9 +16,11 @@ from nncdbg.opening.journal.content import kept_configuration, text_of
 from nncdbg.opening.journal.inputs import KeptInputs, kept_inputs
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.recording import StepRecorder
+from nncdbg.opening.journal.value_statistics import ValueStatistics
 
 if TYPE_CHECKING:
     from nncdbg.journal import NewRun
+    from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.journal.forking import Fork
     from nncdbg.opening.journal.reopening import Restart
     from nncdbg.opening.programs import OpenedProgram
@@ -39,6 +41,8 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
     if restart is not None:
         path = _file_of_fork(restart, path or None)
     if not path:
+        if restart is None:
+            _check_nothing_needs_a_journal(configuration)
         yield None
         return
     if not debugger.program.runs:
@@ -48,22 +52,36 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
         )
     CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
     inputs = kept_inputs(debugger.inputs, configuration)
+    statistics = ValueStatistics(debugger) if configuration.journal_statistics else None
     from nncdbg import journal
 
-    with journal.open(path, write=True) as file:
-        recorder = StepRecorder(
-            debugger,
-            lambda parent: file.start(_description(opened, debugger, inputs, parent)),
-            lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
-            inputs.tensors,
-            restart.parent if restart is not None else None,
-        )
-        if configuration.note:
-            recorder.run.writer.note(configuration.note)
-        try:
-            yield recorder
-        finally:
-            recorder.end()
+    file = journal.open(path, write=True)
+    recorder = StepRecorder(
+        debugger,
+        lambda parent: file.start(_description(opened, debugger, inputs, parent)),
+        lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
+        inputs.tensors,
+        restart.parent if restart is not None else None,
+        statistics,
+    )
+    if configuration.note:
+        recorder.note(configuration.note)
+    try:
+        yield recorder
+    finally:
+        recorder.end()
+        recorder.attempt(file.close)
+
+
+_NEED_A_JOURNAL = ("checkpoint_every", "checkpoint_budget", "journal_statistics", "note")
+
+
+def _check_nothing_needs_a_journal(configuration: RunConfiguration) -> None:
+    """Raise UsageError for a setting of the journal without one."""
+    for name in _NEED_A_JOURNAL:
+        if name in configuration.given and getattr(configuration, name):
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} is for a run with a journal", hint="add --journal FILE")
 
 
 def _file_of_fork(restart: Restart | Fork, path: Path | None) -> Path | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from nncdbg.engine.time.step_starts import NumberedRun, StepStart
 from nncdbg.opening.journal.content import data_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.steps import Result, Steps
+from nncdbg.opening.journal.value_statistics import ValueStatistics
 
 if TYPE_CHECKING:
     from nncdbg.journal import RunWriter
@@ -77,7 +79,7 @@ class StepRecorder:
     `begin` starts a run, as a fork of (run, step) or of none; `policy` makes the policy of its checkpoints.
     `inputs` are tensors of the first checkpoint by name.
     Steps that were written are not written again when the program goes back and runs them once more.  An edit
-    of a value begins a fork.
+    of a value begins a fork.  With `statistics`, those of all values of a step are written.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class StepRecorder:
         policy: Callable[[], CheckpointPolicy],
         inputs: Mapping[str, Array],
         parent: tuple[int, int] | None = None,
+        statistics: ValueStatistics | None = None,
     ) -> None:
         self._debugger = debugger
+        self._statistics = statistics
         self._begin, self._policy = begin, policy
         self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs}
         self._waiting: list[tuple[RunWriter, str, int, Any, str]] = []
@@ -127,12 +131,15 @@ class StepRecorder:
     def _ended_step(self, line: NumberedRun, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
         run = self._run_at(step)
+        values = () if self._statistics is None else self._statistics.taken()
         if step != run.next:
             return
         run.next += 1
         now = time.perf_counter()
         run.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
         self._then = now
+        for value, summary in values:
+            run.writer.statistics(step, value, summary)
         for name, part, content in results:
             if self._debugger.backend.on_host:
                 self._value(run.writer, name, step, content, part)
@@ -143,10 +150,7 @@ class StepRecorder:
 
     def _tracked(self, name: str, step: int, number: float, part: str) -> None:
         """Write the number of a track."""
-        try:
-            self._value(self._run_at(step).writer, name, step, number, part)
-        except NncdbgError as error:
-            self.problem = error
+        self.attempt(lambda: self._value(self._run_at(step).writer, name, step, number, part))
 
     def _fetch(self) -> None:
         """Write the results that are still on the device."""
@@ -213,17 +217,11 @@ class StepRecorder:
 
     def command(self, text: str) -> None:
         """Write a command that the user has typed."""
-        self._remark(lambda run: run.writer.command(text, run.next))
+        self.attempt(lambda: self.run.writer.command(text, self.run.next))
 
     def note(self, text: str) -> None:
         """Write a remark of the user on the present step."""
-        self._remark(lambda run: run.writer.note(text, run.next))
-
-    def _remark(self, write: Callable[[BranchRun], None]) -> None:
-        try:
-            write(self.run)
-        except NncdbgError as error:
-            self.problem = error
+        self.attempt(lambda: self.run.writer.note(text, self.run.next))
 
     def _finding(self, finding: Finding) -> None:
         """Write an event for the first NaN or Inf that is found in a step."""
@@ -232,7 +230,8 @@ class StepRecorder:
             return
         at = finding.binding
         line = self._debugger.loaded.line(at.code, at.pc)
-        self._nan(run.writer, run.next, finding.detail or f"{finding.kind} found at line {line}")
+        words = finding.detail or f"{finding.kind} found at line {line}"
+        self.attempt(lambda: self._nan(run.writer, run.next, words))
 
     def _nan(self, writer: RunWriter, step: int, message: str) -> None:
         """Write the event of a NaN or Inf, once for each step."""
@@ -253,14 +252,18 @@ class StepRecorder:
 
         An error of the journal is `problem` afterwards.
         """
+        self.attempt(self._steps.stop)
+        self.attempt(self._debugger.tracking.fetch)
+        self.attempt(self._fetch)
+        for run in self._runs.values():
+            self.attempt(partial(self._end, run))
+
+    def attempt(self, action: Callable[[], object]) -> None:
+        """Perform an action on the journal; its error is `problem`, unless there was one before."""
         try:
-            self._steps.stop()
-            self._debugger.tracking.fetch()
-            self._fetch()
-            for run in self._runs.values():
-                self._end(run)
+            action()
         except NncdbgError as error:
-            self.problem = error
+            self.problem = self.problem or error
 
     def _end(self, run: BranchRun) -> None:
         stop, status = self._debugger.stop, "interrupted"

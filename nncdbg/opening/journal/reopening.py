@@ -38,6 +38,10 @@ FIXED = {
 """Fields of the run configuration that are those of the run, with their flags."""
 
 
+_POSITION = frozenset({"tick", "pc", "outer"})
+"""Keys of the position of each checkpoint that a run of a program writes."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Restart:
     """The start of a step of a run in a journal, to which `apply` moves a debugger of the run's program.
@@ -207,7 +211,13 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
         )
     step = step_of(journal, run, address)
     run, records = _owner(journal, run, step)
-    tensors = journal.read(records[0]).tensors
+    first = journal.read(records[0])
+    if not _POSITION.issubset(first.position):
+        raise LoadError(
+            f"run {run.number} of {address.file} cannot be opened: another program wrote its checkpoints",
+            hint="`nncdbg run MODEL --journal FILE` writes checkpoints that can be opened",
+        )
+    tensors = first.tensors
     text = journal.program(run)
     if text is None:
         raise LoadError(f"run {run.number} of {address.file} has no program")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +30,7 @@ _RIGHT = {"steps"}
 def run_list(journal: Journal) -> Iterator[Text]:
     """Yield a heading, and two lines for each run: its facts, and the last value of each track."""
     runs = journal.runs()
-    size = file_size(journal.path.stat().st_size)
+    size = file_size(_bytes_on_disk(journal.path))
     yield Text(f"{journal.path.name}: {counted(len(runs), 'run', ',')}, {size}", "bold")
     if not runs:
         return
@@ -41,6 +43,14 @@ def run_list(journal: Journal) -> Iterator[Text]:
         values = last_values(journal, run)
         if values:
             yield Text(below.ljust(widths[0] + 2)).append_text(values)
+
+
+def _bytes_on_disk(path: Path) -> int:
+    """Return the size of a journal, with the latest changes, which another file has during the writing."""
+    size = path.stat().st_size
+    with suppress(FileNotFoundError):
+        size += path.with_name(f"{path.name}-wal").stat().st_size
+    return size
 
 
 def run_facts(run: Run) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from nncdbg.presentation.journal.run_list import STATUS_STYLES, track_title
 from nncdbg.presentation.sparkline import sparkline
 
 if TYPE_CHECKING:
-    from nncdbg.journal import Event, Journal, Run
+    from nncdbg.journal import Journal, Run, RunEvent
 
 _LISTED = 8
 """Most lines of a section, and most steps in a line."""
@@ -219,7 +219,7 @@ def place_text(step: int | None) -> str:
     return "" if step is None else f"step {step}"
 
 
-def _event_text(event: Event) -> Text:
+def _event_text(event: RunEvent) -> Text:
     return Text().append(printable_line(event.kind), BAD).append(f"  {printable_line(event.message)}")
 
 

@@ -143,7 +143,7 @@ def test_unchanged_tensors_are_stored_once(tmp_path: Path) -> None:
 def test_a_blob_is_a_safetensors_file(tmp_path: Path) -> None:
     from safetensors.numpy import load
 
-    array = np.arange(300_000, dtype=np.float32).reshape(3, -1)
+    array = np.arange(1_500_000, dtype=np.float32).reshape(3, -1)
     with journal.open(tmp_path / "run.db", write=True) as file, file.start(GRAPH) as run:
         run.checkpoint(0, position={}, tensors={"state/w": array})
     connection = sqlite3.connect(tmp_path / "run.db")

@@ -92,6 +92,14 @@ def test_programs_with_different_statements_are_not_run_again(trained: Command, 
     assert (code, err) == (1, "note: statements are not compared: the programs have different statements\n")
 
 
+def test_runs_of_another_writer_are_not_run_again(command: Command, overnight: str) -> None:
+    """The checkpoints of these runs lack the position in a program."""
+    code, out, err = command("diff", "run.db#1", "run.db#2")
+    assert (code, out.splitlines()[0]) == (1, "the states differ at the start of step 60")
+    assert err.startswith("note: statements are not compared: run 1 of run.db cannot be opened")
+    assert command("run.db#1@40")[0] == 3
+
+
 # -- values and states ---------------------------------------------------------------------------
 
 Write = Callable[[RunWriter], None]
