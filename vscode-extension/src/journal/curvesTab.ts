@@ -51,7 +51,7 @@ export class CurvesTab implements vscode.Disposable {
     this.send();
   }
 
-  /** A hidden page is discarded: it asks for the runs when it is shown again. */
+  /** VS Code discards a hidden page: it is ready again when it is shown. */
   private follow(): void {
     const { visible } = this.panel;
     if (visible && !this.following) {

@@ -16,7 +16,7 @@ const NO_TRACKS = "The chosen runs have no tracked values yet. `--track NAME=EXP
 
 interface State {
   shown: number[];
-  /** The newest run that the page knows: later ones are shown when they appear. */
+  /** The newest run so far: later ones are shown when they appear. */
   newest: number;
   log: boolean;
   /** The steps that the user has selected. */
