@@ -32,7 +32,7 @@ function quoted(word: string): string {
   return /^\w[\w./@#-]*$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
-/** Asks for a step of a run; undefined if the user cancels. */
+/** Reads a step of a run from the user; undefined if the user cancels. */
 export async function askStep(prompt: string, steps: number): Promise<number | undefined> {
   const validateInput = (text: string) => (isStep(text, steps) ? "" : `Enter a number from 0 to ${steps}.`);
   const text = await vscode.window.showInputBox({ prompt, value: String(steps), validateInput, ignoreFocusOut: true });

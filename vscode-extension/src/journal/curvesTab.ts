@@ -51,7 +51,7 @@ export class CurvesTab implements vscode.Disposable {
     this.send();
   }
 
-  /** A hidden page is discarded: it asks for the runs when it is shown again. */
+  /** VS Code discards a hidden page: it is ready again when it is shown. */
   private follow(): void {
     const { visible } = this.panel;
     if (visible && !this.following) {
@@ -85,12 +85,12 @@ export class CurvesTab implements vscode.Disposable {
 
 /** Arrays of numbers reach the page as bytes, with NaN and Inf. */
 export function pageRun(run: Log["runs"][number]): PageRun {
-  const { number, name, parent, parent_step, steps, status, events } = run;
+  const { number, name, parent, parent_step, steps, status } = run;
   const tracks = run.tracks.map((track) => ({
     name: track.name,
     part: track.part,
     steps: Float64Array.from(track.steps),
     values: Float64Array.from(track.values, numberOf),
   }));
-  return { number, name, parent, parent_step, steps, status, events, tracks };
+  return { number, name, parent, parent_step, steps, status, tracks };
 }

@@ -1,6 +1,6 @@
 // Messages between the page *Run Curves* and the extension.
 
-import type { Run, RunEvent, RunStatus } from "./log";
+import type { Run } from "./log";
 
 /** The values of one name over the steps of a run, with those of its parents before the fork. */
 export interface PageTrack {
@@ -10,10 +10,8 @@ export interface PageTrack {
   values: Float64Array;
 }
 
-export interface PageRun extends Pick<Run, "number" | "name" | "parent" | "parent_step" | "steps"> {
-  status: RunStatus;
+export interface PageRun extends Pick<Run, "number" | "name" | "status" | "parent" | "parent_step" | "steps"> {
   tracks: PageTrack[];
-  events: RunEvent[];
 }
 
 export type ToCurves = { kind: "runs"; file: string; runs: PageRun[]; error: string } | { kind: "choose"; run: number };

@@ -9,7 +9,7 @@ export type Row = { journal: Journal; id: string } & (
   | { kind: "journal" | "error" | "empty" }
   | { kind: "run" | "checkpoints"; run: Run }
   | { kind: "checkpoint"; run: Run; checkpoint: Checkpoint }
-  | { kind: "event"; run: Run; event: RunEvent }
+  | { kind: "event"; run: Run; event: RunEvent; last: RunEvent }
 );
 
 /** The row of a journal. */
@@ -48,7 +48,7 @@ function runRow(journal: Journal, run: Run): Row {
 
 function rowsOfRun(journal: Journal, run: Run): Row[] {
   const id = `${journal.file}#${run.number}`;
-  const events = run.events.map((event, index): Row => ({ kind: "event", journal, run, event, id: `${id}/event ${index}` }));
+  const events = stretchesOf(run.events).map(([event, last], index): Row => ({ kind: "event", journal, run, event, last, id: `${id}/event ${index}` }));
   const checkpoints: Row[] = ownCheckpoints(run).length ? [{ kind: "checkpoints", journal, run, id: `${id}/checkpoints` }] : [];
   const forks = journal.log?.runs.filter(({ parent }) => parent === run.number) ?? [];
   return [...events, ...checkpoints, ...forks.map((fork) => runRow(journal, fork))];
@@ -57,6 +57,21 @@ function rowsOfRun(journal: Journal, run: Run): Row[] {
 /** The checkpoints of a run without those of its parents. */
 function ownCheckpoints({ number, checkpoints }: Run): Checkpoint[] {
   return checkpoints.filter(({ run }) => run === number);
+}
+
+/** The first and the last of events of one kind at consecutive steps: a NaN stays in the parameters. */
+function stretchesOf(events: readonly RunEvent[]): [RunEvent, RunEvent][] {
+  const stretches: [RunEvent, RunEvent][] = [];
+  for (const event of events) {
+    const stretch = stretches.at(-1);
+    const next = stretch?.[1].step;
+    if (stretch && stretch[1].kind === event.kind && typeof next === "number" && event.step === next + 1) {
+      stretch[1] = event;
+    } else {
+      stretches.push([event, event]);
+    }
+  }
+  return stretches;
 }
 
 /** The step of a row, which can be opened; undefined for rows without one. */
@@ -88,7 +103,7 @@ function itemOfKind(row: Row, alone: boolean): vscode.TreeItem {
     case "checkpoint":
       return itemOfCheckpoint(row.checkpoint);
     case "event":
-      return itemOfEvent(row.event);
+      return itemOfEvent(row.event, row.last);
   }
 }
 
@@ -142,9 +157,9 @@ const EVENT_ICONS: Record<string, [string, string]> = {
 /** The names of kinds that are not words. */
 const EVENT_NAMES: Record<string, string> = { nan: "NaN" };
 
-function itemOfEvent({ kind, step, message }: RunEvent): vscode.TreeItem {
+function itemOfEvent({ kind, step, message }: RunEvent, last: RunEvent): vscode.TreeItem {
   const [icon, color] = EVENT_ICONS[kind] ?? ["info", "foreground"];
-  const place = step === null ? "" : ` at step ${step}`;
+  const place = step === null ? "" : last.step === step ? ` at step ${step}` : ` at steps ${step} to ${last.step}`;
   const item = plain(`${EVENT_NAMES[kind] ?? kind}${place}`, icon, { description: message.split("\n")[0], tooltip: message });
   item.iconPath = new vscode.ThemeIcon(icon, new vscode.ThemeColor(color));
   item.contextValue = step === null ? "event" : "step";

@@ -78,6 +78,16 @@ test("all ids differ, and stay the same when a journal is read again", () => {
   assert.deepEqual(ids(journalRow({ ...JOURNAL, log: structuredClone(JOURNAL.log) })), first);
 });
 
+test("events of one kind at consecutive steps are one row", () => {
+  const event = (kind, step) => ({ kind, step, message: `${kind} ${step}` });
+  const events = [event("spike", 3), event("nan", 4), event("nan", 5), event("nan", 6), event("nan", 9), event("note", null), event("note", null)];
+  const [row] = childrenOf(journalRow({ ...JOURNAL, log: { runs: [run(1, { events })] } }));
+  assert.deepEqual(
+    childrenOf(row).map((each) => itemOf(each, true)).map(({ label, description }) => `${label}: ${description}`),
+    ["spike at step 3: spike 3", "NaN at steps 4 to 6: nan 4", "NaN at step 9: nan 9", "note: note null", "note: note null"],
+  );
+});
+
 test("checkpoints and events have a step, runs have none", () => {
   const [one] = childrenOf(journalRow(JOURNAL));
   const [event, checkpoints] = childrenOf(one);

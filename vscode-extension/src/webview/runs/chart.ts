@@ -17,7 +17,7 @@ declare const uplot: { default: typeof uPlot };
 const HEIGHT = 220;
 /** Pixels of the marks of NaN and Inf at the upper edge. */
 const MARK = 7;
-/** A curve with fewer visible points has a dot at each. */
+/** Curves with fewer visible points have a dot at each; test parts always have. */
 const FEW = 48;
 /** The room above and below the curves of a logarithmic scale, as a factor. */
 const ROOM = 1.1;
@@ -89,11 +89,12 @@ export class Chart {
     const points = shown.curves.map(({ steps, values }) => thinned(steps, values, ...range, columns));
     const finite = points.flatMap(({ y }) => y).filter((each) => each !== null);
     const logarithmic = log ? logarithmicScale(finite) : undefined;
+    const few = points.every(({ x }) => x.length <= FEW);
     const data = uplot.default.join(points.map(({ x, y }) => [x, y] as uPlot.AlignedData));
     const options: uPlot.Options = {
       ...frame(width, logarithmic !== undefined),
       legend: { show: false },
-      series: [{}, ...shown.curves.map((curve, index) => seriesOf(curve, points[index].x.length))],
+      series: [{}, ...shown.curves.map((curve) => seriesOf(curve, few))],
       scales: { x: { time: false, range }, y: logarithmic ?? LINEAR },
       cursor: {
         points: { show: false },
@@ -140,7 +141,11 @@ export class Chart {
   }
 
   private point(plot: uPlot): void {
-    const { left = -1, top = -1 } = plot.cursor;
+    const { left = -1, top = -1, event } = plot.cursor;
+    // A new plot has a cursor outside, which the pointer did not move there.
+    if (!event) {
+      return;
+    }
     this.current = left < 0 ? undefined : this.nearest(plot, left, top);
     this.handlers.pointed(this.current);
   }
@@ -190,9 +195,9 @@ function moved({ key, shiftKey }: KeyboardEvent, { curve, index }: Place, curves
   return undefined;
 }
 
-function seriesOf({ run, part }: Curve, count: number): uPlot.Series {
+function seriesOf({ run, part }: Curve, dots: boolean): uPlot.Series {
   const stroke = colorOf(run.number);
-  return { stroke, width: 1.5, dash: part === "test" ? TEST_DASH : undefined, points: { show: count <= FEW, size: 5, fill: stroke } };
+  return { stroke, width: 1.5, dash: part === "test" ? TEST_DASH : undefined, points: { show: dots || part === "test", size: 5, fill: stroke } };
 }
 
 /** A logarithmic scale, or undefined if a number is not positive. */

@@ -6,7 +6,7 @@ import { Host } from "../page/host";
 import type { Place } from "./chart";
 import { extentOf, ownerOf, plotsOf } from "./curves";
 import { Panel } from "./panel";
-import { runItems } from "./runList";
+import { RunList } from "./runList";
 import "./style.css";
 import { nearestIndex } from "./thinning";
 
@@ -16,7 +16,7 @@ const NO_TRACKS = "The chosen runs have no tracked values yet. `--track NAME=EXP
 
 interface State {
   shown: number[];
-  /** The newest run that the page knows: later ones are shown when they appear. */
+  /** The newest run so far: later ones are shown when they appear. */
   newest: number;
   log: boolean;
   /** The steps that the user has selected. */
@@ -27,7 +27,7 @@ const host = new Host<ToCurves, FromCurves, State>({ shown: [], newest: 0, log: 
 let runs: readonly PageRun[] = [];
 let file = "";
 
-const list = element("ul", { label: "Runs" });
+const list = new RunList(toggle);
 const error = element("p", { className: "error", role: "status" });
 const logSwitch = button("Logarithmic", "Logarithmic scale of the values", () => {
   host.keep({ log: !host.state.log });
@@ -37,7 +37,7 @@ const resetZoom = button("All Steps", "Show all steps (double-click in a chart)"
 const HINT = "Click a point to debug its step. Drag to zoom. Dashed: the test part.";
 const tools = element("div", { className: "tools" }, logSwitch, resetZoom, element("span", { className: "hint" }, HINT));
 const charts = element("div", { className: "charts" });
-const main = element("main", {}, tools, error, list, charts);
+const main = element("main", {}, tools, error, list.root, charts);
 document.body.append(status("Reading the journal …"));
 const panels = new Map<string, Panel>();
 /** The place at the pointer, which stays marked when new values arrive. */
@@ -71,11 +71,8 @@ function draw(): void {
   const { shown, log, range } = host.state;
   logSwitch.setAttribute("aria-pressed", String(log));
   resetZoom.disabled = range === undefined;
-  const focused = (document.activeElement as HTMLElement | null)?.dataset.run;
-  list.replaceChildren(...runItems(runs, new Set(shown), toggle));
-  if (focused !== undefined) {
-    list.querySelector<HTMLElement>(`[data-run="${focused}"]`)?.focus();
-  }
+  list.show(runs, new Set(shown));
+  list.color();
   drawCharts();
 }
 

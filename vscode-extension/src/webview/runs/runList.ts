@@ -1,23 +1,53 @@
 // The list of runs: a checkbox and a color for each, forks below their parents.
 
 import type { PageRun } from "../../journal/messages";
+import { Children } from "../page/children";
 import { element } from "../page/elements";
 import { treeOf } from "./curves";
 import { colorOf } from "./runColors";
 
-/** Creates one item for each run. */
-export function runItems(runs: readonly PageRun[], shown: ReadonlySet<number>, toggle: (run: number, on: boolean) => void): HTMLLIElement[] {
-  return treeOf(runs).map(({ run, depth }) => {
-    const checkbox = element("input", { type: "checkbox", checked: shown.has(run.number) });
-    checkbox.dataset.run = String(run.number);
-    checkbox.onchange = () => toggle(run.number, checkbox.checked);
+interface Item {
+  number: number;
+  name: string;
+  details: string;
+  depth: number;
+}
+
+export class RunList {
+  readonly root = element("ul", { label: "Runs" });
+  private readonly items = new Children<HTMLLIElement>(this.root);
+
+  constructor(private readonly toggled: (run: number, on: boolean) => void) {}
+
+  /** Shows the runs; those in `shown` are checked. */
+  show(runs: readonly PageRun[], shown: ReadonlySet<number>): void {
+    const contents = treeOf(runs).map(({ run, depth }): Item => ({ number: run.number, name: run.name, details: detailsOf(run), depth }));
+    this.items.show(contents, (item) => this.itemOf(item));
+    for (const checkbox of this.root.querySelectorAll("input")) {
+      checkbox.checked = shown.has(Number(checkbox.dataset.run));
+    }
+  }
+
+  /** Colors the runs by the theme. */
+  color(): void {
+    for (const swatch of this.root.querySelectorAll<HTMLElement>(".swatch")) {
+      swatch.style.background = colorOf(Number(swatch.dataset.run));
+    }
+  }
+
+  private itemOf({ number, name, details, depth }: Item): HTMLLIElement {
+    const checkbox = element("input", { type: "checkbox" });
     const swatch = element("span", { className: "swatch" });
-    swatch.style.background = colorOf(run.number);
-    const fork = run.parent === null ? "" : `fork of #${run.parent} at step ${run.parent_step}, `;
-    const details = element("span", { className: "details" }, `${fork}${run.status}, ${run.steps} steps`);
-    const label = element("label", {}, checkbox, swatch, element("b", {}, [`#${run.number}`, run.name].filter(Boolean).join(" ")), details);
-    const item = element("li", {}, label);
+    checkbox.dataset.run = swatch.dataset.run = String(number);
+    checkbox.onchange = () => this.toggled(number, checkbox.checked);
+    const title = element("b", {}, [`#${number}`, name].filter(Boolean).join(" "));
+    const item = element("li", {}, element("label", {}, checkbox, swatch, title, element("span", { className: "details" }, details)));
     item.style.marginInlineStart = `${depth * 18}px`;
     return item;
-  });
+  }
+}
+
+function detailsOf({ parent, parent_step, status, steps }: PageRun): string {
+  const fork = parent === null ? "" : `fork of #${parent} at step ${parent_step}, `;
+  return `${fork}${status}, ${steps} ${steps === 1 ? "step" : "steps"}`;
 }
