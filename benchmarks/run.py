@@ -11,6 +11,7 @@ import bench_dap
 import bench_diff
 import bench_eager
 import bench_journal
+import bench_journal_training
 import bench_large
 import bench_lsp
 import bench_machine
@@ -48,6 +49,7 @@ def main() -> int:
         bench_torch,
         bench_training,
         bench_journal,
+        bench_journal_training,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

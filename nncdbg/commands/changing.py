@@ -18,6 +18,7 @@ from nncdbg.engine.expression import (
 )
 from nncdbg.engine.inputs.data_specs import split_data
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.time.timeline import Mark
 from nncdbg.engine.values.editing import late_decisions
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.stops import layout_at, value_or_reason
@@ -114,16 +115,22 @@ def marks(session: CommandSession, text: str) -> None:
         session.screen.put("there are no marks")
 
 
-@command("goto", group="changing", arguments="NAME | NUMBER", completes=("mark",))
+@command("goto", group="changing", arguments="NAME | [BRANCH:]NUMBER", completes=("mark",))
 def goto(session: CommandSession, text: str) -> None:
-    """Go to a mark, or to the point after NUMBER statements.
+    """Go to a mark, or to the point after NUMBER statements, also on another branch.
 
     `goto` ignores breakpoints on the way.
     """
-    place = needs("goto", text)
-    session.move(
-        lambda: session.debugger.go_to(int(place) if place.lstrip("+-").isdigit() else place), forward=False
-    )
+    place = _moment(session.debugger, needs("goto", text))
+    session.move(lambda: session.debugger.go_to(place), forward=False)
+
+
+def _moment(debugger: Debugger, place: str) -> str | int | Mark:
+    """Return the mark or the number of statements that `goto` names."""
+    found = re.fullmatch(r"(\d+):(\d+)", place)
+    if found is not None:
+        return Mark("", known_branch(debugger, int(found[1])), int(found[2]))
+    return int(place) if place.lstrip("+-").isdigit() else place
 
 
 @command("branches", group="changing")
@@ -154,8 +161,6 @@ def branch(session: CommandSession, text: str) -> None:
     number = known_branch(session.debugger, whole_number("branch", needs("branch", text)))
 
     def switch() -> Stop:
-        from nncdbg.engine.time.timeline import Mark
-
         timeline = session.debugger.timeline
         tick = timeline.tick_on(timeline.branches[number])
         return session.debugger.go_to(Mark("", number, tick))

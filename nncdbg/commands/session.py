@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from nncdbg.commands.command_blocks import CommandBlock, Script
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
-from nncdbg.commands.recording import SETUP
+from nncdbg.commands.recording.recorder import SessionRecorder
 from nncdbg.commands.table import TABLE, resolve
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
 from nncdbg.presentation.crash_report import report_crash
@@ -20,11 +20,13 @@ from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.stops import fallbacks, place_of, show_stop
 
 if TYPE_CHECKING:
-    from nncdbg.commands.recording import Confirm
+    from nncdbg.commands.recording.entries import Event
+    from nncdbg.commands.recording.setup import Confirm
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.listing import Listing
+    from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.journal.recording import StepRecorder
 
 PROMPT = "(nncdbg) "
@@ -51,7 +53,9 @@ class CommandSession:
         self.over = False
         self.companion: Companion | None = None
         """The other side of a comparison, if this session is one."""
-        self.recording: TextIO | None = None
+        self.configuration: RunConfiguration | None = None
+        """The run configuration that the session was opened from, if there is one."""
+        self.recorder = SessionRecorder(screen.complain)
         self.journal: StepRecorder | None = None
         """Writes the training to a journal, with the typed commands."""
         self.confirm: Confirm | None = None
@@ -92,7 +96,9 @@ class CommandSession:
         if not text and typed and not self.collecting:
             text = self._repeated
         if text and typed:
-            self._record(text)
+            self.recorder.command(text)
+            if self.journal is not None:
+                self.journal.command(text)
         if not self.collecting and (not text or text.startswith("#")):
             return True
         return self.attempt(lambda: self.dispatch(text), text)
@@ -102,19 +108,25 @@ class CommandSession:
         try:
             action()
         except NncdbgError as error:
-            self.screen.complain(error)
+            self._complain(error)
         except MemoryError:
-            self.screen.complain(RunError(f"out of memory in `{text}`", hint="use an index or a slice"))
+            self._complain(RunError(f"out of memory in `{text}`", hint="use an index or a slice"))
         except KeyboardInterrupt:
             self.screen.complain("interrupted")
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001  a bug of ours must not take the user's session with it
             self.screen.complain(report_crash(error))
+            self.recorder.failed(f"{type(error).__name__}: {error}")
         else:
             self.run_due()
             return True
         return False
+
+    def _complain(self, error: NncdbgError) -> None:
+        """Print and record the error of a command."""
+        self.screen.complain(error)
+        self.recorder.failed(error.message)
 
     def dispatch(self, text: str) -> None:
         """Execute a command, or print an expression. Raises NncdbgError."""
@@ -184,19 +196,12 @@ class CommandSession:
 
     def play(self, path: str, *, echo: bool) -> int:
         """Execute a command file; return the number of failures. Raises UsageError if it cannot be read."""
-        if self._depth >= _DEPTH:
-            raise UsageError(
-                f"command files are nested more than {_DEPTH} levels deep",
-                hint=f"check whether {path} calls itself",
-            )
-        lines = [line for line in read_commands(path) if not line.startswith(SETUP)]
-        return self.play_lines(lines, path, echo=echo)
+        return self.play_lines(read_commands(path), path, echo=echo)
 
     def play_lines(self, lines: Iterable[str], title: str, *, echo: bool) -> int:
         """Execute lines as if typed; return the number of failures. Raises UsageError after a pause."""
-        self._depth += 1
         failed, collecting = 0, self.collecting
-        try:
+        with self._nested(title):
             for line in lines:
                 if self.over:
                     break
@@ -209,20 +214,56 @@ class CommandSession:
             if self.collecting and not collecting:
                 failed += 1
                 self.end_of_lines()
-        finally:
-            self._depth -= 1
         return failed
 
-    def replay(self, path: str) -> int:
-        """Report setup differences, then replay a recorded session; return the number of failures."""
-        from nncdbg.commands.recorded_setup import changes, read_setup
+    @contextmanager
+    def _nested(self, title: str) -> Iterator[None]:
+        """Run the commands of a file. Raises UsageError if files are nested too deep."""
+        if self._depth >= _DEPTH:
+            raise UsageError(
+                f"command files are nested more than {_DEPTH} levels deep",
+                hint=f"check whether {title} calls itself",
+            )
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
 
-        setup = read_setup(path)
-        if setup is not None:
-            for words in changes(setup, self.debugger, self.title):
-                self.screen.note(words)
-        with self.as_recorded(True):
-            return self.play(path, echo=True)
+    def replay(self, path: str, *, count: int | None = None) -> bool:
+        """Replay the first `count` commands of a recorded session (None: all), or a file of commands.
+
+        Return True if all stops are the same as recorded; for a file of commands, if no command fails.
+        Raises UsageError for a file that is not readable, and if the user interrupts the replay.
+        """
+        from nncdbg.commands.recording.entries import FIRST_FORMAT, is_recording, read_recording
+        from nncdbg.commands.recording.replaying import replay
+
+        if not is_recording(path):
+            lines = read_commands(path)
+            if lines[:1] and lines[0].startswith(FIRST_FORMAT):
+                self.screen.note(f"{path} is in the format of an earlier version: only its commands run")
+            with self.as_recorded(True):
+                return not self.play_lines(lines, path, echo=True)
+        recording = read_recording(path)
+        with self._nested(path), self.as_recorded(True):
+            same = replay(self, recording, count=count).difference is None
+            if self.collecting and count is None:
+                self.end_of_lines()
+        return same
+
+    def observed(self, line: str) -> list[Event]:
+        """Execute a line, and return its stops and errors. Raises UsageError if the user pauses it."""
+        events: list[Event] = []
+        before, self.recorder.listener = self.recorder.listener, events.append
+        stop = self.debugger.stop
+        try:
+            self.execute(line)
+        finally:
+            self.recorder.listener = before
+        if self.debugger.stop is not stop and self._paused():
+            raise UsageError("interrupted: skipped the rest of the recording")
+        return events
 
     @contextmanager
     def as_recorded(self, recorded: bool) -> Iterator[None]:
@@ -251,21 +292,6 @@ class CommandSession:
         """Return True if the user paused the program."""
         return self.debugger.stop.reason == "pause" and not self.debugger.stop.detail
 
-    # -- recording -----------------------------------------------------------------------------
-
-    def _record(self, text: str) -> None:
-        from nncdbg.commands.recording import is_about_recording, write_line
-
-        if self.journal is not None:
-            self.journal.command(text)
-        if self.recording is None or is_about_recording(text):
-            return
-        try:
-            write_line(self.recording, text)
-        except NncdbgError as error:
-            self.recording = None
-            self.screen.complain(error)
-
     # -- the program -----------------------------------------------------------------------------
 
     def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
@@ -291,6 +317,7 @@ class CommandSession:
         """Print a stop and the `display` expressions; queue the commands of its breakpoints."""
         self.printed_stop = stop
         self.listed = None
+        self.recorder.stopped(self.debugger, stop)
         if self.make_due(stop):
             return
         show_stop(self.screen, self.debugger, stop, self._shown, written)

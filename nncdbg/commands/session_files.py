@@ -30,44 +30,58 @@ def source(session: CommandSession, text: str) -> None:
 
 @command("record", "rec", group="session", arguments="[--force] FILE | off", completes=("file",))
 def record(session: CommandSession, text: str) -> None:
-    """Record the typed commands in a file; `record off` stops recording.
+    """Record the session in a file, for `replay`; `record off` stops recording.
 
-    The file includes the model, inputs, seed, sizes, backend, allocator and versions.  `record`
-    overwrites a recording only with --force or after confirmation.
+    The file has the program, inputs, seed, sizes, options and versions, then the commands of the session
+    with their stops, errors and notes.  Commands before `record` are included, without their stops.
+    `record` overwrites a recording only with --force or after confirmation.
     """
-    from nncdbg.commands.recorded_setup import start_recording
-    from nncdbg.commands.recording import close_recording
+    from nncdbg.commands.recording.setup import setup_of
 
+    recorder = session.recorder
     if not text:
-        state = "off" if session.recording is None else f"to {session.recording.name}"
-        session.screen.put(f"recording is {state}")
+        session.screen.put(
+            "recording is off" if recorder.path is None else f"recording is to {recorder.path}"
+        )
         return
     force, path = text.startswith("--force "), text.removeprefix("--force ").strip()
-    started = None
     if text != "off":
-        started = start_recording(path, session.debugger, session.title, force=force, confirm=session.confirm)
-    if session.recording is not None:
-        close_recording(session.recording)
-    elif started is None:
+        opened = session.configuration
+        program = session.title if opened is None else opened.program
+        setup = setup_of(session.debugger, program, opened)
+        recorder.start(path, setup, session.debugger, force=force, confirm=session.confirm)
+        session.screen.put(f"recording to {path}")
+        return
+    if recorder.path is None:
         raise UsageError("nothing is being recorded", hint="start a recording with `record FILE`")
-    session.recording = started
-    session.screen.put("recording is off" if started is None else f"recording to {path}")
+    recorder.stop()
+    session.screen.put("recording is off")
 
 
 @command("replay", group="session", arguments="FILE", completes=("file",))
 def replay(session: CommandSession, text: str) -> None:
-    """Run the commands of a recorded session, and show each.
+    """Replay a recorded session, and report the first stop that differs.
 
-    First, report differences from the recorded model, inputs, options and versions.
+    First, report differences from the recorded program, inputs, options and versions.  A stop is the same if
+    its reason, statement, frames, iterations and branch are the same, and all bits of the values there.
+    `nncdbg replay FILE` also opens the program, with the recorded inputs and options.
+    In a file of commands, there is nothing to compare: run the commands, and show each.
     """
-    failed = session.replay(needs("replay", text))
-    if failed:
-        raise UsageError(f"{failed} of the commands in {text} failed")
+    from nncdbg.commands.recording.entries import is_recording
+
+    path = needs("replay", text)
+
+    def run() -> None:
+        if not session.replay(path):
+            differs = "differs from the recording" if is_recording(path) else "has failed commands"
+            raise UsageError(f"the replay of {path} {differs}")
+
+    session.perform(run)
 
 
 @command("note", group="session", arguments="TEXT")
 def note(session: CommandSession, text: str) -> None:
-    """Add a note to the recording."""
+    """Add a note to the recording; `replay` shows it."""
     needs("note", text)
 
 

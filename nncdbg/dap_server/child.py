@@ -46,7 +46,7 @@ def step_into_kernel(session: Session) -> None:
     if not session.client.arguments.supports_start_debugging_request:
         raise UsageError("this client cannot start a second session for the Python debugger")
     imported_debugpy()
-    session.program.move(session, lambda: _step(session, code))
+    session.program.move(session, lambda: _step(session, code), "next")
 
 
 def _step(session: Session, code: CodeType) -> Stop:

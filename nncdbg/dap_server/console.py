@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands import find
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
-from nncdbg.commands.recording import close_recording
 from nncdbg.commands.session import CommandSession as Terminal
 from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
 from nncdbg.dap_server.events import report_change
@@ -43,6 +42,9 @@ class Console(Terminal):
         screen = Screen(self._written, self._written, width=WIDTH, color=color)
         super().__init__(session.program.debugger, session.program.sources.name, screen)
         self.session = session
+        self.recorder = session.program.recorder
+        if session.attachment is None and session.launched is not None:
+            self.configuration = session.launched.configuration()
         self._playing = False
         """Whether the runner executes lines of a file, so that their moves are performed at once."""
         self._seen_from: tuple[int | None, Stop] | None = None
@@ -75,8 +77,8 @@ class Console(Terminal):
                 raise UsageError(State.RUNNING.value)
             if group in ("looking", "changing"):
                 self.session.check_settled()
-        self._record(line)
-        self._watched(lambda: self.dispatch(line))
+        with self.recorder.errors_of(line):
+            self._watched(lambda: self.dispatch(line))
         if self.over:
             self.session.defer(self._quit)
 
@@ -90,6 +92,7 @@ class Console(Terminal):
             if timeline.branch != branch and not self._playing:
                 self.session.defer(lambda: report_change(self.session))
             report_breakpoint_changes(self.session, numbers)
+            self.session.program.recorder.absorb()
 
     def take(self) -> str:
         """Return the output since the last call, bounded."""
@@ -106,7 +109,10 @@ class Console(Terminal):
         self._seen_from = seen
         depth = None if frame is None else frame_depth(self.session, frame)
         frames = len(self.debugger.control.stack)
+        before = max(0, self.debugger.selected)
         self.debugger.selected = -1 if depth is None else frames - 1 - depth
+        if (number := max(0, self.debugger.selected)) != before:
+            self.recorder.command(f"frame {number}")
 
     def dispatch(self, text: str) -> None:
         attachment = self.session.attachment
@@ -213,28 +219,14 @@ class Console(Terminal):
         else:
             self.session.handle_disconnect()
 
-    def close(self) -> None:
-        """Close the recording, if there is one."""
-        if self.recording is not None:
-            close_recording(self.recording)
-
 
 def console_of(session: Session) -> Console:
     """Return the console of a session, a new one for a new program."""
     console = session.console
     if isinstance(console, Console) and console.debugger is session.program.debugger:
         return console
-    if console is not None:
-        console.close()
-    else:
-        session.at_end.append(_close)
     session.console = console = Console(session)
     return console
-
-
-def _close(session: Session) -> None:
-    if session.console is not None:
-        session.console.close()
 
 
 def bounded(text: str) -> str:

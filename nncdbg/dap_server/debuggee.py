@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
+from nncdbg.dap_server.client_recorder import ClientRecorder
 from nncdbg.dap_server.events import report_continued, report_end, report_start, report_stop
 from nncdbg.dap_server.kernel_debugger import trace_kernels
 from nncdbg.dap_server.progress import how_far
@@ -44,6 +45,9 @@ class Debuggee:
     repro bundle, and stops there first.  `title` describes a program folder, "" for another program.
     """
 
+    records_requests = True
+    """A recording has the client's requests, not only the commands of its console."""
+
     def __init__(
         self,
         debugger: Debugger,
@@ -56,6 +60,7 @@ class Debuggee:
         title: str = "",
     ) -> None:
         self.debugger = debugger
+        self.recorder = ClientRecorder(debugger, requests=self.records_requests and not no_debug)
         self.runner = runner
         self.sources = sources
         self.stop_on_exit = stop_on_exit
@@ -64,6 +69,8 @@ class Debuggee:
         self.no_debug = no_debug
         self.at_finding = at_finding
         self.title = title
+        self.journal = ExitStack()
+        """The journal to which the run is written, if there is one; it ends with the stack."""
         self.files: dict[Path, tuple[int, int]] = {}
         """(mtime, size) of each file that the program was loaded from."""
         self._terminating = False
@@ -100,7 +107,9 @@ class Debuggee:
         """Answer the current request, then restart at the first statement of the branch."""
 
         def verb() -> Stop:
+            self.recorder.departs("restart")
             entry = self.debugger.restart()
+            self.recorder.arrives("restart")
             return entry if stop_on_entry else self._first_run()
 
         self._failed_at = None
@@ -109,7 +118,7 @@ class Debuggee:
 
     def go_on(self, session: Session) -> None:
         """Answer the current request, then continue."""
-        self.move(session, lambda: self.debugger.run(heed=not self.no_debug))
+        self.move(session, lambda: self.debugger.run(heed=not self.no_debug), "continue")
 
     def _first_run(self) -> Stop:
         """Run; a breakpoint at the first statement stops too, as no stop there has been reported yet."""
@@ -117,18 +126,26 @@ class Debuggee:
             return self.debugger.run(heed=False)
         numbers = {each.number for each in self.debugger.breakpoints}
         stop = self.debugger.control.stop_here(numbers)
-        return self.debugger.run() if stop is None else self.debugger.move(lambda: stop)
+        if stop is None:
+            self.recorder.departs("continue")
+            return self.debugger.run()
+        self.recorder.shown(stop)
+        return self.debugger.move(lambda: stop)
 
-    def move(self, session: Session, verb: Verb, *, unasked: bool = False) -> None:
+    def move(
+        self, session: Session, verb: Verb, command: str | None = None, *, unasked: bool = False
+    ) -> None:
         """Answer the current request, then move the program by `verb` and report the stop.
 
-        `unasked`: also send `continued`, as the request alone does not imply it to the client.
+        `command` is the equal command of the prompt, for a recording; `GOTO` for the one that goes to the
+        place of the stop, None if the commands are recorded elsewhere.  `unasked`: also send `continued`, as
+        the request alone does not imply it to the client.
         """
 
         def begin() -> None:
             if unasked:
                 report_continued(session)
-            self.runner.post(lambda: self._perform(session, verb))
+            self.runner.post(lambda: self._perform(session, verb, command))
 
         self.set_off(session)
         session.defer(begin)
@@ -144,19 +161,23 @@ class Debuggee:
             if session.queue.waiting:
                 self.between_statements(session.serve_waiting)
 
-    def _perform(self, session: Session, verb: Verb) -> None:
+    def _perform(self, session: Session, verb: Verb, command: str | None) -> None:
         stop = self.debugger.stop
         try:
             poll, cancel = how_far(self.debugger), lambda: self._pause_moving(session)
             with session.progress.under_way("Running", poll=poll, cancel=cancel):
                 trace_kernels()
+                if command is not None:
+                    self.recorder.departs(command)
                 stop = verb()
+                self.recorder.arrives(command)
                 if session.console is not None and session.console.debugger is self.debugger:
                     before = self.debugger.stop
                     session.console.react(stop)
                     if self.debugger.stop is not before:
                         stop = self.debugger.stop
         except NncdbgError as refusal:
+            self.recorder.refused(command, refusal)
             session.client.say(str(refusal), "important")
         except MemoryError:
             error = RunError("out of memory", hint="use smaller inputs, or reduce `history`")
@@ -251,6 +272,11 @@ class Debuggee:
     def abandoned(self) -> None:
         """End the program: the client is gone, or starts another program."""
         self.debugger.pause()
+        self.end_journal()
+
+    def end_journal(self) -> None:
+        """End the run in the journal once the program has stopped."""
+        self.runner.post(self.journal.close)
 
     @contextmanager
     def requested(self) -> Iterator[None]:

@@ -105,9 +105,12 @@ class Session:
 
     def adopt(self, debuggee: Debuggee) -> None:
         """Debug this program from now on, and set the client's earlier breakpoints and filters on it."""
+        if self.debuggee is not None and self.debuggee.recorder is not debuggee.recorder:
+            self.debuggee.recorder.stop()
         self.debuggee = debuggee
         for each in EACH_PROGRAM:
             each(self)
+        debuggee.recorder.client_set()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -269,7 +272,10 @@ class Session:
             self.unbound |= handler.when is CONFIGURABLE
             return handler.handle(self, arguments)
         with self.debuggee.requested():
-            return handler.handle(self, arguments)
+            body = handler.handle(self, arguments)
+            if handler.when is CONFIGURABLE:
+                self.debuggee.recorder.client_set()
+            return body
 
     def _under_way(self, handler: Handler, request: Request) -> AbstractContextManager[None]:
         """Context in which a request is served; the client gets progress events if it takes long."""
@@ -333,5 +339,7 @@ class Session:
         self.progress.close()
         for each in self.at_end:
             each(self)
+        if self.debuggee is not None:
+            self.debuggee.recorder.stop()
         self.runner.stop()
         return True

@@ -18,9 +18,6 @@ class StopCommands(Protocol):
     def react(self, stop: Stop) -> None:
         """Print displays at a stop, and run the commands of its breakpoints."""
 
-    def close(self) -> None:
-        """End the console."""
-
 
 class StopDisplay(Protocol):
     """A terminal beside the client's windows."""

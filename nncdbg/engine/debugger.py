@@ -306,6 +306,7 @@ class Debugger(RichOutput):
         """
         self.control.journey = None
         stop = self._supervision.move(self, partial(verb, *arguments))
+        self.tracking.fetch()
         self.selected = -1
         self.stop = stop
         return stop
@@ -443,6 +444,8 @@ class Debugger(RichOutput):
         """
         scope = scope or self.values
         name = scope.resolve(name)
+        # The numbers of the steps so far belong to the branch that the edit leaves.
+        self.tracking.fetch()
         if name in self.awaited:
             self._awaited.set(name, value, index, scope)
             return self.timeline.branches[self.timeline.branch]

@@ -18,12 +18,12 @@ from pathlib import Path
 from nncdbg.journal.checkpoint import Checkpoint as Checkpoint
 from nncdbg.journal.journal import Journal as Journal
 from nncdbg.journal.records import CheckpointRecord as CheckpointRecord
-from nncdbg.journal.records import Command as Command
-from nncdbg.journal.records import Edit as Edit
-from nncdbg.journal.records import Event as Event
 from nncdbg.journal.records import NewRun as NewRun
-from nncdbg.journal.records import Note as Note
 from nncdbg.journal.records import Run as Run
+from nncdbg.journal.records import RunCommand as RunCommand
+from nncdbg.journal.records import RunEdit as RunEdit
+from nncdbg.journal.records import RunEvent as RunEvent
+from nncdbg.journal.records import RunNote as RunNote
 from nncdbg.journal.run_writer import RunWriter as RunWriter
 
 

@@ -24,15 +24,16 @@ from nncdbg.journal.connection import Database, open_to_read
 from nncdbg.journal.frames import data_frame
 from nncdbg.journal.processes import Writer
 from nncdbg.journal.queries import Queries
-from nncdbg.journal.records import CheckpointRecord, Command, Edit, Event, NewRun, Note, Run
+from nncdbg.journal.records import CheckpointRecord, NewRun, Run, RunCommand, RunEdit, RunEvent, RunNote
 from nncdbg.journal.run_writer import RunWriter
-from nncdbg.journal.statistics import read_statistics
+from nncdbg.journal.statistics import names_of, read_statistics
 from nncdbg.journal.writing import WriterThread
+from nncdbg.representation import RichOutput
 
 T = TypeVar("T")
 
 
-class Journal:
+class Journal(RichOutput):
     """The runs of a file, read at any time, also while another process writes.
 
     Every method reads one state of the file, and raises LoadError if what it reads is not what was written.
@@ -116,6 +117,13 @@ class Journal:
             points = np.concatenate(parts)
             return points["step"].copy(), points["value"].copy()
 
+    def measured(self, run: Run | int | None = None) -> list[str]:
+        """Return the names of the values with statistics."""
+        parts = self._with_parents(
+            run, lambda connection, number: [*names_of(connection, self.path, number)], lambda names, _: names
+        )
+        return [*dict.fromkeys(name for part in parts for name in part)]
+
     def statistics(
         self, run: Run | int | None, value: str, *, first: int | None = None, last: int | None = None
     ) -> NDArray[Any]:
@@ -165,21 +173,23 @@ class Journal:
 
     # -- remarks ------------------------------------------------------------------------------------
 
-    def notes(self, run: Run | int | None = None) -> list[Note]:
+    def notes(self, run: Run | int | None = None) -> list[RunNote]:
         """Return the notes of a run, in the order in which they were written."""
-        return [Note(run, step, when, text) for run, step, when, _, text in self._entries(run, "note")]
+        return [RunNote(run, step, when, text) for run, step, when, _, text in self._entries(run, "note")]
 
-    def commands(self, run: Run | int | None = None) -> list[Command]:
+    def commands(self, run: Run | int | None = None) -> list[RunCommand]:
         """Return the commands that were executed in a run."""
-        return [Command(run, step, when, text) for run, step, when, _, text in self._entries(run, "command")]
+        return [
+            RunCommand(run, step, when, text) for run, step, when, _, text in self._entries(run, "command")
+        ]
 
-    def edits(self, run: Run | int | None = None) -> list[Edit]:
+    def edits(self, run: Run | int | None = None) -> list[RunEdit]:
         """Return the values that were changed in a run."""
-        return [Edit(*entry) for entry in self._entries(run, "edit")]
+        return [RunEdit(*entry) for entry in self._entries(run, "edit")]
 
-    def events(self, run: Run | int | None = None) -> list[Event]:
+    def events(self, run: Run | int | None = None) -> list[RunEvent]:
         """Return the events of a run."""
-        return [Event(*entry) for entry in self._entries(run, "event")]
+        return [RunEvent(*entry) for entry in self._entries(run, "event")]
 
     # -- tables -------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from nncdbg.representation import RichOutput
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
@@ -27,7 +29,7 @@ class NewRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(RichOutput):
     """One training.
 
     `status` is "running", "ended", "failed", "interrupted", or "lost" if its process is gone without an end.
@@ -67,7 +69,7 @@ class CheckpointRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class RunNote:
     """A remark of the user; `step` is None if it is about the whole run."""
 
     run: int
@@ -77,7 +79,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class RunCommand:
     """A command that was executed at a stop."""
 
     run: int
@@ -87,7 +89,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class RunEdit:
     """A value that was changed by `set`: its name, and the text of the new value."""
 
     run: int
@@ -98,7 +100,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RunEvent:
     """Something that happened in a run: `kind` is "nan", "spike", "exception", "signal" or another word."""
 
     run: int

@@ -28,6 +28,7 @@ from nncdbg.representation import PrintedRecord
 from nncdbg.stats import Summary
 
 if TYPE_CHECKING:
+    from nncdbg.journal import Journal, Run
     from nncdbg.torch.recorded_step import RecordedStep
 
 _INPUTS = 12
@@ -56,6 +57,23 @@ def _renderings() -> Iterator[tuple[type, Callable[[Any], Iterable[str]]]]:
     recorded = sys.modules.get("nncdbg.torch.recorded_step")
     if recorded is not None:
         yield recorded.RecordedStep, _recorded_step
+    # Imports sqlite3, so only for a user of journals.
+    journal = sys.modules.get("nncdbg.journal")
+    if journal is not None:
+        yield from ((journal.Journal, _journal), (journal.Run, _run))
+
+
+def _journal(journal: Journal) -> Iterable[str]:
+    from nncdbg.presentation.journal.run_list import run_list
+
+    yield printed_lines(run_list(journal))
+
+
+def _run(run: Run) -> Iterable[str]:
+    from nncdbg.presentation.journal.run_list import run_facts
+
+    yield heading(f"run {run.number}: {run.name}")
+    yield table(["", ""], ([escape(name), escape(text)] for name, text in run_facts(run)), texts=2)
 
 
 def _recorded_step(step: RecordedStep) -> Iterable[str]:

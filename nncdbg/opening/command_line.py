@@ -107,7 +107,8 @@ def add_machine(parser: ArgumentParser) -> None:
 
 def add_journal(parser: ArgumentParser) -> None:
     """Add the journal of a training, its checkpoints, and forks of a run."""
-    _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "note", "fork", "changes", "resume")
+    _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "journal_statistics", "note")
+    _add(parser, "fork", "changes", "resume")
 
 
 def add_states_in_place(parser: ArgumentParser) -> None:
@@ -140,7 +141,8 @@ def _add(parser: ArgumentParser, *names: str, **more: Any) -> None:
         words = f"{setting.help} (default: {note})" if note else setting.help
         if details.get("action") == "append":
             words += " (repeatable)"
-        parser.add_argument(setting.flag, dest=name, default=None, help=words, **details)
+        # argparse formats the text with %.
+        parser.add_argument(setting.flag, dest=name, default=None, help=words.replace("%", "%%"), **details)
 
 
 def add_verification(parser: ArgumentParser) -> None:
@@ -158,11 +160,16 @@ def add_determinism(parser: ArgumentParser) -> None:
 def add_prompt(parser: ArgumentParser) -> None:
     """Add the options for the source and destination of the prompt's commands."""
     add_commands(parser)
+    add_recording(parser)
     add = parser.add_argument
-    add("--record", metavar="FILE", help="record the setup and the typed commands in FILE")
     add("--force", action="store_true", help="overwrite an existing recording")
-    add("--replay", metavar="FILE", help="replay a recorded session with its inputs, then exit")
+    add("--replay", metavar="FILE", help="replay a recorded session, with its inputs and options")
     add("--allow-python", action="store_true", help="allow recordings to run Python (`py`)")
+
+
+def add_recording(parser: ArgumentParser) -> None:
+    """Add the file in which the session is recorded."""
+    _add(parser, "record")
 
 
 def add_commands(parser: ArgumentParser) -> None:

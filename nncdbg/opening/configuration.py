@@ -26,7 +26,7 @@ class Setting(NamedTuple):
     """The spelling and description of a field of the run configuration.
 
     `help` describes the flag, and the key of a launch configuration unless there is a `description`.
-    `parameter` is the name of the Python function that accepts the field.
+    `parameter` is the name of the Python function that accepts the field; "" if none does.
     """
 
     help: str
@@ -188,6 +188,14 @@ class RunConfiguration:
         description="Fail unless the file of `states` and the program have the same states.",
         parameter="load_states",
     )
+    record: str | None = _setting(
+        None,
+        "record the session in FILE: setup, commands and stops",
+        "--record",
+        "FILE",
+        description="Record the session in this file. `nncdbg replay FILE` compares each stop with it.",
+        parameter="",
+    )
     journal: str | None = _setting(
         None,
         "write the run of a training to this journal",
@@ -217,6 +225,14 @@ class RunConfiguration:
         shown_default="4GiB",
         key="checkpointBudget",
         description="The size of the checkpoints of a run, such as 2GiB. Older ones are thinned out.",
+        parameter="run",
+    )
+    journal_statistics: bool = _setting(
+        False,
+        "write the statistics of each value of each step to the journal",
+        "--journal-statistics",
+        key="journalStatistics",
+        description="Write the statistics of each value of each step to the journal.",
         parameter="run",
     )
     note: str | None = _setting(

@@ -73,11 +73,7 @@ def open_program(
     address = read_address(path, place)
     if address is not None:
         return _open_run(address, configuration)
-    if configuration.fork or configuration.changes or configuration.resume:
-        raise UsageError(
-            f"{path} is not a run in a journal, which --fork, --set and --continue are for",
-            hint="write one with --journal run.db, and fork it: nncdbg run run.db@STEP --fork",
-        )
+    check_not_forked(configuration)
     named = is_python_name(path, place)
     if not named and not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
@@ -104,6 +100,15 @@ def open_program(
     return OpenedProgram(
         with_states(program, configuration), configuration.completed({"backend": program.saved.backend})
     )
+
+
+def check_not_forked(configuration: RunConfiguration) -> None:
+    """Raise UsageError for a fork of a program that is not a run in a journal."""
+    if configuration.fork or configuration.changes or configuration.resume:
+        raise UsageError(
+            f"{configuration.program} is not a run in a journal, which --fork, --set and --continue are for",
+            hint="write one with --journal run.db, and fork it: nncdbg run run.db@STEP --fork",
+        )
 
 
 def _open_run(address: Address, configuration: RunConfiguration) -> OpenedProgram:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.declaration import revision
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.values.values import Outputs
+from nncdbg.opening.journal_address import read_address
 
 
 def run(
@@ -25,6 +27,13 @@ def run(
     seed: int | None = None,
     outputs: Sequence[str] | None = None,
     max_ops: int | None = None,
+    journal: str | None = None,
+    checkpoint_every: str | None = None,
+    checkpoint_budget: str | None = None,
+    note: str | None = None,
+    fork: bool = False,
+    changes: Mapping[str, Any] | None = None,
+    resume: bool = False,
 ) -> Outputs:
     """Run a program to its end and return its outputs.
 
@@ -38,9 +47,29 @@ def run(
 
     A Program keeps its compiled code for the next run with inputs of the same types.
 
-    Raises as `nncdbg.load` and Debugger do, UnsupportedOp if an op has no kernel, and RunError or
-    MemoryFault if a statement fails.
+    `journal` is a file to which the run of a training is written, with checkpoints at the distance
+    `checkpoint_every` (``"50"`` steps, ``"3epochs"``, ``"30s"``) within `checkpoint_budget` (``"2GiB"``), and
+    with the remark `note`.  A step of a run in a journal is a program, too: its steps are compared with those
+    of the run.  `fork` starts a new run there, with other values by `changes`; `resume` continues a run that
+    did not end from its last checkpoint:
+
+        nncdbg.run("train.nnc", journal="run.db")
+        nncdbg.run("run.db@38")                                      # from step 38, with the same bits
+        nncdbg.run("run.db@38", fork=True, changes={"lr": 1e-4})     # a new run from there; the old one stays
+        nncdbg.run("run.db", resume=True)                            # continue a run that did not end
+
+    Raises as `nncdbg.load` and Debugger do, UnsupportedOp if an op has no kernel, RunError or MemoryFault if
+    a statement fails, and RunError if a repeated step differs or the journal cannot be written.
     """
+    address = isinstance(program, (str, os.PathLike)) and read_address(os.fspath(program)) is not None
+    if journal is not None or address or fork or changes or resume:
+        from nncdbg.opening.journal.running import run_in_journal
+
+        fields: dict[str, Any] = {"journal": journal, "checkpoint_every": checkpoint_every, "note": note}
+        fields |= {"checkpoint_budget": checkpoint_budget, "changes": changes, "resume": resume}
+        fields["fork"] = fork
+        fields |= {"inputs": inputs, "dims": dims, "seed": seed, "outputs": outputs, "max_ops": max_ops}
+        return run_in_journal(program, {**fields, "backend": backend, "fallback": fallback})
     program = load(program)
     kernels = program.saved.completed(backend=backend, allocator=None)
     settings = kernels["backend"], fallback, seed, tuple(outputs or ()), revision()

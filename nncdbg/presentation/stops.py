@@ -48,7 +48,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
     frame = debugger.control.stack[-1]
     if place_of(frame) != before:
         screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
-    for name in _names(debugger, stop, written):
+    for name in concerned_values(debugger, stop, written=written):
         screen.put_line(value_or_reason(debugger, name, layout_at(debugger, screen, _INDENT)), _INDENT)
     for line in _window(screen, debugger, stop):
         screen.put_line(line)
@@ -129,8 +129,11 @@ def value_or_reason(debugger: Debugger, name: str, layout: Layout) -> Text:
         return Text(error.message.replace(f"%{name}", layout.forms(name)[0], 1), "dim")
 
 
-def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
-    """Return the values to show: all of a finding's statement, or those written by data stops and steps."""
+def concerned_values(debugger: Debugger, stop: Stop, *, written: bool) -> list[str]:
+    """Return the values to show: all of a finding's statement, or those written by data stops and steps.
+
+    `written`: the stop shows the latest results of the innermost frame.
+    """
     if stop.node is not None and (stop.finding is not None or stop.error is not None or stop.shows_values):
         done = stop.node.outputs if stop.error is None else ()
         return unique([*operand_names(stop.node), *(value.name for value in done)])

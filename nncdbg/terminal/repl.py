@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from nncdbg.commands.recording import close_recording
+from nncdbg.commands.recording.entries import is_recording, read_recording
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.process.collector import collector_paused
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import argparse
 
     from nncdbg.engine.debugger import Debugger
+    from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.programs import OpenedProgram
 
 
@@ -30,33 +32,48 @@ def start(options: argparse.Namespace) -> int:
     screen = Screen()
     _check_files(options)
     specs = [parse_stop(spec) for spec in options.breaks]
-    opened, debugger = _open(options, screen)
-    session = CommandSession(debugger, options.model, screen)
-    for spec in specs:
-        spec.add_to(debugger)
-    with journaled(opened, debugger) as session.journal:
-        code = converse(session, options, lambda: _banner(session))
+    configuration = configuration_of(options)
+    writes = not options.replay or bool({"journal", "fork", "resume"} & configuration.given)
+    if options.replay and is_recording(options.replay):
+        setup = read_recording(options.replay).setup
+        if "op_libraries" not in configuration.given:
+            setup.check_python(allowed=options.allow_python)
+        configuration = configuration.completed(setup.supplied(options.model))
+    opened, session = open_session(configuration, options.model, screen)
+
+    def begin() -> None:
+        for text, spec in zip(options.breaks, specs, strict=True):
+            session.recorder.command(f"break {text}")
+            spec.add_to(session.debugger)
+        _banner(session)
+
+    # A replay does not repeat the journal of the recorded session.
+    with journaled(opened, session.debugger) if writes else nullcontext() as session.journal:
+        code = converse(session, options, begin)
     if session.journal is None:
         return code
-    screen.note(f"wrote {session.journal}")
     if session.journal.problem is None:
+        screen.note(f"wrote {session.journal}")
         return code
     screen.complain(session.journal.problem)
     return max(code, session.journal.problem.exit_code)
 
 
-@collector_paused(freeze=True)
-def _open(options: argparse.Namespace, screen: Screen) -> tuple[OpenedProgram, Debugger]:
-    """Return the program, and a debugger on entry, at the finding of a bundle or at a step of a journal.
+def open_session(
+    configuration: RunConfiguration, title: str, screen: Screen
+) -> tuple[OpenedProgram, CommandSession]:
+    """Return the program of a configuration, and a session on it.
 
-    A replayed recording supplies inputs and options that are not given.
+    The session is on entry, at the finding of a bundle or at a step of a journal.
     """
-    configuration = configuration_of(options)
-    if options.replay:
-        from nncdbg.commands.recorded_setup import read_setup
+    opened, debugger = _open(configuration, screen)
+    session = CommandSession(debugger, title, screen)
+    session.configuration = configuration
+    return opened, session
 
-        setup = read_setup(options.replay)
-        configuration = configuration.completed(setup.supplied) if setup is not None else configuration
+
+@collector_paused(freeze=True)
+def _open(configuration: RunConfiguration, screen: Screen) -> tuple[OpenedProgram, Debugger]:
     opened = open_program(configuration)
     debugger = opened.debugger()
     if opened.folder is not None:
@@ -73,18 +90,18 @@ def converse(session: CommandSession, options: argparse.Namespace, greet: Callab
     if sys.stdin.isatty():
         session.confirm = confirmed
     if options.record:
-        from nncdbg.commands.recorded_setup import start_recording
+        from nncdbg.commands.recording.setup import setup_of
 
-        session.recording = start_recording(
-            options.record, session.debugger, session.title, force=options.force, confirm=session.confirm
+        setup = setup_of(session.debugger, session.title, session.configuration)
+        session.recorder.start(
+            options.record, setup, session.debugger, force=options.force, confirm=session.confirm
         )
     session.trusts_recordings = options.allow_python
     try:
         greet()
         return _read(session, options)
     finally:
-        if session.recording is not None:
-            close_recording(session.recording)
+        session.recorder.stop()
 
 
 def confirmed(question: str) -> bool:
@@ -118,14 +135,16 @@ def _banner(session: CommandSession) -> None:
 
 def _read(session: CommandSession, options: argparse.Namespace) -> int:
     for is_file, text in options.source:
-        if is_file:
-            _play(session, text, echo=False)
-        elif not session.over:
-            session.execute(text)
+        if not session.over:
+            session.execute(f"source {text}" if is_file else text, typed=True)
     if options.replay:
-        return int(_replayed(session, options.replay) > 0) or session.exit_code
-    if session.over:
-        return session.exit_code
+        failed = replayed(session, options.replay)
+        return failed if is_recording(options.replay) else failed or session.exit_code
+    return session.exit_code if session.over else read_typed(session)
+
+
+def read_typed(session: CommandSession) -> int:
+    """Read commands from standard input until it ends; return the exit code."""
     if not sys.stdin.isatty():
         _read_lines(session)
         return session.exit_code
@@ -143,20 +162,13 @@ def read_lines(session: CommandSession, *, plain: bool = False) -> None:
         _ask_for_lines(session)
 
 
-def _replayed(session: CommandSession, path: str) -> int:
-    """Return how many commands of a recording failed; 1 if it cannot be replayed to its end."""
+def replayed(session: CommandSession, path: str, count: int | None = None) -> int:
+    """Replay a recording, or its first `count` commands, as `CommandSession.replay`; return 0 or 1."""
     try:
-        return session.replay(path)
+        return int(not session.replay(path, count=count))
     except UsageError as error:
         session.screen.complain(error)
         return 1
-
-
-def _play(session: CommandSession, path: str, *, echo: bool) -> None:
-    try:
-        session.play(path, echo=echo)
-    except UsageError as error:
-        session.screen.complain(error)
 
 
 def _read_lines(session: CommandSession) -> None:

@@ -12,6 +12,7 @@ with nncdbg.torch.watch(model, optimizer):
     train()                             # raises NaNFound, with the op where the first NaN originates
 """
 
+import random
 from importlib import import_module
 from typing import Any
 
@@ -25,6 +26,16 @@ from nncdbg.torch.recorded_step import RecordedStep  # noqa: E402
 from nncdbg.torch.step_function import step  # noqa: E402
 from nncdbg.torch.step_recording import record  # noqa: E402
 
+_JOURNAL = {
+    "FlightRecorder": "nncdbg.torch.journal.flight_recorder",
+    "SpikeRule": "nncdbg.torch.journal.spikes",
+    "flight_recorder": "nncdbg.torch.journal.flight_recorder",
+    "resume": "nncdbg.torch.journal.resuming",
+    "track": "nncdbg.torch.journal.tracking",
+    "track_loader": "nncdbg.torch.journal.tracked_loader",
+}
+"""Names of the journal: imported on first use."""
+
 _ABOVE = {
     "debug": "nncdbg.script_breakpoint",
     "watch": "nncdbg.nan_watch.training.watching",
@@ -35,16 +46,23 @@ _ABOVE = {
 
 _CALLBACKS = {
     "LightningCallback": "nncdbg.nan_watch.training.lightning_callback",
+    "LightningRecorder": "nncdbg.torch.journal.lightning_recorder",
     "TrainerCallback": "nncdbg.nan_watch.training.trainer_callback",
+    "TrainerRecorder": "nncdbg.torch.journal.trainer_recorder",
 }
 """Names that need other libraries, so `from nncdbg.torch import *` leaves them out."""
 
 
 def __getattr__(name: str) -> Any:
-    module = _ABOVE.get(name) or _CALLBACKS.get(name)
+    module = _JOURNAL.get(name) or _ABOVE.get(name) or _CALLBACKS.get(name)
     if module is None:
         raise AttributeError(f"module 'nncdbg.torch' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    # A library that is imported here, rich, draws a number: a seeded training must not see that.
+    state = random.getstate()
+    try:
+        return getattr(import_module(module), name)
+    finally:
+        random.setstate(state)
 
 
-__all__ = [*_ABOVE, "RecordedStep", "capture", "compiled_values", "record", "step"]
+__all__ = [*_ABOVE, *_JOURNAL, "RecordedStep", "capture", "compiled_values", "record", "step"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -22,11 +22,13 @@ from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.ranks import bucket_notes
+from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import Lines, user_lines
 from nncdbg.torch.step_calls import StepCalls, backward
 from nncdbg.torch.step_function import ACTIVE
+from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import BufferState, KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in
 from nncdbg.torch.trained import Trained, drop_gradients, parameters_of
@@ -52,7 +54,7 @@ class Guard:
     `keep_update`, parameters and moments are copied before each update, so that it can run again.  With the
     tier "hooks", the outputs of modules and their gradients are checked too, to name the first bad module;
     with "native", the results of operators.  With "live", each step is recorded as it runs.
-    `counts` is increased with each update.
+    `counts` is increased with each update, and `observer` is called at each step.
 
     Raises UsageError if the tier "native" cannot be compiled.
     """
@@ -66,6 +68,7 @@ class Guard:
         keep_update: bool = False,
         tier: str = "guard",
         counts: UpdateCounts | None = None,
+        observer: StepObserver | None = None,
     ) -> None:
         self.counts = UpdateCounts() if counts is None else counts
         self._skips = 0
@@ -77,6 +80,7 @@ class Guard:
         )
         """The updates that a gradient scaler left out since the last one of an optimizer."""
         self._on_trip = on_trip
+        self._observer = observer or StepObserver()
         self._calls = StepCalls(self._before_module, self._after_backward, repeatable=tier != "live")
         self._tape = self._calls.tape
         self._runs_again = tier != "live"
@@ -135,11 +139,35 @@ class Guard:
         finally:
             self._running = None
 
+    @property
+    def here(self) -> bool:
+        """Whether this is the thread of the training."""
+        return self._calls.here
+
+    def own_work(self) -> AbstractContextManager[None]:
+        """Return a block whose operators are no part of the training."""
+        return self._tape.own_work()
+
     def leave_process(self) -> None:
         """Stop watching: this process is a fork, such as a worker of a DataLoader."""
         if self._watch is not None:
             self._watch.active = False
         self._tape.end()
+
+    def record_step(self, notes: list[str]) -> RecordedStep | None:
+        """Record a second run of the step so far; everything is as before afterwards.
+
+        Why it could not run again is appended to `notes`.  None if nothing ran.
+        """
+        trip = GuardTrip(LOSS, self._number, None, {}, ())
+        self._tape.pause()
+        try:
+            with self._tape.own_work():
+                self._record_again(trip, self._trained.parameters(), self._tape_or_function())
+        finally:
+            self._tape.resume()
+        notes += trip.notes
+        return trip.recorded
 
     # -- before the update -----------------------------------------------------------------
 
@@ -151,11 +179,15 @@ class Guard:
             self._abandon_update()
         if not self._tape.paused:
             self._forget_finished()
+        with self._tape.own_work():
+            self._observer.step_begins()
 
     def _after_backward(self, call: StepCall) -> None:
         call.gradients = [(each, each.grad) for each in self._trained.parameters()]
         if not self._rerunning:
             self._skipped = False
+            with self._tape.own_work():
+                self._observer.losses(self._losses_of(call))
 
     def _forget_finished(self) -> None:
         """Forget the calls of earlier parts of an accumulated gradient, if that is finite.
@@ -210,6 +242,8 @@ class Guard:
             self._updates.begin(optimizer)
         self._set_updating()
         if callable(closure):
+            with self._tape.own_work():
+                self._observer.update_begins(optimizer)
             checked = partial(self._checked_closure, optimizer, closure, lines)
             if "closure" in kwargs:
                 return args, {**kwargs, "closure": checked}
@@ -220,6 +254,7 @@ class Guard:
             else:
                 self._skips_in_row.pop(optimizer, None)
                 self._check(optimizer, lines, self._tape_or_function())
+            self._observer.update_begins(optimizer)
         return None
 
     def _set_updating(self) -> None:
@@ -252,6 +287,7 @@ class Guard:
         try:
             with self._tape.own_work():
                 self._check_skipped(optimizer, partial(user_lines, sys._getframe(2)))
+                self._observer.update_ended(optimizer)
         finally:
             self._tape.updated(optimizer, self._trained.optimizers)
             self._tape.resume()
@@ -297,6 +333,7 @@ class Guard:
         again = StepFunction(closure, (), {}, random, buffers, (), self.counts.steps)
         self._updates.evaluated(result)
         with self._tape.own_work():
+            self._observer.losses(tensors_in(result))
             self._check(optimizer, lines, again, [*tensors_in(result)])
         return result
 
@@ -396,6 +433,7 @@ class Guard:
         try:
             with self._tape.own_work():
                 self._check_update(optimizer, sys._getframe(2))
+                self._observer.update_ended(optimizer)
         finally:
             self.counts.steps += 1
             self._reported = []
@@ -420,8 +458,12 @@ class Guard:
         """Yield the tensors from which the backward passes of this step started."""
         for call in self._tape.calls:
             if call.function is backward:
-                yield from tensors_in(call.args[:1])
-                yield from tensors_in(call.kwargs.get("tensors"))
+                yield from self._losses_of(call)
+
+    def _losses_of(self, call: StepCall) -> Iterator[Any]:
+        """Yield the tensors from which one backward pass started."""
+        yield from tensors_in(call.args[:1])
+        yield from tensors_in(call.kwargs.get("tensors"))
 
 
 def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:

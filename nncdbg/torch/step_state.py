@@ -21,18 +21,25 @@ class RandomState:
     """The states of the random generators of torch, Python and, if it is imported, NumPy."""
 
     def __init__(self) -> None:
-        self._torch = torch.get_rng_state()
-        self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self._python = _python_state()
-        self._numpy = _numpy_state() if "numpy" in sys.modules else None
+        self.torch = torch.get_rng_state()
+        self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self.python = _python_state()
+        self.numpy = _numpy_state() if "numpy" in sys.modules else None
 
     def restore(self) -> None:
-        torch.set_rng_state(self._torch)
-        if self._devices:
-            torch.cuda.set_rng_state_all(self._devices)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
+        restore_generators(self.torch, self.devices, self.python, self.numpy)
+
+
+def restore_generators(
+    of_torch: torch.Tensor, of_devices: list[torch.Tensor], python: Any, numpy: Any
+) -> None:
+    """Give the random generators the states that the attributes of a `RandomState` have."""
+    torch.set_rng_state(of_torch)
+    if of_devices:
+        torch.cuda.set_rng_state_all(of_devices)
+    random.setstate(python)
+    if numpy is not None:
+        sys.modules["numpy"].random.set_state(numpy)
 
 
 class _Twister:

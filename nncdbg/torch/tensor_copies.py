@@ -39,10 +39,15 @@ class TensorCopies:
             else:
                 self._begin(tensors)
 
+    @property
+    def size(self) -> int:
+        """The bytes of the copies."""
+        return sum(each.size for each in self._dense) + sum(each.nbytes for _, each in self._others)
+
     def restore(self) -> None:
         """Write the copies to the tensors."""
         with torch.no_grad():
-            for tensor, content in self._contents():
+            for tensor, content in self.contents():
                 with keeping_version(tensor):
                     tensor.copy_(content)
 
@@ -61,7 +66,8 @@ class TensorCopies:
         self._others = [(each, each.detach().clone()) for each in tensors if not _is_dense(each)]
         self._tensors, self._places = tensors, [] if self._others else _places(tensors)
 
-    def _contents(self) -> Iterator[tuple[Any, Any]]:
+    def contents(self) -> Iterator[tuple[Any, Any]]:
+        """Yield each tensor and a copy of its content that later updates leave alone."""
         yield from self._others
         for each in self._dense:
             yield from each.contents()
@@ -78,6 +84,10 @@ class _DenseCopies:
 
     def update(self) -> None:
         torch.cat(self._memory, out=self._content)
+
+    @property
+    def size(self) -> int:
+        return self._content.nbytes
 
     def contents(self) -> Iterator[tuple[Any, Any]]:
         """Yield each tensor and its copy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,20 @@ graph @main(%x: f32[3]) -> (%out: f32[3]) {
 
 
 @pytest.fixture
-def session() -> CommandSession:
-    debugger = nncdbg.Debugger(nncdbg.parse(TEXT), inputs={"x": np.array([-1, 2, 3], np.float32)})
-    written = io.StringIO()
-    return CommandSession(debugger, "test.nnc", Screen(written, written))
+def make() -> Callable[[], CommandSession]:
+    """Return a function that makes a session."""
+
+    def new() -> CommandSession:
+        debugger = nncdbg.Debugger(nncdbg.parse(TEXT), inputs={"x": np.array([-1, 2, 3], np.float32)})
+        written = io.StringIO()
+        return CommandSession(debugger, "test.nnc", Screen(written, written))
+
+    return new
+
+
+@pytest.fixture
+def session(make: Callable[[], CommandSession]) -> CommandSession:
+    return make()
 
 
 def output_of(session: CommandSession, *lines: str) -> str:
@@ -149,38 +160,57 @@ def test_python_runs_in_commands_of_a_breakpoint(session: CommandSession) -> Non
     assert output_of(session, "continue") == "v 0\nv 1\n"
 
 
-def test_a_recording_runs_python_only_after_confirmation(session: CommandSession, tmp_path: Path) -> None:
-    script = tmp_path / "r.cmd"
-    script.write_text("py print('ran')\ninteract\n")
-    nested = tmp_path / "n.cmd"
-    nested.write_text(f"source {script}\n")
-    for path in (script, nested):
-        text = output_of(session, f"replay {path}")
-        assert text.count("the recording contains Python code") == 2
-        assert "\nran\n" not in text
+def recorded(session: CommandSession, path: Path, *lines: str) -> None:
+    """Record lines, with Python that runs."""
+    output_of(session, f"record {path}")
+    for line in lines:
+        session.execute(line, typed=True)
+    output_of(session, "record off")
+
+
+def test_a_recording_runs_python_only_after_confirmation(
+    session: CommandSession, tmp_path: Path, make: Callable[[], CommandSession]
+) -> None:
+    path = tmp_path / "r.log"
+    recorded(session, path, "py print('ran')", "py print('again')")
+    text = output_of(make(), f"replay {path}")
+    assert text.count("the recording contains Python code") == 2
+    assert "\nran\n" not in text
+    assert "recorded: no stop" in text
     questions: list[str] = []
 
     def confirm(question: str) -> bool:
         questions.append(question)
         return True
 
-    session.confirm = confirm
-    output_of(session, "record off")
-    script.write_text("py print('ran')\npy print('again')\n")
-    assert "\nran\n" in output_of(session, f"replay {script}")
+    other = make()
+    other.confirm = confirm
+    assert "\nran\n" in output_of(other, f"replay {path}")
     assert len(questions) == 1
 
 
-def test_python_in_breakpoint_commands_of_a_recording_needs_consent_after_the_replay_too(
-    session: CommandSession, tmp_path: Path
+def test_python_in_command_files_of_a_recording_needs_consent(
+    session: CommandSession, tmp_path: Path, make: Callable[[], CommandSession]
 ) -> None:
     script = tmp_path / "r.cmd"
-    script.write_text("break 7\ncommands\npy print('ran')\nend\n")
-    output_of(session, f"replay {script}")
-    text = output_of(session, "continue")
+    script.write_text("py print('ran')\n")
+    recorded(session, tmp_path / "r.log", f"source {script}")
+    text = output_of(make(), f"replay {tmp_path / 'r.log'}")
     assert "the recording contains Python code" in text
     assert "\nran\n" not in text
-    text = output_of(session, "commands 1", "py print('own')", "end", "run")
+
+
+def test_python_in_breakpoint_commands_of_a_recording_needs_consent_after_the_replay_too(
+    session: CommandSession, tmp_path: Path, make: Callable[[], CommandSession]
+) -> None:
+    path = tmp_path / "r.log"
+    recorded(session, path, "break 7", "commands", "py print('ran')", "end")
+    other = make()
+    assert "1 stop is the same" in output_of(other, f"replay {path}")
+    text = output_of(other, "continue")
+    assert "the recording contains Python code" in text
+    assert "\nran\n" not in text
+    text = output_of(other, "commands 1", "py print('own')", "end", "run")
     assert text.endswith("\nown\n")
 
 

@@ -22,10 +22,13 @@ from nncdbg.engine.graph import SavedRun
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
+    add_journal,
     add_machine,
     add_model,
     add_outputs,
+    add_recording,
     add_states_in_place,
+    add_tracks,
     configuration_of,
 )
 from nncdbg.opening.configuration import RunConfiguration, Setting, settings
@@ -46,6 +49,9 @@ def parser() -> ArgumentParser:
     add_outputs(made)
     add_states_in_place(made)
     add_check(made)
+    add_journal(made)
+    add_tracks(made)
+    add_recording(made)
     return made
 
 
@@ -67,7 +73,7 @@ def test_each_setting_has_a_flag(name: str) -> None:
     action = actions()[name]
     assert action.option_strings == [setting.flag]
     assert action.help is not None
-    assert action.help.startswith(setting.help)
+    assert (action.help % {}).startswith(setting.help)
     assert action.default is None
     if field.default not in (MISSING, None, False):
         assert f"(default: {field.default})" in action.help
@@ -110,11 +116,23 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "strictStates": True,
         "training": True,
         "steps": 7,
+        "track": {"a": "%h"},
+        "journal": "run.db",
+        "checkpointEvery": "50",
+        "checkpointBudget": "2GiB",
+        "journalStatistics": True,
+        "note": "slower",
+        "fork": True,
+        "set": {"lr": "1e-4"},
+        "continue": True,
+        "record": "r.log",
     }
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
-        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training"
+        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training "
+        "--journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --journal-statistics "
+        "--note slower --fork --set lr=1e-4 --continue --track a=%h --record r.log"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
     typed = configuration_of(parser().parse_args(line.split()))
@@ -126,6 +144,9 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
 @pytest.mark.parametrize("name", NAMES)
 def test_each_setting_is_a_documented_parameter_in_python(name: str) -> None:
     field, setting = settings()[name]
+    if not setting.parameter:
+        assert name == "record", "a session of commands is recorded"
+        return
     function = function_of(setting)
     if setting.parameter == "load_op_library":
         assert "op_library" in function.__name__

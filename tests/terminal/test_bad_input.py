@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -273,17 +274,17 @@ def test_a_full_disk_at_the_start_of_a_recording_is_an_error(call: Call) -> None
 def test_a_disk_that_fills_up_ends_the_recording_with_one_error(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nncdbg.commands import recorded_setup
+    from nncdbg.commands.recording import recorder
 
-    class Filling(io.StringIO):
+    class Filling(io.BytesIO):
         name = "typed.cmd"
 
-        def write(self, text: str) -> int:
-            if text.startswith("next"):
+        def write(self, line: Any) -> int:
+            if b'"next"' in line:
                 raise OSError(28, "No space left on device")
-            return super().write(text)
+            return super().write(line)
 
-    monkeypatch.setattr(recorded_setup, "open", lambda *_, **__: Filling(), raising=False)
+    monkeypatch.setattr(recorder, "open", lambda *_, **__: Filling(), raising=False)
     code, out, err = call("small.nnc", "--record", "typed.cmd", typed="list\nnext\nnext\ncontinue\n")
     assert code == 0
     assert err.count("cannot record to typed.cmd: No space left on device") == 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.commands.recorded_setup import setup_of
+from nncdbg.commands.recording.setup import setup_of
 from nncdbg.engine.inputs.data_specs import FORMS
 from nncdbg.opening.configuration import INPUT_FORMS
 from nncdbg.terminal.main import main

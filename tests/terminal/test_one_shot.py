@@ -281,6 +281,8 @@ def test_start_commands_run_before_piped_lines(
 ) -> None:
     import io
 
+    from nncdbg.commands.recording.entries import read_recording
+
     script, recorded = tmp_path / "start.cmd", tmp_path / "typed.cmd"
     script.write_text("# comment\nbreak Softmax\n")
     typed = "continue\n\nnext\n\nlog 18 x\nquit\nnever\n"
@@ -293,12 +295,10 @@ def test_start_commands_run_before_piped_lines(
     assert "Breakpoint 1, graph @layer" in out
     assert "Breakpoint 2, op Softmax" in out
     assert "never" not in err
-    lines = recorded.read_text().splitlines()
-    assert lines[0] == f"# nncdbg session: {example('first_steps')}"
-    assert lines[2:] == ["continue", "continue", "next", "next", "log 18 x", "quit"]
-    assert (
-        main([example("first_steps"), "-x", str(script), "--break", "@layer", "--replay", str(recorded)]) == 0
-    )
+    commands = [each.command.text for each in read_recording(str(recorded)).commands]
+    assert commands[:2] == ["break @layer", f"source {script}"]
+    assert commands[2:] == ["continue", "continue", "next", "next", "log 18 x", "quit"]
+    assert main(["replay", str(recorded)]) == 0
     assert "(nncdbg) next\n" in capsys.readouterr().out
 
 

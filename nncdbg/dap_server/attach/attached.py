@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Attached(Debuggee):
     """Separates the user's breakpoints and filters on a debugger from those of the client of `session`."""
 
+    records_requests = False
+
     def __init__(self, debugger: Debugger, session: Session, before: Attached | None) -> None:
         sources = sources_of_running(debugger, Path.cwd())
         sources.uris = session.client.arguments.path_format == "uri"
@@ -30,6 +32,8 @@ class Attached(Debuggee):
         self.numbers: set[int] = set()
         """The client's breakpoints."""
         same = before is not None and before.debugger is debugger
+        if before is not None and same:
+            self.recorder = before.recorder
         self._ever: set[int] = before._ever if before is not None and same else set()
         """All breakpoints that clients have ever set here; no number is reused."""
         self._caught = Catches().conditions

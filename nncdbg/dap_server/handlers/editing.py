@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.dap_server.client_recorder import target_text, value_text
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBody
 from nncdbg.dap_server.registry import LIVE, request
@@ -60,7 +61,7 @@ def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariab
         )
     scope = values_from(session, session.handles.number(place.frame))
     name, index = _target(scope, place)
-    _set(session, scope, name, index, arguments.value)
+    _set(session, scope, name, index, arguments.value, target_text(name, index))
     shown = _shown(session, place, arguments.format)
     return SetVariableBody(value=shown.value, **result_fields(shown))
 
@@ -98,22 +99,26 @@ def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
 def set_expression(session: Session, arguments: SetExpressionArguments) -> SetExpressionBody:
     scope = values_from(session, arguments.frame_id)
     name, index = split_target(arguments.expression, scope.has, scope.names)
-    _set(session, scope, name, None if index is None else evaluate_index(index, scope), arguments.value)
+    place = None if index is None else evaluate_index(index, scope)
+    _set(session, scope, name, place, arguments.value, arguments.expression)
     shown = result_of(session, scope, arguments.expression, arguments.format)
     hint = shown.presentation_hint
     return SetExpressionBody(value=shown.value, presentation_hint=hint, **result_fields(shown))
 
 
-def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> None:
+def _set(session: Session, scope: Values, name: str, index: Any, text: str, target: str) -> None:
     """Set a value, or the part at a NumPy index, to the result of an expression, generated data or a file.
 
-    Text in the form in which the value is displayed is accepted too.  The console names decisions that have
-    already used the value.  Raises ExpressionError, NotComputed, and UsageError where shape or type do not
-    fit.
+    Text in the form in which the value is displayed is accepted too.  `target` is the value and its part as
+    text.  The console names decisions that have already used the value.  Raises ExpressionError, NotComputed,
+    and UsageError where shape or type do not fit.
     """
     debugger = session.program.debugger
     awaited = name in debugger.awaited
-    debugger.set_value(name, _given(session, scope, name, index, text), index, scope=scope)
+    given = _given(session, scope, name, index, text)
+    debugger.set_value(name, given, index, scope=scope)
+    written = value_text(given) if is_displayed(text) else text
+    session.program.recorder.edit(scope.depth, target, written)
     sentences = [] if awaited else late_decisions(debugger.values)
     session.defer(lambda: report_change(session))
     for sentence in sentences:

@@ -59,8 +59,9 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
             return EvaluateBody(result=console.enter(text), variables_reference=0)
         definition = split_definition(line)
         if definition is not None:
-            session.check_settled()
-            console.debugger.evaluate(line)
+            with console.recorder.errors_of(line):
+                session.check_settled()
+                console.debugger.evaluate(line)
             text = f"${definition[0]}"
         scope = console.debugger.values
     else:
@@ -70,6 +71,8 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
         content = value_of(scope.read(text), scope)
         return EvaluateBody(result=python_text(text, content), variables_reference=0)
     shown = result_of(session, scope, text, arguments.format, keep=arguments.context == "repl")
+    if arguments.context == "repl" and definition is None:
+        console.recorder.command(line)
     if arguments.context == "hover":
         shown = with_loss_gradient(session, scope, text, shown)
     hint = shown.presentation_hint

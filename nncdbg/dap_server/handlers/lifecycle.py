@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         TerminateArguments,
     )
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.graph import Program
     from nncdbg.engine.inputs.binding import Note
 
 
@@ -97,14 +98,28 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
     """Debug the program of this configuration; on failure, keep the current program."""
     debuggee = launch(arguments, session.runner, session.queue.check_cancelled)
     debuggee.sources.uris = session.client.arguments.path_format == "uri"
+    recorded = _record(debuggee, arguments)
     session.launched = arguments
     session.exception_filters.always = arguments.catch
     session.adopt(debuggee)
+    # Before the runner stops: a program that runs is paused, and then its journal ends.
+    session.at_end.append(lambda session: debuggee.end_journal())
     report_process(session, debuggee.sources.name, "launch")
     if debuggee.title:
         session.client.say(debuggee.title)
     for note in (*map(_note_text, debuggee.debugger.notes), *debuggee.sources.notes):
         session.client.say(note)
+    if recorded:
+        session.client.say(f"recording to {recorded}")
+
+
+def _record(debuggee: Debuggee, arguments: LaunchArguments) -> str:
+    """Record the session as the configuration says; return the path, "" if it is not recorded."""
+    configuration = arguments.configuration()
+    if configuration.record is None:
+        return ""
+    path = path_in(configuration.record, Path(configuration.folder or ""))
+    return debuggee.recorder.begin(path, configuration)
 
 
 @collector_paused(freeze=True)
@@ -115,6 +130,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     """
     from nncdbg.engine.frontends.folder_files import FILES, PROGRAM, is_program_folder
     from nncdbg.engine.frontends.listings import workspace_of
+    from nncdbg.opening.journal.journaling import journaled
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.python_programs import is_python_name, listing_stem
 
@@ -130,8 +146,6 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     program, saved = opened.program, opened.folder
     check()
     debugger = opened.debugger()
-    debugger.catch(*arguments.catch)
-    check()
     data = [path.parent / store for store in program.stores]
     if saved is not None:
         if saved.at_finding:
@@ -141,6 +155,8 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     workspace = workspace_of(path) if program.listing is None else None
     if workspace is not None and program.source is not None:
         path = Path(program.source)
+    if opened.restart is not None:
+        path = _file_of_run(program, path)
     debuggee = Debuggee(
         debugger,
         runner,
@@ -150,8 +166,20 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         at_finding=saved is not None and saved.at_finding,
         title=saved.sentence() if saved is not None else "",
     )
+    debuggee.journal.enter_context(journaled(opened, debugger))
+    # The recorder takes the kinds caught before as given.
+    debugger.catch(*arguments.catch)
     debuggee.files = stamps(configuration, [path, *data])
     return debuggee
+
+
+def _file_of_run(program: Program, address: Path) -> Path:
+    """Return the file of a run in a journal, if it still has the program of the run; else the address."""
+    file, listing = Path(program.source or ""), program.listing
+    if listing is None or not file.is_file():
+        return address
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return file if lines == "\n".join(listing.lines).splitlines() else address
 
 
 def stamps(configuration: RunConfiguration, files: Iterable[Path]) -> dict[Path, tuple[int, int]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nncdbg.dap_server.client_recorder import GOTO
 from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.handlers.targets import step_into_target
 from nncdbg.dap_server.protocol.requests import ContinueBody, ThreadsBody
@@ -14,6 +15,7 @@ from nncdbg.dap_server.protocol.types import Thread
 from nncdbg.dap_server.registry import ALWAYS, LIVE, STOPPED, State, request
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.time.visits import left_micro_program
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
@@ -69,9 +71,9 @@ def continue_(session: Session, arguments: ContinueArguments) -> ContinueBody:
 def next_(session: Session, arguments: NextArguments) -> None:
     debugger = session.program.debugger
     if arguments.granularity == "instruction" and _enters_micro_program(session):
-        _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=True))
+        _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=True), "stepi")
     else:
-        _forward(session, arguments.thread_id, debugger.step_over)
+        _forward(session, arguments.thread_id, debugger.step_over, "next")
 
 
 def _enters_micro_program(session: Session) -> bool:
@@ -88,16 +90,17 @@ def step_in(session: Session, arguments: StepInArguments) -> None:
         return
     debugger = session.program.debugger
     micro = arguments.granularity == "instruction" and debugger.control.micro_program() is not None
-    _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=micro))
+    command = "stepi" if micro else "step"
+    _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=micro), command)
 
 
 @request("stepOut", when=STOPPED, moves=True)
 def step_out(session: Session, arguments: StepOutArguments) -> None:
-    _forward(session, arguments.thread_id, session.program.debugger.step_out)
+    _forward(session, arguments.thread_id, session.program.debugger.step_out, "finish")
 
 
-def _forward(session: Session, thread: int, verb: Verb | None) -> None:
-    """Move by a verb, or continue; at the end of the program, end it."""
+def _forward(session: Session, thread: int, verb: Verb | None, command: str | None = None) -> None:
+    """Move by a verb, the `command` of the prompt, or continue; at the end of the program, end it."""
     _check_thread(thread)
     debuggee = session.program
     if debuggee.debugger.ended:
@@ -105,7 +108,7 @@ def _forward(session: Session, thread: int, verb: Verb | None) -> None:
     elif verb is None:
         debuggee.go_on(session)
     else:
-        debuggee.move(session, verb)
+        debuggee.move(session, verb, command)
 
 
 # -- back ------------------------------------------------------------------------------------------
@@ -115,30 +118,32 @@ def _forward(session: Session, thread: int, verb: Verb | None) -> None:
 def step_back(session: Session, arguments: StepBackArguments) -> None:
     micro = arguments.granularity == "instruction"
     debugger = session.program.debugger
-    _backward(session, arguments.thread_id, lambda: debugger.step_back(micro=micro))
+    command = "rback" if micro and left_micro_program(debugger.control.machine) else "back"
+    _backward(session, arguments.thread_id, lambda: debugger.step_back(micro=micro), command)
 
 
 @request("reverseContinue", when=STOPPED, moves=True)
 def reverse_continue(session: Session, arguments: ReverseContinueArguments) -> None:
-    _backward(session, arguments.thread_id, session.program.debugger.reverse_continue)
+    _backward(session, arguments.thread_id, session.program.debugger.reverse_continue, "rcontinue")
 
 
 @request("nncdbg/reverseStepIn", when=STOPPED, moves=True, arguments=ReverseArguments)
 def reverse_step_in(session: Session, arguments: ReverseArguments) -> None:
     """Undo the last executed statement, in any frame; the server sends `continued` and `stopped`."""
-    _backward(session, arguments.thread_id, session.program.debugger.step_back_into, unasked=True)
+    _backward(session, arguments.thread_id, session.program.debugger.step_back_into, "rback", unasked=True)
 
 
 @request("nncdbg/reverseStepOut", when=STOPPED, moves=True, arguments=ReverseArguments)
 def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
     """Go back to the statement that began the innermost frame; the server sends `continued` and `stopped`."""
-    _backward(session, arguments.thread_id, session.program.debugger.reverse_step_out, unasked=True)
+    verb = session.program.debugger.reverse_step_out
+    _backward(session, arguments.thread_id, verb, "rfinish", unasked=True)
 
 
-def _backward(session: Session, thread: int, verb: Verb, *, unasked: bool = False) -> None:
+def _backward(session: Session, thread: int, verb: Verb, command: str, *, unasked: bool = False) -> None:
     _check_thread(thread)
     session.program.debugger.control.check_past()
-    session.program.move(session, verb, unasked=unasked)
+    session.program.move(session, verb, command, unasked=unasked)
 
 
 @request("restartFrame", when=STOPPED, moves=True, capability="supportsRestartFrame")
@@ -152,7 +157,7 @@ def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
     def rewind() -> Stop:
         return replace(debugger.go_to(tick), reason="restart")
 
-    session.program.move(session, rewind)
+    session.program.move(session, rewind, GOTO)
 
 
 # -- pausing and cancelling ------------------------------------------------------------------------

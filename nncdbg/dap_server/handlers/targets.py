@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.child import can_step_into_kernel, step_into_kernel
+from nncdbg.dap_server.client_recorder import GOTO
 from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.protocol.requests import GotoTargetsBody, StepInTargetsBody
 from nncdbg.dap_server.protocol.types import GotoTarget, StepInTarget
@@ -88,7 +89,8 @@ def step_into_target(session: Session, number: int) -> None:
         step_into_kernel(session)
         return
     micro = place.what == "micro"
-    session.program.move(session, lambda: debugger.step_into(micro=micro))
+    command = "stepi" if micro else "step"
+    session.program.move(session, lambda: debugger.step_into(micro=micro), command)
 
 
 # -- to ---------------------------------------------------------------------------------------------
@@ -181,12 +183,12 @@ def goto(session: Session, arguments: GotoArguments) -> None:
 
     if not place.back:
         move_to = debugger.control.move_to
-        session.program.move(session, lambda: debugger.move(move_to, there, place.site.pc))
+        session.program.move(session, lambda: debugger.move(move_to, there, place.site.pc), GOTO)
         return
     tick = last_visit(debugger.control.machine, there, place.site.pc)
     if tick is None:
         raise UsageError("this statement has not run yet", hint="request gotoTargets again")
-    session.program.move(session, lambda: _with_goto_reason(debugger.go_to(tick)))
+    session.program.move(session, lambda: _with_goto_reason(debugger.go_to(tick)), GOTO)
 
 
 def _with_goto_reason(stop: Stop) -> Stop:

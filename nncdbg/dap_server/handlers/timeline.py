@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from nncdbg.dap_server.client_recorder import GOTO
 from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -71,14 +72,17 @@ def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
         name = _mark_name(arguments.name, "name")
         if arguments.action == "set":
             debugger.mark(name)
+            session.program.recorder.mark(name)
         elif arguments.action == "delete":
             debugger.timeline.forget_mark(name)
         elif arguments.action == "rename":
             debugger.timeline.rename_mark(name, _mark_name(arguments.to, "to"))
+            session.program.recorder.marks -= {name, arguments.to}
         else:
             if session.state is not State.STOPPED:
                 raise UsageError(session.state.value)
-            _go_to(session, debugger.timeline.find_mark(name))
+            command = f"goto {name}" if name in session.program.recorder.marks else GOTO
+            _go_to(session, debugger.timeline.find_mark(name), command)
     return {"marks": [_mark(session, name) for name in debugger.timeline.marks]}
 
 
@@ -108,12 +112,12 @@ def moment(session: Session, arguments: MomentArguments) -> None:
         raise UsageError(f"there is no branch {branch}", hint=f"use one of: {known}")
     if arguments.statements < 0:
         raise UsageError(f"`statements` cannot be {arguments.statements}", hint="use 0 or more")
-    _go_to(session, Mark("", branch, arguments.statements))
+    _go_to(session, Mark("", branch, arguments.statements), GOTO)
 
 
-def _go_to(session: Session, mark: Mark) -> None:
+def _go_to(session: Session, mark: Mark, command: str) -> None:
     debugger = session.program.debugger
-    session.program.move(session, lambda: debugger.go_to(mark), unasked=True)
+    session.program.move(session, lambda: debugger.go_to(mark), command, unasked=True)
 
 
 # -- the whole timeline ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 
 from nncdbg.engine.backends import Call, Kernels, array_storage, refusal, way_past
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
@@ -34,12 +34,12 @@ class Torch:
 
     def __init__(self) -> None:
         _check_installed()
+        from nncdbg.engine.ops.aten.arrays import as_tensor
         from nncdbg.engine.ops.aten.inspection import device_bytes, host_memory, tensor_storage
         from nncdbg.engine.ops.aten.internals import below_autograd
-        from nncdbg.engine.ops.aten.signatures import FROM_HOST
 
         self._below_autograd: Callable[[], AbstractContextManager[Any]] = below_autograd
-        self._from_host = FROM_HOST
+        self._as_tensor = as_tensor
         self._device_bytes = device_bytes
         self._tensor_storage = tensor_storage
         self._numpy = NumPy()
@@ -73,24 +73,9 @@ class Torch:
         return self._below_autograd()
 
     def to_device(self, array: Any) -> Any:
-        import torch
-
         if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.hasobject:
             return array
-        array = np.asarray(array)
-        if (
-            not array.flags.writeable
-            or array.dtype.byteorder not in "=|"
-            or min(array.strides, default=0) < 0
-        ):
-            array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
-        viewed = self._from_host.get(array.dtype)
-        try:
-            if viewed is not None:
-                return torch.from_numpy(array.view(viewed[0])).view(viewed[1])
-            return torch.from_numpy(array)
-        except TypeError:
-            raise RunError(f"torch has no tensors of {array.dtype}", hint="use --backend numpy") from None
+        return self._as_tensor(np.asarray(array))
 
     def to_host(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):

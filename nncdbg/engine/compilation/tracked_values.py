@@ -115,7 +115,7 @@ def kept_to_the_end(program: Program, lines: Sequence[TrackedLine]) -> dict[str,
 
 
 def placed(error: NncdbgError, track: TrackLine, listing: Listing) -> NncdbgError:
-    """Return an error of a track's expression, underlined in the text if the text has the track."""
+    """Return an error of a track's expression, underlined in the line of the text that has the track."""
     start = re.compile(rf"\s*track\s+{re.escape(name_text(track.name))}\s*=\s*")
     for number, line in enumerate(listing.lines, 1):
         if (found := start.match(line)) is not None and line.startswith(track.expression, found.end()):
@@ -124,6 +124,9 @@ def placed(error: NncdbgError, track: TrackLine, listing: Listing) -> NncdbgErro
             if inside is not None and inside.text == track.expression:
                 column, width = inside.column, inside.width
             error.excerpt = Excerpt(line, number, found.end() + column, width, listing.file)
+            return error
+    if error.excerpt is not None:
+        error.excerpt = replace(error.excerpt, file=f"track {track.name}")
     return error
 
 

@@ -22,7 +22,7 @@ from nncdbg.engine.time.checkpoints import EVICTED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Line:
+class NumberedRun:
     """A ``run`` line of a driver: its statement `pc`, and the numbers of its first step and epoch.
 
     `steps` is the number of its steps, and `per_epoch` the steps of an epoch; without data, the line is one
@@ -66,9 +66,9 @@ class Line:
         return [series[-1] for series in driver.code.results_of(self.pc, driver.slots)[self.carried :]]
 
 
-def lines_of(driver: Code) -> tuple[Line, ...]:
+def lines_of(driver: Code) -> tuple[NumberedRun, ...]:
     """Return the ``run`` lines of a driver, in order; none for other code."""
-    found: list[Line] = []
+    found: list[NumberedRun] = []
     step = epoch = 0
     for pc, node in enumerate(driver.nodes):
         if EPOCH not in node.attributes:
@@ -78,7 +78,7 @@ def lines_of(driver: Code) -> tuple[Line, ...]:
         assert isinstance(times, Literal)
         scalars, evaluated = _result_names(driver, node, len(body.graph.inputs) - 1)
         per_epoch = body.epoch or int(times.data) or 1
-        found.append(Line(pc, body, step, epoch, int(times.data), per_epoch, scalars, evaluated))
+        found.append(NumberedRun(pc, body, step, epoch, int(times.data), per_epoch, scalars, evaluated))
         step += int(times.data)
         epoch += -(-int(times.data) // per_epoch)
     return tuple(found)
@@ -97,7 +97,7 @@ def _result_names(driver: Code, loop: Node, carried: int) -> tuple[tuple[str, ..
     )
 
 
-def line_at(lines: tuple[Line, ...], step: int) -> Line:
+def line_at(lines: tuple[NumberedRun, ...], step: int) -> NumberedRun:
     """Return the line that executes a step; for the end of the last line, that line."""
     return lines[max(0, bisect_right([each.first_step for each in lines], step) - 1)]
 
@@ -118,7 +118,7 @@ class StepStart:
 
 def step_start(
     machine: Machine,
-    lines: tuple[Line, ...],
+    lines: tuple[NumberedRun, ...],
     moments: Mapping[str, str | None],
     *,
     copy: bool,
@@ -166,7 +166,7 @@ def _state(name: str, moments: Mapping[str, str | None]) -> str:
     return f"{'moment' if moments.get(name) else 'state'}/{name}"
 
 
-def _live(driver: Frame, line: Line | None) -> list[int]:
+def _live(driver: Frame, line: NumberedRun | None) -> list[int]:
     """Return the slots of a driver that its statements have set and that it reads later.
 
     Inside a loop, the states with which it began are read no more.
@@ -183,7 +183,7 @@ def _live(driver: Frame, line: Line | None) -> list[int]:
 
 def restored(
     start: Machine,
-    lines: tuple[Line, ...],
+    lines: tuple[NumberedRun, ...],
     position: Mapping[str, Any],
     tensors: Mapping[str, Any],
     to_device: Callable[[Any], Any],
@@ -210,7 +210,7 @@ def restored(
 
 def _loop(
     driver: Frame,
-    line: Line,
+    line: NumberedRun,
     position: Mapping[str, Any],
     tensors: Mapping[str, Any],
     to_device: Callable[[Any], Any],

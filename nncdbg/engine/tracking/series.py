@@ -71,7 +71,7 @@ def _finite(number: float) -> float | None:
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedTrack:
     """The numbers of one track by branch and step."""
 
     name: str

@@ -10,8 +10,9 @@ import numpy as np
 from nncdbg.engine.expression import Expression, evaluate
 from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.nodes import fault
+from nncdbg.engine.expression.operators import OperandError, number
 from nncdbg.engine.expression.tracked import VARIABLES
-from nncdbg.engine.graph import Array
+from nncdbg.engine.graph import Array, type_of
 from nncdbg.stats import summarize
 
 
@@ -53,15 +54,14 @@ def number_of(expression: Expression, values: StepValues) -> float | int:
 
     Raises ExpressionError for a value of several elements or none, for text, and for invalid operands.
     """
-    found = np.asarray(evaluate(expression, values))
-    if found.size != 1 or found.dtype.kind not in "biuf":
-        shape = f"has shape {list(found.shape)}" if found.size != 1 else f"is {found.dtype}"
-        raise fault(
-            expression.text,
-            0,
-            len(expression.text),
-            f"the expression {shape}, not one number",
-            hint=f"write mean({expression.text})",
-        )
-    number = found.item()
-    return int(number) if found.dtype.kind in "iu" else float(number)
+    hint = None
+    try:
+        found = np.asarray(number(evaluate(expression, values)))
+    except OperandError as error:
+        fact = f"the value is no number: {error}"
+    else:
+        if found.size == 1 and found.dtype.kind in "biuf":
+            return int(found.item()) if found.dtype.kind in "iu" else float(found.item())
+        fact = f"the value {type_of(found)} is not one real number"
+        hint = f"write mean({expression.text})"
+    raise fault(expression.text, 0, len(expression.text), fact, hint=hint)

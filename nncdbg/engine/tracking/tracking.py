@@ -1,11 +1,12 @@
 """Compute the tracks of a run at the end of each step, from the values that its frames hold.
 
-The tracks listen to the machine: they read slots of frames that end, and change nothing that runs.  Values in
-device memory stay there, and are copied to the host for several steps together.
+The tracks listen to the machine: they read slots of frames that end, and change nothing that runs.  The
+numbers of several steps are computed together; until then, values in device memory stay there.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,7 +21,7 @@ from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import TrackLine
 from nncdbg.engine.time.step_starts import lines_of
 from nncdbg.engine.time.timeline import Timeline
-from nncdbg.engine.tracking.series import Point, Recorded, TrackedSeries, weighted_mean
+from nncdbg.engine.tracking.series import Point, RecordedTrack, TrackedSeries, weighted_mean
 from nncdbg.engine.tracking.step_values import StepValues, number_of
 from nncdbg.engine.values.values import copied
 
@@ -31,10 +32,17 @@ Sink: TypeAlias = Callable[[str, int, float, str], None]
 """Receives (name, step, number, part) of each new number; the steps of all ``run`` lines are numbered on."""
 
 FETCHED_STEPS = 16
-"""Number of steps whose values are copied from a device together."""
+"""Maximum number of steps whose numbers are computed together.
+
+The values of these steps are copied from a device with one transfer.  On the host, the expressions of several
+steps together take much less time than each one after the kernels of its step, which have filled the caches.
+"""
 
 FETCHED_BYTES = 64 << 20
-"""Size of the values on a device at which they are copied earlier."""
+"""Size of the values that wait, at which the numbers are computed earlier."""
+
+_SECONDS = 0.5
+"""Time after which values on the host do not wait for further steps."""
 
 
 @dataclass(slots=True)
@@ -96,13 +104,14 @@ class Tracking:
         self._loops: dict[Code, _Loop | None] = {}
         self._read: dict[tuple[int, Code], Sequence[tuple[str, int]]] = {}
         self._tracks = {
-            (line.part, track.name): Recorded(track.name, line.part)
+            (line.part, track.name): RecordedTrack(track.name, line.part)
             for line in lines
             for track, _ in line.tracks
         }
         self._parts: dict[tuple[str, int], dict[int, tuple[float | int, int]]] = {}
         """The numbers of the batches of the evaluation of a track in a step, with their samples."""
         self._waiting: list[_Step | _EvaluationEnded] = []
+        self._fetched_at = time.monotonic()
         self._failed: set[tuple[str, str]] = set()
         self._sources = {key for line in lines for key in line.sources.values()}
         if lines:
@@ -167,7 +176,11 @@ class Tracking:
             return None
         batches = [(name, code.slot_of[value]) for name, value in data_batches(node) if value in code.slot_of]
         sample_slot = code.result_slots(0)[0] if line.line.batch else None
-        run = next(each for each in lines_of(self._machine.frames[0].code) if each.body in (code, code.parent))
+        # The loop of an evaluation is in a branch of the body of its run.
+        around = [code]
+        while (parent := around[-1].parent) is not None:
+            around.append(parent)
+        run = next(each for each in lines_of(self._machine.frames[0].code) if each.body in around)
         return _Loop(line, run.first_step, batches, sample_slot, {})
 
     def _around(self, left: Frame) -> tuple[_Loop | None, int]:
@@ -244,17 +257,16 @@ class Tracking:
     def _add(self, step: _Step) -> None:
         self._waiting.append(step)
         size = sum(getattr(each, "nbytes", 0) for each in step.contents.values())
-        if self._backend.on_host or len(self._waiting) >= FETCHED_STEPS or self._is_large(size):
+        full = len(self._waiting) >= FETCHED_STEPS or size * len(self._waiting) > FETCHED_BYTES
+        if full or (self._backend.on_host and time.monotonic() - self._fetched_at > _SECONDS):
             self.fetch()
-
-    def _is_large(self, size: int) -> bool:
-        return size * len(self._waiting) > FETCHED_BYTES
 
     # -- numbers -------------------------------------------------------------------------------
 
     def fetch(self) -> None:
-        """Compute the numbers of the steps whose values are still on the device."""
+        """Compute the numbers of the steps that wait."""
         waiting, self._waiting = self._waiting, []
+        self._fetched_at = time.monotonic()
         fetched = iter(self._fetched(waiting))
         for each in waiting:
             if isinstance(each, _EvaluationEnded):

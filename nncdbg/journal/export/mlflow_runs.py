@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.journal.export.run_facts import remarks, step_times
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def log_runs(journal: Journal, runs: Sequence[Run], uri: str, experiment: str) -
     message if it fails.
     """
     try:
-        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
     except ImportError:
         raise UsageError(
@@ -44,7 +43,9 @@ def log_runs(journal: Journal, runs: Sequence[Run], uri: str, experiment: str) -
         number = found.experiment_id if found is not None else client.create_experiment(experiment)
         for run in runs:
             identifiers[run.number] = _log_run(client, journal, run, number, identifiers)
-    except MlflowException as error:
+    except NncdbgError:
+        raise
+    except Exception as error:  # noqa: BLE001  MLflow raises other errors besides its own
         raise _failure(uri, error) from None
     return [*identifiers.values()]
 
@@ -118,13 +119,12 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _failure(uri: str, error: Exception) -> UsageError:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    text = str(error)
+    why = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     hint = None
-    if "Model registry functionality is unavailable" in str(error) and "://" in uri:
-        lines, hint = (
-            ["databases need the whole package mlflow, not only mlflow-skinny"],
-            "pip install mlflow",
-        )
-    return UsageError(
-        f"cannot export to MLflow at {uri}: {lines[0] if lines else type(error).__name__}", hint=hint
-    )
+    if "Model registry functionality is unavailable" in text and "://" in uri:
+        why, hint = "databases need the whole package mlflow, not only mlflow-skinny", "pip install mlflow"
+    elif "MLFLOW_ALLOW_FILE_STORE" in text:
+        why = "this version of MLflow writes to folders only on request"
+        hint = "use a server or a database, or set MLFLOW_ALLOW_FILE_STORE=true"
+    return UsageError(f"cannot export to MLflow at {uri}: {why.strip()}", hint=hint)

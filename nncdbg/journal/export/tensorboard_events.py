@@ -28,21 +28,22 @@ def write_event_files(journal: Journal, runs: Sequence[Run], folder: Path) -> li
             "event files need the package tensorboard, which is not installed",
             hint="pip install nncdbg[tensorboard]",
         ) from None
-    written = []
-    for run in runs:
-        parts = sorted({"train", *(part for _, part in journal.tracks(run))})
-        for part in parts:
-            target = folder / f"{run.number}-{file_name(run.name)}" / file_name(part)
-            _check_new(target)
-            try:
-                writer = EventFileWriter(str(target))
-                for event in _events(journal, run, part):
-                    writer.add_event(event)
-                writer.close()
-            except OSError as error:
-                raise UsageError(f"cannot write event files in {target}: {error.strerror or error}") from None
-            written.append(target)
-    return written
+    targets = {
+        folder / f"{run.number}-{file_name(run.name)}" / file_name(part): (run, part)
+        for run in runs
+        for part in sorted({"train", *(part for _, part in journal.tracks(run))})
+    }
+    for target in targets:
+        _check_new(target)
+    for target, (run, part) in targets.items():
+        try:
+            writer = EventFileWriter(str(target))
+            for event in _events(journal, run, part):
+                writer.add_event(event)
+            writer.close()
+        except OSError as error:
+            raise UsageError(f"cannot write event files in {target}: {error.strerror or error}") from None
+    return [*targets]
 
 
 def _check_new(target: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from nncdbg.opening.command_line import (
     ArgumentParser,
+    add_journal,
     add_machine,
     add_model,
     add_states_in_place,
@@ -48,6 +49,7 @@ def watch_parser() -> ArgumentParser:
     add_model(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_journal(parser)
     add_tracks(parser)
     add_verification(parser)
     add = parser.add_argument

@@ -29,12 +29,29 @@ _ALL = 1 << 20
 def run_watch(
     options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates
 ) -> tuple[Report, dict[str, Any]]:
-    """Return the report of the runs that the options describe, and the inputs of a single run."""
+    """Return the report of the runs that the options describe, and the inputs of a single run.
+
+    Raises UsageError for a journal of several runs.
+    """
+    several = next((flag for flag, used in _several(options).items() if used), None)
+    if several is not None and (options.journal or opened.restart is not None):
+        raise UsageError(
+            f"a journal is for one run of a training, and {several} watches several",
+            hint=f"leave out {several}",
+        )
     if options.memory:
         return _in_memories(options, opened), opened.configuration.inputs
     if options.inputs_dir or options.runs > 1:
         return _corpus(options, screen, opened, gates), opened.configuration.inputs
     return _once(options, screen, opened, gates)
+
+
+def _several(options: Namespace) -> dict[str, bool]:
+    return {
+        "--memory": bool(options.memory),
+        "--inputs-dir": bool(options.inputs_dir),
+        "--runs": options.runs > 1,
+    }
 
 
 def _most(options: Namespace) -> int:
@@ -48,6 +65,7 @@ def _once(
     """Run once in this process; return the report and the inputs."""
     from nncdbg.nan_watch.runs import watch_runs
     from nncdbg.nan_watch.watching import usual_allocation
+    from nncdbg.opening.journal.journaling import journaled
 
     configuration = opened.configuration
     made: list[Debugger] = []
@@ -76,11 +94,17 @@ def _once(
             debugger.pause()
 
         with (
+            journaled(opened, debugger) as recorder,
             under_way(debugger, screen, interrupt),
             hearing(signal.SIGTERM, interrupt),
             _bounded(options, end),
         ):
-            return debugger.run()
+            stop = debugger.run()
+        if recorder is not None:
+            screen.note(f"wrote {recorder}")
+            if recorder.problem is not None:
+                screen.complain(recorder.problem)
+        return stop
 
     report = watch_runs(
         make,

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import Any
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.nan_watch.training.records import TrainingReport
 from nncdbg.nan_watch.training.training_watch import TrainingWatch
+from nncdbg.torch.libraries import lightning_callback_class
 
 
-def _base() -> Any:
-    """Return the class of callbacks in the package that the user imported, of the two that Lightning has."""
-    names = ("lightning.pytorch", "pytorch_lightning")
-    for name in sorted(names, key=lambda each: each not in sys.modules):
-        try:
-            return import_module(name).Callback
-        except ModuleNotFoundError as missing:
-            if not name.startswith(missing.name or "?"):
-                raise
-    raise UsageError("LightningCallback needs Lightning", hint="pip install lightning")
-
-
-class LightningCallback(_base()):  # type: ignore[misc]
+class LightningCallback(lightning_callback_class("LightningCallback")):  # type: ignore[misc]
     """Watches the training of a `Trainer`: ``Trainer(callbacks=[nncdbg.torch.LightningCallback()])``.
 
     Options are those of `nncdbg.torch.watch`.  With automatic optimization, a step with NaN or Inf runs

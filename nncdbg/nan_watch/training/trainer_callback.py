@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from functools import wraps
-from importlib import import_module
 from typing import Any
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.nan_watch.training.records import TrainingReport
 from nncdbg.nan_watch.training.training_watch import TrainingWatch
-
-try:
-    _transformers: Any = import_module("transformers")
-except ModuleNotFoundError as error:
-    raise UsageError("TrainerCallback needs transformers", hint="pip install transformers") from error
+from nncdbg.torch.libraries import trainer_callback_class
 
 
-class TrainerCallback(_transformers.TrainerCallback):  # type: ignore[misc]
+class TrainerCallback(trainer_callback_class("TrainerCallback")):  # type: ignore[misc]
     """Watches the training of a `Trainer`: ``Trainer(..., callbacks=[nncdbg.torch.TrainerCallback()])``.
 
     Options are those of `nncdbg.torch.watch`.  The watch ends when `Trainer.train` ends or raises.
@@ -39,22 +32,3 @@ class TrainerCallback(_transformers.TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._watch.end()
-
-
-def _end_watches_after(train: Any) -> Any:
-    """Return `Trainer.train` that ends watches when it raises: the Trainer does not tell its callbacks."""
-
-    @wraps(train)
-    def watched_train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return train(trainer, *args, **kwargs)
-        except BaseException as error:
-            for callback in trainer.callback_handler.callbacks:
-                if isinstance(callback, TrainerCallback):
-                    callback.close(error)
-            raise
-
-    return watched_train
-
-
-_transformers.Trainer.train = _end_watches_after(_transformers.Trainer.train)

@@ -32,7 +32,7 @@ _LINE = re.compile(r"([1-9][0-9]*):(.+)")
 
 
 @dataclass(slots=True)
-class Changes:
+class ForkChanges:
     """The text of a program with other attributes, the new values of states, and the texts of inputs."""
 
     text: str
@@ -42,20 +42,25 @@ class Changes:
 
 def changed(
     program: Program, text: str, changes: Mapping[str, Any], states: Mapping[str, Any], folder: Path | None
-) -> Changes:
+) -> ForkChanges:
     """Return what a fork has other than its parent, whose program has this text.
 
     `states` are the values of the states at the fork, and `folder` is that of files.  Raises UsageError for a
     name that is unknown or ambiguous, and for a value that does not fit.
     """
-    found = Changes(text)
+    found = ForkChanges(text)
     for name, value in changes.items():
         _change(found, program, name, str(value), states, folder)
     return found
 
 
 def _change(
-    found: Changes, program: Program, name: str, value: str, states: Mapping[str, Any], folder: Path | None
+    found: ForkChanges,
+    program: Program,
+    name: str,
+    value: str,
+    states: Mapping[str, Any],
+    folder: Path | None,
 ) -> None:
     plain = name.removeprefix("%")
     attributes = [] if name.startswith("%") else _attributes(program, name)

@@ -1,7 +1,8 @@
 """What a journal keeps of a program and its inputs, so that a run can be opened without its files.
 
-The text of the program is kept with the run.  The first checkpoint of a run also has the data that the text
-refers to (`data/STORE/KEY`) and the inputs (`input/NAME`).  Equal tensors are stored once in a file.
+The text of the program is kept with the run.  The first checkpoint of a run also has the data that the
+text refers to (`data/STORE/KEY`) and the inputs (`input/NAME`; see `inputs.py`).  A file has equal tensors
+once.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import LoadError, ParseError, UsageError
+from nncdbg.engine.errors import LoadError, ParseError
 from nncdbg.engine.graph import Array, Constant, Graph, Program, Reference, RunLine, TensorType, Value
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.journal.inputs import supplied_inputs
 
 SETTINGS = ("seed", "backend", "fallback", "allocator", "outputs", "in_place_states", "op_libraries")
 """The fields of the run configuration that a run in a journal keeps, besides the sizes and inputs."""
@@ -65,20 +67,6 @@ def _key(reference: Reference) -> str:
     return f"data/{reference.store}/{reference.key}"
 
 
-def inputs_of(inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the inputs of a run by their names in a checkpoint.
-
-    Raises UsageError for an input that is no tensor of numbers.
-    """
-    for name, content in inputs.items():
-        if not hasattr(content, "dtype") or content.dtype.hasobject:
-            raise UsageError(
-                f"the input %{name} cannot be kept in a journal: it is not a tensor of numbers",
-                hint="give the input as a tensor of numbers, or run without --journal",
-            )
-    return {f"input/{name}": content for name, content in inputs.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class JournalStore:
     """The data of one store of a program (see `frontends.stores.Store`), in the tensors of a checkpoint."""
@@ -114,12 +102,14 @@ def program_of(text: str, source: str | None, tensors: Mapping[str, Array]) -> P
     return replace(program, readers=readers, source=source)
 
 
-def kept_configuration(configuration: RunConfiguration, dims: Mapping[str, int]) -> dict[str, Any]:
-    """Return what a journal keeps of a run configuration: JSON."""
+def kept_configuration(
+    configuration: RunConfiguration, dims: Mapping[str, int], files: Mapping[str, tuple[str, str]]
+) -> dict[str, Any]:
+    """Return what a journal keeps of a run configuration: JSON.  `files` are inputs kept by reference."""
     return {name: getattr(configuration, name) for name in SETTINGS} | {
         "dims": dict(dims),
         "program": configuration.program,
-        "inputs": {name: value for name, value in configuration.inputs.items() if isinstance(value, str)},
+        "files": {name: [text, digest] for name, (text, digest) in files.items()},
     }
 
 
@@ -127,6 +117,4 @@ def supplied(kept: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str,
     """Return the fields of a run configuration that a run in a journal supplies."""
     known = {each.name for each in fields(RunConfiguration)}
     found = {name: kept[name] for name in SETTINGS if name in kept and name in known}
-    prefix = "input/"
-    inputs = {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)}
-    return {**found, "dims": dict(kept.get("dims", {})), "inputs": inputs}
+    return {**found, "dims": dict(kept.get("dims", {})), "inputs": supplied_inputs(kept, tensors)}

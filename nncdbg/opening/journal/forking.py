@@ -60,7 +60,7 @@ class Fork:
             f"the fork begins here, at step {step} of run {run}",
             f"open its parent: {replace(self.address, run=run, step=step, epoch=None, nan=False)}",
         )
-        return control.here("goto")
+        return control.here("entry")
 
 
 def fork_of(

@@ -13,11 +13,14 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.folder_writing import versions_of
 from nncdbg.opening.journal.content import kept_configuration, text_of
+from nncdbg.opening.journal.inputs import KeptInputs, kept_inputs
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.recording import StepRecorder
+from nncdbg.opening.journal.value_statistics import ValueStatistics
 
 if TYPE_CHECKING:
     from nncdbg.journal import NewRun
+    from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.journal.forking import Fork
     from nncdbg.opening.journal.reopening import Restart
     from nncdbg.opening.programs import OpenedProgram
@@ -38,6 +41,8 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
     if restart is not None:
         path = _file_of_fork(restart, path or None)
     if not path:
+        if restart is None:
+            _check_nothing_needs_a_journal(configuration)
         yield None
         return
     if not debugger.program.runs:
@@ -46,21 +51,37 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
             hint="see docs/TRAINING.md, or leave out --journal",
         )
     CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
+    inputs = kept_inputs(debugger.inputs, configuration)
+    statistics = ValueStatistics(debugger) if configuration.journal_statistics else None
     from nncdbg import journal
 
-    with journal.open(path, write=True) as file:
-        recorder = StepRecorder(
-            debugger,
-            lambda parent: file.start(_description(opened, debugger, parent)),
-            lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
-            restart.parent if restart is not None else None,
-        )
-        if configuration.note:
-            recorder.run.writer.note(configuration.note)
-        try:
-            yield recorder
-        finally:
-            recorder.end()
+    file = journal.open(path, write=True)
+    recorder = StepRecorder(
+        debugger,
+        lambda parent: file.start(_description(opened, debugger, inputs, parent)),
+        lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
+        inputs.tensors,
+        restart.parent if restart is not None else None,
+        statistics,
+    )
+    if configuration.note:
+        recorder.note(configuration.note)
+    try:
+        yield recorder
+    finally:
+        recorder.end()
+        recorder.attempt(file.close)
+
+
+_NEED_A_JOURNAL = ("checkpoint_every", "checkpoint_budget", "journal_statistics", "note")
+
+
+def _check_nothing_needs_a_journal(configuration: RunConfiguration) -> None:
+    """Raise UsageError for a setting of the journal without one."""
+    for name in _NEED_A_JOURNAL:
+        if name in configuration.given and getattr(configuration, name):
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} is for a run with a journal", hint="add --journal FILE")
 
 
 def _file_of_fork(restart: Restart | Fork, path: Path | None) -> Path | None:
@@ -77,11 +98,14 @@ def _is_same(path: Path, other: Path) -> bool:
     return path.exists() and os.path.samefile(path, other)
 
 
-def _description(opened: OpenedProgram, debugger: Debugger, parent: tuple[int, int] | None) -> NewRun:
+def _description(
+    opened: OpenedProgram, debugger: Debugger, inputs: KeptInputs, parent: tuple[int, int] | None
+) -> NewRun:
     from nncdbg.journal import NewRun
 
     configuration = opened.configuration
-    kept = kept_configuration(configuration, debugger.inputs.dims) | {"source": opened.program.source}
+    kept = kept_configuration(configuration, debugger.inputs.dims, inputs.files)
+    kept["source"] = opened.program.source
     run, step = parent or (None, None)
     return NewRun(
         kind="graph",

@@ -1,14 +1,15 @@
 """Writing a training to a journal: its steps, the results of each step, and checkpoints.
 
 A listener of the machine takes references to the values at the start of a step, which never change; a thread
-of the journal writes them while the training goes on.  The run itself is not changed.
+of the journal writes them while the training runs.  The run itself is not changed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,12 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import NUMERIC, Finding
 from nncdbg.engine.graph import Array
-from nncdbg.engine.text.counting import counted
 from nncdbg.engine.time.deviations import Detour, Edit, edits_of
-from nncdbg.engine.time.step_starts import Line, StepStart
-from nncdbg.opening.journal.content import data_of, inputs_of
+from nncdbg.engine.time.step_starts import NumberedRun, StepStart
+from nncdbg.opening.journal.content import data_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.steps import Result, Steps
+from nncdbg.opening.journal.value_statistics import ValueStatistics
 
 if TYPE_CHECKING:
     from nncdbg.journal import RunWriter
@@ -76,8 +77,9 @@ class StepRecorder:
     """Writes the steps of a debugger's training to a run of a journal.
 
     `begin` starts a run, as a fork of (run, step) or of none; `policy` makes the policy of its checkpoints.
+    `inputs` are tensors of the first checkpoint by name.
     Steps that were written are not written again when the program goes back and runs them once more.  An edit
-    of a value begins a fork.
+    of a value begins a fork.  With `statistics`, those of all values of a step are written.
     """
 
     def __init__(
@@ -85,11 +87,14 @@ class StepRecorder:
         debugger: Debugger,
         begin: Callable[[tuple[int, int] | None], RunWriter],
         policy: Callable[[], CheckpointPolicy],
+        inputs: Mapping[str, Array],
         parent: tuple[int, int] | None = None,
+        statistics: ValueStatistics | None = None,
     ) -> None:
         self._debugger = debugger
+        self._statistics = statistics
         self._begin, self._policy = begin, policy
-        self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs_of(debugger.inputs)}
+        self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs}
         self._waiting: list[tuple[RunWriter, str, int, Any, str]] = []
         self._edits: set[Edit] = set()
         self._found: set[tuple[int, int]] = set()
@@ -123,18 +128,21 @@ class StepRecorder:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _ended_step(self, line: Line, iteration: int, results: list[Result]) -> None:
+    def _ended_step(self, line: NumberedRun, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
         run = self._run_at(step)
+        values = () if self._statistics is None else self._statistics.taken()
         if step != run.next:
             return
         run.next += 1
         now = time.perf_counter()
         run.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
         self._then = now
+        for value, summary in values:
+            run.writer.statistics(step, value, summary)
         for name, part, content in results:
             if self._debugger.backend.on_host:
-                _write_value(run.writer, name, step, content, part)
+                self._value(run.writer, name, step, content, part)
             else:
                 self._waiting.append((run.writer, name, step, content, part))
         if len(self._waiting) >= FETCHED:
@@ -142,15 +150,12 @@ class StepRecorder:
 
     def _tracked(self, name: str, step: int, number: float, part: str) -> None:
         """Write the number of a track."""
-        try:
-            _write_value(self._run_at(step).writer, name, step, number, part)
-        except NncdbgError as error:
-            self.problem = error
+        self.attempt(lambda: self._value(self._run_at(step).writer, name, step, number, part))
 
     def _fetch(self) -> None:
         """Write the results that are still on the device."""
         for writer, name, step, content, part in self._waiting:
-            _write_value(writer, name, step, self._debugger.backend.to_host(content), part)
+            self._value(writer, name, step, self._debugger.backend.to_host(content), part)
         self._waiting.clear()
 
     def _starts(self) -> None:
@@ -199,7 +204,8 @@ class StepRecorder:
             if timeline.tick <= timeline.branches[timeline.branch].tick:
                 return self.run
             parent = self.run
-            # The values of the edited step are those of the fork.
+            # The journal forks committed steps only; the edited step is one of the fork.
+            parent.writer.flush()
             fork = self._new((parent.writer.number, min(step, parent.next)), None)
             self._runs[timeline.branch] = fork
         run = self._runs[timeline.branch]
@@ -211,26 +217,33 @@ class StepRecorder:
 
     def command(self, text: str) -> None:
         """Write a command that the user has typed."""
-        self._remark(lambda run: run.writer.command(text, run.next))
+        self.attempt(lambda: self.run.writer.command(text, self.run.next))
 
     def note(self, text: str) -> None:
         """Write a remark of the user on the present step."""
-        self._remark(lambda run: run.writer.note(text, run.next))
-
-    def _remark(self, write: Callable[[BranchRun], None]) -> None:
-        try:
-            write(self.run)
-        except NncdbgError as error:
-            self.problem = error
+        self.attempt(lambda: self.run.writer.note(text, self.run.next))
 
     def _finding(self, finding: Finding) -> None:
         """Write an event for the first NaN or Inf that is found in a step."""
         run = self.run
         if finding.kind not in NUMERIC or self._debugger.timeline.replaying:
             return
-        if (run.writer.number, run.next) not in self._found:
-            self._found.add((run.writer.number, run.next))
-            run.writer.event("nan", run.next, finding.detail)
+        at = finding.binding
+        line = self._debugger.loaded.line(at.code, at.pc)
+        words = finding.detail or f"{finding.kind} found at line {line}"
+        self.attempt(lambda: self._nan(run.writer, run.next, words))
+
+    def _nan(self, writer: RunWriter, step: int, message: str) -> None:
+        """Write the event of a NaN or Inf, once for each step."""
+        if (writer.number, step) not in self._found:
+            self._found.add((writer.number, step))
+            writer.event("nan", step, message)
+
+    def _value(self, writer: RunWriter, name: str, step: int, content: Any, part: str) -> None:
+        number = float(content)
+        writer.value(name, step, number, part)
+        if not np.isfinite(number):
+            self._nan(writer, step, f"%{name} is {number:g}")
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -239,13 +252,18 @@ class StepRecorder:
 
         An error of the journal is `problem` afterwards.
         """
+        self.attempt(self._steps.stop)
+        self.attempt(self._debugger.tracking.fetch)
+        self.attempt(self._fetch)
+        for run in self._runs.values():
+            self.attempt(partial(self._end, run))
+
+    def attempt(self, action: Callable[[], object]) -> None:
+        """Perform an action on the journal; its error is `problem`, unless there was one before."""
         try:
-            self._steps.stop()
-            self._fetch()
-            for run in self._runs.values():
-                self._end(run)
+            action()
         except NncdbgError as error:
-            self.problem = error
+            self.problem = self.problem or error
 
     def _end(self, run: BranchRun) -> None:
         stop, status = self._debugger.stop, "interrupted"
@@ -257,13 +275,6 @@ class StepRecorder:
         if run.latest is not None and run.latest.step == run.next:
             self._write(run, run.latest)
         run.writer.end(status)
-
-
-def _write_value(writer: RunWriter, name: str, step: int, content: Any, part: str) -> None:
-    number = float(content)
-    writer.value(name, step, number, part)
-    if not np.isfinite(number):
-        writer.event("nan", step, f"%{name} is {number:g}")
 
 
 def _content_text(content: Any) -> str:

@@ -16,10 +16,11 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.engine.stopping.stops import Stop
-from nncdbg.engine.time.step_starts import Line, line_at, lines_of, restored
+from nncdbg.engine.time.step_starts import NumberedRun, line_at, lines_of, restored
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.content import program_of, supplied
 from nncdbg.opening.journal.forking import resumed
+from nncdbg.opening.journal.inputs import check_files
 from nncdbg.opening.journal_address import Address
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ FIXED = {
     "outputs": "--output",
 }
 """Fields of the run configuration that are those of the run, with their flags."""
+
+
+_POSITION = frozenset({"tick", "pc", "outer"})
+"""Keys of the position of each checkpoint that a run of a program writes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +69,7 @@ class Restart:
 
         Raises LoadError for a damaged checkpoint, UsageError for an allocator that cannot begin there.
         """
+        check_files(self.run.configuration, debugger.inputs, self.run.number)
         debugger.move(partial(self._go, debugger))
         debugger.notes.clear()
 
@@ -92,7 +98,7 @@ class Restart:
             )
         return _run_to(debugger, lines, self.step)
 
-    def _start_at_fork(self, debugger: Debugger, lines: tuple[Line, ...]) -> None:
+    def _start_at_fork(self, debugger: Debugger, lines: tuple[NumberedRun, ...]) -> None:
         """If the run is a fork, let its time begin with its first checkpoint."""
         if self.run.parent is None:
             return
@@ -115,7 +121,7 @@ class Restart:
         self,
         record: CheckpointRecord,
         start: Machine,
-        lines: tuple[Line, ...],
+        lines: tuple[NumberedRun, ...],
         debugger: Debugger,
         tick: int | None = None,
     ) -> Machine | None:
@@ -129,7 +135,7 @@ class Restart:
         return restored(start, lines, position, checkpoint.tensors, debugger.backend.to_device)
 
     def _earlier(
-        self, start: Machine, lines: tuple[Line, ...], debugger: Debugger, above: int, tick: int
+        self, start: Machine, lines: tuple[NumberedRun, ...], debugger: Debugger, above: int, tick: int
     ) -> Machine | None:
         """Return the last checkpoint above one tick and up to another; None if there is none."""
         ticks = [self.journal.read(record).position["tick"] for record in self.records]
@@ -141,7 +147,7 @@ class Restart:
         return self._machine(self.records[number], start, lines, debugger)
 
 
-def _run_to(debugger: Debugger, lines: tuple[Line, ...], step: int) -> Stop:
+def _run_to(debugger: Debugger, lines: tuple[NumberedRun, ...], step: int) -> Stop:
     """Run to the start of a step, or to the end of the last one."""
     control = debugger.control
     line = line_at(lines, step)
@@ -153,11 +159,11 @@ def _run_to(debugger: Debugger, lines: tuple[Line, ...], step: int) -> Stop:
             return len(control.machine.frames) == 1
         return frame.code is line.body and frame.iteration == iteration and frame.pc == 0
 
-    if arrived():
-        return control.here("goto")
-    end = iteration == line.steps
-    place = (control.machine.frames[0].code, line.pc + 1) if end else (line.body, 0)
-    return control.run_until(arrived, [place])
+    if not arrived():
+        end = iteration == line.steps
+        place = (control.machine.frames[0].code, line.pc + 1) if end else (line.body, 0)
+        control.run_until(arrived, [place])
+    return control.here("entry")
 
 
 # -- opening -----------------------------------------------------------------------------------------
@@ -181,7 +187,8 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     """
     from nncdbg import journal as journals
 
-    fixed = [flag for name, flag in FIXED.items() if name in configuration.given]
+    given = {name for name in configuration.given if getattr(configuration, name) not in ({}, [], None)}
+    fixed = [flag for name, flag in FIXED.items() if name in given]
     if fixed:
         raise UsageError(
             f"{address} has the inputs and settings of its run: {', '.join(fixed)} cannot change them",
@@ -204,7 +211,13 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
         )
     step = step_of(journal, run, address)
     run, records = _owner(journal, run, step)
-    tensors = journal.read(records[0]).tensors
+    first = journal.read(records[0])
+    if not _POSITION.issubset(first.position):
+        raise LoadError(
+            f"run {run.number} of {address.file} cannot be opened: another program wrote its checkpoints",
+            hint="`nncdbg run MODEL --journal FILE` writes checkpoints that can be opened",
+        )
+    tensors = first.tensors
     text = journal.program(run)
     if text is None:
         raise LoadError(f"run {run.number} of {address.file} has no program")

@@ -11,7 +11,7 @@ import numpy as np
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.time.step_starts import Line
+from nncdbg.engine.time.step_starts import NumberedRun
 from nncdbg.opening.journal.steps import Result, Steps
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Reproduction:
             return found
         return f"{found}; the states are the same at {counted(self._checkpoints, 'checkpoint')}"
 
-    def _ended(self, line: Line, iteration: int, results: list[Result]) -> None:
+    def _ended(self, line: NumberedRun, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
         if self.difference or step >= self._run.steps:
             return

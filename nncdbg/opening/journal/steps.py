@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.time.step_starts import Line, StepStart, lines_of, step_start
+from nncdbg.engine.time.step_starts import NumberedRun, StepStart, lines_of, step_start
 
 Result: TypeAlias = "tuple[str, str, Any]"
 """(name, part, value): the part is "test" for the result of an evaluation, else "train"."""
 
-Ended: TypeAlias = "Callable[[Line, int, list[Result]], None]"
+Ended: TypeAlias = "Callable[[NumberedRun, int, list[Result]], None]"
 """Receives the line, the iteration and the results of a step that has ended."""
 
 
@@ -77,16 +77,16 @@ class Steps:
                 if line is self.lines[-1]:
                     self._started()
 
-    def _ended_step(self, line: Line, iteration: int, loop: Frame | None) -> None:
+    def _ended_step(self, line: NumberedRun, iteration: int, loop: Frame | None) -> None:
         """Pass on the results of a step, with those of the evaluations if it ends an epoch."""
         values = line.collected(self._machine.frames[0], loop)
-        found: list[Result] = [(name, "train", each) for name, each in zip(line.scalars, values, strict=False)]
+        found: list[Result] = [
+            (name, "train", each) for name, each in zip(line.scalars, values, strict=False)
+        ]
         if line.ends_epoch(iteration):
             tests = zip(line.evaluated, values[len(line.scalars) :], strict=True)
             found += [(name, "test", value) for name, value in tests]
         self._ended(line, iteration, found)
 
-    def _line(self, frame: Frame) -> Line:
+    def _line(self, frame: Frame) -> NumberedRun:
         return next(line for line in self.lines if line.body is frame.code)
-
-

@@ -19,9 +19,7 @@ def runs_document(journal: Journal, *, details: bool = False) -> str:
     With `details`, each run is as in `run_document`.
     """
     runs = [
-        _details(journal, run)
-        if details
-        else {**_fields(run), "tracks": _tracks(journal, run, whole=False)}
+        _details(journal, run) if details else {**_fields(run), "tracks": _tracks(journal, run, whole=False)}
         for run in journal.runs()
     ]
     return json.dumps({"journal": str(journal.path), "runs": runs}, allow_nan=False)

@@ -8,6 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rich.text import Text
+
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.text.counting import counted
 from nncdbg.presentation.elements import BAD, DIM, json_number
@@ -24,25 +26,37 @@ _LEAST = 12
 def print_table(screen: Screen, names: Sequence[str], rows: Rows) -> None:
     """Print rows below their column names.
 
-    A terminal crops the widest columns; a pipe gets all text.  Numbers are right-aligned.
+    A terminal crops the widest columns, or gets a line per value if too many columns are beside each other;
+    a pipe gets all text.  Numbers are right-aligned.
     """
+    columns = [[row[index] for row in rows] for index in range(len(names))]
+    least = [_least_width(name, column) for name, column in zip(names, columns, strict=True)]
+    if sum(least) + 2 * (len(least) - 1) > screen.line_layout.width:
+        _print_records(screen, names, rows)
+    elif names:
+        _print_columns(screen, names, columns, least)
+    screen.note(counted(len(rows), "row", ","))
+
+
+def _print_columns(screen: Screen, names: Sequence[str], columns: Rows, least: Sequence[int]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, name in enumerate(names):
-        table.add_column(
-            Text(printable_line(name), no_wrap=True, overflow="ellipsis"),
-            justify="right" if _is_numeric([row[index] for row in rows]) else "left",
-            min_width=min(_LEAST, max([len(name), *(len(_cell(row[index])) for row in rows)])),
-        )
-    for row in rows:
-        table.add_row(
-            *(Text(_cell(value), _style(value), no_wrap=True, overflow="ellipsis") for value in row)
-        )
-    if names:
-        screen.put_table(table)
-    screen.note(counted(len(rows), "row", ","))
+    for name, column, width in zip(names, columns, least, strict=True):
+        justify = "right" if _is_numeric(column) else "left"
+        table.add_column(_cell_text(name), justify=justify, min_width=width)  # type: ignore[arg-type]
+    for row in zip(*columns, strict=True):
+        table.add_row(*map(_cell_text, row))
+    screen.put_table(table)
+
+
+def _print_records(screen: Screen, names: Sequence[str], rows: Rows) -> None:
+    width = max(len(printable_line(name)) for name in names)
+    for number, row in enumerate(rows, 1):
+        screen.put(Text(f"row {number:,}", DIM))
+        for name, value in zip(names, row, strict=True):
+            line = Text("  ").append(printable_line(name).ljust(width), "bold").append("  ")
+            screen.put_line(line.append_text(_cell_text(value)))
 
 
 def write_csv(out: TextIO, names: Sequence[str], rows: Rows) -> None:
@@ -62,8 +76,17 @@ def rows_document(names: Sequence[str], rows: Rows) -> str:
     return json.dumps(content, allow_nan=False)
 
 
+def _least_width(name: str, column: Sequence[Any]) -> int:
+    longest = max([len(printable_line(name)), *(len(_cell(value)) for value in column)])
+    return min(_LEAST, longest)
+
+
 def _is_numeric(column: Sequence[Any]) -> bool:
     return bool(column) and all(isinstance(value, (int, float, type(None))) for value in column)
+
+
+def _cell_text(value: Any) -> Text:
+    return Text(_cell(value), _style(value), no_wrap=True, overflow="ellipsis")
 
 
 def _cell(value: Any) -> str:

@@ -46,12 +46,12 @@ def print_comparison(screen: Screen, comparison: RunComparison) -> None:
 def _verdict(comparison: RunComparison) -> Text:
     if comparison.status == "equal":
         return Text("the runs agree bit for bit", "bold green")
-    place = f"from step {comparison.first_step} on"
+    what, place = "tracks", f"from step {comparison.first_step} on"
     if not comparison.is_exact and comparison.states is not None:
-        place = f"at the start of step {comparison.states.step}"
+        what, place = "states", f"at the start of step {comparison.states.step}"
     if comparison.status == "rounding":
-        return Text(f"the runs differ within the tolerance, {place}", "bold yellow")
-    return Text(f"the runs differ {place}", "bold red")
+        return Text(f"the {what} differ within the tolerance, {place}", "bold yellow")
+    return Text(f"the {what} differ {place}", "bold red")
 
 
 def _compared(comparison: RunComparison) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +30,7 @@ _RIGHT = {"steps"}
 def run_list(journal: Journal) -> Iterator[Text]:
     """Yield a heading, and two lines for each run: its facts, and the last value of each track."""
     runs = journal.runs()
-    size = file_size(journal.path.stat().st_size)
+    size = file_size(_bytes_on_disk(journal.path))
     yield Text(f"{journal.path.name}: {counted(len(runs), 'run', ',')}, {size}", "bold")
     if not runs:
         return
@@ -39,6 +43,32 @@ def run_list(journal: Journal) -> Iterator[Text]:
         values = last_values(journal, run)
         if values:
             yield Text(below.ljust(widths[0] + 2)).append_text(values)
+
+
+def _bytes_on_disk(path: Path) -> int:
+    """Return the size of a journal, with the latest changes, which another file has during the writing."""
+    size = path.stat().st_size
+    with suppress(FileNotFoundError):
+        size += path.with_name(f"{path.name}-wal").stat().st_size
+    return size
+
+
+def run_facts(run: Run) -> list[tuple[str, str]]:
+    """Return the titles and texts of a run's facts, without empty ones."""
+    time = "" if run.ended is None else duration((run.ended - run.started).total_seconds())
+    facts = {
+        "status": run.status,
+        "kind": run.kind,
+        "fork of": "" if run.parent is None else f"run {run.parent} at step {run.parent_step}",
+        "steps": f"{run.steps:,}",
+        "epochs": f"{run.epochs:,}" if run.epochs else "",
+        "started": moment(run.started),
+        "time": time,
+        "seed": "" if run.seed is None else f"{run.seed}",
+        "command": shlex.join(run.command),
+        "configuration": json.dumps(run.configuration) if run.configuration else "",
+    }
+    return [(title, text) for title, text in facts.items() if text]
 
 
 def last_values(journal: Journal, run: Run) -> Text:

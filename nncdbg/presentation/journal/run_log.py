@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from rich.text import Text
@@ -18,10 +20,13 @@ from nncdbg.presentation.journal.run_list import STATUS_STYLES, track_title
 from nncdbg.presentation.sparkline import sparkline
 
 if TYPE_CHECKING:
-    from nncdbg.journal import Event, Journal, Run
+    from nncdbg.journal import Journal, Run, RunEvent
 
 _LISTED = 8
-"""Most lines of a section; the latest are listed."""
+"""Most lines of a section, and most steps in a line."""
+
+Entry: TypeAlias = "tuple[int | None, Text]"
+"""The step and the content of an event, edit, note or command."""
 
 _HEADS = ("last", "min", "max", "NaN or Inf")
 
@@ -57,7 +62,8 @@ def _facts(journal: Journal, run: Run) -> Iterator[Text]:
     if run.command:
         import shlex
 
-        yield Text(f"  {printable_line(shlex.join(run.command))}", DIM)
+        program, *arguments = run.command
+        yield Text(f"  {printable_line(shlex.join([Path(program).name, *arguments]))}", DIM)
 
 
 def opening_hint(journal: Journal, run: Run, file: str) -> str | None:
@@ -196,7 +202,7 @@ def _checkpoints(journal: Journal, run: Run) -> Iterator[Text]:
     yield Text(f"{counted(len(steps), 'checkpoint', ',')} ({size}) at {_steps(steps)}")
 
 
-def entries(journal: Journal, run: Run) -> Iterator[tuple[str, list[tuple[int | None, Text]]]]:
+def entries(journal: Journal, run: Run) -> Iterator[tuple[str, list[Entry]]]:
     """Yield the title, and the steps and contents, of the events, edits, notes and commands."""
     events = [(each.step, _event_text(each)) for each in journal.events(run)]
     yield "event", events
@@ -213,20 +219,30 @@ def place_text(step: int | None) -> str:
     return "" if step is None else f"step {step}"
 
 
-def _event_text(event: Event) -> Text:
+def _event_text(event: RunEvent) -> Text:
     return Text().append(printable_line(event.kind), BAD).append(f"  {printable_line(event.message)}")
 
 
-def _section(title: str, found: Sequence[tuple[int | None, Text]]) -> Iterator[Text]:
+def _section(title: str, found: Sequence[Entry]) -> Iterator[Text]:
+    """Yield the number of entries and their lines; equal neighbours share a line, many are cut."""
     if not found:
         return
     yield Text(counted(len(found), title, ","))
-    listed = found[-_LISTED:]
-    if len(listed) < len(found):
-        yield Text(f"  {counted(len(found) - len(listed), f'earlier {title}', ',')}", DIM)
-    width = max(len(place_text(step)) for step, _ in listed)
-    for step, content in listed:
-        yield Text("  ").append(place_text(step).ljust(width), DIM).append("  ").append_text(content)
+    groups = [[*group] for _, group in groupby(found, lambda entry: entry[1].plain)]
+    half = _LISTED // 2
+    cut = len(groups) - _LISTED
+    listed = [*groups[:half], *groups[-half:]] if cut > 0 else groups
+    width = max(len(_places(group)) for group in listed)
+    for number, group in enumerate(listed):
+        if cut > 0 and number == half:
+            yield Text(f"  and {cut} more", DIM)
+        line = Text("  ").append(_places(group).ljust(width), DIM)
+        yield line.append("  " * bool(width)).append_text(group[0][1])
+
+
+def _places(group: Sequence[Entry]) -> str:
+    first, last = group[0][0], group[-1][0]
+    return place_text(first) if first == last else f"steps {first}-{last}"
 
 
 def _forks(journal: Journal, run: Run) -> Iterator[Text]:

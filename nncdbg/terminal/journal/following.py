@@ -76,14 +76,19 @@ def _redraw(journal: Journal, number: int, track: str | None, screen: Screen) ->
             shown = track_plots(journal, run, track, screen.line_layout)
         return [fitted(line, screen.line_layout) for line in shown]
 
-    with Live(console=screen.out, auto_refresh=False, transient=True) as live:
-        try:
+    def show() -> None:
+        for line in lines(journal.run(number)):
+            screen.put_line(line)
+
+    try:
+        with Live(console=screen.out, auto_refresh=False, transient=True) as live:
             for run in _states(journal, number):
                 live.update(Group(*lines(run), Text("Ctrl-C stops following", DIM)), refresh=True)
-        finally:
             live.update(Text())
-    for line in lines(journal.run(number)):
-        screen.put_line(line)
+    except KeyboardInterrupt:
+        show()
+        raise
+    show()
 
 
 def _append(journal: Journal, number: int, track: str | None, screen: Screen) -> None:

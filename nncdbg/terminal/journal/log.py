@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json
@@ -14,6 +14,10 @@ from nncdbg.terminal.journal.files import chosen_run, open_journal, run_address
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run
     from nncdbg.presentation.screen import Screen
+
+
+_LISTED = 12
+"""Most names in the hint of an error."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,7 +41,9 @@ def _log(journal: Journal, run: Run, options: Namespace, screen: Screen) -> int:
 
     if options.track is not None:
         check_track(journal, run, options.track)
-    if options.json:
+    if options.statistics is not None:
+        _statistics(journal, run, options, screen)
+    elif options.json:
         print(run_document(journal, run, options.track))
     elif options.track is not None:
         for line in track_plots(journal, run, options.track, screen.line_layout):
@@ -51,16 +57,52 @@ def _log(journal: Journal, run: Run, options: Namespace, screen: Screen) -> int:
     return 0
 
 
+def _statistics(journal: Journal, run: Run, options: Namespace, screen: Screen) -> None:
+    """Print the statistics of a value by step, or with an empty name the last ones of each value.
+
+    Raises UsageError for a value without statistics.
+    """
+    from nncdbg.presentation.journal.query_table import print_table, rows_document
+
+    known = journal.measured(run)
+    if not known:
+        raise UsageError(
+            f"run {run.number} has no statistics of values", hint="run the training with --journal-statistics"
+        )
+    name = options.statistics
+    if name:
+        _check_known(name, known, f'run {run.number} has no statistics of "{name}"', "its values")
+        table = journal.statistics(run, name)
+        columns, rows = list(table.dtype.names or ()), table.tolist()
+    else:
+        last = [journal.statistics(run, each)[-1] for each in known]
+        columns = ["value", *(last[0].dtype.names or ())]
+        rows = [(each, *row.tolist()) for each, row in zip(known, last, strict=True)]
+    if options.json:
+        print(rows_document(columns, rows))
+    else:
+        print_table(screen, columns, [[_short(each) for each in row] for row in rows])
+
+
+def _short(value: Any) -> Any:
+    """Return a float with six significant digits; other values are unchanged."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
 def check_track(journal: Journal, run: Run, name: str) -> None:
     """Raise UsageError if the run has no track of this name."""
     names = [*dict.fromkeys(name for name, _ in journal.tracks(run))]
+    _check_known(name, names, f'run {run.number} has no track "{name}"', "its tracks")
+
+
+def _check_known(name: str, names: Sequence[str], message: str, title: str) -> None:
+    """Raise UsageError with the most similar name, or some names, if `name` is not among them."""
     if name in names:
         return
     near = difflib.get_close_matches(name, names, 1)
-    raise UsageError(
-        f'run {run.number} has no track "{name}"',
-        hint=f"did you mean {near[0]}?" if near else f"its tracks: {', '.join(names) or 'none'}",
-    )
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    listed = f"{title}: {', '.join(names[:_LISTED]) or 'none'}{more}"
+    raise UsageError(message, hint=f"did you mean {near[0]}?" if near else listed)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
@@ -73,9 +115,18 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add = parser.add_argument
     add("run", metavar="FILE[#RUN]", help="a journal, and the number of a run, as in run.db#2")
     add("--track", metavar="NAME", help="plot one track over several lines")
+    add(
+        "--statistics",
+        metavar="VALUE",
+        nargs="?",
+        const="",
+        help="print the statistics of a value by step, such as %%w; without VALUE, the last ones of each",
+    )
     add("--follow", action="store_true", help="update the log until the run ends; Ctrl-C stops")
     add("--json", action="store_true", help="print one JSON document on standard output")
     options = parser.parse_args(arguments)
     if options.follow and options.json:
         parser.error("--follow and --json cannot be combined: use one of them")
+    if options.statistics is not None and (options.follow or options.track is not None):
+        parser.error("--statistics cannot be combined with --follow and --track: use one of them")
     return options

@@ -16,15 +16,13 @@ from nncdbg.terminal.journal.files import journal_file, open_journal
 if TYPE_CHECKING:
     from nncdbg.journal import Journal
 
-_TABLES = """SELECT tables.name AS name, tables.type AS type, group_concat(columns.name, ', ') AS columns
-FROM sqlite_schema AS tables JOIN pragma_table_info(tables.name) AS columns
-WHERE tables.type IN ('table', 'view') AND tables.name NOT LIKE 'sqlite%'
-GROUP BY tables.name ORDER BY tables.type DESC, tables.name"""
+_NAMES = """SELECT name, type FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%'
+UNION SELECT name, type FROM sqlite_temp_schema WHERE type IN ('table', 'view') ORDER BY type DESC, name"""
 
 _NEAR = re.compile(r'near "(.*)": syntax error', re.DOTALL)
 _NAMED = re.compile(
     r"(?:no such (?P<kind>table|column|function)|ambiguous column name|unrecognized token): "
-    r'"?(?P<name>.*?)"?',
+    r'"?(?P<name>.*?)"?$',
     re.DOTALL,
 )
 
@@ -33,13 +31,24 @@ def main(arguments: Sequence[str]) -> int:
     """Print the rows of a query.  Raises UsageError for a query that SQLite rejects or that changes data."""
     options = _options(arguments)
     with errors_in_json(options), open_journal(journal_file(options.file)) as journal:
-        query = _TABLES if options.query is None else options.query
+        if options.query is None:
+            _print(options, ("name", "type", "columns"), _tables(journal))
+            return 0
         try:
-            names, rows = journal.sql(query)
+            names, rows = journal.sql(options.query)
         except UsageError as error:
-            raise _located(journal, query, error) from None
+            raise _located(journal, options.query, error) from None
         _print(options, names, rows)
     return 0
+
+
+def _tables(journal: Journal) -> list[tuple[str, str, str]]:
+    """Return the name, the type and the columns of each table and view."""
+    found = []
+    for name, kind in journal.sql(_NAMES)[1]:
+        _, columns = journal.sql(f"PRAGMA table_info({name})")
+        found.append((name, kind, ", ".join(column[1] for column in columns)))
+    return found
 
 
 def _print(options: Namespace, names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -80,7 +89,9 @@ def _located(journal: Journal, query: str, error: UsageError) -> UsageError:
     near, named = _NEAR.search(error.message), _NAMED.search(error.message)
     place, hint = None, error.hint
     if near:
-        place = (_syntax_error(journal, query, near[1], error.message), len(near[1]))
+        place, hint = (_syntax_error(journal, query, near[1], error.message), len(near[1])), None
+    elif error.message.endswith("incomplete input"):
+        place, hint = (len(query.rstrip()), 1), None
     elif named:
         name = named["name"].rpartition(".")[2]
         found = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query, re.IGNORECASE)
@@ -117,6 +128,6 @@ def _excerpt(query: str, place: int, width: int) -> Excerpt:
 
 
 def _near_table(journal: Journal, name: str) -> str:
-    names = [row[0] for row in journal.sql(_TABLES)[1]]
+    names = [name for name, _ in journal.sql(_NAMES)[1]]
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {near[0]}?" if near else f"`nncdbg sql {journal.path}` lists the tables"

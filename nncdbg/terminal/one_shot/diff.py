@@ -54,7 +54,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "nncdbg diff",
         "Compare two runs value by value: the statement that differs, and how the error grows.",
         usage="nncdbg diff A [B] [options]\n       nncdbg diff FILE.db#RUN FILE.db#RUN [options]",
-        epilog="exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value differs)",
+        epilog=(
+            "exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value differs)\n\n"
+            "FILE.db#RUN is a run of a journal; for the options, see `nncdbg diff FILE.db#RUN --help`"
+        ),
     )
     add = parser.add_argument
     add("model", metavar="A", help=settings()["program"][1].help)

@@ -111,14 +111,17 @@ def _run(options: Namespace, screen: Screen) -> int:
         screen.note(words)
     if options.json:
         document = _document(debugger, seconds, error, files)
+        if reproduction is not None:
+            document["reproduction"] = {"equal": not reproduction.difference, "text": str(reproduction)}
         print(json.dumps(document | {each.title: each.as_dict() for each in verified}))
     elif error is None:
         _print_outputs(screen, debugger, files)
     for each in verified:
         screen.note(str(each))
     if recorder is not None:
-        screen.note(f"wrote {recorder}")
         error = error or recorder.problem
+        if recorder.problem is None:
+            screen.note(f"wrote {recorder}")
     if reproduction is not None and str(reproduction):
         screen.note(str(reproduction))
     if error is None:

@@ -67,7 +67,7 @@ def test_the_test_accuracy_is_that_of_a_loop_in_numpy() -> None:
     right = {}
     while debugger.run().reason != "end":
         found = (TEST_X @ debugger.value("%w")).argmax(1) == TEST_T
-        right[int(debugger.evaluate("$step"))] = int(found.sum())  # type: ignore[arg-type]
+        right[int(debugger.evaluate("$step"))] = int(found.sum())
     assert [*right] == [6, 13, 20, 27], "the last step of each epoch"
     assert numbers(debugger)["right", "test"] == right
     assert numbers(debugger)["acc", "test"] == pytest.approx({at: n / 100 for at, n in right.items()})
@@ -151,6 +151,17 @@ def test_the_data_of_the_run_can_be_tracked_by_their_names() -> None:
     assert found["big", "test"][6] == pytest.approx(
         np.mean([TEST_X[at : at + 30].max() for at in (0, 30, 60)]), abs=1
     )
+
+
+def test_small_floats_and_integers_of_few_bits_are_numbers() -> None:
+    lines = (
+        "  %half: bf16[] = Cast(%l, to=16)\n  %c: f32[] = Constant(value=f32[] 3.0)\n"
+        "  %few: i4[] = Cast(%c, to=22)\n  return %l\n"
+    )
+    text = TRAIN.replace("opset 18", "opset 21").replace("  return %l\n", lines, 1)
+    found = finished(text + "track half = %half\ntrack few = %few\ntrack loss = %l\n", DATA)
+    assert found["half", "train"] == pytest.approx(found["loss", "train"], rel=2**-7)
+    assert {*found["few", "train"].values()} == {3.0}
 
 
 # -- going back ------------------------------------------------------------------------------------
@@ -284,14 +295,19 @@ def messages(track: str) -> list[str]:
     [
         (
             "track a = %z",
-            ["track a has no value at step 0: the expression has shape [8, 3], not one number", "mean(%z)"],
+            [
+                "track a has no value at step 0: the value f32[8,3] is not one",
+                "mean(%z)",
+            ],
         ),
         (
             "track a = mean(%z + %t)",
             ["the shapes do not broadcast: (8, 3) and (8,)", "%z: f32[8,3]", "^^^^^^^"],
         ),
         ("track a = %z[0, 7]", ["track a has no value at step 0", "axis 1"]),
-        ('track a = "text"', ["not one number"]),
+        ("track a = %z.shape", ["the value i64[2] is not one real number"]),
+        ("track a = stats(%z)", ["the value is no number: "]),
+        ('track a = "text"', ["the value is no number: "]),
     ],
 )
 def test_a_track_that_fails_is_reported_once_with_its_line(track: str, words: list[str]) -> None:

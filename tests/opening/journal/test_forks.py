@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,9 @@ def test_a_fork_is_the_run_of_the_changed_program(tmp_path: Path) -> None:
     training = TRAININGS[DROPOUT]
     run_journaled(training, tmp_path / "run.db")
     outputs, _ = fork(f"{tmp_path / 'run.db'}@0", changes={"lr": "0.125", "momentum": "0.5"})
-    other = Training(training.text.replace("lr=0.5, momentum=0.9", "lr=0.125, momentum=0.5"), 20, training.inputs)
+    other = Training(
+        training.text.replace("lr=0.5, momentum=0.9", "lr=0.125, momentum=0.5"), 20, training.inputs
+    )
     debugger = run_journaled(other, tmp_path / "other.db")
     assert debugger.outputs is not None
     assert outputs == bits(debugger.outputs)
@@ -246,8 +249,8 @@ def test_a_micro_program_that_was_entered_is_no_part_of_a_restart(tmp_path: Path
         debugger.run()
     assert debugger.outputs is not None
     again = opened_at(f"{path}@10").debugger()
+    again.go_to(0)
     with pytest.raises(UsageError, match="the steps before 8 cannot be computed again from here"):
-        again.go_to(0)
         again.step_back()
     again.run()
     assert again.outputs is not None
@@ -342,7 +345,11 @@ def _epochs(path: Path) -> int:
 
 def _whole(tmp_path: Path) -> dict[str, bytes]:
     (tmp_path / "slow.nnc").write_text(SLOW)
-    fields = {"program": str(tmp_path / "slow.nnc"), "inputs": {"x": "normal[40,64]"}, "seed": 7}
+    fields: dict[str, Any] = {
+        "program": str(tmp_path / "slow.nnc"),
+        "inputs": {"x": "normal[40,64]"},
+        "seed": 7,
+    }
     debugger = open_program(RunConfiguration(**fields, given=frozenset(fields))).debugger(statistics=False)
     debugger.run()
     assert debugger.outputs is not None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nncdbg.journal
-from nncdbg.engine.errors import NncdbgError, UsageError
+import nncdbg.opening.journal.inputs as kept_data
+from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.opening.journal.reproduction import reproducing
 from tests.opening.journal.trainings import TRAININGS, bits, opened_at, run_journaled, written
 
@@ -169,6 +171,28 @@ def test_a_moved_program_and_its_data_are_not_needed(tmp_path: Path) -> None:
     assert debugger.outputs is not None
     assert whole.outputs is not None
     assert bits(debugger.outputs) == bits(whole.outputs)
+
+
+def test_a_large_input_in_a_file_is_kept_by_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_data, "LARGE", 100)
+    path, training = tmp_path / "run.db", TRAININGS[DROPOUT]
+    np.save(tmp_path / "x.npy", training.inputs["x"])
+    monkeypatch.chdir(tmp_path)
+    whole = run_journaled(training, path, inputs={"x": "x.npy", "t": training.inputs["t"]})
+    monkeypatch.chdir("/")
+    debugger = opened_at(f"{path}@7").debugger()
+    debugger.run()
+    assert whole.outputs is not None
+    assert debugger.outputs is not None
+    assert bits(debugger.outputs) == bits(whole.outputs)
+    with nncdbg.journal.open(path) as journal:
+        assert "input/t" in journal.read(journal.checkpoints()[0]).tensors
+        assert "input/x" not in journal.read(journal.checkpoints()[0]).tensors
+    np.save(tmp_path / "x.npy", training.inputs["x"] + 1)
+    with pytest.raises(LoadError, match=r"the input %x of run 1 is in .*x\.npy, which has changed"):
+        opened_at(f"{path}@7").debugger()
 
 
 BAD = """

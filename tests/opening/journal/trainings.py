@@ -85,7 +85,8 @@ TRAININGS = {
     ),
     "evaluate": Training(
         _CLASSIFIER
-        + "run @train for %x, %t batch 8 epochs 4 shuffle 1\nevaluate @accuracy for %test_x, %test_t batch 30\n",
+        + "run @train for %x, %t batch 8 epochs 4 shuffle 1\n"
+        + "evaluate @accuracy for %test_x, %test_t batch 30\n",
         20,
         _ALL_DATA,
     ),
@@ -147,8 +148,10 @@ def run_journaled(training: Training, path: Path, **fields: Any) -> Debugger:
     """Run a training to its end, and write it to a journal."""
     opened = written(training, path, **fields)
     debugger = opened.debugger(statistics=False)
-    with journaled(opened, debugger):
+    with journaled(opened, debugger) as recorder:
         debugger.run()
+    assert recorder is not None
+    assert recorder.problem is None, recorder.problem
     return debugger
 
 

@@ -45,7 +45,7 @@ def test_a_fork_with_another_learning_rate_differs_at_the_optimizer(trained: Com
     code, out, _ = trained("diff", "run.db#1", "run.db#2")
     lines = out.splitlines()
     assert code == 1
-    assert lines[0] == "the runs differ from step 21 on"
+    assert lines[0] == "the tracks differ from step 21 on"
     assert "the states are equal at the start of step 20" in lines
     (first,) = (number for number, line in enumerate(lines) if line.startswith("first statement"))
     assert lines[first].startswith("first statement that differs, in step 20: %w1.1 f32[2,16] = nncdbg.SGD")
@@ -73,7 +73,7 @@ def test_a_difference_before_the_first_common_checkpoint_has_no_statement(traine
     assert trained(*_TRAIN, "--seed", "1")[0] == 0
     code, out, err = trained("diff", "run.db#1", "run.db#2")
     assert code == 1
-    assert out.startswith("the runs differ from step 0 on\n")
+    assert out.startswith("the tracks differ from step 0 on\n")
     assert "the states at the start of step 0 differ in 2 tensors" in out
     assert err == (
         "note: statements are not compared: the runs have no equal checkpoint before the difference\n"
@@ -90,6 +90,14 @@ def test_programs_with_different_statements_are_not_run_again(trained: Command, 
     assert trained(*_TRAIN)[0] == 0
     code, _, err = trained("diff", "run.db#1", "run.db#2")
     assert (code, err) == (1, "note: statements are not compared: the programs have different statements\n")
+
+
+def test_runs_of_another_writer_are_not_run_again(command: Command, overnight: str) -> None:
+    """The checkpoints of these runs lack the position in a program."""
+    code, out, err = command("diff", "run.db#1", "run.db#2")
+    assert (code, out.splitlines()[0]) == (1, "the states differ at the start of step 60")
+    assert err.startswith("note: statements are not compared: run 1 of run.db cannot be opened")
+    assert command("run.db#1@40")[0] == 3
 
 
 # -- values and states ---------------------------------------------------------------------------
@@ -138,14 +146,14 @@ TABLE = """
 losses 1 2 3        | losses 1 2 3        | 0 0 | the runs agree bit for bit
 losses 1 nan 3      | losses 1 nan 3      | 0 0 | the runs agree bit for bit
 losses 1 2 3        | losses 1 2          | 0 0 | the runs agree bit for bit
-losses 1 2 3        | losses 1 2 3.000001 | 0 1 | the runs differ within the tolerance, from step 2 on
-losses 1 2.000001 3 | losses 1 2 4        | 1 1 | the runs differ from step 1 on
-losses 1 2 nan      | losses 1 2 3        | 1 1 | the runs differ from step 2 on
-losses 1 2 inf      | losses 1 2 -inf     | 1 1 | the runs differ from step 2 on
+losses 1 2 3        | losses 1 2 3.000001 | 0 1 | the tracks differ within the tolerance, from step 2 on
+losses 1 2.000001 3 | losses 1 2 4        | 1 1 | the tracks differ from step 1 on
+losses 1 2 nan      | losses 1 2 3        | 1 1 | the tracks differ from step 2 on
+losses 1 2 inf      | losses 1 2 -inf     | 1 1 | the tracks differ from step 2 on
 weights 1 2 3       | weights 1 2 3       | 0 0 | the runs agree bit for bit
-weights 1 2 3       | weights 1 3 3       | 1 1 | the runs differ at the start of step 10
-weights 1 2 | weights 1 2.00001 | 0 1 | the runs differ within the tolerance, at the start of step 10
-weights 1 2 3       | weights 1 2.5 3     | 1 1 | the runs differ at the start of step 10
+weights 1 2 3       | weights 1 3 3       | 1 1 | the states differ at the start of step 10
+weights 1 2 | weights 1 2.00001 | 0 1 | the states differ within the tolerance, at the start of step 10
+weights 1 2 3       | weights 1 2.5 3     | 1 1 | the states differ at the start of step 10
 weights 1 nan       | weights 1 nan       | 0 0 | the runs agree bit for bit
 """
 
@@ -184,7 +192,7 @@ def test_the_numbers_of_tracks_and_states(two: Callable[[Write, Write], Command]
 
     out = two(write(1), write(2))("diff", "run.db#1", "run.db#2")[1]
     assert out.splitlines() == [
-        "the runs differ from step 7 on",
+        "the tracks differ from step 7 on",
         "compared: 2 tracks and 2 checkpoints; only run.db#2 has only",
         "  track  differs         first  run.db#1  run.db#2  beyond the tolerance",
         "  loss   13 of 20 steps  @7     0.5       1         from @7",

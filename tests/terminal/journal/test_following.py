@@ -118,3 +118,24 @@ def test_a_terminal_shows_the_log_of_the_moment_and_at_last_the_whole(writer: St
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", child.before)
     assert re.search(r"ended, 30 steps", shown)
     assert "Ctrl-C stops following" not in shown.rpartition("ended, 30 steps")[2]
+
+
+def test_ctrl_c_at_a_terminal_leaves_the_log_on_the_screen(writer: Start, tmp_path: Path) -> None:
+    process = writer("60")
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "nncdbg", "log", "run.db", "--follow"],
+        cwd=tmp_path,
+        env={**os.environ, "TERM": "xterm-256color"},
+        dimensions=(30, 80),
+        encoding="utf-8",
+    )
+    child.expect("Ctrl-C stops following", timeout=60)
+    child.sendintr()
+    child.expect(pexpect.EOF, timeout=60)
+    child.close()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", child.before)
+    assert child.exitstatus == 0
+    assert re.search(r"run 1 of run\.db: train_mlp\n  running, \d+ steps?;", shown)
+    assert shown.rstrip().endswith("note: stopped following; run 1 is still running")
+    assert process.wait() == 0

@@ -226,3 +226,24 @@ def test_a_journal_without_runs(command: Command, tmp_path: Path) -> None:
     assert (code, out.startswith("none.db: 0 runs")) == (0, True)
     assert "no runs yet" in err
     assert json.loads(command("none.db", "--json")[1])["runs"] == []
+
+
+def test_repeated_events_are_one_line_and_many_are_cut(command: Command, tmp_path: Path) -> None:
+    with (
+        journal.open(tmp_path / "run.db", write=True) as written,
+        written.start(NewRun(kind="graph", name="train")) as run,
+    ):
+        for step in range(30):
+            run.event("nan", step, "%l is nan" if step > 3 else "%l is inf")
+        for step in range(20):
+            run.note(f"note {step}", step)
+    _, out, _ = command("log", "run.db")
+    assert out.splitlines()[2:] == [
+        "30 events",
+        "  steps 0-3   nan  %l is inf",
+        "  steps 4-29  nan  %l is nan",
+        "20 notes",
+        *(f"  step {step}   note {step}" for step in range(4)),
+        "  and 12 more",
+        *(f"  step {step}  note {step}" for step in range(16, 20)),
+    ]

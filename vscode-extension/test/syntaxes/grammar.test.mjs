@@ -47,6 +47,12 @@ function scopeOf(line, part) {
 
 const CASES = [
   ["#nncdbg 1", "#nncdbg", "keyword.control.directive"],
+  ["track acc = mean(argmax(%z, 1) == %t)  # all", "track", "keyword.control.directive"],
+  ["track acc = mean(argmax(%z, 1) == %t)  # all", "acc", "entity.name.tag"],
+  ["track acc = mean(argmax(%z, 1) == %t)  # all", "argmax", "support.function"],
+  ["track acc = mean(argmax(%z, 1) == %t)  # all", "%z", "variable.other"],
+  ["track acc = mean(argmax(%z, 1) == %t)  # all", "==", "keyword.operator"],
+  ["track acc = mean(argmax(%z, 1) == %t)  # all", "# all", "comment.line.number-sign"],
   ["opset com.microsoft 1", "com.microsoft", "entity.name.namespace"],
   ["## why", "## why", "comment.line.documentation"],
   ["  %y = Relu(%x) # told", "# told", "comment.line.number-sign"],

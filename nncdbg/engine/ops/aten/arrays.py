@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.signatures import HOST_VIEWS
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.ops.aten.signatures import FROM_HOST, HOST_VIEWS
 
 
 def host_array(value: Any) -> Any:
@@ -20,6 +21,22 @@ def host_array(value: Any) -> Any:
     same_size, dtype = viewed
     plain = value.detach().resolve_conj().resolve_neg().cpu()
     return plain.view(same_size).numpy(force=True).view(dtype)
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """Return a NumPy array as a tensor on the CPU, in the same memory if torch can write there.
+
+    Raises RunError for a dtype that torch does not have.
+    """
+    if not array.flags.writeable or array.dtype.byteorder not in "=|" or min(array.strides, default=0) < 0:
+        array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+    viewed = FROM_HOST.get(array.dtype)
+    try:
+        if viewed is not None:
+            return torch.from_numpy(array.view(viewed[0])).view(viewed[1])
+        return torch.from_numpy(array)
+    except TypeError:
+        raise RunError(f"torch has no tensors of {array.dtype}", hint="use --backend numpy") from None
 
 
 def host_arrays(values: Sequence[Any], to_host: Callable[[Any], Any]) -> list[Any]:

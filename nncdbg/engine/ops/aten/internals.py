@@ -353,3 +353,21 @@ def gradient_buckets(parallel: torch.nn.parallel.DistributedDataParallel) -> lis
             return []
         buckets.append(bucket)
     return buckets
+
+
+def skip_batches(batches: Iterator[Any], count: int) -> None:
+    """Leave out batches of the iterator of a `DataLoader`.
+
+    Without workers, the samples of a dataset with indices are not loaded.  Workers load theirs again: their
+    random generators depend on it.
+    """
+    data = torch.utils.data
+    by_index = (
+        isinstance(batches, data.dataloader._SingleProcessDataLoaderIter)
+        and batches._dataset_kind == data._DatasetKind.Map
+    )
+    for _ in range(count):
+        if by_index:
+            batches._next_index()
+        else:
+            next(batches)

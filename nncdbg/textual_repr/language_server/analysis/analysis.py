@@ -178,13 +178,15 @@ class Analysis:
         above = next((at for at in range(line, -1, -1) if kind_of_line(self.lines[at]) in kinds), None)
         if above is None:
             return []
-        names = [token.name for token in tokens(self.lines[above]) if token.kind == "graph"]
+        names = [token.name for token in tokens(self.lines[above]) if token.kind in ("graph", "label")]
         found: list[Chunk] = []
         for name in names:
             chunk = self.graphs.get(name)
             if chunk is not None and chunk not in found:
                 found.append(chunk)
-                names += [call.mark.name for call in chunk.reading.calls]
+                names += [
+                    site.name for site in self.calls(chunk) if self.block_at(site.span.line) is not None
+                ]
         return found
 
     def track_lines(self) -> Iterator[int]:

@@ -1,29 +1,34 @@
-"""Setup of a recorded session: model, inputs, options and versions, stored as one line of its file.
+"""Setup of a recorded session: program, inputs, options and versions.
 
-The line is a comment with a JSON document, so a recording remains a file of commands. Arrays are stored as
-given (a file, `normal`, a short list) with a digest of their content.
+Inputs are recorded as given (a file, `normal`, a short list) with a digest of their content.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from nncdbg.commands.recording import HEAD, SETUP, Confirm, write_line
 from nncdbg.engine.divergence.observers import digest
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.extensions import BACKENDS, BUILT_IN
+from nncdbg.opening.configuration import RunConfiguration, settings
+from nncdbg.opening.journal_address import read_address
+from nncdbg.opening.python_programs import is_python_name
 from nncdbg.version import __version__
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
+
+Confirm = Callable[[str], bool]
+"""Asks the user a yes-or-no question; returns True for yes."""
 
 _LONGEST = 64
 """Maximum number of elements of an array stored as a list."""
@@ -46,73 +51,84 @@ class RecordedInput(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """The recorded setup: `program` is a digest of the text, `files` are digests of its files, by path."""
+    """The recorded setup.
 
-    model: str
+    `program` is as the user wrote it, relative to `folder`.  `text` is a digest of the program's text,
+    `files` has digests of its files.  `options` are the other fields of the run configuration that were
+    given; None if the session was not opened from a run configuration, so that it cannot be opened again.
+    """
+
     program: str
+    folder: str
+    text: str
     files: dict[str, str]
     inputs: dict[str, RecordedInput]
     dims: dict[str, int]
     seed: int
     backend: str
     allocator: str
+    options: dict[str, Any] | None
     versions: dict[str, str]
 
-    @property
-    def supplied(self) -> dict[str, Any]:
-        """Return the fields of the run configuration that the recording supplies as defaults."""
-        settings = {name: getattr(self, name) for name in ("seed", "backend", "allocator", "dims")}
+    def supplied(self, program: str) -> dict[str, Any]:
+        """Return the fields of the run configuration that the recording supplies to open `program`.
+
+        A run of a journal has inputs and settings of its own.
+        """
+        if self.options is not None and read_address(program) is not None:
+            return self.options
+        fields = {name: getattr(self, name) for name in ("seed", "backend", "allocator", "dims")}
         given = {name: each.given for name, each in self.inputs.items() if each.given is not None}
-        return {**settings, "inputs": given}
+        return {**fields, **(self.options or {}), "inputs": given}
+
+    def check_python(self, *, allowed: bool) -> None:
+        """Raise UsageError for a recording that loads Python code to open its program, unless `allowed`."""
+        files = [*(self.options or {}).get("op_libraries", ())]
+        if is_python_name(self.program, Path(self.folder)):
+            files.append(self.program)
+        if files and not allowed:
+            raise UsageError(
+                f"the recording loads the Python code of {', '.join(files)}",
+                hint="review the code, then load it with --allow-python",
+            )
 
 
-def start_recording(
-    path: str, debugger: Debugger, title: str, *, force: bool = False, confirm: Confirm | None = None
-) -> TextIO:
-    """Open `path` for a session on the model `title`, and write its setup.
+_OTHERWISE = frozenset(("program", "folder", "record", "inputs", "dims", "seed"))
+"""Fields of the run configuration that are not among the options of a setup."""
 
-    An existing recording is overwritten with `force`, or if `confirm` returns True. Raises UsageError if
-    neither is the case, if the file is not a recording, or if it cannot be written.
-    """
-    try:
-        _check_free(Path(path), force, confirm)
-        setup = msgspec.json.encode(setup_of(debugger, title)).decode()
-        file = open(path, "w", encoding="utf-8")  # noqa: SIM115  it stays open for the session
-    except OSError as error:
-        raise UsageError(f"cannot record to {path}: {error.strerror}") from None
-    write_line(file, f"{HEAD}: {' '.join(title.split())}\n{SETUP}{setup}")
-    return file
+_JOURNAL = frozenset(("journal", "checkpoint_every", "checkpoint_budget", "note"))
+"""Fields of the journal that a session writes; a replay writes none."""
 
 
-def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:
-    if not path.is_file() or path.stat().st_size == 0:
-        return
-    with path.open("rb") as file:
-        ours = file.read(len(HEAD)) == HEAD.encode()
-    if not ours:
-        raise UsageError(f"{path} is not a recorded session, and was not changed", hint="choose another name")
-    if not force and (confirm is None or not confirm(f"overwrite the recording {path}?")):
-        raise UsageError(
-            f"the recording {path} already exists, and was not changed",
-            hint="choose another name, or overwrite the recording with --force",
-        )
-
-
-def setup_of(debugger: Debugger, model: str) -> Setup:
-    """Return the setup of a session; `model` is the name as the user typed it."""
-    folder = Path(debugger.program.source or model).parent
-    files = [Path(model), *(folder / store for store in debugger.program.stores)]
+def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration | None = None) -> Setup:
+    """Return the setup of a session on a program, as the user wrote it, opened from `configuration`."""
+    base = Path((configuration.folder if configuration is not None else None) or os.getcwd())
+    stores = Path(debugger.program.source or program).parent
+    files = [_within(program, base), *(_within(str(stores / name), base) for name in debugger.program.stores)]
     return Setup(
-        model,
+        _within(program, base),
+        str(base),
         hashlib.blake2b("\n".join(debugger.loaded.listing.lines).encode(), digest_size=16).hexdigest(),
-        {str(path): _file_digest(path) for path in dict.fromkeys(files) if path.is_file()},
+        {name: _file_digest(base / name) for name in dict.fromkeys(files) if (base / name).is_file()},
         {name: _recorded(debugger, name, content) for name, content in debugger.inputs.items()},
         dict(debugger.inputs.dims),
         debugger.inputs.seed,
         debugger.backend.name,
         debugger.loaded.allocation.name,
+        None if configuration is None else dict(_options(configuration)),
         dict(_versions()),
     )
+
+
+def _within(path: str, folder: Path) -> str:
+    """Return a path relative to `folder` if it is inside."""
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
+
+
+def _options(configuration: RunConfiguration) -> Iterator[tuple[str, Any]]:
+    for name in settings():
+        if name in configuration.given and name not in _OTHERWISE | _JOURNAL:
+            yield name, getattr(configuration, name)
 
 
 def _file_digest(path: Path) -> str:
@@ -147,39 +163,20 @@ def _versions() -> Iterator[tuple[str, str]]:
             continue
 
 
-# -- reading ---------------------------------------------------------------------------------------------
+# -- comparing -------------------------------------------------------------------------------------------
 
 
-def read_setup(path: str) -> Setup | None:
-    """Return the setup in a recording; None if there is none, as in a plain command file.
-
-    Raises UsageError if it is damaged or the file cannot be read.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            line = next((line for line in file if line.startswith(SETUP)), None)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read the recording {path}: {reason}") from None
-    if line is None:
-        return None
-    try:
-        return msgspec.json.decode(line.removeprefix(SETUP), type=Setup)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"the setup in {path} is damaged: {error}") from None
-
-
-def changes(setup: Setup, debugger: Debugger, model: str) -> Iterator[str]:
+def changes(setup: Setup, debugger: Debugger, program: str) -> Iterator[str]:
     """Yield the differences between the recorded and the current setup, one sentence each."""
-    now = setup_of(debugger, model)
-    if now.program != setup.program:
-        yield f"the model has changed since the recording of {setup.model}"
+    now = setup_of(debugger, program)
+    if now.text != setup.text:
+        yield f"the program has changed since the recording of {setup.program}"
     else:
         yield from _changed_files(setup, now)
     for name, recorded in setup.inputs.items():
         found = now.inputs.get(name)
         if found is None:
-            yield f"the recorded input %{name} is not in the model"
+            yield f"the recorded input %{name} is not in the program"
         elif found.digest != recorded.digest:
             yield f"input %{name} differs from the recorded input{_way(recorded)}"
     for name in ("seed", "backend", "allocator"):

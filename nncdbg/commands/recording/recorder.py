@@ -1,0 +1,177 @@
+"""The recorder of a session: the commands so far, the open file, and the stops as they occur."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+
+import msgspec
+
+from nncdbg.commands.recording.entries import (
+    FORMAT,
+    HEAD,
+    CommandEntry,
+    EndEntry,
+    Entry,
+    ErrorEntry,
+    Event,
+    Header,
+)
+from nncdbg.commands.recording.setup import Confirm, Setup
+from nncdbg.commands.recording.stops import recorded_stop
+from nncdbg.engine.errors import NncdbgError, UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.stops import Stop
+
+Complain: TypeAlias = Callable[[NncdbgError], None]
+
+_NOT_RECORDED = ("record", "rec")
+
+
+class SessionRecorder:
+    """Records one session.
+
+    Keeps the commands even while no file is open, so that a recording that is started later is complete.
+    `complain` reports a file that can no longer be written; the recording is then off.
+    """
+
+    def __init__(self, complain: Complain) -> None:
+        self.listener: Callable[[Event], None] | None = None
+        """Receives each stop and error, while a recording is replayed."""
+        self._complain = complain
+        self._commands: list[str] = []
+        self._file: BinaryIO | None = None
+        self._begun = 0.0
+        self._last: Stop | None = None
+        """The latest stop; it is recorded once, even if it is shown again."""
+
+    @property
+    def path(self) -> str | None:
+        """Return the path of the file; None while nothing is recorded."""
+        return None if self._file is None else self._file.name
+
+    def start(
+        self,
+        path: str,
+        setup: Setup,
+        debugger: Debugger,
+        *,
+        force: bool = False,
+        confirm: Confirm | None = None,
+    ) -> None:
+        """Record in a new file: the setup, the commands so far, and the current stop.
+
+        Overwrites an existing recording with `force`, or if `confirm` returns True.  Raises UsageError if
+        neither is the case, if the file is not a recording, or if it cannot be written; an earlier recording
+        then continues.
+        """
+        try:
+            _check_free(Path(path), force, confirm)
+            file = open(path, "wb")  # noqa: SIM115  it stays open for the session
+        except OSError as error:
+            raise UsageError(f"cannot record to {path}: {error.strerror}") from None
+        self.stop()
+        self._file, self._begun = file, time.monotonic()
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        header = Header(FORMAT, setup, now)
+        earlier = [CommandEntry(text, earlier=True) for text in self._commands]
+        entries: list[Header | Entry] = [header, *earlier, recorded_stop(debugger, debugger.stop)]
+        for entry in entries:
+            self._write(entry)
+        self._last = debugger.stop
+
+    def stop(self) -> None:
+        """Close the file, if one is open."""
+        if self._file is None:
+            return
+        try:
+            self._write(EndEntry())
+        except UsageError as error:
+            self._complain(error)
+        self._close()
+
+    def command(self, text: str) -> None:
+        """Record a command before it runs."""
+        if text.split(maxsplit=1)[:1] in ([name] for name in _NOT_RECORDED):
+            return
+        self._commands.append(text)
+        if self._file is not None:
+            self._append(CommandEntry(text, round(time.monotonic() - self._begun, 3)))
+
+    @contextmanager
+    def errors_of(self, text: str) -> Iterator[None]:
+        """Record a command, and its error if the body raises one."""
+        self.command(text)
+        try:
+            yield
+        except NncdbgError as error:
+            self.failed(error.message)
+            raise
+
+    def stopped(self, debugger: Debugger, stop: Stop) -> None:
+        """Record a stop."""
+        before, self._last = self._last, stop
+        if stop is not before and (self._file is not None or self.listener is not None):
+            self.event(recorded_stop(debugger, stop))
+
+    def shown(self, stop: Stop) -> None:
+        """Take a stop as recorded: the program has not moved since the last one."""
+        self._last = stop
+
+    def failed(self, message: str) -> None:
+        """Record the error of a command."""
+        self.event(ErrorEntry(message))
+
+    def event(self, event: Event) -> None:
+        """Record a stop or an error."""
+        if self.listener is not None:
+            self.listener(event)
+        if self._file is not None:
+            self._append(event)
+
+    def _append(self, entry: Entry) -> None:
+        try:
+            self._write(entry)
+        except UsageError as error:
+            self._complain(error)
+
+    def _write(self, entry: Entry | Header) -> None:
+        """Append a line.  If it cannot be written, closes the file and raises UsageError."""
+        assert self._file is not None
+        try:
+            self._file.write(msgspec.json.encode(entry) + b"\n")
+            self._file.flush()
+        except OSError as error:
+            path = self._file.name
+            self._close()
+            raise UsageError(
+                f"cannot record to {path}: {error.strerror}",
+                hint="recording is off; use `record` with another file",
+            ) from None
+
+    def _close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                # Closing retries the failed write, which was reported.
+                self._file.close()
+            self._file = None
+
+
+def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    with path.open("rb") as file:
+        ours = file.read(len(HEAD)) == HEAD
+    if not ours:
+        raise UsageError(f"{path} is not a recorded session, and was not changed", hint="choose another name")
+    if not force and (confirm is None or not confirm(f"overwrite the recording {path}?")):
+        raise UsageError(
+            f"the recording {path} already exists, and was not changed",
+            hint="choose another name, or overwrite the recording with --force",
+        )

@@ -1,0 +1,212 @@
+"""The recorder of a client's session: what the client does is recorded as commands of the prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.commands.recording.recorder import SessionRecorder
+from nncdbg.commands.recording.setup import setup_of
+from nncdbg.commands.recording.stops import recorded_stop
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.text.lexemes import name_text
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.breakpoints import Breakpoint
+    from nncdbg.opening.configuration import RunConfiguration
+
+GOTO = "goto"
+"""The command of a move that is recorded by the place where it arrives."""
+
+_MOST = 1024
+"""Maximum number of elements of a value that is recorded as a list."""
+
+
+class ClientRecorder(SessionRecorder):
+    """Records the session of a client on one program.
+
+    Breakpoints and catches are recorded as their differences from those of the last request or command.
+    Without `requests`, only commands of the console are recorded.
+    """
+
+    def __init__(self, debugger: Debugger, *, requests: bool) -> None:
+        super().__init__(lambda error: debugger.control.say(str(error)))
+        self.debugger = debugger
+        self.requests = requests
+        self.marks: set[str] = set()
+        """The marks that were recorded."""
+        self._moving = ""
+        self._held: int | None = None
+        """The statements executed when the client changed breakpoints while the program ran."""
+        self._breakpoints: dict[int, Breakpoint] = {}
+        self._catches = _catches(debugger) if requests else {}
+
+    def begin(self, path: Path, configuration: RunConfiguration) -> str:
+        """Record in `path`, or in the first free `NAME-2`, `NAME-3` ..., and return the path.
+
+        Raises UsageError for a file that cannot be written.
+        """
+        free, number = path, 2
+        while free.is_file() and free.stat().st_size:
+            free, number = path.with_name(f"{path.stem}-{number}{path.suffix}"), number + 1
+        setup = setup_of(self.debugger, configuration.program, configuration)
+        self.start(str(free), setup, self.debugger)
+        return str(free)
+
+    # -- moves ---------------------------------------------------------------------------------
+
+    def departs(self, command: str) -> None:
+        """Record the command of a move before the program moves."""
+        self._moving = command
+        if self.requests and command != GOTO:
+            self.command(command)
+
+    def arrives(self, command: str | None) -> None:
+        """Record the stop after a move by `command`; None if the command was recorded elsewhere."""
+        self._moving = ""
+        if not self.requests:
+            return
+        timeline, stop = self.debugger.timeline, self.debugger.stop
+        if command == GOTO:
+            self.command(f"goto {timeline.branch}:{timeline.tick}")
+        if self._held == timeline.tick and stop.reason == "breakpoint":
+            # At the place of the pause: `continue` would leave it.
+            self.shown(stop)
+        elif self._held is not None:
+            self.command("continue")
+        self._held = None
+        self.stopped(self.debugger, stop)
+
+    def refused(self, command: str | None, error: NncdbgError) -> None:
+        """Record the error of a move, unless it is recorded by the place where it arrives."""
+        self._moving, self._held = "", None
+        if command != GOTO:
+            self.failed(error.message)
+
+    # -- breakpoints ---------------------------------------------------------------------------
+
+    def absorb(self) -> None:
+        """Take the present breakpoints and catches as recorded: a recorded command has changed them."""
+        if not self.requests:
+            return
+        self._breakpoints = {each.number: each for each in self.debugger.breakpoints}
+        self._catches = _catches(self.debugger)
+
+    def client_set(self) -> None:
+        """Record the changes of breakpoints and catches since the last request."""
+        commands = [*self._changes()] if self.requests else []
+        if not commands:
+            return
+        tick = self.debugger.timeline.tick
+        if self._moving == "continue" and self._held != tick:
+            # The program is between two statements: as if it was paused there.
+            if self._held is not None:
+                self.command("continue")
+            here = self.debugger.control.here("pause")
+            self.event(recorded_stop(self.debugger, here, values=False))
+            self._held = tick
+        for text in commands:
+            self.command(text)
+        self.absorb()
+
+    def _changes(self) -> Iterator[str]:
+        now = {each.number: each for each in self.debugger.breakpoints}
+        for number, found in self._breakpoints.items():
+            if number not in now and not found.temporary:
+                yield f"delete {number}"
+        for number, found in now.items():
+            if number not in self._breakpoints:
+                yield from breakpoint_commands(found)
+        catches = _catches(self.debugger)
+        gone = [kind for kind in self._catches if kind not in catches]
+        if gone:
+            yield f"uncatch {' '.join(gone)}"
+        for kind, condition in catches.items():
+            if self._catches.get(kind, False) != condition:
+                yield f"catch {kind}" + (f" if {condition}" if condition else "")
+
+    def mark(self, name: str) -> None:
+        """Record a mark of the client, unless `goto` reads its name as another place."""
+        if self.requests and name == name.strip() and not re.match(r"[-+:\d]", name):
+            self.marks.add(name)
+            self.command(f"mark {name}")
+
+    # -- edits ---------------------------------------------------------------------------------
+
+    def edit(self, depth: int, target: str, text: str | None) -> None:
+        """Record an edit of a value in the frame at `depth`, 0 for the outermost.
+
+        `text` is the new value, None if it cannot be written as text.
+        """
+        if not self.requests:
+            return
+        if text is None:
+            self.command(f"note {target} was set to a value that is too large to record")
+            return
+        number = len(self.debugger.control.stack) - 1 - depth
+        if number:
+            self.command(f"frame {number}")
+        self.command(f"set {target} = {text}")
+        if number:
+            self.command("frame 0")
+
+
+def _catches(debugger: Debugger) -> dict[str, str | None]:
+    conditions = debugger.observers.catches.conditions
+    return {kind: None if when is None else when.text for kind, when in conditions.items()}
+
+
+def breakpoint_commands(found: Breakpoint) -> Iterator[str]:
+    """Yield the commands of the prompt that set an equal breakpoint."""
+    place = _place(found)
+    when = found.condition.text if found.condition is not None else None
+    if place is None:
+        yield f"note a breakpoint was set that the prompt cannot set: {found}"
+    elif found.log is not None:
+        yield f"log {place} {' '.join(found.log.split())}"
+        if when is not None:
+            yield f"condition {found.number} {when}"
+    else:
+        verb = {"data": "watch", "watch": "watch", "assert": "assert"}.get(found.kind, "break")
+        verb = "tbreak" if found.temporary else verb
+        terms = (f" if {when}" if when else "") + (f" hits {found.hits}" if found.hits else "")
+        yield f"{verb} {place}{terms}"
+
+
+def _place(found: Breakpoint) -> str | None:
+    """Return the place of a breakpoint as the prompt spells it; None for a place in a micro program."""
+    if found.expression is not None:
+        return found.expression.text
+    if found.kind == "site":
+        return str(found.lines[0]) if found.lines else None
+    names = {"graph": f"@{name_text(found.target)}", "value": spelled(found.target)}
+    return {**names, "data": spelled(found.target)}.get(found.kind, found.target)
+
+
+def target_text(name: str, index: Any) -> str:
+    """Return the target of an edit as the prompt spells it, such as ``%h[0, 2]``."""
+    if not index:
+        return spelled(name)
+    return f"{spelled(name)}[{', '.join(map(str, index))}]"
+
+
+def value_text(content: Any) -> str | None:
+    """Return a value as an expression with the same elements; None if it is too large or not numeric."""
+    array = np.asarray(content)
+    if array.size > _MOST or array.dtype.kind not in "fiub":
+        return None
+    return _list_text(array.tolist())
+
+
+def _list_text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_list_text, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)

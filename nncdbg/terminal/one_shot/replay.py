@@ -1,0 +1,86 @@
+"""`nncdbg replay`: open the program of a recorded session, run its commands, and compare each stop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.opening.command_line import ArgumentParser
+from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.journal_address import read_address
+from nncdbg.opening.python_programs import is_python_name
+
+if TYPE_CHECKING:
+    from nncdbg.commands.recording.setup import Setup
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 if all stops are the same as recorded, else 1."""
+    options = _parser().parse_args(arguments)
+    from nncdbg.commands.recording.entries import read_recording
+    from nncdbg.commands.recording.replaying import check_count
+    from nncdbg.presentation.screen import Screen
+    from nncdbg.terminal.repl import open_session, read_typed, replayed
+
+    recording = read_recording(options.recording)
+    check_count(options.to, recording)
+    setup, screen = recording.setup, Screen()
+    setup.check_python(allowed=options.allow_python)
+    path = os.path.abspath(options.recording)
+    folder = _folder(setup, Path(path).parent)
+    if folder != Path(setup.folder):
+        screen.note(f"the folder of the session was {setup.folder}; replayed in {folder}")
+    # Commands and inputs name files relative to the folder of the session.
+    os.chdir(folder)
+    configuration = RunConfiguration(program=setup.program).completed(setup.supplied(setup.program))
+    _, session = open_session(configuration, setup.program, screen)
+    session.trusts_recordings = options.allow_python
+    session.recorder.stopped(session.debugger, session.debugger.stop)
+    code = replayed(session, path, options.to)
+    if options.to is None or code or session.over:
+        return code
+    return read_typed(session)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        "nncdbg replay", "Replay a recorded session, and report the first stop that differs."
+    )
+    add = parser.add_argument
+    add("recording", metavar="FILE", help="a session recorded with --record, `record` or an editor")
+    add("--to", type=int, metavar="N", help="replay N commands, then read commands at the prompt")
+    add("--allow-python", action="store_true", help="allow the recording to run Python (`py`)")
+    return parser
+
+
+def _folder(setup: Setup, beside: Path) -> Path:
+    """Return the folder of the session, or another one with its program: that of the recording, or this one.
+
+    Raises UsageError for a session that cannot be opened again, LoadError if there is no program.
+    """
+    if setup.options is None:
+        raise UsageError(
+            f"the session on {setup.program} cannot be opened again: it was not recorded in `nncdbg MODEL`",
+            hint="open the program as for the recording, then use `replay FILE` at its prompt",
+        )
+    folders = [Path(setup.folder), beside, Path.cwd()]
+    for folder in folders:
+        if folder.is_dir() and _is_in(folder, setup.program):
+            return folder
+    raise LoadError(
+        f"there is no file {setup.program}, the program of the recording",
+        hint=f"searched {', '.join(map(str, dict.fromkeys(folders)))}",
+    )
+
+
+def _is_in(folder: Path, program: str) -> bool:
+    """Return whether a folder has a program: a file, a run of a journal, or a Python function."""
+    try:
+        address = read_address(program, folder)
+    except LoadError:
+        return False
+    file = program if address is None else address.file
+    return is_python_name(program, folder) or (folder / file).exists()

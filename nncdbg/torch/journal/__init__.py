@@ -1,0 +1,1 @@
+"""Journal of a PyTorch training: tracked values, checkpoints, restart, and the flight recorder."""

@@ -1,0 +1,396 @@
+"""`nncdbg.torch.flight_recorder`: write the journal of a training, and save the steps that fail."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.ranks import folder_of_rank
+from nncdbg.opening.journal.policy import CheckpointPolicy
+from nncdbg.presentation.screen import Screen
+from nncdbg.torch.guard import Guard
+from nncdbg.torch.journal.findings import Findings, save_start
+from nncdbg.torch.journal.resuming import Resumed
+from nncdbg.torch.journal.run_journal import RunJournal, new_run
+from nncdbg.torch.journal.spikes import SpikeDetector, SpikeRule
+from nncdbg.torch.journal.step_start import StepStart
+from nncdbg.torch.journal.termination import Terminated, TerminationHandler
+from nncdbg.torch.journal.tracked_values import TrackedValues
+from nncdbg.torch.journal.tracking import ACTIVE
+from nncdbg.torch.journal.training_objects import Stateful, TrainingObjects
+from nncdbg.torch.named_models import Models, Optimizers
+from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.step_observer import StepObserver
+from nncdbg.torch.step_state import RandomState
+from nncdbg.torch.trips import GuardTrip
+
+_BATCHES = ("reference", "value", None)
+
+
+class FlightRecorder(StepObserver):
+    """Records a training while it is entered, or between `start` and `stop`; see `flight_recorder`."""
+
+    def __init__(
+        self,
+        objects: TrainingObjects,
+        path: str,
+        *,
+        keep: int,
+        policy: CheckpointPolicy | None,
+        spike: SpikeRule | None,
+        batch: str | None,
+        fetch_every: int,
+        skip_bad_updates: bool,
+        resumed: Resumed | None,
+        name: str | None,
+        configuration: Mapping[str, Any],
+        note: str | None,
+    ) -> None:
+        self.path = path
+        self.memory = 0
+        """The bytes of the starts that are kept, once a step with moments has begun."""
+        self._objects = objects
+        self._keep = keep
+        self._policy = policy
+        self._spikes = None if spike is None else SpikeDetector(spike)
+        self._batch = batch
+        self._fetch_every = fetch_every
+        self._skips = skip_bad_updates
+        self._resumed = resumed
+        self._name = name
+        self._configuration = dict(configuration)
+        self._note = note
+        self._next = 0 if resumed is None else resumed.step
+        """The number of the next step to begin, or of the one that runs."""
+        self._step = -1
+        """The number of the last step that began."""
+        self._begun = False
+        """Whether the step of the next update has begun."""
+        self._fetched = False
+        """Whether a batch was fetched since it began."""
+        self._updating = False
+        """Whether an update has begun."""
+        self._began_at = 0.0
+        self._starts: deque[StepStart] = deque()
+        """The kept starts, oldest first."""
+        self._losses: list[Any] = []
+        """The losses of the backward passes of the step so far."""
+        self._spiked = False
+        """Whether the last step had a spike: of several in a row, the first one is saved."""
+        self._reported_memory = False
+        self._followed = False
+        """Whether NaN or Inf that come from an earlier finding were entered."""
+        self._status = "ended"
+        self._process = os.getpid()
+        self._entered = ExitStack()
+
+    # -- begin and end -----------------------------------------------------------------------
+
+    def __enter__(self) -> FlightRecorder:
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        self.stop(error)
+
+    def start(self) -> None:
+        """Begin to record.  Raises UsageError inside of a watch or another recorder."""
+        with ExitStack() as entering:
+            self._guard = Guard(self._objects.models, self._objects.optimizers, self._found, observer=self)
+            entering.enter_context(self._guard)
+            resumed = self._resumed
+            self._journal = RunJournal(
+                self.path,
+                new_run(
+                    self._configuration,
+                    name=self._name,
+                    parent=None if resumed is None else resumed.parent_in(self.path),
+                    parent_step=None if resumed is None else resumed.step,
+                ),
+            )
+            self._findings = Findings(self._journal)
+            self._values = TrackedValues(self._journal.value, self._fetch_every)
+            self._terminating = TerminationHandler(self._terminated)
+            self._terminating.install()
+            entering.callback(self._terminating.remove)
+            ACTIVE.append(self)
+            entering.callback(ACTIVE.remove, self)
+            self._follow_loader(entering)
+            self._entered = entering.pop_all()
+        if self._note:
+            self._journal.note(self._note)
+        Screen().note(f"run {self.number} is recorded in {self.path}")
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """End the run; with the error that ended the training, save its step first."""
+        if self not in ACTIVE or os.getpid() != self._process:
+            return
+        try:
+            if error is not None:
+                self._save_failed(error)
+        finally:
+            self._entered.__exit__(None if error is None else type(error), error, None)
+            self._values.fetch()
+            self._journal.end(self._status)
+        if isinstance(error, Terminated):
+            self._terminating.finish()
+
+    def _save_failed(self, error: BaseException) -> None:
+        """Save the step in which the training ended with an error."""
+        if isinstance(error, Terminated):
+            self._findings.save_step(self._last, "interrupted by SIGTERM", self._guard.record_step)
+        elif isinstance(error, KeyboardInterrupt):
+            self._status = "interrupted"
+        elif isinstance(error, SystemExit):
+            self._status = "failed" if error.code and self._status == "ended" else self._status
+        else:
+            self._status = "failed"
+            message = f"{type(error).__name__}: {error}"
+            self._add("exception", message, self._guard.record_step, self._last)
+
+    def _follow_loader(self, entering: ExitStack) -> None:
+        loader = self._objects.loader
+        if loader is not None:
+            loader.before_batch, loader.after_batch = self._before_batch, self._after_batch
+            entering.callback(loader.follow_no_longer)
+
+    def leave_process(self) -> None:
+        """Record nothing: this process is a fork, such as a worker of a DataLoader."""
+        self._journal.leave_process()
+        self._terminating.remove()
+
+    @property
+    def number(self) -> int:
+        """The number of the run in its file."""
+        return self._journal.number
+
+    @property
+    def _last(self) -> int:
+        """The number of the step that runs, or of the last one that ran."""
+        return self._next if self._begun else max(self._step, 0)
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def track(self, name: str, value: Any | Callable[[], Any], part: str, weight: float) -> None:
+        """Track a value, as `nncdbg.torch.track` does."""
+        if os.getpid() != self._process:
+            raise UsageError(f"{name} cannot be tracked: the flight recorder is active in another process")
+        if self._step < 0:
+            raise UsageError(
+                f"{name} cannot be tracked before the first step",
+                hint="track values after the forward pass of a step",
+            )
+        with self._guard.own_work():
+            if callable(value) and not isinstance(value, torch.Tensor):
+                value = value()
+            self._values.add(name, self._step, value, part, weight)
+
+    def step_begins(self) -> None:
+        if self._objects.loader is None and not self._begun:
+            self._begin(None)
+            self._save_if_due()
+
+    def _before_batch(self) -> None:
+        """Begin a step where its first batch is fetched: a restart fetches it again."""
+        if self._guard.here and not (self._begun and self._fetched):
+            with self._guard.own_work():
+                self._begin(self._objects.loader.position)
+
+    def _after_batch(self, batch: Any) -> None:
+        if self._guard.here:
+            if self._batch == "value":
+                self._starts[-1].batches.append(batch)
+            if not self._fetched:
+                self._fetched = True
+                with self._guard.own_work():
+                    self._save_if_due()
+
+    def _begin(self, position: Any) -> None:
+        """Keep the start of the next step."""
+        random = RandomState()
+        self._begun, self._fetched = True, False
+        self._step = self._next
+        self._losses = []
+        self._values.begin_step(self._step)
+        starts = self._starts
+        if not starts or starts[-1].step != self._step:
+            starts.append(starts.popleft() if len(starts) == self._keep else StepStart(self._objects))
+        starts[-1].capture(self._step, random, position)
+        self._report_memory(starts[-1])
+        self._began_at = time.perf_counter()
+
+    def _save_if_due(self) -> None:
+        """Write the start of this step as a checkpoint, if it is time for one."""
+        start, policy = self._starts[-1], self._policy
+        if policy is None or not self._journal.writes or not policy.due(start.step, start.epoch or 0):
+            return
+        save_start(self._journal, start)
+        for step in policy.written(start.step, start.epoch or 0, start.size):
+            self._journal.remove_checkpoint(step)
+
+    def _report_memory(self, start: StepStart) -> None:
+        """Print how much memory the kept starts take, once there are moments."""
+        has_moments = any(each.state for each in self._objects.optimizers)
+        if not self._reported_memory and has_moments:
+            from rich.filesize import decimal
+
+            self._reported_memory = True
+            self.memory = start.size * self._keep
+            Screen().note(f"the starts of the last {self._keep} steps take {decimal(self.memory)} of memory")
+
+    def losses(self, losses: Iterable[Any]) -> None:
+        if self._updating and self._losses:
+            return  # A closure that is evaluated again, at other parameters.
+        for each in losses:
+            if each.numel() == 1 and not each.is_complex():
+                self._losses.append(each.detach())
+
+    def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        self._updating = True
+        if not self._begun and self._objects.loader is None:
+            # A step without a module: parameters and moments are as they were at its start.
+            self._begin(None)
+            self._save_if_due()
+        if self._spikes is None or not self._losses:
+            return
+        loss = float(self._loss())
+        score = self._spikes.score(loss)
+        if score is not None and not self._spiked:
+            self._add("spike", f"the loss {loss:.6g} is a spike: score {score:.3g}", self._guard.record_step)
+        self._spiked = score is not None
+
+    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._losses:
+            self._values.add("loss", self._next, self._loss(), "train", 1)
+        epoch = None if self._objects.loader is None else self._objects.loader.epoch
+        self._journal.step(self._next, epoch, time.perf_counter() - self._began_at)
+        self._next += 1
+        self._begun = self._updating = False
+        self._losses = []
+
+    def _loss(self) -> Any:
+        """Return the sum of the losses of the step: of its backward passes, without the scaler's factor."""
+        total = sum(each.double() if each.device.type != "mps" else each.float() for each in self._losses)
+        scaler = self._objects.scaler
+        return total if scaler is None or not scaler.is_enabled() else total / scaler.get_scale()
+
+    # -- findings ----------------------------------------------------------------------------
+
+    def _found(self, trip: GuardTrip) -> bool:
+        """Save the step of a NaN or Inf; return whether to leave out the update."""
+        skips = self._skips and trip.where != "update"
+        if trip.follows:
+            if not self._followed:
+                self._followed = True
+                self._journal.event("nan", self._next, "NaN or Inf of an earlier step, from here on")
+            return skips
+
+        def recorded(notes: list[str]) -> RecordedStep | None:
+            notes += trip.notes
+            return trip.recorded
+
+        self._add("nan", _described(trip), recorded)
+        return skips
+
+    def _add(
+        self,
+        kind: str,
+        message: str,
+        record: Callable[[list[str]], RecordedStep | None],
+        step: int | None = None,
+    ) -> None:
+        self._findings.add(kind, self._next if step is None else step, message, [*self._starts], record)
+
+    def _terminated(self) -> None:
+        """Save the kept starts at once: after SIGTERM, SIGKILL may follow soon."""
+        self._status = "interrupted"
+        self._findings.save_starts([*self._starts])
+        self._journal.event("signal", self._last, "SIGTERM")
+        self._values.fetch()
+        self._journal.flush()
+
+
+def _described(trip: GuardTrip) -> str:
+    """Return ``"loss has 1 NaN of 1, at train.py:20"``."""
+    (name, counts), *others = trip.bad.items()
+    more = f", as {len(others)} more have NaN or Inf" if others else ""
+    place = f", at {os.path.basename(trip.lines[0][0])}:{trip.lines[0][1]}" if trip.lines else ""
+    return f"{name} has {counts}{more}{place}"
+
+
+def flight_recorder(
+    model: Models,
+    optimizer: Optimizers,
+    path: str | os.PathLike[str],
+    *,
+    keep: int = 3,
+    checkpoint_every: int | str | None = None,
+    checkpoint_budget: str | None = None,
+    spike: SpikeRule | float | None = 10.0,
+    batch: str | None = "reference",
+    loader: Any = None,
+    scheduler: Stateful | Sequence[Stateful] | None = None,
+    scaler: Stateful | None = None,
+    fetch_every: int = 10,
+    skip_bad_updates: bool = False,
+    resumed: Resumed | None = None,
+    name: str | None = None,
+    configuration: Mapping[str, Any] | None = None,
+    note: str | None = None,
+) -> FlightRecorder:
+    """Return a context manager that records a training as a run of the journal `path`.
+
+    Each step, its loss and the values of `nncdbg.torch.track` are written.  The starts of the last `keep`
+    steps are kept in memory: parameters, buffers, moments, `scheduler`, `scaler`, the states of the random
+    generators, and the position of `loader`, a `track_loader`.  They are written as checkpoints, and the step
+    is recorded and saved as a folder, when a loss or a gradient is NaN or Inf, when the loss is a spike (see
+    `SpikeRule`; a number is its threshold), when the block raises, and at SIGTERM.
+
+    With `checkpoint_every`, checkpoints are also written at this distance: 50 (steps), "3epochs" or "30s";
+    older ones are removed beyond `checkpoint_budget` ("4GiB").  The batch of a checkpoint is its position in
+    the data ("reference"), or also its tensors ("value"), or not kept (None).  Values are read from their
+    device after `fetch_every` steps.  With `skip_bad_updates`, updates with NaN or Inf are left out.
+    `resumed` is the result of `resume`: the run is then a fork.  Under torchrun, rank 1 writes
+    ``run.db-rank1``.
+
+    Raises UsageError for wrong arguments, inside of a watch or another recorder, and for a file that cannot
+    be written; LoadError for a file that is not a journal.
+    """
+    objects = TrainingObjects(model, optimizer, scheduler=scheduler, scaler=scaler, loader=loader)
+    if not objects.models or not objects.optimizers:
+        raise UsageError("a flight recorder needs a model and an optimizer")
+    if not isinstance(keep, int) or keep < 1:
+        raise UsageError(f"keep={keep}: the number of steps must be 1 or more")
+    if not isinstance(fetch_every, int) or fetch_every < 1:
+        raise UsageError(f"fetch_every={fetch_every}: the number of steps must be 1 or more")
+    if batch not in _BATCHES:
+        raise UsageError(f"there is no batch={batch!r}: use 'reference', 'value' or None")
+    if batch == "value" and loader is None:
+        raise UsageError(
+            "batch='value' needs the loader of the batches",
+            hint="loader = nncdbg.torch.track_loader(loader), and pass loader=loader",
+        )
+    policy = None
+    if checkpoint_every is not None:
+        policy = CheckpointPolicy.of(str(checkpoint_every), checkpoint_budget)
+    return FlightRecorder(
+        objects,
+        folder_of_rank(os.fspath(path)),
+        keep=keep,
+        policy=policy,
+        spike=SpikeRule.of(spike),
+        batch=batch,
+        fetch_every=fetch_every,
+        skip_bad_updates=skip_bad_updates,
+        resumed=resumed,
+        name=name,
+        configuration=configuration or {},
+        note=note,
+    )

@@ -1,0 +1,123 @@
+"""The run of a journal that a training writes; a failure ends the writing, not the training."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import nncdbg.journal
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.journal import NewRun
+from nncdbg.presentation.screen import Screen
+from nncdbg.version import __version__
+
+
+class RunJournal:
+    """Writes one run.  After an error, which is printed once, nothing more is written."""
+
+    def __init__(self, path: str, new: NewRun) -> None:
+        """Start a run.  Raises NncdbgError if the file cannot be written, or is not a journal."""
+        self.path = path
+        self._journal = nncdbg.journal.open(path, write=True)
+        try:
+            fork = new.parent is not None and new.parent_step is not None
+            self._writer: Any = (
+                self._journal.fork(self._journal.run(new.parent), new.parent_step, new)
+                if fork
+                else self._journal.start(new)
+            )
+        except BaseException:
+            self._journal.close()
+            raise
+        self.number: int = self._writer.number
+        self.failure: str | None = None
+        """Why nothing is written any more."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether the run is still written."""
+        return self._writer is not None
+
+    def step(self, number: int, epoch: int | None, seconds: float) -> None:
+        self._call(lambda writer: writer.step(number, epoch=epoch, seconds=seconds))
+
+    def value(self, name: str, step: int, value: float, part: str) -> None:
+        self._call(lambda writer: writer.value(name, step, value, part))
+
+    def checkpoint(
+        self, step: int, epoch: int | None, position: dict[str, Any], tensors: dict[str, Any]
+    ) -> None:
+        self._call(lambda writer: writer.checkpoint(step, epoch=epoch, position=position, tensors=tensors))
+
+    def remove_checkpoint(self, step: int) -> None:
+        self._call(lambda writer: writer.remove_checkpoint(step))
+
+    def event(self, kind: str, step: int, message: str) -> None:
+        self._call(lambda writer: writer.event(kind, step, message))
+
+    def note(self, text: str) -> None:
+        self._call(lambda writer: writer.note(text))
+
+    def flush(self) -> None:
+        """Wait until all is in the file."""
+        self._call(lambda writer: writer.flush())
+
+    def end(self, status: str) -> None:
+        """End the run and close the file."""
+        self._call(lambda writer: writer.end(status))
+        self._writer = None
+        self._close()
+
+    def leave_process(self) -> None:
+        """Write nothing: this process is a fork, and the run is that of its parent."""
+        self._writer = None
+
+    def _call(self, write: Callable[[Any], None]) -> None:
+        if self._writer is None:
+            return
+        try:
+            write(self._writer)
+        except (NncdbgError, OSError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        message = error.message if isinstance(error, NncdbgError) else str(error)
+        self.failure = message
+        self._writer = None
+        Screen().note(f"the journal {self.path} ends here, and the training goes on: {message}")
+        self._close()
+
+    def _close(self) -> None:
+        try:
+            self._journal.close()
+        except (NncdbgError, OSError) as error:
+            self.failure = self.failure or str(error)
+
+
+def new_run(
+    configuration: dict[str, Any], *, name: str | None, parent: int | None, parent_step: int | None
+) -> NewRun:
+    """Return what is known of the training of this process."""
+    seed = torch.initial_seed()
+    script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "training"
+    return NewRun(
+        kind="torch",
+        name=name or script,
+        configuration=configuration,
+        versions={
+            "nncdbg": __version__,
+            "python": sys.version.partition(" ")[0],
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+        },
+        # SQLite's integers are signed; torch takes the negative number for the same seed.
+        seed=seed if seed < 1 << 63 else seed - (1 << 64),
+        command=[sys.executable, *sys.argv],
+        parent=parent,
+        parent_step=parent_step,
+    )

@@ -1,0 +1,168 @@
+"""`nncdbg.torch.track_loader`: a data loader that knows its position, and can continue from one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nncdbg.engine.ops.aten.internals import skip_batches
+from nncdbg.torch.journal.random_states import random_as_json, restore_random
+from nncdbg.torch.journal.state_trees import as_json
+from nncdbg.torch.step_state import RandomState
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPosition:
+    """A position in the data: `batches` batches of an epoch were returned.
+
+    The order of the epoch follows from the states of the generators at its beginning.
+    """
+
+    epoch: int
+    batches: int
+    random: RandomState
+    """The states of the random generators at the beginning of the epoch."""
+    generators: list[torch.Tensor]
+    """The states of the generators that loader and samplers have of their own."""
+    sampler_epoch: int | None
+    """The epoch of a sampler with `set_epoch`, such as `DistributedSampler`."""
+
+    def as_json(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Return the position as JSON; its tensors are added to `tensors`."""
+        return {
+            "epoch": self.epoch,
+            "batches": self.batches,
+            "sampler_epoch": self.sampler_epoch,
+            "random": random_as_json(self.random, "random/epoch.", tensors),
+            "generators": as_json(self.generators, "random/loader", tensors),
+        }
+
+
+class TrackedLoader:
+    """A `torch.utils.data.DataLoader`, or another iterable of batches, that knows its position.
+
+    Iterating over it gives the batches of the loader, and begins an epoch; all else is that of the loader.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = loader
+        self.epoch = -1
+        """The number of the epoch from 0: each iteration over the loader is one.  -1 before the first."""
+        self.before_batch: Callable[[], None] | None = None
+        """Called before each batch is fetched."""
+        self.after_batch: Callable[[Any], None] | None = None
+        """Called with each batch that was fetched."""
+        self._beginning: tuple[RandomState, list[torch.Tensor], int | None] | None = None
+        self._batches = 0
+        self._restored: tuple[Mapping[str, Any], Callable[[], None]] | None = None
+        """Where the next epoch continues, and what to call when it is there."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # A copy that is not complete yet.
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Epoch(self)
+
+    def follow_no_longer(self) -> None:
+        """Remove `before_batch` and `after_batch`."""
+        self.before_batch = self.after_batch = None
+
+    @property
+    def position(self) -> LoaderPosition:
+        """The position before the next batch."""
+        assert self._beginning is not None
+        random, generators, sampler_epoch = self._beginning
+        return LoaderPosition(self.epoch, self._batches, random, generators, sampler_epoch)
+
+    def restore(self, position: Mapping[str, Any], then: Callable[[], None]) -> None:
+        """Continue from a position of `LoaderPosition.as_json`, with its tensors, in the next epoch.
+
+        `then` is called when the batches before it were left out.
+        """
+        self._restored = position, then
+        self.epoch = position["epoch"] - 1
+
+    def begin(self) -> Iterator[Any]:
+        """Begin an epoch, or continue in the one that was restored; return the iterator of the loader."""
+        self.epoch += 1
+        self._batches = 0
+        restored, self._restored = self._restored, None
+        if restored is not None:
+            return self._continue(*restored)
+        self._keep_beginning()
+        return iter(self.loader)
+
+    def _keep_beginning(self) -> None:
+        epochs = [each.epoch for each in self._samplers() if hasattr(each, "set_epoch")]
+        states = [each.get_state() for each in self._generators()]
+        self._beginning = RandomState(), states, epochs[0] if epochs else None
+
+    def _continue(self, position: Mapping[str, Any], then: Callable[[], None]) -> Iterator[Any]:
+        restore_random(position["random"])
+        for generator, state in zip(self._generators(), position["generators"], strict=True):
+            generator.set_state(state)
+        for sampler in self._samplers():
+            if position["sampler_epoch"] is not None and hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(position["sampler_epoch"])
+        self._keep_beginning()
+        batches = iter(self.loader)
+        skip_batches(batches, position["batches"])
+        self._batches = position["batches"]
+        then()
+        return batches
+
+    def fetch(self, batches: Iterator[Any]) -> Any:
+        """Return the next batch of an iterator of the loader."""
+        if self.before_batch is not None:
+            self.before_batch()
+        batch = next(batches)
+        self._batches += 1
+        if self.after_batch is not None:
+            self.after_batch(batch)
+        return batch
+
+    def _samplers(self) -> list[Any]:
+        """Return the samplers of the loader, outermost first."""
+        batch_sampler = getattr(self.loader, "batch_sampler", None)
+        found = [
+            batch_sampler,
+            getattr(batch_sampler, "sampler", None),
+            getattr(self.loader, "sampler", None),
+        ]
+        return [*{id(each): each for each in found if each is not None}.values()]
+
+    def _generators(self) -> list[torch.Generator]:
+        """Return the generators that loader and samplers have of their own, each once."""
+        found = [getattr(each, "generator", None) for each in (self.loader, *self._samplers())]
+        return [*{id(each): each for each in found if isinstance(each, torch.Generator)}.values()]
+
+
+class _Epoch:
+    """An iterator over the batches of one epoch."""
+
+    def __init__(self, loader: TrackedLoader) -> None:
+        self._loader = loader
+        self._batches = loader.begin()
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        return self._loader.fetch(self._batches)
+
+
+def track_loader(loader: Iterable[Any]) -> TrackedLoader:
+    """Return a loader with the same batches that knows its position, for `flight_recorder` and `resume`.
+
+    `loader` is a `DataLoader`, with or without workers and shuffling, or another iterable that gives the same
+    batches from the same states of the random generators.
+    """
+    return loader if isinstance(loader, TrackedLoader) else TrackedLoader(loader)

@@ -1,0 +1,80 @@
+"""A journal in the debug adapter: a run is written, and opened at a step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import nncdbg.journal
+from tests.dap_server.client import Client
+from tests.opening.journal.trainings import TRAININGS, run_journaled
+
+ACCUMULATE = TRAININGS["accumulate"]
+
+
+def written(folder: Path) -> Path:
+    file = folder / "train.nnc"
+    file.write_text(ACCUMULATE.text)
+    return file
+
+
+def ended(path: Path) -> None:
+    """Wait until the server has written the end of the last run."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with nncdbg.journal.open(path) as journal:
+            if journal.run().status != "running":
+                return
+        time.sleep(0.02)
+
+
+def frames(client: Client) -> list[str]:
+    return [frame["name"] for frame in client.request("stackTrace", {"threadId": 1})["stackFrames"]]
+
+
+def test_a_run_is_written_until_the_session_ends(client: Client, tmp_path: Path) -> None:
+    file, path = written(tmp_path), tmp_path / "run.db"
+    client.start(file, journal="run.db", checkpointEvery="4", note="from the editor", cwd=str(tmp_path))
+    line = next(n for n, text in enumerate(ACCUMULATE.text.split("\n"), 1) if "RandomNormal(shape" in text)
+    client.request(
+        "setBreakpoints",
+        {"source": {"path": str(file)}, "breakpoints": [{"line": line, "condition": "$step == 6"}]},
+    )
+    client.move("continue", "breakpoint")
+    client.request("disconnect")
+    client.expect_end()
+    ended(path)
+    with nncdbg.journal.open(path) as journal:
+        run = journal.run()
+        assert (run.status, run.steps) == ("interrupted", 6)
+        assert [note.text for note in journal.notes()] == ["from the editor"]
+        assert [record.step for record in journal.checkpoints()] == [0, 4, 6]
+
+
+@pytest.mark.parametrize("place", ["@6", "#1@6"])
+def test_a_run_is_opened_at_a_step(place: str, client: Client, tmp_path: Path) -> None:
+    run_journaled(ACCUMULATE, tmp_path / "run.db", checkpoint_every="4")
+    client.start(f"run.db{place}", cwd=str(tmp_path))
+    assert frames(client) == ["@run step 6 of 15", "@program"]
+    source = client.request("stackTrace", {"threadId": 1})["stackFrames"][0]["source"]
+    assert source["path"] == str(tmp_path / "run.nnc")
+    client.move("stepBack")
+    assert frames(client) == ["@run step 5 of 15", "@program"]
+    client.move("next")
+    assert frames(client) == ["@run step 6 of 15", "@program"]
+
+
+def test_a_fork_is_a_new_run(client: Client, tmp_path: Path) -> None:
+    run_journaled(ACCUMULATE, tmp_path / "run.db", checkpoint_every="4")
+    client.start("run.db@6", cwd=str(tmp_path), fork=True, set={"lr": 0.5})
+    client.send("continue", {"threadId": 1})
+    client.expect_event("terminated")
+    client.request("disconnect")
+    client.expect_end()
+    ended(tmp_path / "run.db")
+    with nncdbg.journal.open(tmp_path / "run.db") as journal:
+        run = journal.run()
+        assert (run.number, run.parent, run.parent_step, run.status) == (2, 1, 6, "ended")
+        assert "lr=0.5" in (journal.program() or "")
