@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,10 @@ def is_journal(path: str | os.PathLike[str]) -> bool:
 
     After a kill, the header may still be in the log beside the file.
     """
+    # A file with a connection in this process must not be opened: closing it would drop SQLite's locks.
+    connections = sys.modules.get("nncdbg.journal.connection")
+    if connections is not None and connections.is_open(Path(path)):
+        return True
     try:
         with open(path, "rb") as file:
             header = file.read(_APPLICATION.stop)
