@@ -272,7 +272,12 @@ def test_track_reads_no_tensor_before_it_is_due(path, monkeypatch):
 
     reads, written = [], []
     original = torch.Tensor.tolist
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: (reads.append(1), original(self))[1])
+
+    def counted(self):
+        reads.append(1)
+        return original(self)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", counted)
     values = TrackedValues(lambda *each: written.append(each), 100)
     for step in range(1000):
         values.begin_step(step)

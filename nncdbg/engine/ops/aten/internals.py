@@ -355,7 +355,7 @@ def gradient_buckets(parallel: torch.nn.parallel.DistributedDataParallel) -> lis
     return buckets
 
 
-def skip_batches(batches: Iterator[Any], count: int) -> None:
+def skip_batches(batches: Any, count: int) -> None:
     """Leave out batches of the iterator of a `DataLoader`.
 
     Without workers, the samples of a dataset with indices are not loaded.  Workers load theirs again: their
