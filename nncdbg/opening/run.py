@@ -30,6 +30,7 @@ def run(
     journal: str | None = None,
     checkpoint_every: str | None = None,
     checkpoint_budget: str | None = None,
+    journal_statistics: bool = False,
     note: str | None = None,
     fork: bool = False,
     changes: Mapping[str, Any] | None = None,
@@ -47,11 +48,12 @@ def run(
 
     A Program keeps its compiled code for the next run with inputs of the same types.
 
-    `journal` is a file to which the run of a training is written, with checkpoints at the distance
-    `checkpoint_every` (``"50"`` steps, ``"3epochs"``, ``"30s"``) within `checkpoint_budget` (``"2GiB"``), and
-    with the remark `note`.  A step of a run in a journal is a program, too: its steps are compared with those
-    of the run.  `fork` starts a new run there, with other values by `changes`; `resume` continues a run that
-    did not end from its last checkpoint:
+    `journal` is a file to which the run of a training is written, with the remark `note`, and with
+    checkpoints at the distance `checkpoint_every` (``"50"`` steps, ``"3epochs"``, ``"30s"``) within
+    `checkpoint_budget` (``"2GiB"``).  With `journal_statistics`, the statistics of each value of each step
+    are written too.  A step of a run in a journal is a program, too: its steps are compared with those of
+    the run.  `fork` starts a new run there, with other values by `changes`; `resume` continues a run that did
+    not end from its last checkpoint:
 
         nncdbg.run("train.nnc", journal="run.db")
         nncdbg.run("run.db@38")                                      # from step 38, with the same bits
@@ -67,7 +69,7 @@ def run(
 
         fields: dict[str, Any] = {"journal": journal, "checkpoint_every": checkpoint_every, "note": note}
         fields |= {"checkpoint_budget": checkpoint_budget, "changes": changes, "resume": resume}
-        fields["fork"] = fork
+        fields |= {"fork": fork, "journal_statistics": journal_statistics}
         fields |= {"inputs": inputs, "dims": dims, "seed": seed, "outputs": outputs, "max_ops": max_ops}
         return run_in_journal(program, {**fields, "backend": backend, "fallback": fallback})
     program = load(program)

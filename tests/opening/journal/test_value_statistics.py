@@ -67,8 +67,7 @@ def test_allocators_that_reuse_memory_are_refused(fields: dict[str, object], tmp
     path = tmp_path / "run.db"
     with pytest.raises(UsageError, match="--journal-statistics needs the values of a whole step"):
         run_journaled(TRAININGS[next(iter(TRAININGS))], path, journal_statistics=True, **fields)
-    with nncdbg.journal.open(path) as journal:
-        assert journal.runs() == []
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
