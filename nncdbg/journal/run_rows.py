@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nncdbg.engine.graph import Array
 from nncdbg.journal import blobs
@@ -25,13 +25,22 @@ class RunRows:
         self._tracks: dict[tuple[str, str], list[int]] = {}
         self._statistics = StatisticsWriter(self.number)
 
-    def step(self, transaction: Transaction, step: int, epoch: int | None, seconds: float | None) -> None:
+    def step(
+        self,
+        transaction: Transaction,
+        step: int,
+        epoch: int | None,
+        seconds: float | None,
+        values: Sequence[tuple[str, str, float]],
+    ) -> None:
         put = transaction.add if step > self._last_step else transaction.replace
         put("steps", self.number, (self.number, step, epoch, seconds))
         self._last_step = max(self._last_step, step)
         self._raise("steps", step + 1, transaction)
         if epoch is not None:
             self._raise("epochs", epoch + 1, transaction)
+        for name, part, number in values:
+            self.value(transaction, name, part, step, number)
 
     def value(self, transaction: Transaction, name: str, part: str, step: int, number: float) -> None:
         track = self._tracks.get((name, part))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -38,9 +38,21 @@ class RunWriter:
         self._rows: RunRows = thread.call(_start, new, self._started, compression)
         self.number = self._rows.number
 
-    def step(self, number: int, *, epoch: int | None = None, seconds: float | None = None) -> None:
-        """Record that a step ran: its number, its epoch (both from 0), and how long it took."""
-        self._put(self._rows.step, _count(number), None if epoch is None else _count(epoch), seconds)
+    def step(
+        self,
+        number: int,
+        *,
+        epoch: int | None = None,
+        seconds: float | None = None,
+        values: Iterable[tuple[str, float, str]] = (),
+    ) -> None:
+        """Record that a step ran: its number, its epoch (both from 0), and how long it took.
+
+        `values` are tracked values (name, number, part), which are in the file as soon as the step is.
+        """
+        points = [(_text(name), _text(part), float(value)) for name, value, part in values]
+        epoch = None if epoch is None else _count(epoch)
+        self._put(self._rows.step, _count(number), epoch, seconds, points)
 
     def value(self, name: str, step: int, number: float, part: str = "train") -> None:
         """Record a tracked value of a step; a second one of the same step replaces the first."""

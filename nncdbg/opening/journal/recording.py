@@ -92,12 +92,14 @@ class StepRecorder:
         statistics: ValueStatistics | None = None,
     ) -> None:
         self._debugger = debugger
+        self._on_host = debugger.backend.on_host
         self._statistics = statistics
         self._begin, self._policy = begin, policy
         self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs}
         self._waiting: list[tuple[RunWriter, str, int, Any, str]] = []
         self._edits: set[Edit] = set()
-        self._found: set[tuple[int, int]] = set()
+        self._found: dict[int, int] = {}
+        """The latest step with a NaN or Inf of each run."""
         self._then = time.perf_counter()
         self.problem: NncdbgError | None = None
         """The error for which a part of the run is not in the journal."""
@@ -136,17 +138,17 @@ class StepRecorder:
             return
         run.next += 1
         now = time.perf_counter()
-        run.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then)
+        numbers = [(name, float(each), part) for name, part, each in results] if self._on_host else []
+        run.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then, values=numbers)
         self._then = now
         for value, summary in values:
             run.writer.statistics(step, value, summary)
-        for name, part, content in results:
-            if self._debugger.backend.on_host:
-                self._value(run.writer, name, step, content, part)
-            else:
-                self._waiting.append((run.writer, name, step, content, part))
-        if len(self._waiting) >= FETCHED:
-            self._fetch()
+        for name, number, _ in numbers:
+            self._check_finite(run.writer, name, step, number)
+        if not self._on_host:
+            self._waiting += [(run.writer, name, step, each, part) for name, part, each in results]
+            if len(self._waiting) >= FETCHED:
+                self._fetch()
 
     def _tracked(self, name: str, step: int, number: float, part: str) -> None:
         """Write the number of a track."""
@@ -234,14 +236,18 @@ class StepRecorder:
         self.attempt(lambda: self._nan(run.writer, run.next, words))
 
     def _nan(self, writer: RunWriter, step: int, message: str) -> None:
-        """Write the event of a NaN or Inf, once for each step."""
-        if (writer.number, step) not in self._found:
-            self._found.add((writer.number, step))
+        """Write the event of a NaN or Inf, once for consecutive steps."""
+        latest = self._found.get(writer.number)
+        self._found[writer.number] = step if latest is None else max(latest, step)
+        if latest is None or step > latest + 1:
             writer.event("nan", step, message)
 
     def _value(self, writer: RunWriter, name: str, step: int, content: Any, part: str) -> None:
         number = float(content)
         writer.value(name, step, number, part)
+        self._check_finite(writer, name, step, number)
+
+    def _check_finite(self, writer: RunWriter, name: str, step: int, number: float) -> None:
         if not np.isfinite(number):
             self._nan(writer, step, f"%{name} is {number:g}")
 

@@ -23,6 +23,16 @@ from nncdbg.journal import NewRun
 GRAPH = NewRun(kind="graph", name="train.nnc")
 
 
+def test_values_of_a_step_are_committed_with_it(tmp_path: Path) -> None:
+    with journal.open(tmp_path / "run.db", write=True) as file, file.start(GRAPH) as run:
+        run.step(0, values=[("l", 0.5, "train"), ("l", 0.75, "test"), ("g", math.nan, "train")])
+        run.flush()
+        with journal.open(tmp_path / "run.db") as other:
+            assert other.values(1, "l")[1].tolist() == [0.5]
+            assert other.values(1, "l", "test")[1].tolist() == [0.75]
+            assert np.isnan(other.values(1, "g")[1]).tolist() == [True]
+
+
 def test_a_run_is_read_back_with_all_its_fields(tmp_path: Path) -> None:
     new = NewRun(
         kind="torch",

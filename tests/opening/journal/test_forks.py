@@ -268,7 +268,9 @@ def test_a_nan_is_a_place(tmp_path: Path) -> None:
     with nncdbg.journal.open(path) as journal:
         values = journal.values(None, "l")[1]
         first = int(np.flatnonzero(~np.isfinite(values))[0])
-        assert journal.events()[0].step == first
+        assert np.isnan(values[first + 1 :]).all()
+        # The steps after it have a NaN too.
+        assert [(each.kind, each.step) for each in journal.events()] == [("nan", first)]
     debugger = opened_at(f"{path}@nan").debugger()
     assert debugger.frames[0].iteration == first
     with nncdbg.journal.open(path) as journal:
