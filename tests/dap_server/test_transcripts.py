@@ -72,6 +72,9 @@ def configuration(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
                 known["steps"] = int(value)
             case "--history":
                 known["history"] = value
+            case "--track":
+                name, _, expression = value.partition("=")
+                known.setdefault("track", {})[name] = expression
             case "--break":
                 first.append(f"break {value}")
             case _:

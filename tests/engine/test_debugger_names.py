@@ -11,6 +11,7 @@ NAMES = """
     value values_at stats evaluate set_value awaited outputs states
     stop ended frames selected notes micro program inputs backend
     breakpoints timeline control observers loaded values diagnosis
+    tracks tracking finding_listeners
 """
 
 
@@ -21,7 +22,16 @@ def test_public_names_of_a_debugger() -> None:
 
 def test_parts_of_a_debugger_print_one_line() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse("graph @main() -> () {\n  return\n}\n"))
-    for name in ("breakpoints", "timeline", "control", "observers", "loaded", "values", "diagnosis"):
+    for name in (
+        "breakpoints",
+        "timeline",
+        "control",
+        "observers",
+        "loaded",
+        "values",
+        "diagnosis",
+        "tracking",
+    ):
         text = repr(getattr(debugger, name))
         assert text.startswith("<"), name
         assert " object at 0x" not in text, text

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import nncdbg
+import nncdbg.journal
 from nncdbg.commands import TABLE
 from nncdbg.commands.completion import candidates
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.engine.escaping import printable, printable_line, printable_styled
+from nncdbg.journal import NewRun
 from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.main import COMMANDS, main
 from tests.hostile import ATTACK, RAW, hostile, hostile_model
@@ -24,6 +26,20 @@ from tests.hostile import ATTACK, RAW, hostile, hostile_model
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return hostile_model(tmp_path)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Return a journal whose run, track, note, event and edit have hostile names and texts."""
+    path = tmp_path / "hostile.db"
+    new = NewRun(kind="graph", name=hostile("run"), command=[hostile("command")])
+    with nncdbg.journal.open(path, write=True) as file, file.start(new) as run:
+        for step in range(3):
+            run.step(step, values=[(hostile("loss"), 0.5, "train"), (hostile("loss"), 0.25, hostile("test"))])
+        run.note(hostile("note"), 1)
+        run.event("nan", 2, hostile("event"))
+        run.edit(hostile("w"), 2, hostile("edit"))
+    return path
 
 
 def lines_for(name: str) -> list[str]:
@@ -81,6 +97,20 @@ ONE_SHOT = {
     "dap": [["--listen", hostile("host") + ":1"], ["--socket", hostile("/nowhere/s")]],
     "lsp": [[hostile("argument")]],
     "repl": [["--connect", hostile("/nowhere/socket")]],
+    "runs": [["{journal}"], ["{journal}", "--json"], [hostile("run.db")], ["{model}"]],
+    "log": [
+        ["{journal}"],
+        ["{journal}", "--json"],
+        ["{journal}", "--track", hostile("loss")],
+        [hostile("run.db#1")],
+    ],
+    "sql": [
+        ["{journal}", "select * from notes"],
+        ["{journal}", "select name from tracks"],
+        ["{journal}", hostile("no")],
+    ],
+    "export": [["{journal}", "--tensorboard", "events"], [hostile("run.db")], ["{model}"]],
+    "replay": [[hostile("missing.log")], ["{model}"]],
 }
 
 
@@ -92,6 +122,7 @@ def test_every_one_shot_command_is_tested() -> None:
 def test_no_one_shot_command_shows_a_raw_control(
     command: str,
     model: Path,
+    journal: Path,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -100,7 +131,8 @@ def test_no_one_shot_command_shows_a_raw_control(
     assert main(["print", str(model), "-o", "text.nnc"]) == 0
     assert main(["run", str(model)]) == 0, "the model is valid"
     for arguments in ONE_SHOT[command]:
-        filled = [each.replace("{model}", str(model)).replace("{text}", "text.nnc") for each in arguments]
+        places = {"{model}": str(model), "{text}": "text.nnc", "{journal}": str(journal)}
+        filled = [places.get(each, each) for each in arguments]
         main([command, *filled])
         out, err = capfd.readouterr()
         assert out + err, filled

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.compilation.tracked_values import TRACKED, TrackedLine, data_batches, placed
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.loaded import Loaded
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 Sink: TypeAlias = Callable[[str, int, float, str], None]
 """Receives (name, step, number, part) of each new number; the steps of all ``run`` lines are numbered on."""
+
+_NAMED = 5
+"""Most names in the text of the object."""
 
 FETCHED_STEPS = 16
 """Maximum number of steps whose numbers are computed together.
@@ -116,6 +120,10 @@ class Tracking:
         self._sources = {key for line in lines for key in line.sources.values()}
         if lines:
             machine.listeners.append(self._hear)
+
+    def __repr__(self) -> str:
+        names = [name for _, name in self._tracks]
+        return printable(f"<Tracking {', '.join(names[:_NAMED]) or 'nothing'}>")
 
     @property
     def series(self) -> list[TrackedSeries]:
