@@ -34,6 +34,9 @@ export const tests = {
     await open();
     await stepPastNaN(page, screen);
     const frame = await openGraph(page, screen);
+    // A click before the graph has arrived opens nothing.
+    await frame.getByLabel("Search").fill("f32");
+    await frame.locator(".count", { hasText: /^[1-9]\d* found$/ }).waitFor();
     await frame.getByRole("button", { name: "Expand all visible layers" }).click();
     await search(screen, frame, "Softmax", /^line 16: Softmax +· +%p +· +f32\[3,4\]$/);
     await frame.locator(".count", { hasText: "1 of 1" }).waitFor();
