@@ -11,6 +11,7 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError
 from nncdbg.engine.frontends import ProgramSource, load
+from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.declaration import revision
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.values.values import Outputs
@@ -72,7 +73,19 @@ def run(
         fields |= {"fork": fork, "journal_statistics": journal_statistics}
         fields |= {"inputs": inputs, "dims": dims, "seed": seed, "outputs": outputs, "max_ops": max_ops}
         return run_in_journal(program, {**fields, "backend": backend, "fallback": fallback})
-    program = load(program)
+    return _run(load(program), inputs, backend, fallback, seed, outputs, dims=dims, max_ops=max_ops)
+
+
+def _run(
+    program: Program,
+    inputs: Mapping[str, Any] | None,
+    backend: str | Backend | None,
+    fallback: bool | None,
+    seed: int | None,
+    outputs: Sequence[str] | None,
+    **options: Any,
+) -> Outputs:
+    """Run a program with the code that it keeps, if the other arguments are those of the last run."""
     kernels = program.saved.completed(backend=backend, allocator=None)
     settings = kernels["backend"], fallback, seed, tuple(outputs or ()), revision()
     named = isinstance(settings[0], str) and backend_of(settings[0]).on_host
@@ -83,11 +96,10 @@ def run(
         inputs,
         backend=backend,
         fallback=fallback,
-        dims=dims,
         seed=seed,
         outputs=outputs,
-        max_ops=max_ops,
         statistics=False,
+        **options,
         compiled=compiled if known == settings else None,
     )
     error = failure_of(debugger.run(), debugger.program.source or "MODEL")

@@ -199,6 +199,27 @@ def test_sigterm_saves_the_step_and_ends_the_process(path, place):
         assert nncdbg.load(bundle_folder(path, 1, 3)).graphs
 
 
+def test_sigterm_inside_of_a_call_of_the_journal_waits_for_its_end(path):
+    """The locks of the journal are not reentrant: a handler that writes at once would wait for itself."""
+    problem, seen = Problem(), []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append("own handler"))
+    try:
+        with flight_recorder(problem.model, problem.optimizer, path) as recorder:
+            problem.step()
+            writer = recorder._journal._writer
+
+            def interrupted(text):
+                os.kill(os.getpid(), signal.SIGTERM)
+                seen.append(text)
+
+            recorder._journal._call(lambda _: interrupted("the call ends"))
+            assert writer is recorder._journal._writer
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == ["the call ends", "own handler"]
+    assert ("signal", 0) in only_run(path)[0]
+
+
 def test_sigterm_handler_of_the_script_is_called(path):
     done = subprocess.run(
         [sys.executable, "-c", TERMINATED, str(path), "own"], capture_output=True, text=True, check=False

@@ -169,7 +169,7 @@ def _state(name: str, moments: Mapping[str, str | None]) -> str:
 def _live(driver: Frame, line: NumberedRun | None) -> list[int]:
     """Return the slots of a driver that its statements have set and that it reads later.
 
-    Inside a loop, the states with which it began are read no more.
+    Inside a loop, no statement reads the states with which it began.
     """
     last = last_uses(driver.code)
     captured = {outer for outer, _ in line.body.captures} if line is not None else ()

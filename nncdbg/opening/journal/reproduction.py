@@ -40,7 +40,7 @@ class Reproduction:
         self._steps = Steps(debugger, self._started, self._ended)
 
     def stop(self) -> None:
-        """Compare no more."""
+        """Stop the comparison."""
         self._steps.stop()
 
     def __str__(self) -> str:

@@ -34,7 +34,7 @@ class Steps:
         self._machine.listeners.append(self._hear)
 
     def stop(self) -> None:
-        """Listen no more.  Raises RunError if an error ended the listening before."""
+        """Stop listening.  Raises RunError if an error ended the listening before."""
         if self._hear in self._machine.listeners:
             self._machine.listeners.remove(self._hear)
         elif self.failure is not None:

@@ -118,7 +118,7 @@ class FlightRecorder(StepObserver):
             )
             self._findings = Findings(self._journal)
             self._values = TrackedValues(self._journal.value, self._fetch_every)
-            self._terminating = TerminationHandler(self._terminated)
+            self._terminating = TerminationHandler(self._terminated, self._journal.when_free)
             self._terminating.install()
             entering.callback(self._terminating.remove)
             ACTIVE.append(self)

@@ -32,6 +32,10 @@ class RunJournal:
         self.number: int = self._writer.number
         self.failure: str | None = None
         """Why nothing is written any more."""
+        self._calling = False
+        """Whether a call of the journal is in progress."""
+        self._interruption: Callable[[], None] | None = None
+        """What a signal handler left for the end of that call."""
 
     @property
     def writes(self) -> bool:
@@ -72,13 +76,29 @@ class RunJournal:
         """Write nothing: this process is a fork, and the run is that of its parent."""
         self._writer = None
 
+    def when_free(self, function: Callable[[], None]) -> None:
+        """Call a function now or, if a signal interrupted a call of the journal, right after that call.
+
+        The locks of the journal are not reentrant.
+        """
+        if self._calling:
+            self._interruption = function
+        else:
+            function()
+
     def _call(self, write: Callable[[Any], None]) -> None:
         if self._writer is None:
             return
+        self._calling = True
         try:
             write(self._writer)
         except (NncdbgError, OSError) as error:
             self._fail(error)
+        finally:
+            self._calling = False
+        interruption, self._interruption = self._interruption, None
+        if interruption is not None:
+            interruption()
 
     def _fail(self, error: Exception) -> None:
         message = error.message if isinstance(error, NncdbgError) else str(error)

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 
@@ -18,11 +19,14 @@ class TerminationHandler:
 
     Without a handler of the script, Terminated is raised where the training is, so that the recorder can
     record the step; `finish` then ends the process as SIGTERM does.  Only the main thread can have handlers:
-    on another one, this does nothing.
+    on another one, this does nothing.  `when_free` calls a function as soon as the journal can be written.
     """
 
-    def __init__(self, terminated: Callable[[], None]) -> None:
+    def __init__(
+        self, terminated: Callable[[], None], when_free: Callable[[Callable[[], None]], None]
+    ) -> None:
         self._terminated = terminated
+        self._when_free = when_free
         self._before: object = None
         self._installed = False
         self._process = os.getpid()
@@ -52,7 +56,10 @@ class TerminationHandler:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
             self.finish()
-            return
+        else:
+            self._when_free(partial(self._end, number, frame))
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
         self._terminated()
         before = self._before
         if callable(before):
