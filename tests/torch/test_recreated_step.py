@@ -180,3 +180,35 @@ def test_error_names_what_is_wrong(folder, arguments, at, message, capsys):
     assert message in error
     assert "Traceback" not in error
     assert error.count("hint:") == 1
+
+
+@pytest.mark.parametrize("entry", [nncdbg.load, nncdbg.Debugger, nncdbg.watch, nncdbg.run])
+def test_python_functions_open_an_address(folder, entry):
+    with pytest.raises(nncdbg.UsageError, match="is a PyTorch training, not a program") as raised:
+        entry("run.db@6")
+    assert raised.value.hint == "re-create the step in its script: nncdbg record train.py --at run.db@6"
+    assert command("0", "8", "recorder", "reference") == 0
+    assert entry("run.db@6") is not None
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("run.db", "run.db is a journal: name a step"),
+        ("run.db@99", "run 1 has no step 99"),
+        ("run.db#3@1", "the journal run.db has no run 3"),
+        ("none.db@1", "there is no file none.db"),
+    ],
+)
+def test_python_functions_report_a_wrong_address(folder, address, message):
+    with pytest.raises(nncdbg.NncdbgError, match=message):
+        nncdbg.load(address)
+
+
+def test_python_functions_refuse_a_step_of_graph_text(tmp_path):
+    path = str(tmp_path / "graph.db")
+    example = Path(__file__).parents[2] / "examples" / "train_mlp.nnc"
+    nncdbg.run(example, journal=path)
+    with pytest.raises(nncdbg.UsageError, match="whose states are in the journal") as raised:
+        nncdbg.load(f"{path}@3")
+    assert raised.value.hint.startswith("nncdbg.run(")

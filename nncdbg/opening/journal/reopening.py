@@ -205,11 +205,7 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     if configuration.resume:
         address = resumed(journal, address)
     run = journal.run(address.run)
-    if run.kind != "graph":
-        raise UsageError(
-            f"run {run.number} of {address.file} is a PyTorch training, not a program",
-            hint=_recreating(run, address),
-        )
+    check_graph_run(run, address)
     step = step_of(journal, run, address)
     run, records = _owner(journal, run, step)
     first = journal.read(records[0])
@@ -227,6 +223,15 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     known = supplied(run.configuration, tensors)
     restart = Restart(journal, address, run, step, records)
     return ReopenedRun(program, configuration.completed(known), restart, known)
+
+
+def check_graph_run(run: Run, address: Address) -> None:
+    """Raise UsageError for a PyTorch training, which has no program."""
+    if run.kind != "graph":
+        raise UsageError(
+            f"run {run.number} of {address.file} is a PyTorch training, not a program",
+            hint=_recreating(run, address),
+        )
 
 
 def _recreating(run: Run, address: Address) -> str:
