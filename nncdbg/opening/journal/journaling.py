@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nncdbg.engine.compilation.tracked_values import tracked_lines
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.time.step_starts import lines_of
 from nncdbg.opening.folder_writing import versions_of
 from nncdbg.opening.journal.content import kept_configuration, text_of
 from nncdbg.opening.journal.inputs import KeptInputs, kept_inputs
@@ -50,6 +53,7 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
             "--journal is for trainings, but the program has no `run` line",
             hint="see docs/TRAINING.md, or leave out --journal",
         )
+    _check_names(debugger)
     CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
     inputs = kept_inputs(debugger.inputs, configuration)
     statistics = ValueStatistics(debugger) if configuration.journal_statistics else None
@@ -82,6 +86,20 @@ def _check_nothing_needs_a_journal(configuration: RunConfiguration) -> None:
         if name in configuration.given and getattr(configuration, name):
             flag = name.replace("_", "-")
             raise UsageError(f"--{flag} is for a run with a journal", hint="add --journal FILE")
+
+
+def _check_names(debugger: Debugger) -> None:
+    """Raise UsageError for a track with the name of a result, of which the journal could have only one."""
+    runs = lines_of(debugger.control.machine.frames[0].code)
+    for line in tracked_lines(debugger.program):
+        results = {name for run in runs for name in (run.scalars if line.part == "train" else run.evaluated)}
+        for track, _ in line.tracks:
+            if track.name in results:
+                raise UsageError(
+                    f"the track {track.name} has the name of the result %{name_text(track.name)}, which the "
+                    "journal contains anyway",
+                    hint="leave out the track, or choose another name",
+                )
 
 
 def _file_of_fork(restart: Restart | Fork, path: Path | None) -> Path | None:

@@ -11,6 +11,7 @@ import pytest
 
 import nncdbg.journal
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.errors import UsageError
 from nncdbg.opening.journal.journaling import journaled
 from tests.engine.tracking.programs import ALL, DATA, EVALUATE, TRACKS, TRAIN
 from tests.opening.journal.trainings import Training, opened_at, run_journaled, written
@@ -58,6 +59,12 @@ def test_the_steps_of_several_runs_are_numbered_on(tmp_path: Path) -> None:
     assert [*found["a", "train"]] == [*range(6)]
     assert [*found["b", "train"]] == [*range(6, 12)]
     assert [each.steps for each in debugger.tracks] == [[*range(6)], [*range(6)]], "as $step"
+
+
+def test_a_track_with_the_name_of_a_result_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the track l has the name of the result %l"):
+        run_journaled(Training(TRAIN + "track l = norm(%w)\n", 28, DATA), tmp_path / "run.db")
+    assert not (tmp_path / "run.db").exists()
 
 
 def test_a_fork_has_the_tracks_of_its_own_steps(tmp_path: Path) -> None:
