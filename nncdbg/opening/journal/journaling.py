@@ -19,7 +19,7 @@ from nncdbg.opening.journal.content import kept_configuration, text_of
 from nncdbg.opening.journal.inputs import KeptInputs, kept_inputs
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.recording import StepRecorder
-from nncdbg.opening.journal.value_statistics import ValueStatistics
+from nncdbg.opening.journal.value_recorder import ValueRecorder
 
 if TYPE_CHECKING:
     from nncdbg.journal import NewRun
@@ -44,8 +44,8 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
     if restart is not None:
         path = _file_of_fork(restart, path or None)
     if not path:
-        if restart is None:
-            _check_nothing_needs_a_journal(configuration)
+        hint = "add --journal FILE" if restart is None else "start a fork of the run with --fork"
+        _check_nothing_needs_a_journal(configuration, hint)
         yield None
         return
     if not debugger.program.runs:
@@ -56,7 +56,7 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
     _check_names(debugger)
     CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
     inputs = kept_inputs(debugger.inputs, configuration)
-    statistics = ValueStatistics(debugger) if configuration.journal_statistics else None
+    values = ValueRecorder.of(debugger, configuration)
     from nncdbg import journal
 
     file = journal.open(path, write=True)
@@ -66,7 +66,7 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
         lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
         inputs.tensors,
         restart.parent if restart is not None else None,
-        statistics,
+        values,
     )
     if configuration.note:
         recorder.note(configuration.note)
@@ -77,15 +77,23 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
         recorder.attempt(file.close)
 
 
-_NEED_A_JOURNAL = ("checkpoint_every", "checkpoint_budget", "journal_statistics", "note")
+_NEED_A_JOURNAL = (
+    "checkpoint_every",
+    "checkpoint_budget",
+    "journal_statistics",
+    "journal_values",
+    "journal_values_every",
+    "journal_codec",
+    "note",
+)
 
 
-def _check_nothing_needs_a_journal(configuration: RunConfiguration) -> None:
+def _check_nothing_needs_a_journal(configuration: RunConfiguration, hint: str) -> None:
     """Raise UsageError for a setting of the journal without one."""
     for name in _NEED_A_JOURNAL:
         if name in configuration.given and getattr(configuration, name):
             flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is for a run with a journal", hint="add --journal FILE")
+            raise UsageError(f"--{flag} is for a run that is written to a journal", hint=hint)
 
 
 def _check_names(debugger: Debugger) -> None:
