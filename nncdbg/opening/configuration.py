@@ -258,6 +258,7 @@ class RunConfiguration:
         None,
         "exact, f16 or blocks: how kept values are stored",
         "--journal-codec",
+        "CODEC",
         shown_default="exact",
         key="journalCodec",
         description=(

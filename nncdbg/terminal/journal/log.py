@@ -101,7 +101,8 @@ def _values(journal: Journal, run: Run, options: Namespace, screen: Screen) -> N
         raise UsageError(
             f"run {run.number} keeps no values", hint="run the training with --journal-values PATTERN"
         )
-    name = options.values
+    # As in the patterns of --journal-values, the % may be omitted.
+    name = f"%{options.values}" if f"%{options.values}" in known else options.values
     if name:
         _check_known(name, known, f'run {run.number} keeps no value "{name}"', "its values")
     columns, rows = steps_of_value(records, name) if name else all_values(records)
