@@ -55,7 +55,7 @@ class Branch:
     tick: int
     title: str
     saved: SavedBranch | None = field(default=None, repr=False)
-    steps: int = 0
+    steps: int = field(default=0, repr=False)
 
 
 class Timeline(History):

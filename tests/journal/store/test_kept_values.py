@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -90,20 +91,20 @@ def test_a_second_call_for_a_step_replaces_its_values(tmp_path: Path) -> None:
 
 
 BAD = {
-    'run 1 keeps no value of "x" at step 2': (lambda file: file.value_of(1, "x", 2), "the steps 0, 5"),
-    'run 1 keeps no value of "z" at step 0': (lambda file: file.value_of(1, "z", 0), "it keeps x, y"),
+    'run 1 keeps no value of "x" at step 2': ("x", 2, "the steps 0, 5"),
+    'run 1 keeps no value of "z" at step 0': ("z", 0, "it keeps x, y"),
 }
 
 
 @pytest.mark.parametrize("message", BAD)
 def test_an_absent_value_is_an_error_with_what_is_kept(message: str, tmp_path: Path) -> None:
-    call, hint = BAD[message]
+    name, step, hint = BAD[message]
     with journal.open(tmp_path / "run.db", write=True) as file:
         with file.start(GRAPH) as run:
-            for step in (0, 5):
-                run.keep_values(step, {"x": X, "y": X})
+            for each in (0, 5):
+                run.keep_values(each, {"x": X, "y": X})
         with pytest.raises(UsageError) as raised:
-            call(file)
+            file.value_of(1, name, step)
         assert raised.value.message == message
         assert hint in str(raised.value.hint)
 
@@ -117,6 +118,10 @@ def test_wrong_calls_are_refused_and_the_run_goes_on(tmp_path: Path) -> None:
             with pytest.raises(UsageError, match=words):
                 run.keep_values(0, values, codec=codec)
         run.keep_values(0, {"x": X})
+
+
+def _dropped(dropped: int, step: int, size: int) -> list[int]:
+    return [dropped]
 
 
 ACTIONS = st.lists(
@@ -145,7 +150,7 @@ def test_tensors_that_checkpoints_and_kept_values_share_stay_until_neither_has_t
                 checkpoints.append(step)
             elif action == "drop":
                 marker = 100 + number
-                run.keep_values(marker, {}, drop=lambda _, size, step=step: [step])
+                run.keep_values(marker, {}, drop=partial(_dropped, step))
                 kept.discard(step)
             elif action == "remove":
                 run.remove_checkpoint(step)

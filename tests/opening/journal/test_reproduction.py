@@ -13,6 +13,7 @@ import nncdbg.journal
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import ExpressionError, RunError
 from nncdbg.engine.tracking import tracking
+from nncdbg.engine.tracking.step_values import number_of
 from nncdbg.opening.journal.reproduction import Reproduction, reproducing
 from tests.engine.tracking.programs import ALL, EVALUATE, TRACKS, TRAIN
 from tests.opening.journal.trainings import Training, opened_at, run_journaled
@@ -39,10 +40,9 @@ def path(tmp_path: Path) -> Path:
 
 def change_tracks(monkeypatch: pytest.MonkeyPatch, name: str, first: int, part: str | None = None) -> None:
     """Let a track have another number from a step on, or with `part` only in evaluations or steps."""
-    exact = tracking.number_of
 
     def changed(expression: Any, values: Any) -> float | int:
-        number = exact(expression, values)
+        number = number_of(expression, values)
         is_test = "test_x" in values.names() or "test_labels" in values.names()
         if expression.text != name or values.variable("step") < first or (part == "test") != is_test:
             return number
@@ -82,12 +82,10 @@ def test_a_track_of_an_evaluation_is_compared(path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_track_without_a_value_is_a_difference(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = tracking.number_of
-
     def failing(expression: Any, values: Any) -> float | int:
         if values.variable("step") == 22 and expression.text == "norm(%w)":
             raise ExpressionError("no memory")
-        return exact(expression, values)
+        return number_of(expression, values)
 
     monkeypatch.setattr(tracking, "number_of", failing)
     assert repeated(path, 11).difference == "step 22 differs from run 1: the track norm has no value"
