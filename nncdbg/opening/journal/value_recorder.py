@@ -121,7 +121,10 @@ class ValueRecorder:
             found = [name for name in names if matches(name, pattern)]
             chosen.update(found)
             if not found:
-                near = difflib.get_close_matches(pattern, names, 1)
+                near = [
+                    *difflib.get_close_matches(pattern, names, 1),
+                    *difflib.get_close_matches(f"%{pattern}", names, 1),
+                ]
                 listed = f"for example {', '.join(names[:_LISTED])}"
                 raise UsageError(
                     f"--journal-values {pattern}: the program has no such value",
