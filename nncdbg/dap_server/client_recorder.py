@@ -112,7 +112,7 @@ class ClientRecorder(SessionRecorder):
             self.event(recorded_stop(self.debugger, here, values=False))
             self._held = tick
         for text in commands:
-            self.command(text)
+            self.command(text, results=False)
         self.absorb()
 
     def _changes(self) -> Iterator[str]:
@@ -135,7 +135,7 @@ class ClientRecorder(SessionRecorder):
         """Record a mark of the client, unless `goto` reads its name as another place."""
         if self.requests and name == name.strip() and not re.match(r"[-+:\d]", name):
             self.marks.add(name)
-            self.command(f"mark {name}")
+            self.command(f"mark {name}", results=False)
 
     # -- edits ---------------------------------------------------------------------------------
 
@@ -151,10 +151,10 @@ class ClientRecorder(SessionRecorder):
             return
         number = len(self.debugger.control.stack) - 1 - depth
         if number:
-            self.command(f"frame {number}")
-        self.command(f"set {target} = {text}")
+            self.command(f"frame {number}", results=False)
+        self.command(f"set {target} = {text}", results=False)
         if number:
-            self.command("frame 0")
+            self.command("frame 0", results=False)
 
 
 def _catches(debugger: Debugger) -> dict[str, str | None]:

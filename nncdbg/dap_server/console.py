@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from nncdbg.commands import find
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
 from nncdbg.commands.session import CommandSession as Terminal
+from nncdbg.commands.table import TABLE
 from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.registry import State
@@ -94,6 +95,17 @@ class Console(Terminal):
             report_breakpoint_changes(self.session, numbers)
             self.session.program.recorder.absorb()
 
+    def record_expression(self, line: str, text: str) -> None:
+        """Record an expression that the client has evaluated, with the result as the prompt prints it.
+
+        `text` is the expression, or the name that `line` has defined.
+        """
+        self.recorder.command(line)
+        if self.recorder.observes:
+            with self.recorder.result(self.screen):
+                TABLE["print"].run(self, text)
+            self.take()
+
     def take(self) -> str:
         """Return the output since the last call, bounded."""
         text = self._written.getvalue()
@@ -112,7 +124,7 @@ class Console(Terminal):
         before = max(0, self.debugger.selected)
         self.debugger.selected = -1 if depth is None else frames - 1 - depth
         if (number := max(0, self.debugger.selected)) != before:
-            self.recorder.command(f"frame {number}")
+            self.recorder.command(f"frame {number}", results=False)
 
     def dispatch(self, text: str) -> None:
         attachment = self.session.attachment

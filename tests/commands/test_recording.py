@@ -139,12 +139,12 @@ def test_a_replay_has_the_same_stops(call: Call) -> None:
     call("--input", "x=[[1,2,3,4],[5,6,7,8]]", "--seed", "3", "--record", "r.log", typed=SESSION)
     code, out, err = call("replay", "r.log")
     assert code == 0
-    assert out.endswith("replayed 11 commands: 9 stops are the same\n")
+    assert out.endswith("replayed 11 commands: 9 stops and 2 results are the same\n")
     assert "(nncdbg) set %s[0, 0] = 9\n" in out
     assert "note" not in err
     code, out, _ = call("--replay", "r.log")
     assert code == 0
-    assert "9 stops are the same" in out
+    assert "9 stops and 2 results are the same" in out
 
 
 def test_a_replay_in_another_folder_finds_the_program(
@@ -220,7 +220,9 @@ def test_a_replay_up_to_a_command_continues_at_the_prompt(call: Call) -> None:
     call("--record", "r.log", typed=SESSION)
     code, out, _ = call("replay", "r.log", "--to", "2", typed="info time\n")
     assert code == 0
-    assert "replayed 2 commands: 2 stops are the same\n7 statements executed, on branch 0\n" in out
+    assert (
+        "replayed 2 commands: 2 stops and 1 result are the same\n7 statements executed, on branch 0\n" in out
+    )
     code, _, err = call("replay", "r.log", "--to", "12")
     assert code == 2
     assert "--to 12: r.log has 11 commands" in err
@@ -301,7 +303,7 @@ def test_replay_at_the_prompt(call: Call) -> None:
     call("--record", "r.log", typed="next\np %h\n")
     code, out, _ = call(typed="replay r.log\n")
     assert code == 0
-    assert "replayed 2 commands: 2 stops are the same" in out
+    assert "replayed 2 commands: 2 stops and 1 result are the same" in out
     _, out, err = call(typed="next\nreplay r.log\n")
     assert "the replay differs at the start" in out
     assert "error: the replay of r.log differs from the recording" in err
@@ -339,7 +341,10 @@ def _header() -> bytes:
         (b"", "r.log is empty"),
         (b"next\nnext\n", "r.log is not a recorded session"),
         (bytes(range(256)), "r.log is not a recorded session"),
-        (HEAD + b',"format":3}\n', "r.log has the format 3; this version of nncdbg reads the format 2"),
+        (
+            HEAD + b',"format":4}\n',
+            "r.log has the format 4; this version of nncdbg reads the formats 2 and 3",
+        ),
         (HEAD + b"}\n", "r.log has the format none"),
         (HEAD + b',"format":2}\n', "line 1 of the recording r.log is damaged"),
         (HEAD[:5], "line 1 of the recording r.log is damaged"),

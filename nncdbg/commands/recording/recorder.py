@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from nncdbg.commands.recording.entries import (
     Event,
     Header,
 )
+from nncdbg.commands.recording.results import ShownText
 from nncdbg.commands.recording.setup import Confirm, Setup
 from nncdbg.commands.recording.stops import recorded_stop
 from nncdbg.engine.errors import NncdbgError, UsageError
@@ -28,6 +29,7 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.presentation.screen import Screen, ScreenShape
 
 Complain: TypeAlias = Callable[[NncdbgError], None]
 
@@ -43,7 +45,9 @@ class SessionRecorder:
 
     def __init__(self, complain: Complain) -> None:
         self.listener: Callable[[Event], None] | None = None
-        """Receives each stop and error, while a recording is replayed."""
+        """Receives each stop, result and error, while a recording is replayed."""
+        self.shapes: Sequence[ScreenShape] = ()
+        """The shapes of the screen for the next results, while a recording is replayed."""
         self._complain = complain
         self._commands: list[str] = []
         self._file: BinaryIO | None = None
@@ -96,13 +100,13 @@ class SessionRecorder:
             self._complain(error)
         self._close()
 
-    def command(self, text: str) -> None:
-        """Record a command before it runs."""
+    def command(self, text: str, *, results: bool = True) -> None:
+        """Record a command before it runs; without `results` if what it prints is not shown."""
         if text.split(maxsplit=1)[:1] in ([name] for name in _NOT_RECORDED):
             return
         self._commands.append(text)
         if self._file is not None:
-            self._append(CommandEntry(text, round(time.monotonic() - self._begun, 3)))
+            self._append(CommandEntry(text, round(time.monotonic() - self._begun, 3), results=results))
 
     @contextmanager
     def errors_of(self, text: str) -> Iterator[None]:
@@ -117,19 +121,46 @@ class SessionRecorder:
     def stopped(self, debugger: Debugger, stop: Stop) -> None:
         """Record a stop."""
         before, self._last = self._last, stop
-        if stop is not before and (self._file is not None or self.listener is not None):
+        if stop is not before and self.observes:
             self.event(recorded_stop(debugger, stop))
 
     def shown(self, stop: Stop) -> None:
         """Take a stop as recorded: the program has not moved since the last one."""
         self._last = stop
 
+    @property
+    def observes(self) -> bool:
+        """Return whether stops and results are recorded, or compared with recorded ones."""
+        return self._file is not None or self.listener is not None
+
+    @contextmanager
+    def result(self, screen: Screen) -> Iterator[None]:
+        """Record what the body prints, also if it fails.
+
+        A replay prints it in the shape of the recorded screen.
+        """
+        if not self.observes:
+            yield
+            return
+        with screen.reproducing(self.shapes[0] if self.shapes else None):
+            shown = ShownText(screen.shape)
+            try:
+                with screen.copied(shown.add):
+                    yield
+            except KeyboardInterrupt:
+                shown.interrupted = True
+                raise
+            finally:
+                if shown:
+                    self.shapes = self.shapes[1:]
+                    self.event(shown.recorded())
+
     def failed(self, message: str) -> None:
         """Record the error of a command."""
         self.event(ErrorEntry(message))
 
     def event(self, event: Event) -> None:
-        """Record a stop or an error."""
+        """Record a stop, a result or an error."""
         if self.listener is not None:
             self.listener(event)
         if self._file is not None:

@@ -19,6 +19,7 @@ import numpy as np
 from nncdbg.engine.divergence.observers import digest
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.extensions import BACKENDS, BUILT_IN
+from nncdbg.engine.frontends.onnx_store import OnnxStore
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
@@ -34,7 +35,10 @@ _LONGEST = 64
 """Maximum number of elements of an array stored as a list."""
 
 _LARGEST = 1 << 28
-"""Maximum size in bytes of a file that is digested; for larger files only the size is stored."""
+"""Maximum number of bytes of a file that are digested."""
+
+_PART = 1 << 20
+"""Size in bytes of a part of a larger file that is digested."""
 
 _LIBRARIES = ("onnx", *BUILT_IN[BACKENDS])
 
@@ -103,13 +107,13 @@ _JOURNAL = frozenset(("journal", "checkpoint_every", "checkpoint_budget", "note"
 def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration | None = None) -> Setup:
     """Return the setup of a session on a program, as the user wrote it, opened from `configuration`."""
     base = Path((configuration.folder if configuration is not None else None) or os.getcwd())
-    stores = Path(debugger.program.source or program).parent
-    files = [_within(program, base), *(_within(str(stores / name), base) for name in debugger.program.stores)]
+    files = [program, *map(str, _data_files(debugger, program))]
+    files = [_within(path, base) for path in files]
     return Setup(
         _within(program, base),
         str(base),
         hashlib.blake2b("\n".join(debugger.loaded.listing.lines).encode(), digest_size=16).hexdigest(),
-        {name: _file_digest(base / name) for name in dict.fromkeys(files) if (base / name).is_file()},
+        {name: file_digest(base / name) for name in dict.fromkeys(files) if (base / name).is_file()},
         {name: _recorded(debugger, name, content) for name, content in debugger.inputs.items()},
         dict(debugger.inputs.dims),
         debugger.inputs.seed,
@@ -118,6 +122,16 @@ def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration |
         None if configuration is None else dict(_options(configuration)),
         dict(_versions()),
     )
+
+
+def _data_files(debugger: Debugger, program: str) -> Iterator[Path]:
+    """Yield the files with data of a program: its stores, and the files beside an ONNX model."""
+    folder = Path(debugger.program.source or program).parent
+    for name in debugger.program.stores:
+        yield folder / name
+    for reader in debugger.program.readers:
+        if isinstance(reader, OnnxStore):
+            yield from reader.external.files
 
 
 def _within(path: str, folder: Path) -> str:
@@ -131,11 +145,20 @@ def _options(configuration: RunConfiguration) -> Iterator[tuple[str, Any]]:
             yield name, getattr(configuration, name)
 
 
-def _file_digest(path: Path) -> str:
-    size = path.stat().st_size
-    if size > _LARGEST:
-        return f"{size} bytes"
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+def file_digest(path: Path) -> str:
+    """Return a digest of a file; of a large one, of its size and of parts spread over it."""
+    size, parts = path.stat().st_size, _LARGEST // _PART
+    made = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        if size <= _LARGEST:
+            while content := file.read(_PART):
+                made.update(content)
+        else:
+            made.update(b"%d bytes" % size)
+            for number in range(parts):
+                file.seek(number * (size - _PART) // (parts - 1))
+                made.update(file.read(_PART))
+    return made.hexdigest()
 
 
 def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
@@ -171,24 +194,20 @@ def changes(setup: Setup, debugger: Debugger, program: str) -> Iterator[str]:
     now = setup_of(debugger, program)
     if now.text != setup.text:
         yield f"the program has changed since the recording of {setup.program}"
-    else:
-        yield from _changed_files(setup, now)
+    for path, found in now.files.items():
+        # The text of a program says more than its file.
+        if setup.files.get(path, found) != found and (path != setup.program or now.text == setup.text):
+            yield f"the file {path} has changed since the recording"
     for name, recorded in setup.inputs.items():
-        found = now.inputs.get(name)
-        if found is None:
+        given = now.inputs.get(name)
+        if given is None:
             yield f"the recorded input %{name} is not in the program"
-        elif found.digest != recorded.digest:
+        elif given.digest != recorded.digest:
             yield f"input %{name} differs from the recorded input{_way(recorded)}"
     for name in ("seed", "backend", "allocator"):
         if getattr(now, name) != getattr(setup, name):
             yield f"recorded with {name} {getattr(setup, name)}, replayed with {getattr(now, name)}"
     yield from _changed_versions(setup.versions, now.versions)
-
-
-def _changed_files(setup: Setup, now: Setup) -> Iterator[str]:
-    for path, recorded in setup.files.items():
-        if now.files.get(path, recorded) != recorded:
-            yield f"the file {path} has changed since the recording"
 
 
 def _way(recorded: RecordedInput) -> str:

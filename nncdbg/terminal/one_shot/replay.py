@@ -1,4 +1,4 @@
-"""`nncdbg replay`: open the program of a recorded session, run its commands, and compare each stop."""
+"""`nncdbg replay`: open the program of a recorded session, run its commands, and compare what they show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if all stops are the same as recorded, else 1."""
+    """Return 0 if all stops and results are the same as recorded, else 1."""
     options = _parser().parse_args(arguments)
     from nncdbg.commands.recording.entries import read_recording
     from nncdbg.commands.recording.replaying import check_count
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
-        "nncdbg replay", "Replay a recorded session, and report the first stop that differs."
+        "nncdbg replay", "Replay a recorded session, and report the first stop or result that differs."
     )
     add = parser.add_argument
     add("recording", metavar="FILE", help="a session recorded with --record, `record` or an editor")
