@@ -11,7 +11,7 @@ from rich.text import Text
 from nncdbg.commands.command_blocks import CommandBlock, Script
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
 from nncdbg.commands.recording.recorder import SessionRecorder
-from nncdbg.commands.table import TABLE, resolve
+from nncdbg.commands.table import TABLE, Command, resolve
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
 from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.expressions import displayed
@@ -20,6 +20,7 @@ from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.stops import fallbacks, place_of, show_stop
 
 if TYPE_CHECKING:
+    from nncdbg.commands.recording.script import RecordedScript
     from nncdbg.commands.recording.setup import Confirm
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.companion import Companion
@@ -54,6 +55,8 @@ class CommandSession:
         """The other side of a comparison, if this session is one."""
         self.configuration: RunConfiguration | None = None
         """The run configuration that the session was opened from, if there is one."""
+        self.script: RecordedScript | None = None
+        """The script that has opened this prompt, if there is one."""
         self.recorder = SessionRecorder(screen.complain)
         self.journal: StepRecorder | None = None
         """Writes the training to a journal, with the typed commands."""
@@ -142,9 +145,15 @@ class CommandSession:
         self._repeated = text if found.repeats else ""
         with (
             self.screen.paged() if found.pages and not self._depth else nullcontext(),
-            self.recorder.result(self.screen) if found.compares(arguments) else nullcontext(),
+            self.recording_result(found, arguments),
         ):
             found.run(self, arguments)
+
+    @contextmanager
+    def recording_result(self, found: Command, arguments: str) -> Iterator[None]:
+        """Record what a command prints, if a replay compares it."""
+        with self.recorder.result(self.screen) if found.compares(arguments) else nullcontext():
+            yield
 
     @property
     def prompt(self) -> str:

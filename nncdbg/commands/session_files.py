@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 from itertools import groupby
 from textwrap import wrap
@@ -36,7 +37,7 @@ def record(session: CommandSession, text: str) -> None:
     with their stops, results, errors and notes.  Commands before `record` are included, without their stops.
     `record` overwrites a recording only with --force or after confirmation.
     """
-    from nncdbg.commands.recording.setup import setup_of
+    from nncdbg.commands.recording.setup import setup_of, setup_of_script
 
     recorder = session.recorder
     if not text:
@@ -48,8 +49,14 @@ def record(session: CommandSession, text: str) -> None:
     if text != "off":
         opened = session.configuration
         program = session.title if opened is None else opened.program
-        setup = setup_of(session.debugger, program, opened)
+        if session.script is not None:
+            setup = setup_of_script(session.script)
+        else:
+            setup = setup_of(session.debugger, program, opened)
         recorder.start(path, setup, session.debugger, force=force, confirm=session.confirm)
+        if session.script is not None:
+            # The script may end at any point.
+            atexit.register(recorder.stop)
         session.screen.put(f"recording to {path}")
         return
     if recorder.path is None:

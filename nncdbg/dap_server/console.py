@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands import find
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
+from nncdbg.commands.recording.script import EDITOR, script_of_process
 from nncdbg.commands.session import CommandSession as Terminal
 from nncdbg.commands.table import TABLE
 from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
@@ -44,7 +45,9 @@ class Console(Terminal):
         super().__init__(session.program.debugger, session.program.sources.name, screen)
         self.session = session
         self.recorder = session.program.recorder
-        if session.attachment is None and session.launched is not None:
+        if session.attachment is not None:
+            self.script = script_of_process(EDITOR)
+        elif session.launched is not None:
             self.configuration = session.launched.configuration()
         self._playing = False
         """Whether the runner executes lines of a file, so that their moves are performed at once."""

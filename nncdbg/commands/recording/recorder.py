@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -51,6 +52,8 @@ class SessionRecorder:
         self._complain = complain
         self._commands: list[str] = []
         self._file: BinaryIO | None = None
+        self._process = 0
+        """The process that records; one that it forks does not."""
         self._begun = 0.0
         self._last: Stop | None = None
         """The latest stop; it is recorded once, even if it is shown again."""
@@ -77,11 +80,15 @@ class SessionRecorder:
         """
         try:
             _check_free(Path(path), force, confirm)
-            file = open(path, "wb")  # noqa: SIM115  it stays open for the session
+            if self._file is not None and Path(path).exists() and Path(path).samefile(self._file.name):
+                self.stop()
+            file = _locked(path)
         except OSError as error:
             raise UsageError(f"cannot record to {path}: {error.strerror}") from None
         self.stop()
+        file.truncate(0)
         self._file, self._begun = file, time.monotonic()
+        self._process = os.getpid()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         header = Header(FORMAT, setup, now)
         earlier = [CommandEntry(text, earlier=True) for text in self._commands]
@@ -92,7 +99,7 @@ class SessionRecorder:
 
     def stop(self) -> None:
         """Close the file, if one is open."""
-        if self._file is None:
+        if self._file is None or os.getpid() != self._process:
             return
         try:
             self._write(EndEntry())
@@ -192,6 +199,26 @@ class SessionRecorder:
                 # Closing retries the failed write, which was reported.
                 self._file.close()
             self._file = None
+
+
+def _locked(path: str) -> BinaryIO:
+    """Open a file for the recording of one session, until it is closed or the process ends.
+
+    Raises UsageError if another session records there, OSError for a file that cannot be written.
+    """
+    file = open(path, "ab")  # noqa: SIM115  it stays open for the session
+    try:
+        import fcntl  # Windows has none
+    except ImportError:
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UsageError(
+            f"another session records to {path}, which was not changed", hint="choose another name"
+        ) from None
+    return file
 
 
 def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from nncdbg.commands.recording.entries import ErrorEntry, Event, RecordedCommand, RecordedSession
 from nncdbg.commands.recording.results import RecordedResult, result_differences
 from nncdbg.commands.recording.setup import changes
-from nncdbg.commands.recording.stops import RecordedStop, differences, recorded_stop
+from nncdbg.commands.recording.stops import INTERRUPT, RecordedStop, differences, recorded_stop
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
+    from nncdbg.presentation.screen import Screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,10 @@ class Replay:
         self.stops = 0
         self.results = 0
         self.difference: ReplayDifference | None = None
+        self._interrupted: str | None = None
+        """The command during which the user interrupted the script, at which the replay ends."""
+        self._compared = 0
+        """The number of commands whose events were compared."""
         self._events: list[Event] = []
         self._earlier = sum(each.command.earlier for each in self.commands)
 
@@ -78,14 +83,18 @@ class Replay:
             return None
         self._events.clear()
         recorded = self.commands[self.replayed]
+        if any(event.is_interrupt for event in recorded.events if isinstance(event, RecordedStop)):
+            self._interrupted = recorded.command.text
+            return None
         self.replayed += 1
         session.recorder.shapes = [each.shape for each in recorded.events if isinstance(each, RecordedResult)]
         return _line(session, recorded)
 
     def compare_latest(self) -> None:
         """Compare the events of the latest command, once it has ended."""
-        if not self.replayed or self.difference is not None:
+        if self._compared == self.replayed or self.difference is not None:
             return
+        self._compared = self.replayed
         latest = self.commands[self.replayed - 1]
         events, self._events[:] = [*self._events], []
         if latest.command.earlier:
@@ -99,6 +108,14 @@ class Replay:
         self.stops += sum(isinstance(event, RecordedStop) for event in latest.events)
         self.results += sum(isinstance(event, RecordedResult) for event in latest.events)
 
+    def end_of_script(self) -> None:
+        """Compare the last events of a script, and report commands for which it opened no prompt."""
+        self.compare_latest()
+        whole = len(self.commands)
+        if self.difference is None and self._interrupted is None and self.replayed < whole:
+            words = f"the script ended after {self.replayed} of {counted(whole, 'command')}"
+            self.difference = ReplayDifference("the end of the script", [words])
+
     def _same_start(self, session: CommandSession) -> bool:
         """Compare the place where the recording begins with the present one."""
         before = [event for event in self.recording.first if isinstance(event, RecordedStop)]
@@ -110,20 +127,26 @@ class Replay:
             self.stops += 1
         return True
 
-    def report(self, session: CommandSession) -> None:
+    def report(self, screen: Screen) -> None:
         """Print the first difference, and what was replayed."""
         if self.difference is not None:
-            session.screen.put(f"the replay differs at {self.difference.where}:")
+            screen.put(f"the replay differs at {self.difference.where}:")
             for line in self.difference.lines:
-                session.screen.put(f"  {line}")
+                screen.put(f"  {line}")
         else:
             for words in self._incomplete():
-                session.screen.note(words)
-        session.screen.put(str(self))
+                screen.note(words)
+        screen.put(str(self))
 
     def _incomplete(self) -> Iterator[str]:
-        """Describe a recording that was not closed, once it is replayed to its end."""
+        """Describe a recording that was not closed, or cannot be replayed to its end."""
         recording = self.recording
+        if self._interrupted is not None:
+            yield (
+                f"the script was interrupted with {INTERRUPT} in `{self._interrupted}`: "
+                "a replay cannot stop it at the same operator"
+            )
+            return
         if recording.closed or len(self.commands) < len(recording.commands):
             return
         last = f" in `{recording.commands[-1].command.text}`" if recording.commands else ""
@@ -142,7 +165,7 @@ def replay(session: CommandSession, recording: RecordedSession, *, count: int | 
     with found.listening(session):
         while (line := found.next_line(session)) is not None:
             session.execute_recorded(line)
-    found.report(session)
+    found.report(session.screen)
     return found
 
 
