@@ -82,11 +82,10 @@ class SessionRecorder:
             _check_free(Path(path), force, confirm)
             if self._file is not None and Path(path).exists() and Path(path).samefile(self._file.name):
                 self.stop()
-            file = _locked(path)
+            file = _emptied(path)
         except OSError as error:
             raise UsageError(f"cannot record to {path}: {error.strerror}") from None
         self.stop()
-        file.truncate(0)
         self._file, self._begun = file, time.monotonic()
         self._process = os.getpid()
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -201,24 +200,33 @@ class SessionRecorder:
             self._file = None
 
 
-def _locked(path: str) -> BinaryIO:
-    """Open a file for the recording of one session, until it is closed or the process ends.
+def _emptied(path: str) -> BinaryIO:
+    """Open and empty a file for the recording of one session, until it is closed or the process ends.
 
     Raises UsageError if another session records there, OSError for a file that cannot be written.
     """
     file = open(path, "ab")  # noqa: SIM115  it stays open for the session
     try:
-        import fcntl  # Windows has none
-    except ImportError:
-        return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(file)
+        if os.fstat(file.fileno()).st_size:
+            # A device cannot be emptied.
+            file.truncate(0)
     except BlockingIOError:
         file.close()
         raise UsageError(
             f"another session records to {path}, which was not changed", hint="choose another name"
         ) from None
     return file
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file until it is closed or the process ends. Raises BlockingIOError if it is locked."""
+    try:
+        import fcntl
+    except ImportError:
+        # Windows has no such locks.
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:
