@@ -112,7 +112,12 @@ class Setup(msgspec.Struct, frozen=True):
 _OTHERWISE = frozenset(("program", "folder", "record", "inputs", "dims", "seed"))
 """Fields of the run configuration that are not among the options of a setup."""
 
-_JOURNAL = frozenset(("journal", "checkpoint_every", "checkpoint_budget", "note"))
+_JOURNAL = frozenset(
+    (
+        *("journal", "checkpoint_every", "checkpoint_budget", "note"),
+        *("journal_statistics", "journal_values", "journal_values_every", "journal_codec"),
+    )
+)
 """Fields of the journal that a session writes; a replay writes none."""
 
 
