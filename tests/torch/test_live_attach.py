@@ -118,7 +118,9 @@ def test_a_recording_of_the_debug_console_has_the_commands_of_all_stops(tmp_path
     recording = read_recording(str(tmp_path / "r.log"))
     assert [each.command.text for each in recording.commands] == ["1000 + 1", "whatis $out"]
     assert [len(each.events) for each in recording.commands] == [1, 1]
-    assert recording.setup.script.opened_by == EDITOR
+    script = recording.setup.script
+    assert script is not None
+    assert script.opened_by == EDITOR
     words = [sys.executable, "-m", "nncdbg", "replay", "r.log", "--allow-python"]
     found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert found.returncode == 2
