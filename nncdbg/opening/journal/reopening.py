@@ -20,6 +20,7 @@ from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.time.step_starts import NumberedRun, line_at, lines_of, restored
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.content import program_of, supplied
+from nncdbg.opening.journal.earlier_tracks import add_earlier_tracks
 from nncdbg.opening.journal.forking import resumed
 from nncdbg.opening.journal.inputs import check_files
 from nncdbg.opening.journal_address import Address
@@ -72,6 +73,7 @@ class Restart:
         """
         check_files(self.run.configuration, debugger.inputs, self.run.number)
         debugger.move(partial(self._go, debugger))
+        add_earlier_tracks(debugger, self.journal, self.run.number, self.step)
         debugger.notes.clear()
 
     def _go(self, debugger: Debugger) -> Stop:

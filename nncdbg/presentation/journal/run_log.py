@@ -43,6 +43,7 @@ def run_log(journal: Journal, run: Run, layout: Layout) -> Iterator[Text]:
     yield from track_lines(journal, run, layout)
     yield from _epochs(journal, run)
     yield from _checkpoints(journal, run)
+    yield from _kept_values(journal, run)
     for title, found in entries(journal, run):
         yield from _section(title, found)
     yield from _forks(journal, run)
@@ -201,6 +202,15 @@ def _checkpoints(journal: Journal, run: Run) -> Iterator[Text]:
     size = file_size(sum(record.bytes for record in found))
     steps = sorted({record.step for record in found})
     yield Text(f"{counted(len(steps), 'checkpoint', ',')} ({size}) at {_steps(steps)}")
+
+
+def _kept_values(journal: Journal, run: Run) -> Iterator[Text]:
+    found = journal.kept_values(run)
+    if not found:
+        return
+    size = file_size(sum(each.bytes for each in found))
+    names = counted(len({each.name for each in found}), "value", ",")
+    yield Text(f"{names} kept ({size}) at {_steps(sorted({each.step for each in found}))}")
 
 
 def entries(journal: Journal, run: Run) -> Iterator[tuple[str, list[Entry]]]:

@@ -27,7 +27,7 @@ class Recreation:
 
     def __init__(self, saved: SavedState, losses: Mapping[int, float]) -> None:
         self.saved = saved
-        self.step = saved.asked
+        self.step = saved.requested
         """The number of the step to re-create, in the run."""
         self._losses = losses
         """The losses in the journal by step."""
@@ -143,8 +143,10 @@ def recreation_of(text: str) -> Recreation:
         raise UsageError(f"{text} is a journal: name a step", hint=f"for example --at {text}@{saved.step}")
     with nncdbg.journal.open(saved.address.file) as journal:
         run = journal.run(saved.run)
-        if run.status == "ended" and saved.asked >= run.steps:
-            raise UsageError(f"run {run.number} has no step {saved.asked}", hint=f"it has {steps_of(run)}")
+        if run.status == "ended" and saved.requested >= run.steps:
+            raise UsageError(
+                f"run {run.number} has no step {saved.requested}", hint=f"it has {steps_of(run)}"
+            )
         losses = {}
         if ("loss", "train") in journal.tracks(run):
             numbers, values = journal.values(run, "loss")

@@ -16,12 +16,12 @@ from nncdbg.opening.journal_address import Address, read_address
 class SavedState:
     """A checkpoint of the run `run` of a journal, with its tensors in memory.
 
-    It is the last one at or before the step `asked`, which is that of the address.
+    It is the last one at or before the step `requested`, which is that of the address.
     """
 
     address: Address
     run: int
-    asked: int
+    requested: int
     step: int
     epoch: int
     position: Mapping[str, Any]
