@@ -1,5 +1,7 @@
 """The flight recorder under the training loops of Lightning, transformers and Accelerate."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -113,7 +115,9 @@ def shuffled_training(path, seed, **options):
     torch.manual_seed(seed)
     nn = torch.nn
 
-    class Regression(lightning.LightningModule):
+    module: Any = lightning.LightningModule
+
+    class Regression(module):
         def __init__(self):
             super().__init__()
             self.net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.4), nn.Linear(8, 1))
