@@ -16,8 +16,10 @@ from nncdbg.engine.process.ranks import folder_of_rank
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.guard import Guard
+from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.findings import Findings, save_start
 from nncdbg.torch.journal.kept_start import KeptStart
+from nncdbg.torch.journal.losses import scalar_losses, total_loss
 from nncdbg.torch.journal.resuming import Resumed
 from nncdbg.torch.journal.run_journal import RunJournal, new_run
 from nncdbg.torch.journal.spikes import SpikeDetector, SpikeRule
@@ -101,7 +103,13 @@ class FlightRecorder(StepObserver):
         self.stop(error)
 
     def start(self) -> None:
-        """Begin to record.  Raises UsageError inside of a watch or another recorder."""
+        """Begin to record.  Raises UsageError inside of a watch or another recorder.
+
+        Under `nncdbg record --at`, the objects continue at the step of the command, and nothing is written.
+        """
+        if RECREATIONS:
+            RECREATIONS[-1].begin(self._objects)
+            return
         with ExitStack() as entering:
             self._guard = Guard(self._objects.models, self._objects.optimizers, self._found, observer=self)
             entering.enter_context(self._guard)
@@ -170,7 +178,7 @@ class FlightRecorder(StepObserver):
     @property
     def number(self) -> int:
         """The number of the run in its file."""
-        return self._journal.number
+        return RECREATIONS[-1].saved.run if RECREATIONS else self._journal.number
 
     @property
     def _last(self) -> int:
@@ -249,9 +257,7 @@ class FlightRecorder(StepObserver):
     def losses(self, losses: Iterable[Any]) -> None:
         if self._updating and self._losses:
             return  # A closure that is evaluated again, at other parameters.
-        for each in losses:
-            if each.numel() == 1 and not each.is_complex():
-                self._losses.append(each.detach())
+        self._losses += scalar_losses(losses)
 
     def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
         self._updating = True
@@ -277,10 +283,7 @@ class FlightRecorder(StepObserver):
         self._losses = []
 
     def _loss(self) -> Any:
-        """Return the sum of the losses of the step: of its backward passes, without the scaler's factor."""
-        total = sum(each.double() if each.device.type != "mps" else each.float() for each in self._losses)
-        scaler = self._objects.scaler
-        return total if scaler is None or not scaler.is_enabled() else total / scaler.get_scale()
+        return total_loss(self._losses, self._objects.scaler)
 
     # -- findings ----------------------------------------------------------------------------
 
