@@ -156,9 +156,8 @@ class FlightRecorder(StepObserver):
         if isinstance(error, Terminated):
             self._findings.save_step(self._last, "interrupted by SIGTERM", self._guard.record_step)
         elif isinstance(error, (KeyboardInterrupt, SystemExit)):
-            interrupted = isinstance(error, KeyboardInterrupt)
-            if self._status == "ended" and (interrupted or error.code):
-                self._status = "interrupted" if interrupted else "failed"
+            if self._status == "ended" and (isinstance(error, KeyboardInterrupt) or error.code):
+                self._status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 self._findings.save_starts([*self._starts])
         else:
             self._status = "failed"
