@@ -134,6 +134,15 @@ class TrackedLoader:
         then()
         return batches
 
+    def not_restored(self) -> Iterator[str]:
+        """Yield what of the loader has states that no position contains, as sentences."""
+        if getattr(self.loader, "persistent_workers", False):
+            yield "the workers persist over epochs, and their random states are not restored"
+        for each in self._samplers():
+            own = [key for key in getattr(each, "__dict__", {}) if key not in ("generator", "epoch")]
+            if own and not type(each).__module__.startswith("torch."):
+                yield f"of {type(each).__name__}, only `generator` and `epoch` are restored, not {own[0]}"
+
     def fetch(self, batches: Iterator[Any]) -> Any:
         """Return the next batch of an iterator of the loader."""
         if self.before_batch is not None:
