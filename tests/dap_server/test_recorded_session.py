@@ -394,7 +394,7 @@ def test_results_of_the_debug_console_are_compared(
         client.evaluate(line, "repl")
     client.evaluate("break 14", "repl")
     client.evaluate("commands\np max(%p)\nend", "repl")
-    client.expect_stop("step")  # several lines run as a move does, and the client is told when they end
+    client.expect_stop("step")  # several lines run as a move does, which ends in a stop
     client.move("continue", "breakpoint")
     end(client)
     assert "results are the same" in replayed(capfd)
