@@ -47,6 +47,7 @@ _LINES = _BLOCK_LINES | {
     "opset",
     "store",
     "prefix",
+    "stream",
 }
 """The first words of the kinds of lines."""
 _ONLY_USES = frozenset(
