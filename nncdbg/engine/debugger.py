@@ -41,7 +41,7 @@ from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
 from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
-from nncdbg.engine.stopping.placement import Placement
+from nncdbg.engine.stopping.placement import BreakpointPlaces
 from nncdbg.engine.stopping.setting import Breakpoints
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
@@ -240,7 +240,7 @@ class Debugger(RichOutput):
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
         self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
-        placement = Placement(loaded.program, loaded.listing, loaded.listing_of)
+        placement = BreakpointPlaces(loaded.program, loaded.listing, loaded.listing_of)
         self.breakpoints = Breakpoints(placement, traps, self._innermost)
         self._reads_said: set[tuple[int, Code, int]] = set()
         """Branch, block and number of each host read that was reported."""

@@ -18,9 +18,10 @@ class EventFault:
     `kind` is
 
     * ``no-record``: it waits for event `number`, which nothing has recorded before; `other` records it later,
-    * ``dead-lock``: the same, and `other` itself runs only after `at`, so that a wait that blocks never ends,
+    * ``dead-lock``: the same, and `other` runs only after `at`, so that a wait that blocks never ends,
     * ``lost-record``: it records event `number` again, before any wait for the unordered record by `other`,
-    * ``unsynchronized-start``: the first launch on stream `number` of a graph that begins on `other`'s stream,
+    * ``unsynchronized-start``: it is the first launch of a graph on stream `number`, which does not wait for
+      `other`, the beginning of the graph,
     * ``unsynchronized-end``: the last launch on stream `number` of a graph, which `other`, its end, does not
       wait for,
     * ``freed``: it uses memory that `other` has freed,

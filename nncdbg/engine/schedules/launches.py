@@ -14,10 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from nncdbg.engine.graph import Graph, Node, Placement, Program
+from nncdbg.engine.graph import Graph, Node, Placement, Program, Value
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.text.listing import Path
+
+Steps: TypeAlias = "Iterator[Steps]"
+"""Issues a block, and yields the steps of each block inside it, for its caller to run first."""
 
 HOST = -1
 """The number of the host, where streams have theirs."""
@@ -134,7 +137,7 @@ class _Expansion:
         program = self.program
         graphs = [run.graph for run in program.runs for _ in range(steps)] or [program.entry]
         for name in graphs:
-            stack: list[Iterator[object]] = [self.graph(program.graphs[name], (), [], outermost=True)]
+            stack: list[Steps] = [self.graph(program.graphs[name], (), [], outermost=True)]
             while stack:
                 inner = next(stack[-1], None)
                 if inner is None:
@@ -223,7 +226,7 @@ class _Expansion:
         results: list[Memory | None],
         *,
         outermost: bool,
-    ) -> Iterator[Iterator[object]]:
+    ) -> Steps:
         """Issue a graph; append the memory of its results to `results`."""
         self.calls += 1
         scope = _Scope(graph, self.calls)
@@ -241,7 +244,7 @@ class _Expansion:
             self.issue(scope, end, graph.end, (), "end")
         results += [self.visible(scope, each.name) for each in graph.outputs]
 
-    def block(self, scope: _Scope, block: Graph, path: Path) -> Iterator[Iterator[object]]:
+    def block(self, scope: _Scope, block: Graph, path: Path) -> Steps:
         for pc, node in enumerate(block.nodes):
             if node.op.startswith("@") and node.op[1:] in self.program.graphs:
                 yield self.call(scope, node, path, pc)
@@ -265,7 +268,7 @@ class _Expansion:
                 accesses.append(Access(memory, True))
         self.issue(scope, (path, pc), node.placement, accesses)
 
-    def call(self, scope: _Scope, node: Node, path: Path, pc: int) -> Iterator[Iterator[object]]:
+    def call(self, scope: _Scope, node: Node, path: Path, pc: int) -> Steps:
         """Issue a called graph between what its margin waits for and what it records."""
         margin = node.placement
         if margin is not None and (margin.waits or margin.begins):
@@ -282,7 +285,7 @@ class _Expansion:
             after = Placement(stream=margin.stream, records=margin.records, frees=margin.frees)
             self.issue(scope, (path, pc), after, ())
 
-    def branch(self, scope: _Scope, node: Node, path: Path, pc: int) -> Iterator[Iterator[object]]:
+    def branch(self, scope: _Scope, node: Node, path: Path, pc: int) -> Steps:
         self.issue(scope, (path, pc), node.placement, self.reads(scope, node.inputs))
         taken, inside = node.subgraphs[self.choice], (*path, pc, self.choice)
         yield self.block(scope, taken, inside)
@@ -291,7 +294,7 @@ class _Expansion:
         for value, result in zip(node.outputs, taken.outputs, strict=True):
             scope.values[value.name] = self.visible(scope, result.name) or self.defined(path, value.name)
 
-    def loop(self, scope: _Scope, node: Node, path: Path, pc: int) -> Iterator[Iterator[object]]:
+    def loop(self, scope: _Scope, node: Node, path: Path, pc: int) -> Steps:
         body = node.subgraphs[0]
         inside = (*path, pc, 0)
         counter, *carried = body.inputs
@@ -318,11 +321,10 @@ class _Expansion:
             self.issue(scope, (path, pc), None, collected)
 
     def _carry(
-        self, scope: _Scope, path: Path, carried: Sequence[object], given: Sequence[Memory | None]
+        self, scope: _Scope, path: Path, carried: Sequence[Value], given: Sequence[Memory | None]
     ) -> None:
         for value, memory in zip(carried, given, strict=True):
-            name = value.name  # type: ignore[attr-defined]
-            scope.values[name] = memory or self.defined(path, name)
+            scope.values[value.name] = memory or self.defined(path, value.name)
 
 
 def streams_of(program: Program, found: Sequence[Launch]) -> Mapping[int, str]:

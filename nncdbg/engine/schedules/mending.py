@@ -1,4 +1,4 @@
-"""Adds to a schedule the smallest edges that order its races: an event after one statement, a wait before another."""
+"""Adds the smallest edges that order races: an event after one statement, and a wait before another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nncdbg.engine.schedules.validation import validate
 from nncdbg.engine.text.listing import Path
 
 ROUNDS = 20
-"""How often the schedule is checked again: an edge orders more than one race, and blocks meet in two orders."""
+"""How often the schedule is checked again; an edge may order more than one race."""
 
 
 def mended(program: Program, plan: PlacedPlan | None = None) -> Program:

@@ -1,9 +1,8 @@
 """What happens before what in a list of launches, as vector clocks.
 
-A launch is ordered after the launches before it on its stream, after what the streams and the host knew when
-an event that it waits for was recorded, and after what the host knew when it issued the launch.  The host
-knows the end of a launch only after it waits.  As with CUDA events, a wait concerns the latest record that
-the host has issued; without one, it orders nothing.
+A launch is ordered after the launches before it on its stream, after all that is before a record of an event
+that it waits for, and after all that the host has waited for when it issues the launch.  As with CUDA events,
+a wait concerns the latest record that the host has issued; without one, it orders nothing.
 
 The clocks are those of C. Fidge, "Timestamps in Message-Passing Systems That Preserve the Partial Ordering"
 (1988): component i of the clock of a launch counts the launches of stream i that end before it begins, itself

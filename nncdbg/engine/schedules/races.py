@@ -15,7 +15,7 @@ from nncdbg.engine.schedules.launches import HOST, Access, Launch, Memory
 from nncdbg.engine.schedules.ordering import Ordering
 
 MOST_COMPARED = 3000
-"""The number of accesses to the same bytes up to which all pairs are compared; beyond it, some are left out."""
+"""The number of accesses to the same bytes of which all pairs are compared; those beyond it are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Use(NamedTuple):
 def races(launches: Sequence[Launch], ordering: Ordering | None = None) -> list[Race]:
     """Return the races of launches in the order of their second launch."""
     ordering = ordering or Ordering(launches)
-    found = []
+    found: list[Race] = []
     columns = ordering.columns
     for uses in _by_bytes(launches):
         several = any(columns[use.at] != columns[uses[0].at] for use in uses)
@@ -167,6 +167,7 @@ def _pairs(uses: Sequence[_Use], ordering: Ordering) -> Iterator[Race]:
     few = uses[:MOST_COMPARED]
     for at, second in enumerate(few):
         for first in few[:at]:
-            if conflict(first.access, second.access) and first.at != second.at:
-                if not ordering.ordered(first.at, second.at):
-                    yield Race(first.at, second.at, first.access, second.access)
+            if first.at == second.at or not conflict(first.access, second.access):
+                continue
+            if not ordering.ordered(first.at, second.at):
+                yield Race(first.at, second.at, first.access, second.access)

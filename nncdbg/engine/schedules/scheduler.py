@@ -2,9 +2,9 @@
 
 A statement continues the stream whose latest statement it reads, so that chains stay on one stream; another
 one goes to the stream that has been idle longest.  Statements of other streams are awaited by events, unless
-the stream knows their end already.  Blocks meet at their edges: a called graph begins after all before it and
-ends before all after it, an iteration begins after all of the one before, and the host waits for what a
-condition needs.  With a memory plan, the edges that the reuse of its bytes needs are added at the end.
+an earlier wait of the stream includes them.  Blocks meet at their edges: a called graph begins after all
+before it and ends before all after it, an iteration begins after all of the one before, and the host waits
+for what a condition needs.  With a memory plan, the edges that the reuse of its bytes needs are added at the end.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _GraphSchedule:
         self.latest: dict[int, int] = {}
         """When each stream was used last, as a number of statements."""
         self.known: dict[int, dict[int, int]] = {}
-        """The positions on other streams whose end each stream knows."""
+        """The positions on other streams up to which each stream has waited."""
         self.origins: dict[str, _Margin] = {}
         """The margin after which each value exists."""
         self.readers: dict[str, list[_Margin]] = {}
@@ -182,7 +182,7 @@ class _GraphSchedule:
         return margin
 
     def wait(self, margin: _Margin, others: Iterable[_Margin]) -> None:
-        """Let a margin wait for the ends of others, as far as its stream does not know them."""
+        """Let a margin wait for the ends of others that no earlier wait of its stream includes."""
         known = self.known.setdefault(HOST if margin.stream is None else margin.stream, {})
         for other in others:
             stream = other.stream
@@ -257,8 +257,9 @@ class _GraphSchedule:
         """Return the stream of a statement: one that it continues, else the one that was idle longest."""
         streams = self.streams.of(self.streams.device(node))
         for origin in self.of(node.inputs):
-            if origin.stream in streams and self.open[-1].get(origin.stream) is origin:
-                return origin.stream
+            stream = origin.stream
+            if stream in streams and stream is not None and self.open[-1].get(stream) is origin:
+                return stream
         return min(streams, key=lambda stream: self.latest.get(stream, -1))
 
     def branch(self, done: _Done, node: Node) -> None:

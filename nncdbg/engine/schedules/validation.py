@@ -48,7 +48,8 @@ class ScheduleProblem:
     `kind` is ``race``, or that of an `EventFault`.  For a race, `access` is ``write-read``, ``read-write`` or
     ``write-write``, in the order of `first` and `second`, and `cause` is ``value``, ``reuse``, ``free`` or
     ``workspace``.  `first` is the earlier statement, if there are two.  `number` is that of the event or
-    stream of a fault.  `bytes` are those that both use, in the arena of a memory plan.
+    stream of a fault, `limit` that of the depth.  `bytes` are those that both use, in the arena of a memory
+    plan.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class ScheduleProblem:
     access: str = ""
     cause: str = ""
     number: int = 0
+    limit: int = 0
     bytes: tuple[int, int] | None = None
     repair: Repair | None = None
 
@@ -113,7 +115,7 @@ def _problems(issued: Sequence[Launch], ordering: Ordering, depth: int | None) -
         *memory_faults(issued, ordering),
         *([] if depth is None else depth_faults(issued, ordering, depth)),
     ]
-    problems = [(fault.at, _of_fault(fault, issued)) for fault in faults]
+    problems = [(fault.at, _of_fault(fault, issued, depth or 0)) for fault in faults]
     problems += [(race.second, _of_race(race, issued)) for race in races(issued, ordering)]
     yield from (problem for _, problem in sorted(problems, key=lambda each: each[0]))
 
@@ -122,12 +124,13 @@ def _party(at: int, issued: Sequence[Launch], name: str = "") -> Party:
     return Party(issued[at].site, issued[at].stream, name)
 
 
-def _of_fault(fault: EventFault, issued: Sequence[Launch]) -> ScheduleProblem:
+def _of_fault(fault: EventFault, issued: Sequence[Launch], limit: int) -> ScheduleProblem:
     return ScheduleProblem(
         fault.kind,
         _party(fault.at, issued, fault.name),
         None if fault.other is None else _party(fault.other, issued),
         number=fault.number,
+        limit=limit,
     )
 
 

@@ -36,8 +36,8 @@ def begun_without_end_of(stuck: int, launches: Sequence[Launch]) -> set[int]:
     """Return the launches that begin although launch `stuck` never ends.
 
     The device has a queue per stream, whose launches begin in order, each after the end of the one before
-    and after the events it waits for; the host issues the list in order, and stands still while it waits or
-    executes.  An event is the end of the launch that recorded it last when the host issued the wait.
+    and after the events it waits for; the host issues the list in order, and issues nothing while it waits
+    or executes.  An event is the end of the launch that recorded it last when the host issued the wait.
     """
     ended: set[int] = set()
     begun: set[int] = set()

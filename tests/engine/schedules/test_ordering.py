@@ -52,15 +52,11 @@ def order_of(margins: list[str]) -> list[str]:
         pytest.param([" | s0", " | s0"], ["0<1"], id="one stream"),
         pytest.param([" | s0 record e1", " | s1 wait e1"], ["0<1"], id="event"),
         pytest.param([" | s0 record e1", " | s1 wait e2"], [], id="wrong event"),
-        pytest.param(
-            [" | s0", " | s1 begin s0", " | s0"], ["0<2"], id="begin does not wait for its statement"
-        ),
+        pytest.param([" | s0", " | s1 begin s0", " | s0"], ["0<2"], id="begin"),
         pytest.param([" | s0", " | host", " | s1"], ["1<2"], id="host"),
         pytest.param([" | s0 record e1", " | host wait e1", " | s1"], ["0<1", "0<2", "1<2"], id="host waits"),
         pytest.param([" | s0", "", " | s1"], ["0<1", "0<2", "1<2"], id="no margin"),
-        pytest.param(
-            [" | s0 record e1", " | s1 record e1", " | s2 wait e1"], ["1<2"], id="A18: recorded again"
-        ),
+        pytest.param([" | s0 record e1", " | s1 record e1", " | s2 wait e1"], ["1<2"], id="A18"),
         pytest.param([" | s1 wait e1", " | s0 record e1"], [], id="waits too early"),
     ],
 )
