@@ -31,7 +31,7 @@ from nncdbg.engine.dtypes import COMPLEX, FLOATS
 from nncdbg.representation import RichOutput, representations
 
 if TYPE_CHECKING:
-    from nncdbg.engine.text.listing import Listing
+    from nncdbg.engine.text.listing import Listing, Path
 
 Dim: TypeAlias = "int | str | None"
 """A size, a symbol such as ``"N"``, or None for an unknown size (printed ``?``)."""
@@ -443,7 +443,8 @@ class Program(RichOutput):
     version (empty: the newest supported).  These fields are not part of the identity: `source` (the
     program's file), `readers` (opened stores), `listing` (the lines of that file, if it is graph text),
     `notes` (corrections made while reading the file), `prefixes` (label to the prefix that the text
-    abbreviates in names; None: chosen by the printer) and `saved` (how its folder says that it is run).
+    abbreviates in names; None: chosen by the printer), `saved` (how its folder says that it is run) and
+    `places` (for a permuted program: for each block, the block before, and the number of each statement there).
     """
 
     graphs: Mapping[str, Graph]
@@ -460,6 +461,7 @@ class Program(RichOutput):
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     prefixes: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     saved: SavedRun = field(default=SavedRun(), compare=False, repr=False)
+    places: Mapping[Path, tuple[Path, tuple[int, ...]]] = field(default_factory=dict, compare=False, repr=False)
     kept: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """Cached derivations of the program by kind; a program derived from it starts with an empty cache."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from nncdbg.engine.compilation.effects import all_nodes
-from nncdbg.engine.compilation.needed import Part, needed_part
+from nncdbg.engine.compilation.needed import Part, Places, needed_part
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Node, Program, Value
 from nncdbg.engine.text.lexemes import fresh_name
@@ -31,7 +31,7 @@ def partial_run(
     cuts = [name for name in map(_value_name, given) if name not in inputs and _defined(lowered, name)]
     outputs = [outputs] if isinstance(outputs, str) else outputs
     if not outputs and not cuts:
-        return Part(lowered)
+        return Part(lowered, lowered.places)
     form = tuple(map(_value_name, outputs or ())), frozenset(cuts)
     known, part = lowered.kept.get("part", (None, None))
     if part is not None and known == form:
@@ -42,8 +42,19 @@ def partial_run(
     if outputs:
         rewiring.choose([*dict.fromkeys(map(_value_name, outputs))])
     part = needed_part(rewiring.program)
+    part = replace(part, places=_before(part.places, lowered.places))
     lowered.kept["part"] = form, part
     return part
+
+
+def _before(places: Places, earlier: Places) -> Places:
+    """Return the places of a part in the program from which a permuted program was made."""
+    found = dict(places)
+    for path, (whole, numbers) in places.items():
+        if whole in earlier:
+            first, at = earlier[whole]
+            found[path] = first, tuple(at[number] for number in numbers)
+    return found
 
 
 def used_inputs(whole: Program, part: Program, given: Any) -> tuple[Any, list[str]]:

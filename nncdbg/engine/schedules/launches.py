@@ -25,6 +25,9 @@ Steps: TypeAlias = "Iterator[Steps]"
 HOST = -1
 """The number of the host, where streams have theirs."""
 
+DEEPEST = 200
+"""Maximum number of nested blocks."""
+
 ITERATIONS = 2
 """How often the body of a loop is issued: the second iteration meets the first one's accesses."""
 
@@ -75,7 +78,7 @@ class Launch:
 
 
 @dataclass(slots=True)
-class _Scope:
+class Scope:
     """The values of an execution of a graph by name."""
 
     graph: Graph
@@ -92,7 +95,7 @@ def launches(
     graph of each of its `run` lines, which share the states.
     """
     with collector_paused():
-        return _Expansion(program, plan, choice).run(steps)
+        return Expansion(program, plan, choice).run(steps)
 
 
 def branches(program: Program) -> Sequence[int]:
@@ -120,7 +123,7 @@ def scheduled(program: Program) -> bool:
     return False
 
 
-class _Expansion:
+class Expansion:
     """Issues the statements of a program on a stack of generators, so that nesting has no limit."""
 
     def __init__(self, program: Program, plan: PlacedPlan | None, choice: int) -> None:
@@ -137,14 +140,18 @@ class _Expansion:
         program = self.program
         graphs = [run.graph for run in program.runs for _ in range(steps)] or [program.entry]
         for name in graphs:
-            stack: list[Steps] = [self.graph(program.graphs[name], (), [], outermost=True)]
-            while stack:
-                inner = next(stack[-1], None)
-                if inner is None:
-                    stack.pop()
-                else:
-                    stack.append(inner)
+            self.issue_all(self.graph(program.graphs[name], (), [], outermost=True))
         return self.launches
+
+    def issue_all(self, steps: Steps) -> None:
+        """Issue a block, and the blocks inside it."""
+        stack = [steps]
+        while stack:
+            inner = next(stack[-1], None)
+            if inner is None:
+                stack.pop()
+            else:
+                stack.append(inner)
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -152,7 +159,7 @@ class _Expansion:
         self.buffers += 1
         return Memory(self.buffers, 0, 1, name)
 
-    def defined(self, path: Path, name: str) -> Memory:
+    def defined(self, scope: Scope, path: Path, name: str) -> Memory:
         """Return the memory of a value that is defined now: that of the plan, else a new buffer."""
         place = self.places.get((path, name)) if self.places else None
         return self.fresh(name) if place is None else Memory(0, place.offset, place.end, name)
@@ -162,7 +169,7 @@ class _Expansion:
         place = self.places.get((path, name)) if self.places else None
         return place is not None and place.root != (path, name)
 
-    def visible(self, scope: _Scope, name: object) -> Memory | None:
+    def visible(self, scope: Scope, name: object) -> Memory | None:
         if not isinstance(name, str):
             return None
         return scope.values.get(name) or self.states.get(name)
@@ -171,7 +178,7 @@ class _Expansion:
 
     def issue(
         self,
-        scope: _Scope,
+        scope: Scope,
         site: Site,
         placement: Placement | None,
         accesses: Sequence[Access],
@@ -209,7 +216,7 @@ class _Expansion:
             self.workspaces[name] = Memory(self.buffers, 0, 1, name, "workspace")
         return self.workspaces[name]
 
-    def reads(self, scope: _Scope, names: Sequence[object]) -> list[Access]:
+    def reads(self, scope: Scope, names: Sequence[object]) -> list[Access]:
         found = []
         for name in names:
             memory = self.visible(scope, name)
@@ -228,12 +235,11 @@ class _Expansion:
         outermost: bool,
     ) -> Steps:
         """Issue a graph; append the memory of its results to `results`."""
-        self.calls += 1
-        scope = _Scope(graph, self.calls)
+        scope = self.entered(graph)
         path: Path = (graph.name,)
         for at, value in enumerate(graph.inputs):
             given = arguments[at] if at < len(arguments) else None
-            scope.values[value.name] = self.defined(path, value.name) if given is None else given
+            scope.values[value.name] = self.defined(scope, path, value.name) if given is None else given
         if graph.begin is not None:
             self.issue(scope, (path, -1), graph.begin, (), "begin")
         yield from self.block(scope, graph, path)
@@ -244,7 +250,12 @@ class _Expansion:
             self.issue(scope, end, graph.end, (), "end")
         results += [self.visible(scope, each.name) for each in graph.outputs]
 
-    def block(self, scope: _Scope, block: Graph, path: Path) -> Steps:
+    def entered(self, graph: Graph) -> Scope:
+        """Return the values of a new execution of a graph."""
+        self.calls += 1
+        return Scope(graph, self.calls)
+
+    def block(self, scope: Scope, block: Graph, path: Path) -> Steps:
         for pc, node in enumerate(block.nodes):
             if node.op.startswith("@") and node.op[1:] in self.program.graphs:
                 yield self.call(scope, node, path, pc)
@@ -255,7 +266,7 @@ class _Expansion:
             else:
                 self.statement(scope, node, path, pc)
 
-    def statement(self, scope: _Scope, node: Node, path: Path, pc: int) -> None:
+    def statement(self, scope: Scope, node: Node, path: Path, pc: int) -> None:
         accesses = self.reads(scope, node.inputs)
         for value in node.outputs:
             if not value.name:
@@ -263,12 +274,12 @@ class _Expansion:
             if node.op == "update":
                 memory = self.states.get(value.name) or self.fresh(value.name)
             else:
-                memory = scope.values[value.name] = self.defined(path, value.name)
+                memory = scope.values[value.name] = self.defined(scope, path, value.name)
             if not self.aliases(path, value.name):
                 accesses.append(Access(memory, True))
         self.issue(scope, (path, pc), node.placement, accesses)
 
-    def call(self, scope: _Scope, node: Node, path: Path, pc: int) -> Steps:
+    def call(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
         """Issue a called graph between what its margin waits for and what it records."""
         margin = node.placement
         if margin is not None and (margin.waits or margin.begins):
@@ -278,23 +289,23 @@ class _Expansion:
         arguments = [self.visible(scope, name) for name in node.inputs]
         yield self.graph(self.program.graphs[node.op[1:]], arguments, results, outermost=False)
         for value, memory in zip(node.outputs, results, strict=False):
-            scope.values[value.name] = memory or self.defined(path, value.name)
+            scope.values[value.name] = memory or self.defined(scope, path, value.name)
         if (saved := node.attributes.get("saved")) is not None:
             scope.values[str(saved)] = self.fresh(str(saved))
         if margin is not None and (margin.records or margin.frees):
             after = Placement(stream=margin.stream, records=margin.records, frees=margin.frees)
             self.issue(scope, (path, pc), after, ())
 
-    def branch(self, scope: _Scope, node: Node, path: Path, pc: int) -> Steps:
+    def branch(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
         self.issue(scope, (path, pc), node.placement, self.reads(scope, node.inputs))
         taken, inside = node.subgraphs[self.choice], (*path, pc, self.choice)
         yield self.block(scope, taken, inside)
         if taken.end is not None:
             self.issue(scope, (inside, len(taken.nodes)), taken.end, ())
         for value, result in zip(node.outputs, taken.outputs, strict=True):
-            scope.values[value.name] = self.visible(scope, result.name) or self.defined(path, value.name)
+            scope.values[value.name] = self.visible(scope, result.name) or self.defined(scope, path, value.name)
 
-    def loop(self, scope: _Scope, node: Node, path: Path, pc: int) -> Steps:
+    def loop(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
         body = node.subgraphs[0]
         inside = (*path, pc, 0)
         counter, *carried = body.inputs
@@ -313,18 +324,18 @@ class _Expansion:
         for at, value in enumerate(node.outputs):
             if at < len(carried):
                 memory = self.visible(scope, carried[at].name)
-                scope.values[value.name] = memory or self.defined(path, value.name)
+                scope.values[value.name] = memory or self.defined(scope, path, value.name)
             elif value.name:
-                memory = scope.values[value.name] = self.defined(path, value.name)
+                memory = scope.values[value.name] = self.defined(scope, path, value.name)
                 collected.append(Access(memory, True))
         if collected:
             self.issue(scope, (path, pc), None, collected)
 
     def _carry(
-        self, scope: _Scope, path: Path, carried: Sequence[Value], given: Sequence[Memory | None]
+        self, scope: Scope, path: Path, carried: Sequence[Value], given: Sequence[Memory | None]
     ) -> None:
         for value, memory in zip(carried, given, strict=True):
-            scope.values[value.name] = memory or self.defined(path, value.name)
+            scope.values[value.name] = memory or self.defined(scope, path, value.name)
 
 
 def streams_of(program: Program, found: Sequence[Launch]) -> Mapping[int, str]:

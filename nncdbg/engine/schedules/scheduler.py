@@ -17,13 +17,10 @@ from fnmatch import fnmatchcase
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Node, Placement, Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import HOST
+from nncdbg.engine.schedules.launches import DEEPEST, HOST
 from nncdbg.engine.schedules.mending import mended
 
 MOST_STREAMS = 64
-
-DEEPEST = 200
-"""Maximum number of nested blocks."""
 
 
 def with_schedule(

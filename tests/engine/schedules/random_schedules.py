@@ -73,17 +73,22 @@ def begun_without_end_of(stuck: int, launches: Sequence[Launch]) -> set[int]:
     return begun
 
 
-def layered(seed: int, statements: int = 30) -> str:
-    """Return the text of a program with chains that fork and join, a call, and a condition."""
+def layered(seed: int, statements: int = 30, *, joined: bool = False) -> str:
+    """Return the text of a program with chains that fork and join; with `joined`, each value is read."""
     draw = random.Random(seed)
-    lines, values = [], ["%x", "%y"]
+    lines, values, read = [], ["%x", "%y"], set()
     for at in range(draw.randint(8, statements)):
         op = draw.choice(("Add", "Mul", "Sub", "Relu", "Neg", "Tanh"))
         recent = values[-6:]
         operands = [draw.choice(recent) for _ in range(2 if op in ("Add", "Mul", "Sub") else 1)]
         lines.append(f"  %v{at}: f32[64] = {op}({', '.join(operands)})")
         values.append(f"%v{at}")
-    lines.append(f"  %out: f32[64] = Add({values[-1]}, {values[-2]})")
+        read.update(operands)
+    ends = [values[-1], values[-2]]
+    for at, value in enumerate([each for each in values[:-2] if each not in read] if joined else ()):
+        lines.append(f"  %j{at}: f32[64] = Add({ends[0]}, {value})")
+        ends[0] = f"%j{at}"
+    lines.append(f"  %out: f32[64] = Add({ends[0]}, {ends[1]})")
     body = "\n".join(lines)
     head = "#nncdbg 1\nopset 18\n\ngraph @main(%x: f32[64], %y: f32[64]) -> (%out: f32[64]) {\n"
     return f"{head}{body}\n  return %out\n}}\n"

@@ -1,0 +1,284 @@
+"""A scheduled program with its calls inlined, as the launches of its statements: what the player permutes.
+
+The values of a called graph are named after the result of the call, as in ``%h/a`` for ``%h = @layer(%x)``.
+Control flow keeps its blocks.  `if`, `while`, `break` and `return` close a segment: the host waits there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from nncdbg.engine.compilation.effects import all_nodes
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import (
+    Constant,
+    Graph,
+    Node,
+    Operand,
+    Placement,
+    Program,
+    TensorType,
+    Type,
+    Value,
+    without_sizes,
+)
+from nncdbg.engine.memory.plan_file import PlacedPlan
+from nncdbg.engine.schedules.launches import DEEPEST, Access, Expansion, Launch, Memory, Scope, Steps
+from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.engine.text.listing import Path
+
+
+@dataclass(slots=True, eq=False)
+class FlatStatement:
+    """A launch, and its statement with the names of the flat program; None for the margin of a line.
+
+    `blocks` are those of control flow.  `closes`: the statement ends a segment.
+    """
+
+    launch: Launch
+    node: Node | None = None
+    blocks: tuple[FlatBlock, ...] = ()
+    closes: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class FlatBlock:
+    """A graph or block: `graph` has its flat inputs and constants, and no statements.
+
+    `results` are the names of the values that it returns.
+    """
+
+    graph: Graph
+    statements: list[FlatStatement] = field(default_factory=list)
+    results: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Flat:
+    """The graphs of a program without calls, and the memory and owner of each value by name.
+
+    `owners` maps a value that shares the bytes of another one to the name of that one.
+    """
+
+    program: Program
+    graphs: dict[str, FlatBlock]
+    memory: dict[str, Memory]
+    owners: dict[str, str]
+    used: set[str]
+
+
+def flattened(program: Program, plan: PlacedPlan | None = None) -> Flat:
+    """Return the graphs that a run begins with, flat; the program has no ``backward`` lines."""
+    return _Flattening(program, plan).flat()
+
+
+@dataclass(slots=True)
+class _FlatScope(Scope):
+    """`prefix` is that of the names of an inlined graph, and `results` the names of its results."""
+
+    prefix: str = ""
+    results: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+
+
+class _Flattening(Expansion):
+    """Issues each statement once, both branches of `if` included, and keeps the statements."""
+
+    def __init__(self, program: Program, plan: PlacedPlan | None) -> None:
+        super().__init__(program, plan, 0)
+        self.open: list[FlatBlock] = []
+        self.memory: dict[str, Memory] = {}
+        self.owners: dict[str, str] = {}
+        self.used = {state.value.name for state in program.states}
+        for graph in program.graphs.values():
+            self.used |= {value.name for node in all_nodes(graph) for value in node.outputs}
+            self.used |= {value.name for value in graph.inputs}
+        self.caller: tuple[_FlatScope, Node] | None = None
+        self.outer: Scope | None = None
+        self.hoisted: dict[tuple[str, str], str] = {}
+        self.constants: list[Constant] = []
+
+    def flat(self) -> Flat:
+        program = self.program
+        lines = [*program.runs, *(each for run in program.runs for each in run.evaluations)]
+        names = dict.fromkeys([*(line.graph for line in lines), program.entry])
+        graphs = {name: self.outermost(program.graphs[name]) for name in names}
+        return Flat(program, graphs, self.memory, self.owners, self.used)
+
+    def outermost(self, graph: Graph) -> FlatBlock:
+        self.caller = None
+        self.hoisted, self.constants = {}, []
+        body = FlatBlock(graph)
+        self.open.append(body)
+        self.issue_all(self.graph(graph, (), [], outermost=True))
+        self.open.pop()
+        body.graph = replace(graph, nodes=(), constants=(*graph.constants, *self.constants))
+        return body
+
+    # -- names -----------------------------------------------------------------------------------------
+
+    def entered(self, graph: Graph) -> Scope:
+        self.calls += 1
+        if self.caller is None:
+            scope = _FlatScope(graph, self.calls)
+        else:
+            scope = self.inlined(graph, *self.caller)
+        self.outer = scope if self.caller is None else self.outer
+        return scope
+
+    def inlined(self, graph: Graph, outer: _FlatScope, call: Node) -> _FlatScope:
+        first = next((value.name for value in call.outputs if value.name), graph.name)
+        scope = _FlatScope(graph, self.calls, prefix=f"{outer.prefix}{first}/")
+        made = {value.name for node in graph.nodes for value in node.outputs if node.op != "update"}
+        for result, value in zip(graph.outputs, call.outputs, strict=False):
+            if value.name and result.name in made and result.name not in scope.results:
+                scope.results[result.name] = self.spelled(outer, value.name)
+        for constant in graph.constants:
+            name = constant.value.name
+            key = graph.name, name
+            if key not in self.hoisted:
+                self.hoisted[key] = claimed_name(f"{graph.name}/{name}", self.used)
+                self.constants.append(
+                    replace(constant, value=Value(self.hoisted[key], constant.value.type))
+                )
+            scope.constants[name] = self.hoisted[key]
+        return scope
+
+    def spelled(self, scope: _FlatScope, name: str) -> str:
+        """Return the name of a value that is defined now."""
+        if name in scope.results:
+            return scope.results[name]
+        return name if not scope.prefix else claimed_name(f"{scope.prefix}{name}", self.used)
+
+    def operand(self, scope: Scope, operand: Operand) -> Operand:
+        if not isinstance(operand, str):
+            return operand
+        memory = self.visible(scope, operand)
+        if memory is not None:
+            return memory.name
+        assert isinstance(scope, _FlatScope)
+        return scope.constants.get(operand, operand)
+
+    def defined(self, scope: Scope, path: Path, name: str) -> Memory:
+        assert isinstance(scope, _FlatScope)
+        flat = self.spelled(scope, name)
+        memory = super().defined(scope, path, name)._replace(name=flat)
+        self.memory[flat] = memory
+        if self.aliases(path, name):
+            root = self.visible(scope, self.places[path, name].root[1])
+            if root is not None:
+                self.owners[flat] = self.owners.get(root.name, root.name)
+        return memory
+
+    def own(self, scope: Scope, name: str) -> Memory:
+        """Return memory of its own for a value of control flow, whatever the plan says."""
+        assert isinstance(scope, _FlatScope)
+        flat = self.spelled(scope, name)
+        memory = self.memory[flat] = scope.values[name] = self.fresh(flat)
+        return memory
+
+    def typed(self, scope: Scope, value: Value, memory: Memory) -> Value:
+        """Return a value with its flat name; the symbols of a called graph are not those of its caller."""
+        assert isinstance(scope, _FlatScope)
+        return Value(memory.name, _outside(value.type) if scope.prefix else value.type)
+
+    # -- statements ------------------------------------------------------------------------------------
+
+    def issue(
+        self,
+        scope: Scope,
+        site: tuple[Path, int],
+        placement: Placement | None,
+        accesses: Sequence[Access],
+        edge: str = "",
+    ) -> None:
+        super().issue(scope, site, placement, accesses, edge)
+        last = FlatStatement(self.launches.pop())
+        self.open[-1].statements.append(last)
+        if edge == "end" and len(self.open) == 1 and scope is self.outer:
+            last.closes = True
+            outputs = scope.graph.outputs
+            self.open[0].results = tuple(str(self.operand(scope, value.name)) for value in outputs)
+
+    def statement(self, scope: Scope, node: Node, path: Path, pc: int) -> None:
+        inputs = tuple(self.operand(scope, each) for each in node.inputs)
+        super().statement(scope, node, path, pc)
+        last = self.open[-1].statements[-1]
+        last.closes = node.op == "break"
+        last.node = replace(node, inputs=inputs, outputs=self.outputs(scope, node))
+
+    def outputs(self, scope: Scope, node: Node) -> tuple[Value, ...]:
+        if node.op == "update":
+            return node.outputs
+        return tuple(
+            self.typed(scope, value, scope.values[value.name]) if value.name else value
+            for value in node.outputs
+        )
+
+    def call(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
+        assert isinstance(scope, _FlatScope)
+        self.caller = scope, node
+        yield from super().call(scope, node, path, pc)
+
+    def branch(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
+        inputs = tuple(self.operand(scope, each) for each in node.inputs)
+        self.issue(scope, (path, pc), node.placement, self.reads(scope, node.inputs))
+        last = self.open[-1].statements[-1]
+        last.closes = True
+        for number, source in enumerate(node.subgraphs):
+            yield self.inside(last, scope, source, (*path, pc, number))
+        for value in node.outputs:
+            self.own(scope, value.name)
+        last.node = replace(node, inputs=inputs, outputs=self.outputs(scope, node), subgraphs=())
+
+    def loop(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
+        inputs = tuple(self.operand(scope, each) for each in node.inputs)
+        self.issue(scope, (path, pc), node.placement, self.reads(scope, node.inputs[:1]))
+        last = self.open[-1].statements[-1]
+        last.closes = True
+        yield self.inside(last, scope, node.subgraphs[0], (*path, pc, 0))
+        for value in node.outputs:
+            if value.name:
+                self.own(scope, value.name)
+        last.node = replace(node, inputs=inputs, outputs=self.outputs(scope, node), subgraphs=())
+
+    def inside(self, last: FlatStatement, scope: Scope, source: Graph, path: Path) -> Iterator[Steps]:
+        """Keep a block of a statement of control flow; its values are not visible after it."""
+        assert isinstance(scope, _FlatScope)
+        if len(self.open) > DEEPEST:
+            raise UsageError(f"blocks are nested more than {DEEPEST} levels deep", hint="use fewer levels")
+        values, constants = scope.values, scope.constants
+        scope.values, scope.constants = dict(values), dict(constants)
+        for value in source.inputs:
+            if value.name:
+                self.own(scope, value.name)
+        kept = []
+        for constant in source.constants:
+            name = self.spelled(scope, constant.value.name)
+            scope.constants[constant.value.name] = name
+            kept.append(replace(constant, value=Value(name, constant.value.type)))
+        graph = replace(
+            source,
+            inputs=tuple(
+                self.typed(scope, value, scope.values[value.name]) if value.name else value
+                for value in source.inputs
+            ),
+            nodes=(),
+            constants=tuple(kept),
+        )
+        body = FlatBlock(graph)
+        self.open.append(body)
+        yield self.block(scope, source, path)
+        if source.end is not None:
+            self.issue(scope, (path, len(source.nodes)), source.end, ())
+        self.open.pop()
+        body.results = tuple(str(self.operand(scope, value.name)) for value in source.outputs)
+        scope.values, scope.constants = values, constants
+        last.blocks = (*last.blocks, body)
+
+
+def _outside(type_: Type | None) -> Type | None:
+    if type_ is None or (isinstance(type_, TensorType) and type_.concrete):
+        return type_
+    return without_sizes(type_)

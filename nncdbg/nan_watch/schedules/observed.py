@@ -1,0 +1,54 @@
+"""The values of one played order: digests by name, to compare with those of another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.divergence.played import digest
+from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.graph import Program, TensorType, type_of
+
+
+@dataclass(slots=True)
+class ObservedRun:
+    """The digests of all values of a run by name, one per execution of the statement.
+
+    Digests are equal for all NaNs.  `types` are the types of the values.  `error` ended the run.
+    """
+
+    values: dict[str, list[int]] = field(default_factory=dict)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    error: NncdbgError | None = None
+
+    def first_difference(self, other: ObservedRun) -> str | None:
+        """Return the first value, in the order of this run, that has other bits in the other run.
+
+        A value that the other run does not compute differs only if that run ended with an error.
+        """
+        for name, digests in self.values.items():
+            theirs = other.values.get(name)
+            if theirs != digests and (theirs is not None or other.error is not None):
+                return name
+        return None
+
+
+def observed(program: Program, inputs: Mapping[str, Any] | None, **options: Any) -> ObservedRun:
+    """Run a program to its end, and return the digests of its values; `options` are those of Debugger."""
+    debugger = Debugger(program, inputs, allocator="plain", statistics=False, **options)
+    side, run = Side(debugger, "the order"), ObservedRun()
+    try:
+        for written in side.all():
+            for name, content in zip(written.names, written.contents, strict=False):
+                run.values.setdefault(name, []).append(digest(content))
+                found = type_of(content)
+                if found is not None:
+                    run.types[name] = found
+        run.outputs = side.outputs()
+    except NncdbgError as error:
+        run.error = error
+    return run
