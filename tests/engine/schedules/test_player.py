@@ -20,7 +20,7 @@ from nncdbg.engine.schedules.mending import margins_of, with_margins
 from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.player import Player, played
 from nncdbg.engine.schedules.scheduler import with_schedule
-from nncdbg.engine.schedules.validation import validate
+from nncdbg.engine.schedules.validation import ScheduleProblem, validate
 from nncdbg.nan_watch.memory.comparison import memory_plan
 from nncdbg.nan_watch.schedules.observed import observed
 from tests.engine.schedules.random_schedules import layered, random_schedule
@@ -117,6 +117,11 @@ def text_of(body: str, head: str = "") -> Program:
     return Program.parse(f"#nncdbg 1\nopset 18\n{head}\ngraph @main({TYPES}) -> (%y: f32[2,2]) {{\n{body}\n}}\n")
 
 
+def race_of(program: Program, plan: PlacedPlan | None = None) -> ScheduleProblem:
+    """Return the first race of a program."""
+    return next(each for each in validate(program, plan).problems if each.kind == "race")
+
+
 def run(program: Program, **inputs: Any) -> Any:
     x = {"x": np.array([[-1, 2], [3, 4]], np.float32), **inputs}
     debugger = nncdbg.Debugger(program, x)
@@ -126,7 +131,7 @@ def run(program: Program, **inputs: Any) -> Any:
 
 def test_early_read_of_a_result_by_the_host_is_poison() -> None:
     program = text_of("  %y: f32[2,2] = Relu(%x) | s0\n  return %y | host")
-    (race,) = validate(program).problems
+    race = race_of(program)
     permuted = played(program, race=race)
     assert np.isnan(run(permuted)).all()
     assert [node.op for node in permuted.graph.nodes] == ["nncdbg.Remains", "Relu", "Identity"]
@@ -145,7 +150,7 @@ def test_overwritten_bytes_are_those_of_the_other_value() -> None:
     )
     program = text_of(body)
     plan = parse_plan(PLAN, program)
-    (race,) = validate(program, plan).problems
+    race = race_of(program, plan)
     assert race.cause == "reuse"
     permuted = played(program, plan, race=race)
     assert run(permuted).tolist() == [[-0.0, -2.0], [-1.0, -2.0]]
@@ -169,8 +174,8 @@ def test_states_keep_what_was_updated_last() -> None:
         "  %new: f32[2,2] = Relu(%x) | s0\n  update %w = %new | s0 record e1\n"
         "  %y: f32[2,2] = Add(%w, %x) | s1 record e2\n  return %y | host wait e1 e2"
     )
-    program = text_of(body, "state %w: f32[2,2] = data([[1.0,1.0],[1.0,1.0]])")
-    (race,) = (each for each in validate(program).problems if each.kind == "race")
+    program = text_of(body, "state %w: f32[2,2] = [[1.0,1.0],[1.0,1.0]]")
+    race = race_of(program)
     assert run(played(program)).tolist() == [[-1.0, 4.0], [6.0, 8.0]]
     assert run(played(program, race=race)).tolist() == [[0.0, 3.0], [4.0, 5.0]]
 
@@ -178,18 +183,18 @@ def test_states_keep_what_was_updated_last() -> None:
 LAYERS = """#nncdbg 1
 opset 18
 
+graph @main(%x: f32[2,2]) -> (%y: f32[2,2]) {
+  %h: f32[2,2] = @layer(%x) | s0 record e1
+  %y: f32[2,2] = @layer(%h) | s0 wait e1 record e2
+  return %y | host wait e2
+}
+
 graph @layer(%p: f32[2,2]) -> (%q: f32[2,2]) | s0 begin s1 {
   %two: f32[] = 2.0
   %a: f32[2,2] = Mul(%p, %two) | s0 record e11
   %b: f32[2,2] = Neg(%p) | s1 record e12
   %q: f32[2,2] = Sub(%a, %b) | s0
   return %q | s0
-}
-
-graph @main(%x: f32[2,2]) -> (%y: f32[2,2]) {
-  %h: f32[2,2] = @layer(%x) | s0 record e1
-  %y: f32[2,2] = @layer(%h) | s0 wait e1 record e2
-  return %y | host wait e2
 }
 """
 
@@ -210,7 +215,7 @@ opset 18
 
 graph @main(%x: f32[2,2], %n: i64[]) -> (%y: f32[2,2]) {
   %go: bool[] = Greater(%n, 2) | s0 record e1
-  %z: f32[2,2] = if %go @more | host wait e1 {
+  if %go @more | host wait e1 {
     %a: f32[2,2] = Relu(%x) | s0
     %b: f32[2,2] = Neg(%x) | s1 record e2
     %c: f32[2,2] = Add(%a, %b) | s0 WAIT
@@ -218,11 +223,11 @@ graph @main(%x: f32[2,2], %n: i64[]) -> (%y: f32[2,2]) {
   } else @less {
     %d: f32[2,2] = Abs(%x) | s0
     yield %d
-  }
-  while @twice %n (%s: f32[2,2] = %z) {
+  } -> (%z: f32[2,2])
+  while @twice (%s: f32[2,2] = %z) times %n {
     %s.1: f32[2,2] = Add(%s, %x) | s1
     next %s = %s.1
-  } -> (%y = %s)
+  } -> (%y: f32[2,2] = %s)
   return %y
 }
 """
@@ -272,7 +277,7 @@ def test_values_of_unknown_size_are_refused() -> None:
         "#nncdbg 1\nopset 18\ngraph @main(%x: f32[N]) -> (%y: f32[N]) {\n  %a: f32[N] = Relu(%x) | s0\n"
         "  %y: f32[N] = Neg(%a) | s1 record e1\n  return %y | host wait e1\n}\n"
     )
-    (race,) = (each for each in validate(program).problems if each.kind == "race")
+    race = race_of(program)
     with pytest.raises(UsageError, match="Neg reads %a before it is written, and its size is unknown"):
         played(program, race=race)
 
@@ -280,7 +285,7 @@ def test_values_of_unknown_size_are_refused() -> None:
 def test_step_back_breakpoints_and_statistics_work_in_a_played_program() -> None:
     """A13: with statistics on, the planted race still shows."""
     program = nncdbg.load("examples/two_streams.nnc")
-    (race,) = (each for each in validate(program).problems if each.kind == "race")
+    race = race_of(program)
     debugger = nncdbg.Debugger(played(program, race=race), seed=1, statistics=True, allocator="debug")
     debugger.catch("nan")
     stop = debugger.run()
