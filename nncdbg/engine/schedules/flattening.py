@@ -1,6 +1,7 @@
 """A scheduled program with its calls inlined, as the launches of its statements: what the player permutes.
 
-The values of a called graph are named after the result of the call, as in ``%h/a`` for ``%h = @layer(%x)``.
+The results of a called graph have the names that the call gives them.  Its other values are named after the
+graph, as ``%layer/a`` and, in the second call, ``%layer.2/a``.
 Control flow keeps its blocks.  `if`, `while`, `break` and `return` close a segment: the host waits there.
 """
 
@@ -24,7 +25,7 @@ from nncdbg.engine.graph import (
     without_sizes,
 )
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import DEEPEST, Access, Expansion, Launch, Memory, Scope, Steps
+from nncdbg.engine.schedules.launches import DEEPEST, Access, Expansion, Launch, Memory, Scope, Site, Steps
 from nncdbg.engine.text.lexemes import claimed_name
 from nncdbg.engine.text.listing import Path
 
@@ -33,13 +34,15 @@ from nncdbg.engine.text.listing import Path
 class FlatStatement:
     """A launch, and its statement with the names of the flat program; None for the margin of a line.
 
-    `blocks` are those of control flow.  `closes`: the statement ends a segment.
+    `blocks` are those of control flow.  `closes`: the statement ends a segment.  `at` is the statement of the
+    outermost graph: the launch's own, or the call.
     """
 
     launch: Launch
     node: Node | None = None
     blocks: tuple[FlatBlock, ...] = ()
     closes: bool = False
+    at: Site | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +83,8 @@ class _FlatScope(Scope):
     prefix: str = ""
     results: dict[str, str] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
+    at: Site | None = None
+    """The call in the outermost graph; None for that graph."""
 
 
 class _Flattening(Expansion):
@@ -94,10 +99,11 @@ class _Flattening(Expansion):
         for graph in program.graphs.values():
             self.used |= {value.name for node in all_nodes(graph) for value in node.outputs}
             self.used |= {value.name for value in graph.inputs}
-        self.caller: tuple[_FlatScope, Node] | None = None
+        self.caller: tuple[_FlatScope, Node, Site] | None = None
         self.outer: Scope | None = None
         self.hoisted: dict[tuple[str, str], str] = {}
         self.constants: list[Constant] = []
+        self.prefixes: set[str] = set()
 
     def flat(self) -> Flat:
         program = self.program
@@ -108,7 +114,7 @@ class _Flattening(Expansion):
 
     def outermost(self, graph: Graph) -> FlatBlock:
         self.caller = None
-        self.hoisted, self.constants = {}, []
+        self.hoisted, self.constants, self.prefixes = {}, [], set()
         body = FlatBlock(graph)
         self.open.append(body)
         self.issue_all(self.graph(graph, (), [], outermost=True))
@@ -127,9 +133,9 @@ class _Flattening(Expansion):
         self.outer = scope if self.caller is None else self.outer
         return scope
 
-    def inlined(self, graph: Graph, outer: _FlatScope, call: Node) -> _FlatScope:
-        first = next((value.name for value in call.outputs if value.name), graph.name)
-        scope = _FlatScope(graph, self.calls, prefix=f"{outer.prefix}{first}/")
+    def inlined(self, graph: Graph, outer: _FlatScope, call: Node, site: Site) -> _FlatScope:
+        prefix = claimed_name(f"{outer.prefix}{graph.name}", self.prefixes, first=2)
+        scope = _FlatScope(graph, self.calls, prefix=f"{prefix}/", at=outer.at or site)
         made = {value.name for node in graph.nodes for value in node.outputs if node.op != "update"}
         for result, value in zip(graph.outputs, call.outputs, strict=False):
             if value.name and result.name in made and result.name not in scope.results:
@@ -188,13 +194,14 @@ class _Flattening(Expansion):
     def issue(
         self,
         scope: Scope,
-        site: tuple[Path, int],
+        site: Site,
         placement: Placement | None,
         accesses: Sequence[Access],
         edge: str = "",
     ) -> None:
         super().issue(scope, site, placement, accesses, edge)
-        last = FlatStatement(self.launches.pop())
+        assert isinstance(scope, _FlatScope)
+        last = FlatStatement(self.launches.pop(), at=scope.at or site)
         self.open[-1].statements.append(last)
         if edge == "end" and len(self.open) == 1 and scope is self.outer:
             last.closes = True
@@ -218,7 +225,7 @@ class _Flattening(Expansion):
 
     def call(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
         assert isinstance(scope, _FlatScope)
-        self.caller = scope, node
+        self.caller = scope, node, (path, pc)
         yield from super().call(scope, node, path, pc)
 
     def branch(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:

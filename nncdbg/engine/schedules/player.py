@@ -9,7 +9,7 @@ streams are idle at control flow, between the blocks of which no statement moves
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nncdbg.engine.building.copies import copied_node
@@ -29,6 +29,9 @@ from nncdbg.engine.text.listing import Path
 
 Orders = tuple[Order, ...]
 """The order of each segment of a program."""
+
+SyncPoint = tuple[int, int]
+"""A place where the host may wait for all streams: a segment, and the number of the launch after it."""
 
 
 def played(
@@ -54,7 +57,8 @@ def played(
 class Player:
     """The legal orders of a scheduled program.
 
-    `types` are the types of values by their flat names, for values whose declared types have no sizes.
+    `types` are the types of values by their flat names, for values whose declared types have no sizes.  At
+    each of `syncs`, the host waits for all streams.
     """
 
     @collector_paused()
@@ -64,6 +68,7 @@ class Player:
         plan: PlacedPlan | None = None,
         *,
         types: Mapping[str, TensorType] | None = None,
+        syncs: Collection[SyncPoint] = (),
     ) -> None:
         self.source = expanded(program) if program.backwards else program
         self.types = types or {}
@@ -71,6 +76,9 @@ class Player:
         self.segments: list[Segment] = []
         self.sites: dict[str, Site] = {}
         """The statement of the source that computes each value, by its flat name."""
+        self.statements: list[list[FlatStatement]] = []
+        """The statements of each segment."""
+        self._syncs, self._natural = frozenset(syncs), 0
         self._parts: dict[int, list[tuple[int, list[FlatStatement]]]] = {}
         """For each block by identity: its segments by number, with their statements."""
         for block in _blocks(self.flat.graphs.values()):
@@ -120,15 +128,24 @@ class Player:
     def _split(self, block: FlatBlock) -> None:
         parts = self._parts[id(block)] = []
         statements: list[FlatStatement] = []
+        begin = 0
         for at, each in enumerate(block.statements):
-            statements.append(each)
             if each.node is not None:
                 for value in each.node.outputs:
                     self.sites.setdefault(value.name, each.launch.site)
-            if each.closes or at == len(block.statements) - 1:
-                parts.append((len(self.segments), statements))
-                self.segments.append(Segment([one.launch for one in statements]))
+            if statements and (self._natural, at - begin) in self._syncs:
+                self._close(parts, statements)
                 statements = []
+            statements.append(each)
+            if each.closes or at == len(block.statements) - 1:
+                self._close(parts, statements)
+                statements, begin = [], at + 1
+                self._natural += 1
+
+    def _close(self, parts: list[tuple[int, list[FlatStatement]]], statements: list[FlatStatement]) -> None:
+        parts.append((len(self.segments), statements))
+        self.segments.append(Segment([each.launch for each in statements]))
+        self.statements.append(statements)
 
 
 def _blocks(graphs: Iterable[FlatBlock]) -> Iterator[FlatBlock]:

@@ -21,6 +21,8 @@ class ObservedRun:
     """
 
     values: dict[str, list[int]] = field(default_factory=dict)
+    order: list[tuple[str, int]] = field(default_factory=list)
+    """The values in the order in which they were computed, with the number of the execution."""
     types: dict[str, TensorType] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     error: NncdbgError | None = None
@@ -30,9 +32,12 @@ class ObservedRun:
 
         A value that the other run does not compute differs only if that run ended with an error.
         """
-        for name, digests in self.values.items():
-            theirs = other.values.get(name)
-            if theirs != digests and (theirs is not None or other.error is not None):
+        for name, number in self.order:
+            theirs = other.values.get(name, [])
+            if number < len(theirs):
+                if theirs[number] != self.values[name][number]:
+                    return name
+            elif other.error is not None:
                 return name
         return None
 
@@ -44,7 +49,9 @@ def observed(program: Program, inputs: Mapping[str, Any] | None, **options: Any)
     try:
         for written in side.all():
             for name, content in zip(written.names, written.contents, strict=False):
-                run.values.setdefault(name, []).append(digest(content))
+                digests = run.values.setdefault(name, [])
+                run.order.append((name, len(digests)))
+                digests.append(digest(content))
                 found = type_of(content)
                 if found is not None:
                     run.types[name] = found

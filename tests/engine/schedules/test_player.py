@@ -203,7 +203,7 @@ def test_statements_of_called_graphs_interleave() -> None:
     program = Program.parse(LAYERS)
     player = Player(program)
     names = [node.outputs[0].name for node in player.program(player.issued()).graph.nodes]
-    assert names == ["h/a", "h/b", "h", "y/a", "y/b", "y"]
+    assert names == ["layer/a", "layer/b", "h", "layer.2/a", "layer.2/b", "y"]
     races = [each for each in validate(program).problems if each.kind == "race"]
     assert races
     assert np.array_equal(run(player.program(player.issued())), run(program))

@@ -1,0 +1,152 @@
+"""Search for orders of a schedule with other values: each outcome is played once, and compared with the text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, product
+from typing import Any
+
+from nncdbg.engine.graph import Program
+from nncdbg.engine.memory.plan_file import PlacedPlan
+from nncdbg.engine.schedules.launches import Site
+from nncdbg.engine.schedules.player import Orders, Player, SyncPoint
+from nncdbg.nan_watch.schedules.observed import ObservedRun, observed
+
+REPEATS = 5
+"""The number of further orders with the outcome of the text that are played, to find hidden state."""
+
+Outcome = tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderDifference:
+    """An order with another value than the program without a schedule.
+
+    `name` is the first value that differs, in the order of the text, and `site` its statement.  `seed` draws
+    the order; None for one that was enumerated.  `reversed` are the pairs of statements with accesses to the
+    same bytes that run against the order of the text.  `error` is the failure of the run, if it failed.
+    """
+
+    name: str
+    site: Site
+    seed: int | None
+    reversed: tuple[tuple[Site, Site], ...]
+    orders: Orders = field(repr=False)
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class OrderSearch:
+    """What a search found: `outcomes` were played, out of `orders` that were drawn.
+
+    `total` is the number of outcomes that exist, None if there are more than the search may play.
+    `hidden` is an order without any reversed pair that still has another value: its statement keeps state
+    that the graph does not show.
+    """
+
+    orders: int = 0
+    outcomes: int = 0
+    total: int | None = None
+    differing: list[OrderDifference] = field(default_factory=list)
+    hidden: OrderDifference | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every outcome was played."""
+        return self.total is not None and self.outcomes == self.total
+
+
+class ScheduleSearch:
+    """Plays orders of a scheduled program with these inputs; `options` are those of Debugger."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: PlacedPlan | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        syncs: Collection[SyncPoint] = (),
+        **options: Any,
+    ) -> None:
+        self.program, self.plan, self.inputs, self.options = program, plan, inputs, options
+        self.expected = self.observed(Player(program, plan).reference())
+        if self.expected.error is not None:
+            raise self.expected.error
+        self.player = Player(program, plan, types=self.expected.types, syncs=syncs)
+
+    def run(self, schedules: int, seed: int = 0) -> OrderSearch:
+        """Draw this number of orders, from this seed on, and play those with a new outcome.
+
+        If there are fewer outcomes than `schedules`, all are played.
+        """
+        found = OrderSearch(total=self.total(schedules))
+        seen: set[Outcome] = set()
+        for number, orders in self._orders(schedules, seed, found):
+            outcome = self.player.outcome(orders)
+            if outcome in seen:
+                continue
+            seen.add(outcome)
+            found.outcomes += 1
+            difference = self.difference(orders, number)
+            if difference is not None:
+                found.differing.append(difference)
+            if found.complete:
+                break
+        found.hidden = self._hidden(seed, schedules)
+        return found
+
+    def total(self, most: int) -> int | None:
+        """Return the number of outcomes; None if there are more than `most`."""
+        number = 1
+        for segment in self.player.segments:
+            if segment.pairs:
+                number *= sum(1 for _ in islice(segment.outcomes(), most + 1))
+            if number > most:
+                return None
+        return number
+
+    def difference(self, orders: Orders, seed: int | None = None) -> OrderDifference | None:
+        """Play an order, and return the first value that differs from the program without a schedule."""
+        run = self.observed(self.player.program(orders))
+        name = self.expected.first_difference(run)
+        if name is None:
+            return None
+        site = self.player.sites.get(name) or self.player.sites[name.removesuffix(".late")]
+        return OrderDifference(name, site, seed, tuple(self.reversed(orders)), orders, run.error)
+
+    def reversed(self, orders: Orders) -> Iterator[tuple[Site, Site]]:
+        """Yield the pairs of statements that run against the order of the text, the later one first."""
+        for segment, order in zip(self.player.segments, orders, strict=True):
+            for swapped, (first, second) in zip(segment.outcome(order), segment.pairs, strict=True):
+                if swapped:
+                    yield segment.launches[second].site, segment.launches[first].site
+
+    def observed(self, program: Program) -> ObservedRun:
+        """Run a program with the inputs of the search."""
+        return observed(program, self.inputs, **self.options)
+
+    def _orders(
+        self, schedules: int, seed: int, found: OrderSearch
+    ) -> Iterator[tuple[int | None, Orders]]:
+        for number in range(seed, seed + schedules):
+            found.orders += 1
+            yield number, self.player.drawn(number)
+        if found.total is not None:
+            for orders in product(*(segment.outcomes() for segment in self.player.segments)):
+                yield None, orders
+
+    def _hidden(self, seed: int, schedules: int) -> OrderDifference | None:
+        """Return an order with the outcome of the text, and another value."""
+        played = {self.player.issued()}
+        for number in range(seed, seed + min(schedules, 10 * REPEATS)):
+            orders = self.player.drawn(number)
+            if orders in played or any(self.player.outcome(orders)):
+                continue
+            played.add(orders)
+            found = self.difference(orders, number)
+            if found is not None:
+                return found
+            if len(played) > REPEATS:
+                break
+        return None
