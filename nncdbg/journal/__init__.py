@@ -18,6 +18,7 @@ from pathlib import Path
 from nncdbg.journal.checkpoint import Checkpoint as Checkpoint
 from nncdbg.journal.journal import Journal as Journal
 from nncdbg.journal.records import CheckpointRecord as CheckpointRecord
+from nncdbg.journal.records import KeptValue as KeptValue
 from nncdbg.journal.records import NewRun as NewRun
 from nncdbg.journal.records import Run as Run
 from nncdbg.journal.records import RunCommand as RunCommand

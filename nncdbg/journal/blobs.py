@@ -38,8 +38,8 @@ def contiguous(name: str, value: Any) -> Array:
         dtype = "str"
     if dtype == "str":
         raise UsageError(
-            f'cannot store "{name}" in a checkpoint: it is an array of {array.dtype}',
-            hint="put text into the position of the checkpoint",
+            f'cannot store "{name}" in a journal: it is an array of {array.dtype}',
+            hint="put text into the position of a checkpoint",
         )
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
@@ -149,10 +149,14 @@ _TYPES = {spelled: name for name, spelled in SPELLINGS.items()}
 
 
 def remove_unused(transaction: Transaction, digests: list[bytes]) -> None:
-    """Delete the tensors with these content hashes that no checkpoint has."""
+    """Delete the tensors with these content hashes that neither a checkpoint nor a kept value has."""
     connection = transaction.connection
     for digest in digests:
-        used = connection.execute("SELECT 1 FROM checkpoint_tensors WHERE hash = ? LIMIT 1", (digest,))
+        used = connection.execute(
+            "SELECT 1 FROM checkpoint_tensors WHERE hash = ?1 "
+            "UNION ALL SELECT 1 FROM kept_values WHERE hash = ?1 LIMIT 1",
+            (digest,),
+        )
         if used.fetchone() is None:
             (blob,) = connection.execute("SELECT blob FROM blobs WHERE hash = ?", (digest,)).fetchone()
             connection.execute("DELETE FROM chunks WHERE blob = ?", (blob,))

@@ -32,6 +32,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "points": ("track", "step", "value"),
     "checkpoints": ("checkpoint", "run", "step", "epoch", "seconds", "bytes", "position"),
     "checkpoint_tensors": ("checkpoint", "name", "hash"),
+    "kept_values": (
+        *("step", "run", "name", "codec", "dtype", "shape", "bytes", "absolute", "relative", "rms", "hash"),
+    ),
     "blobs": ("blob", "hash", "bytes", "codec", "head"),
     "entries": ("entry", "run", "kind", "step", "time", "name", "text"),
     "measured": ("measured", "run", "name"),
@@ -44,7 +47,9 @@ KEYS: dict[str, str] = {
     "points": "track",
     "checkpoint_tensors": "checkpoint",
     "statistics_chunks": "measured",
-    **dict.fromkeys(("steps", "tracks", "checkpoints", "entries", "measured", "recent_statistics"), "run"),
+    **dict.fromkeys(
+        ("steps", "tracks", "checkpoints", "entries", "measured", "recent_statistics", "kept_values"), "run"
+    ),
 }
 """The column that divides a table into parts; another table is one part with the key 0."""
 

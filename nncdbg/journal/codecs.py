@@ -1,4 +1,4 @@
-"""Codecs for tensors of the history: lossless, a cast to f16, and blocks of 16 elements in 8 bytes.
+"""Codecs for tensors of the history: exact, a cast to f16, and blocks of 16 elements in 8 bytes.
 
 The lossy codecs are for history only, never for checkpoints.  They measure their error while they encode, and
 never change which elements are NaN or Inf.
@@ -166,11 +166,11 @@ def _pieces(count: int) -> Iterator[slice]:
 # -- the codecs ----------------------------------------------------------------------------------------
 
 
-def _encode_lossless(array: Array) -> tuple[bytes, CodecError]:
+def _encode_exact(array: Array) -> tuple[bytes, CodecError]:
     return array.tobytes(), EXACT
 
 
-def _decode_lossless(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def _decode_exact(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     return np.frombuffer(data, dtype).reshape(shape).copy()
 
 
@@ -182,7 +182,7 @@ def _encode_f16(array: Array) -> tuple[bytes, CodecError]:
     if beyond:
         raise UsageError(
             f"cannot store the tensor as f16: {beyond} elements are beyond {_LARGEST:.0f}",
-            hint="use the codec blocks or lossless",
+            hint="use the codec blocks or exact",
         )
     measurement = _Measurement()
     before, after, own = _blocks(array), _blocks(stored), _own(array.shape)
@@ -279,27 +279,27 @@ _Encode: TypeAlias = Callable[[Array], tuple[bytes, CodecError]]
 _Decode: TypeAlias = Callable[[bytes, np.dtype[Any], tuple[int, ...]], Array]
 
 CODECS: dict[str, tuple[_Encode, _Decode]] = {
-    "lossless": (_encode_lossless, _decode_lossless),
+    "exact": (_encode_exact, _decode_exact),
     "f16": (_encode_f16, _decode_f16),
     "blocks": (_encode_blocks, _decode_blocks),
 }
 """The functions of each codec."""
 
 
-def encode(array: Array, codec: str = "lossless") -> EncodedTensor:
+def encode(array: Array, codec: str = "exact") -> EncodedTensor:
     """Return a tensor as bytes, with the measured error.
 
-    The size is the number of bytes of the tensor (``lossless``), two bytes per element (``f16``), or eight
+    The size is the number of bytes of the tensor (``exact``), two bytes per element (``f16``), or eight
     bytes per block of 16 elements (``blocks``), and the block itself where it has NaN, Inf or an element
     beyond 65504.  The lossy codecs take f16, bf16, f32 and f64.  Raises UsageError for other types, an
     unknown codec, and a tensor that the codec cannot store.
     """
     encoder, _ = _functions(codec)
     dtype = "str" if array.dtype.hasobject else name_of(array.dtype)
-    if dtype == "str" or (codec != "lossless" and dtype not in _LOSSY):
+    if dtype == "str" or (codec != "exact" and dtype not in _LOSSY):
         raise UsageError(
             f"the codec {codec} cannot store a tensor of {dtype}",
-            hint="lossless stores numbers of any type" if dtype != "str" else None,
+            hint="exact stores numbers of any type" if dtype != "str" else None,
         )
     data, error = encoder(np.asarray(array, NUMPY[dtype], order="C"))
     return EncodedTensor(codec, dtype, array.shape, data, error)
@@ -315,6 +315,11 @@ def decode(encoded: EncodedTensor) -> Array:
             f"cannot decode {len(encoded.data)} bytes of the codec {encoded.codec} as "
             f"{encoded.dtype}{list(encoded.shape)}"
         ) from None
+
+
+def check_codec(codec: str) -> None:
+    """Raise UsageError for an unknown codec."""
+    _functions(codec)
 
 
 def _functions(codec: str) -> tuple[_Encode, _Decode]:

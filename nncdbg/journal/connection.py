@@ -138,12 +138,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         version = version_of(connection, path)
         if version == 0:
             raise LoadError(f"{path} is not a journal: it has no tables")
-        if version < VERSION:
-            raise LoadError(
-                f"the journal {path} has the old schema version {version}",
-                hint="open it once for writing, which changes it to the new version",
-            )
-        check_tables(connection, path)
+        check_tables(connection, path, version)
 
 
 @contextmanager
@@ -191,7 +186,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             create_tables(connection)
         elif version < VERSION:
             migrate(connection, version)
-        check_tables(connection, path)
+        check_tables(connection, path, VERSION)
         connection.execute("COMMIT")
     except BaseException:
         connection.rollback()

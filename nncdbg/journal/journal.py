@@ -16,15 +16,25 @@ from numpy.typing import NDArray
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array
-from nncdbg.journal import blobs
+from nncdbg.journal import blobs, kept_values
 from nncdbg.journal.checkpoint import Checkpoint, StoredTensors
 from nncdbg.journal.checksums import COLUMNS, Row, damaged, verified_rows
+from nncdbg.journal.codecs import CodecError
 from nncdbg.journal.compression import NONE, compressor
 from nncdbg.journal.connection import Database, open_to_read
 from nncdbg.journal.frames import data_frame
 from nncdbg.journal.processes import Writer
 from nncdbg.journal.queries import Queries
-from nncdbg.journal.records import CheckpointRecord, NewRun, Run, RunCommand, RunEdit, RunEvent, RunNote
+from nncdbg.journal.records import (
+    CheckpointRecord,
+    KeptValue,
+    NewRun,
+    Run,
+    RunCommand,
+    RunEdit,
+    RunEvent,
+    RunNote,
+)
 from nncdbg.journal.run_writer import RunWriter
 from nncdbg.journal.statistics import names_of, read_statistics
 from nncdbg.journal.writing import WriterThread
@@ -141,6 +151,32 @@ class Journal(RichOutput):
         if first is not None:
             rows = rows[rows["step"] >= first]
         return rows if last is None else rows[rows["step"] <= last]
+
+    def kept_values(self, run: Run | int | None = None, name: str | None = None) -> list[KeptValue]:
+        """Return what is kept for history of all values, or of one, by step."""
+        parts = self._with_parents(
+            run,
+            lambda connection, number: kept_values.records(connection, self.path, number),
+            lambda records, before: [record for record in records if record.step < before],
+        )
+        return [each for part in parts for each in part if name is None or each.name == name]
+
+    def value_of(self, run: Run | int | None, name: str, step: int) -> tuple[Array, CodecError]:
+        """Return a value of a step that is kept for history, read-only, and its measured error.
+
+        Raises UsageError with the steps that are kept if it is not one of them.
+        """
+        with self._database.snapshot() as connection:
+            known = self.kept_values(run)
+            found = next((each for each in known if each.name == name and each.step == step), None)
+            if found is None:
+                steps = [str(each.step) for each in known if each.name == name]
+                names = dict.fromkeys(each.name for each in known)
+                raise UsageError(
+                    f'run {self._run_of(run).number} keeps no value of "{name}" at step {step}',
+                    hint=f"it keeps the steps {_listed(steps)}" if steps else f"it keeps {_listed([*names])}",
+                )
+            return kept_values.load(connection, self.path, found), found.error
 
     # -- checkpoints --------------------------------------------------------------------------------
 
@@ -270,7 +306,7 @@ class Journal(RichOutput):
         if number not in runs:
             raise UsageError(
                 f"the journal {self.path} has no run {number}",
-                hint=f"it has the runs {_listed([str(known) for known in runs])}",
+                hint=f"it has the run{'s' * (len(runs) > 1)} {_listed([str(known) for known in runs])}",
             )
         return runs[number]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from nncdbg.journal.codecs import CodecError
 from nncdbg.representation import RichOutput
 
 
@@ -66,6 +67,24 @@ class CheckpointRecord:
     epoch: int | None
     seconds: float
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptValue:
+    """A value of a step that is kept for history: its name, type and shape.
+
+    `codec` is "exact", "f16" or "blocks"; `bytes` is the size in the file, and `error` is the one that was
+    measured when the value was encoded.
+    """
+
+    run: int
+    step: int
+    name: str
+    codec: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    error: CodecError
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from nncdbg.engine.graph import Array
-from nncdbg.journal import blobs
+from nncdbg.journal import blobs, kept_values
 from nncdbg.journal.checksums import COLUMNS, Row
 from nncdbg.journal.statistics import StatisticsWriter
 from nncdbg.journal.transaction import Transaction
@@ -75,6 +75,18 @@ class RunRows:
             transaction.delete("checkpoint_tensors", number)
             transaction.delete("checkpoints", self.number, number)
             blobs.remove_unused(transaction, [digest for (digest,) in digests])
+
+    def keep_values(
+        self,
+        transaction: Transaction,
+        step: int,
+        arrays: Mapping[str, Array],
+        codec: str,
+        drop: Callable[[int, int], Iterable[int]] | None,
+    ) -> None:
+        size = kept_values.keep(transaction, self.number, step, arrays, codec, self._compression)
+        for each in drop(step, size) if drop is not None else ():
+            kept_values.remove(transaction, self.number, each)
 
     def entry(
         self, transaction: Transaction, kind: str, step: int | None, time: float, name: str | None, text: str

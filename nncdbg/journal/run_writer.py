@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -12,6 +12,7 @@ from xxhash import xxh3_128_hexdigest
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.journal import blobs
+from nncdbg.journal.codecs import check_codec
 from nncdbg.journal.processes import this_process
 from nncdbg.journal.records import NewRun
 from nncdbg.journal.run_rows import RunRows
@@ -90,6 +91,27 @@ class RunWriter:
     def remove_checkpoint(self, step: int) -> None:
         """Delete the checkpoints of this run at a step; their space in the file is used again."""
         self._put(self._rows.remove_checkpoint, _count(step))
+
+    def keep_values(
+        self,
+        step: int,
+        values: Mapping[str, Any],
+        *,
+        codec: str = "exact",
+        drop: Callable[[int, int], Iterable[int]] | None = None,
+    ) -> None:
+        """Record values of a step for history, by name, instead of earlier ones of the same step.
+
+        The arrays must not change afterwards.  The writer thread encodes them by a codec of
+        `nncdbg.journal.codecs`; what the codec cannot store is stored exactly.  `drop` receives the step and
+        the number of bytes, in that thread, and returns earlier steps whose values are deleted.  Raises
+        UsageError for an unknown codec, and for another object than an array of numbers.
+        """
+        check_codec(codec)
+        arrays = {_text(name): blobs.contiguous(name, value) for name, value in values.items()}
+        size = sum(array.nbytes for array in arrays.values())
+        self._check()
+        self._thread.put(self._rows.keep_values, _count(step), arrays, codec, drop, size=max(size, 1))
 
     def note(self, text: str, step: int | None = None) -> None:
         """Record a remark of the user."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 from nncdbg.engine.errors import LoadError
@@ -11,7 +10,7 @@ from nncdbg.engine.errors import LoadError
 APPLICATION = 0x6E6E6A31
 """`PRAGMA application_id` of a journal: "nnj1"."""
 
-VERSION = 1
+VERSION = 2
 """`PRAGMA user_version`: the number of the newest schema."""
 
 PAGE_SIZE = 16384
@@ -67,8 +66,19 @@ TABLES: tuple[str, ...] = (
   SELECT run, step, time, name AS kind, text AS message FROM entries WHERE kind = 'event'""",
 )
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
-"""From each older version: the function that changes the tables to the next version."""
+ADDED: dict[int, tuple[str, ...]] = {
+    2: (
+        """CREATE TABLE kept_values (
+  step INTEGER, run INTEGER, name TEXT, codec TEXT NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
+  bytes INTEGER NOT NULL, absolute REAL NOT NULL, relative REAL NOT NULL, rms REAL NOT NULL,
+  hash BLOB NOT NULL, PRIMARY KEY (run, step, name)) WITHOUT ROWID""",
+        "CREATE INDEX kept_values_by_hash ON kept_values (hash)",
+    ),
+}
+"""The tables and indexes that each version adds to `TABLES`, which are those of version 1.
+
+A file of an older version is read as it is; opened for writing, it gets the tables that it lacks.
+"""
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
@@ -93,25 +103,30 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def check_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise LoadError if a table, index or view is not exactly the one of `VERSION`; others are ignored."""
+def _added_after(version: int) -> list[str]:
+    return [sql for number in sorted(ADDED) if number > version for sql in ADDED[number]]
+
+
+def check_tables(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Raise LoadError if a table, index or view is not exactly the one of a version; others are ignored."""
     found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
-    missing = [sql for sql in TABLES if sql not in found]
+    expected = [*TABLES, *(sql for number in ADDED if number <= version for sql in ADDED[number])]
+    missing = [sql for sql in expected if sql not in found]
     if missing:
         name = missing[0].split(" (")[0].split(" AS")[0].removeprefix("CREATE ").lower()
-        raise LoadError(f"the journal {path} is damaged: the {name} is not as in schema version {VERSION}")
+        raise LoadError(f"the journal {path} is damaged: the {name} is not as in schema version {version}")
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables of `VERSION`, in the current transaction."""
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
-    for sql in TABLES:
+    for sql in (*TABLES, *_added_after(1)):
         connection.execute(sql)
 
 
 def migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Change the tables of an older version to those of `VERSION`, in the current transaction."""
-    for number in range(version, VERSION):
-        MIGRATIONS[number](connection)
+    """Add the tables that an older version lacks, in the current transaction."""
+    for sql in _added_after(version):
+        connection.execute(sql)
     connection.execute(f"PRAGMA user_version = {VERSION}")

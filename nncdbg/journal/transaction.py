@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nncdbg.journal.checksums import COLUMNS, KEYS, Row, Sums
 
@@ -40,6 +40,11 @@ class Transaction:
         self._sums.add(table, key, [(number, *row[1:])])
         return int(number)
 
+    def insert_rows(self, table: str, key: int, rows: Sequence[Row]) -> None:
+        """Insert new rows into a part of a table at once."""
+        self.connection.executemany(_insertion(table), rows)
+        self._sums.add(table, key, rows)
+
     def update(self, table: str, key: int, row: Row) -> None:
         """Change the row with the number in the first column of `row`."""
         self._delete(table, key, f"WHERE {COLUMNS[table][0]} = ?", row[:1])
@@ -74,8 +79,7 @@ class Transaction:
     def _write(self, table: str, key: int) -> None:
         rows = self._rows.pop((table, key), None)
         if rows:
-            self.connection.executemany(_insertion(table), rows)
-            self._sums.add(table, key, rows)
+            self.insert_rows(table, key, rows)
 
     def _delete(self, table: str, key: int, where: str, values: Row) -> None:
         columns = ", ".join(COLUMNS[table])

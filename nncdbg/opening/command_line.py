@@ -107,7 +107,8 @@ def add_machine(parser: ArgumentParser) -> None:
 
 def add_journal(parser: ArgumentParser) -> None:
     """Add the journal of a training, its checkpoints, and forks of a run."""
-    _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "journal_statistics", "note")
+    _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "journal_statistics")
+    _add(parser, "journal_values", "journal_values_every", "journal_codec", "note")
     _add(parser, "fork", "changes", "resume")
 
 

@@ -193,7 +193,7 @@ class RunConfiguration:
         "record the session in FILE: setup, commands and stops",
         "--record",
         "FILE",
-        description="Record the session in this file. `nncdbg replay FILE` compares each stop with it.",
+        description="Record the session in this file. `nncdbg replay FILE` compares stops and results.",
         parameter="",
     )
     journal: str | None = _setting(
@@ -233,6 +233,39 @@ class RunConfiguration:
         "--journal-statistics",
         key="journalStatistics",
         description="Write the statistics of each value of each step to the journal.",
+        parameter="run",
+    )
+    journal_values: list[str] = _setting(
+        list,
+        "keep the values with this name in the journal, such as '@loss.%z' or '%w*'",
+        "--journal-values",
+        "PATTERN",
+        key="journalValues",
+        description="Values to keep in the journal for history: names such as @loss.%z, with * and ?.",
+        parameter="run",
+    )
+    journal_values_every: str | None = _setting(
+        None,
+        "distance of kept values: 50 (steps), 3epochs or 30s",
+        "--journal-values-every",
+        "N",
+        shown_default="1",
+        key="journalValuesEvery",
+        description="The distance of two steps whose values are kept: 50 (steps), 3epochs or 30s.",
+        parameter="run",
+    )
+    journal_codec: str | None = _setting(
+        None,
+        "exact, f16 or blocks: how kept values are stored",
+        "--journal-codec",
+        "CODEC",
+        shown_default="exact",
+        key="journalCodec",
+        description=(
+            "How kept values are stored: exact, f16 (2 bytes per element) or blocks (half a byte per "
+            "element). Checkpoints are always exact."
+        ),
+        values=("exact", "f16", "blocks"),
         parameter="run",
     )
     note: str | None = _setting(

@@ -14,6 +14,7 @@ from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.frontends import load
 from nncdbg.engine.frontends.folder_files import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
+from nncdbg.engine.frontends.run_tracks import with_tracks
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import Address, read_address
@@ -122,13 +123,14 @@ def _open_run(address: Address, configuration: RunConfiguration) -> OpenedProgra
     from nncdbg.opening.journal.reopening import reopen
 
     found = reopen(address, configuration)
-    opened = OpenedProgram(found.program, found.configuration, restart=found.restart)
+    program = with_tracks(found.program, configuration.tracks)
+    opened = OpenedProgram(program, found.configuration, restart=found.restart)
     if not (configuration.fork or configuration.resume):
         return opened
     parent = replace(configuration, allocator=None)
     debugger = replace(opened, configuration=parent.completed(found.supplied)).debugger(statistics=False)
     program, settings_, fork = fork_of(found, debugger, configuration)
-    return OpenedProgram(program, settings_, restart=fork)
+    return OpenedProgram(with_tracks(program, configuration.tracks), settings_, restart=fork)
 
 
 def with_states(program: Program, configuration: RunConfiguration) -> Program:

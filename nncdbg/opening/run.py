@@ -32,6 +32,9 @@ def run(
     checkpoint_every: str | None = None,
     checkpoint_budget: str | None = None,
     journal_statistics: bool = False,
+    journal_values: Sequence[str] = (),
+    journal_values_every: str | None = None,
+    journal_codec: str | None = None,
     note: str | None = None,
     fork: bool = False,
     changes: Mapping[str, Any] | None = None,
@@ -52,9 +55,12 @@ def run(
     `journal` is a file to which the run of a training is written, with the remark `note`, and with
     checkpoints at the distance `checkpoint_every` (``"50"`` steps, ``"3epochs"``, ``"30s"``) within
     `checkpoint_budget` (``"2GiB"``).  With `journal_statistics`, the statistics of each value of each step
-    are written too.  A step of a run in a journal is a program, too: its steps are compared with those of
-    the run.  `fork` starts a new run there, with other values by `changes`; `resume` continues a run that did
-    not end from its last checkpoint:
+    are written too.  `journal_values` are patterns of names: their values are kept at the distance
+    `journal_values_every`, by `journal_codec` (``"exact"``, ``"f16"`` or ``"blocks"``).
+
+    A step of a run in a journal is a program, too: its steps are compared with those of the run.  `fork`
+    starts a new run there, with other values by `changes`; `resume` continues a run that did not end from its
+    last checkpoint:
 
         nncdbg.run("train.nnc", journal="run.db")
         nncdbg.run("run.db@38")                                      # from step 38, with the same bits
@@ -70,7 +76,8 @@ def run(
 
         fields: dict[str, Any] = {"journal": journal, "checkpoint_every": checkpoint_every, "note": note}
         fields |= {"checkpoint_budget": checkpoint_budget, "changes": changes, "resume": resume}
-        fields |= {"fork": fork, "journal_statistics": journal_statistics}
+        fields |= {"fork": fork, "journal_statistics": journal_statistics, "journal_codec": journal_codec}
+        fields |= {"journal_values": [*journal_values], "journal_values_every": journal_values_every}
         fields |= {"inputs": inputs, "dims": dims, "seed": seed, "outputs": outputs, "max_ops": max_ops}
         return run_in_journal(program, {**fields, "backend": backend, "fallback": fallback})
     return _run(load(program), inputs, backend, fallback, seed, outputs, dims=dims, max_ops=max_ops)

@@ -43,7 +43,7 @@ class RecordedStep(RichOutput):
         self._number = next(_NUMBERS)
         self.bad_gradients: bool | None = None
         """Whether gradients had NaN or Inf at the end of a second run, which does not communicate with other
-        ranks; None for a first run."""
+        ranks; None for a first run, or one that ended early."""
 
     @property
     def complete(self) -> bool:

@@ -78,11 +78,9 @@ def record_again(
             try:
                 with record(models, optimizers) as recorded:
                     again()
-            finally:
-                if recorded is not None:
-                    recorded.bad_gradients = _has_bad_gradients(parameters)
-    except UpdateReached:
-        pass
+            except UpdateReached:
+                pass
+            recorded.bad_gradients = _has_bad_gradients(parameters)
     except UsageError as error:
         notes.append(f"the step cannot be recorded: {error.message}")
         return None
@@ -93,7 +91,7 @@ def record_again(
     return recorded
 
 
-def _has_bad_gradients(parameters: Sequence[Any]) -> bool:
-    """Return whether a gradient has NaN or Inf."""
+def _has_bad_gradients(parameters: Sequence[Any]) -> bool | None:
+    """Return whether a gradient has NaN or Inf; None without gradients."""
     gradients = [each.grad for each in parameters if each.grad is not None]
-    return suspicious(gradients) and any(map(not_finite, gradients))
+    return (suspicious(gradients) and any(map(not_finite, gradients))) if gradients else None

@@ -121,6 +121,9 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "checkpointEvery": "50",
         "checkpointBudget": "2GiB",
         "journalStatistics": True,
+        "journalValues": ["w*", "@loss.%z"],
+        "journalValuesEvery": "5",
+        "journalCodec": "f16",
         "note": "slower",
         "fork": True,
         "set": {"lr": "1e-4"},
@@ -132,6 +135,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
         "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training "
         "--journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --journal-statistics "
+        "--journal-values w* --journal-values @loss.%z --journal-values-every 5 --journal-codec f16 "
         "--note slower --fork --set lr=1e-4 --continue --track a=%h --record r.log"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()

@@ -36,6 +36,7 @@ def journal(tmp_path: Path) -> Path:
     with nncdbg.journal.open(path, write=True) as file, file.start(new) as run:
         for step in range(3):
             run.step(step, values=[(hostile("loss"), 0.5, "train"), (hostile("loss"), 0.25, hostile("test"))])
+        run.keep_values(1, {hostile("w"): np.ones(3, np.float32)}, codec="f16")
         run.note(hostile("note"), 1)
         run.event("nan", 2, hostile("event"))
         run.edit(hostile("w"), 2, hostile("edit"))
@@ -102,6 +103,9 @@ ONE_SHOT = {
         ["{journal}"],
         ["{journal}", "--json"],
         ["{journal}", "--track", hostile("loss")],
+        ["{journal}", "--values"],
+        ["{journal}", "--values", hostile("w")],
+        ["{journal}", "--values", hostile("no")],
         [hostile("run.db#1")],
     ],
     "sql": [

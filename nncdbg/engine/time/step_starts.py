@@ -102,6 +102,18 @@ def line_at(lines: tuple[NumberedRun, ...], step: int) -> NumberedRun:
     return lines[max(0, bisect_right([each.first_step for each in lines], step) - 1)]
 
 
+def ended_steps(machine: Machine) -> int:
+    """Return the number of steps of all ``run`` lines that have ended; 0 for a program without."""
+    driver, *loops = machine.frames
+    ended = 0
+    for line in lines_of(driver.code):
+        if line.pc < driver.pc:
+            ended += line.steps
+        elif line.pc == driver.pc and loops and loops[0].code is line.body:
+            ended += loops[0].iteration
+    return ended
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepStart:
     """The state of a training before step `step`: `position` can be written as JSON, `tensors` are by name.

@@ -15,6 +15,7 @@ from nncdbg.engine.text.counting import counted
 from nncdbg.engine.time.checkpoints import begun, held_by
 from nncdbg.engine.time.deviations import Detour, Deviation, Edit, delayed, edits_of, parted
 from nncdbg.engine.time.history import History
+from nncdbg.engine.time.step_starts import ended_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class SavedBranch:
 
 @dataclass(slots=True)
 class Branch:
-    """One run of the program, which split from its parent after `tick` statements.
+    """One run of the program, which split from its parent after `tick` statements and `steps` of a training.
 
     `saved` is None for the machine's current branch.
     """
@@ -54,6 +55,7 @@ class Branch:
     tick: int
     title: str
     saved: SavedBranch | None = field(default=None, repr=False)
+    steps: int = field(default=0, repr=False)
 
 
 class Timeline(History):
@@ -164,7 +166,8 @@ class Timeline(History):
         Edits ahead stay with the branch that is left.
         """
         self.branches[self.branch].saved = self._save()
-        fork = Branch(max(self.branches) + 1, self.branch, self.machine.tick, title)
+        number, steps = max(self.branches) + 1, ended_steps(self.machine)
+        fork = Branch(number, self.branch, self.machine.tick, title, steps=steps)
         self.branches[fork.number] = fork
         self.branch = fork.number
         self.edits = [each for each in self.edits if each.tick <= fork.tick]

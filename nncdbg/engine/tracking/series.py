@@ -72,10 +72,14 @@ def _finite(number: float) -> float | None:
 
 @dataclass(slots=True)
 class RecordedTrack:
-    """The numbers of one track by branch and step."""
+    """The numbers of one track by branch and step.
+
+    `first_step` is the number of steps of the ``run`` lines before that of the track.
+    """
 
     name: str
     part: str
+    first_step: int
     branches: dict[int, dict[int, Point]] = field(default_factory=dict)
 
     def add(self, branch: int, point: Point) -> bool:
@@ -87,16 +91,33 @@ class RecordedTrack:
             del points[next(iter(points))]
         return before is None or not same(before.number, point.number)
 
-    def series(self, branches: Mapping[int, Branch], branch: int, tick: float) -> TrackedSeries:
-        """Return the numbers of a branch, and those of its parents before it began, up to a tick."""
+    def series(
+        self,
+        branches: Mapping[int, Branch],
+        branch: int,
+        tick: float,
+        ended: int,
+        earlier: Sequence[Point] = (),
+    ) -> TrackedSeries:
+        """Return the numbers of a branch, and those of its parents before it began, up to a tick.
+
+        `earlier` are the numbers of the steps before this session.  Those of the first `ended` steps of all
+        ``run`` lines are included, but not those of steps that a branch has executed in another way.
+        """
         found: dict[int, Point] = {}
         number: int | None = branch
         while number is not None:
             for step, point in self.branches.get(number, {}).items():
                 if point.tick <= tick and step not in found:
                     found[step] = point
-            tick, number = min(tick, branches[number].tick), branches[number].parent
-        return TrackedSeries(self.name, self.part, [found[step] for step in sorted(found)])
+            tick, parent = min(tick, branches[number].tick), branches[number].parent
+            if parent is not None:
+                ended = min(ended, branches[number].steps)
+            number = parent
+        for point in earlier:
+            if self.first_step + point.step < ended:
+                found.setdefault(point.step, point)
+        return TrackedSeries(self.name, self.part, [found[step] for step in sorted(found)[-LATEST:]])
 
 
 def same(a: float, b: float) -> bool:

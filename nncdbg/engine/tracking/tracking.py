@@ -20,7 +20,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import TrackLine
-from nncdbg.engine.time.step_starts import lines_of
+from nncdbg.engine.time.step_starts import ended_steps, lines_of
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.tracking.series import Point, RecordedTrack, TrackedSeries, weighted_mean
 from nncdbg.engine.tracking.step_values import StepValues, number_of
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 Sink: TypeAlias = Callable[[str, int, float, str], None]
 """Receives (name, step, number, part) of each new number; the steps of all ``run`` lines are numbered on."""
+
+EarlierPoints: TypeAlias = Mapping[tuple[str, str], Sequence[Point]]
+"""The numbers of the steps before a session, by part and name."""
 
 _NAMED = 5
 """Most names in the text of the object."""
@@ -101,14 +104,18 @@ class Tracking:
         self.timeline: Timeline
         """The history of the run; set before the first step."""
         self.sinks: list[Sink] = []
+        self.read_earlier: Callable[[], EarlierPoints] = dict
+        """Returns the numbers of the steps before this session; called once, when they are needed."""
+        self._earlier: EarlierPoints | None = None
         self._lines = {line.place: line for line in lines}
         self._listing, self._backend = loaded.listing, loaded.linker.backend
         self._machine, self._say = machine, say
         self._graphs = {id(graph): key for key, graph in loaded.program.graphs.items()}
         self._loops: dict[Code, _Loop | None] = {}
         self._read: dict[tuple[int, Code], Sequence[tuple[str, int]]] = {}
+        runs = lines_of(machine.frames[0].code)
         self._tracks = {
-            (line.part, track.name): RecordedTrack(track.name, line.part)
+            (line.part, track.name): RecordedTrack(track.name, line.part, runs[line.place[0]].first_step)
             for line in lines
             for track, _ in line.tracks
         }
@@ -129,11 +136,11 @@ class Tracking:
     def series(self) -> list[TrackedSeries]:
         """The numbers of each track up to the present moment of the present branch."""
         self.fetch()
-        timeline = self.timeline
-        return [
-            each.series(timeline.branches, timeline.branch, self._machine.tick)
-            for each in self._tracks.values()
-        ]
+        if self._earlier is None and self._tracks:
+            self._earlier = self.read_earlier()
+        timeline, earlier = self.timeline, self._earlier or {}
+        moment = timeline.branches, timeline.branch, self._machine.tick, ended_steps(self._machine)
+        return [each.series(*moment, earlier.get(key, ())) for key, each in self._tracks.items()]
 
     # -- events --------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from nncdbg.engine.time.step_starts import lines_of, restored
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.changes import changed
 from nncdbg.opening.journal.content import program_of
+from nncdbg.opening.journal.earlier_tracks import add_earlier_tracks
 from nncdbg.opening.journal.steps import Steps
 from nncdbg.opening.journal_address import Address
 
@@ -42,6 +43,7 @@ class Fork:
     def apply(self, debugger: Debugger) -> None:
         """Move a debugger at its first statement to the step.  Raises UsageError for its allocator."""
         debugger.move(partial(self._go, debugger))
+        add_earlier_tracks(debugger, self.journal, *self.parent)
         debugger.notes.clear()
 
     def _go(self, debugger: Debugger) -> Stop:

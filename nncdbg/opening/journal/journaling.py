@@ -9,14 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nncdbg.engine.compilation.tracked_values import tracked_lines
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.time.step_starts import lines_of
 from nncdbg.opening.folder_writing import versions_of
 from nncdbg.opening.journal.content import kept_configuration, text_of
 from nncdbg.opening.journal.inputs import KeptInputs, kept_inputs
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.recording import StepRecorder
-from nncdbg.opening.journal.value_statistics import ValueStatistics
+from nncdbg.opening.journal.value_recorder import ValueRecorder
 
 if TYPE_CHECKING:
     from nncdbg.journal import NewRun
@@ -41,8 +44,8 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
     if restart is not None:
         path = _file_of_fork(restart, path or None)
     if not path:
-        if restart is None:
-            _check_nothing_needs_a_journal(configuration)
+        hint = "add --journal FILE" if restart is None else "start a fork of the run with --fork"
+        _check_nothing_needs_a_journal(configuration, hint)
         yield None
         return
     if not debugger.program.runs:
@@ -50,9 +53,10 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
             "--journal is for trainings, but the program has no `run` line",
             hint="see docs/TRAINING.md, or leave out --journal",
         )
+    _check_names(debugger)
     CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
     inputs = kept_inputs(debugger.inputs, configuration)
-    statistics = ValueStatistics(debugger) if configuration.journal_statistics else None
+    values = ValueRecorder.of(debugger, configuration)
     from nncdbg import journal
 
     file = journal.open(path, write=True)
@@ -62,7 +66,7 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
         lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
         inputs.tensors,
         restart.parent if restart is not None else None,
-        statistics,
+        values,
     )
     if configuration.note:
         recorder.note(configuration.note)
@@ -73,15 +77,37 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
         recorder.attempt(file.close)
 
 
-_NEED_A_JOURNAL = ("checkpoint_every", "checkpoint_budget", "journal_statistics", "note")
+_NEED_A_JOURNAL = (
+    "checkpoint_every",
+    "checkpoint_budget",
+    "journal_statistics",
+    "journal_values",
+    "journal_values_every",
+    "journal_codec",
+    "note",
+)
 
 
-def _check_nothing_needs_a_journal(configuration: RunConfiguration) -> None:
+def _check_nothing_needs_a_journal(configuration: RunConfiguration, hint: str) -> None:
     """Raise UsageError for a setting of the journal without one."""
     for name in _NEED_A_JOURNAL:
         if name in configuration.given and getattr(configuration, name):
             flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is for a run with a journal", hint="add --journal FILE")
+            raise UsageError(f"--{flag} is for a run that is written to a journal", hint=hint)
+
+
+def _check_names(debugger: Debugger) -> None:
+    """Raise UsageError for a track with the name of a result, of which the journal could have only one."""
+    runs = lines_of(debugger.control.machine.frames[0].code)
+    for line in tracked_lines(debugger.program):
+        results = {name for run in runs for name in (run.scalars if line.part == "train" else run.evaluated)}
+        for track, _ in line.tracks:
+            if track.name in results:
+                raise UsageError(
+                    f"the track {track.name} has the name of the result %{name_text(track.name)}, which the "
+                    "journal contains anyway",
+                    hint="leave out the track, or choose another name",
+                )
 
 
 def _file_of_fork(restart: Restart | Fork, path: Path | None) -> Path | None:

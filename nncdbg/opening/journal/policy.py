@@ -1,4 +1,4 @@
-"""When a run writes a checkpoint, and which older ones stay within a budget of bytes."""
+"""When a run writes a checkpoint or values, and which older ones stay within a budget of bytes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,11 @@ class Every:
     seconds: float = 0.0
 
 
-def read_every(text: str) -> Every:
+def read_every(text: str, flag: str = "--checkpoint-every") -> Every:
     """Return the distance in a text: `50` (steps), `3epochs` or `30s`.  Raises UsageError for others."""
     found = _EVERY.fullmatch(text.strip())
     if found is None:
-        raise UsageError(
-            f"--checkpoint-every {text}: not a distance", hint="write 50 (steps), 3epochs or 30s"
-        )
+        raise UsageError(f"{flag} {text}: not a distance", hint="write 50 (steps), 3epochs or 30s")
     count, unit, seconds = found.groups()
     if unit == "s" or seconds is not None:
         return Every(seconds=float(seconds or count))
@@ -48,29 +46,16 @@ def read_every(text: str) -> Every:
 
 
 @dataclass(slots=True)
-class CheckpointPolicy:
-    """Decides at the start of each step whether to write a checkpoint, and which ones to drop after it.
-
-    The first checkpoint of a run is never dropped.
-    """
+class Interval:
+    """Decides whether the distance from the last time has passed; it has at first."""
 
     every: Every
-    budget: int
     clock: Callable[[], float] = time.monotonic
     _last: tuple[int, int, float] | None = None
-    """(step, epoch, time) of the last checkpoint."""
-    _kept: list[tuple[int, int]] = field(default_factory=list)
-    """(number in the order of writing, step) of the checkpoints that are kept."""
-    _written: int = 0
-    _largest: int = 0
-
-    @staticmethod
-    def of(every: str | None, budget: str | None) -> CheckpointPolicy:
-        """Return the policy of two flags.  Raises UsageError for texts that are malformed."""
-        return CheckpointPolicy(read_every(every or DEFAULT_EVERY), parse_bytes(budget or DEFAULT_BUDGET))
+    """(step, epoch, time) of the last time."""
 
     def due(self, step: int, epoch: int) -> bool:
-        """Return whether to write a checkpoint at the start of a step."""
+        """Return whether the distance has passed at a step."""
         if self._last is None:
             return True
         last_step, last_epoch, then = self._last
@@ -80,9 +65,26 @@ class CheckpointPolicy:
             return epoch - last_epoch >= self.every.epochs
         return self.clock() - then >= self.every.seconds
 
-    def written(self, step: int, epoch: int, size: int) -> list[int]:
-        """Record a checkpoint of `size` bytes, and return the steps of the checkpoints to drop."""
+    def passed(self, step: int, epoch: int) -> None:
+        """Begin the next distance."""
         self._last = step, epoch, self.clock()
+
+
+@dataclass(slots=True)
+class Retention:
+    """Decides which of the items that were written at some steps stay within a budget of bytes.
+
+    The first item is never dropped.
+    """
+
+    budget: int
+    _kept: list[tuple[int, int]] = field(default_factory=list)
+    """(number in the order of writing, step) of the items that are kept."""
+    _written: int = 0
+    _largest: int = 0
+
+    def written(self, step: int, size: int) -> list[int]:
+        """Record an item of `size` bytes, and return the steps of the items to drop."""
         self._kept.append((self._written, step))
         self._written += 1
         self._largest = max(self._largest, size)
@@ -90,7 +92,7 @@ class CheckpointPolicy:
         if len(self._kept) <= most:
             return []
         numbers, latest = [number for number, _ in self._kept], self._written - 1
-        # Room for the next ones, so that few checkpoints sort the older ones.
+        # Room for the next ones, so that few items sort the older ones.
         goal = max(2, most - most // 4)
         densities = [*_SPARSE, *range(1, most + 1)]
         fitting = bisect_right(densities, goal, key=lambda each: len(kept(numbers, latest, each)))
@@ -99,6 +101,27 @@ class CheckpointPolicy:
         dropped = [step for number, step in self._kept if number not in stay]
         self._kept = [each for each in self._kept if each[0] in stay]
         return dropped
+
+
+class CheckpointPolicy:
+    """Decides at the start of each step whether to write a checkpoint, and which ones to drop after it."""
+
+    def __init__(self, every: Every, budget: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval, self._retention = Interval(every, clock), Retention(budget)
+
+    @staticmethod
+    def of(every: str | None, budget: str | None) -> CheckpointPolicy:
+        """Return the policy of two flags.  Raises UsageError for texts that are malformed."""
+        return CheckpointPolicy(read_every(every or DEFAULT_EVERY), parse_bytes(budget or DEFAULT_BUDGET))
+
+    def due(self, step: int, epoch: int) -> bool:
+        """Return whether to write a checkpoint at the start of a step."""
+        return self._interval.due(step, epoch)
+
+    def written(self, step: int, epoch: int, size: int) -> list[int]:
+        """Record a checkpoint of `size` bytes, and return the steps of the checkpoints to drop."""
+        self._interval.passed(step, epoch)
+        return self._retention.written(step, size)
 
 
 def kept(numbers: Sequence[int], latest: int, density: float) -> list[int]:

@@ -23,7 +23,7 @@ from nncdbg.engine.time.step_starts import NumberedRun, StepStart
 from nncdbg.opening.journal.content import data_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.steps import Result, Steps
-from nncdbg.opening.journal.value_statistics import ValueStatistics
+from nncdbg.opening.journal.value_recorder import ValueRecorder
 
 if TYPE_CHECKING:
     from nncdbg.journal import RunWriter
@@ -79,7 +79,7 @@ class StepRecorder:
     `begin` starts a run, as a fork of (run, step) or of none; `policy` makes the policy of its checkpoints.
     `inputs` are tensors of the first checkpoint by name.
     Steps that were written are not written again when the program goes back and runs them once more.  An edit
-    of a value begins a fork.  With `statistics`, those of all values of a step are written.
+    of a value begins a fork.  `values` writes values of each step, or their statistics.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class StepRecorder:
         policy: Callable[[], CheckpointPolicy],
         inputs: Mapping[str, Array],
         parent: tuple[int, int] | None = None,
-        statistics: ValueStatistics | None = None,
+        values: ValueRecorder | None = None,
     ) -> None:
         self._debugger = debugger
         self._on_host = debugger.backend.on_host
-        self._statistics = statistics
+        self._values = values
         self._begin, self._policy = begin, policy
         self._kept: dict[str, Any] = {**data_of(debugger.program), **inputs}
         self._waiting: list[tuple[RunWriter, str, int, Any, str]] = []
@@ -133,7 +133,7 @@ class StepRecorder:
     def _ended_step(self, line: NumberedRun, iteration: int, results: list[Result]) -> None:
         step = line.step(iteration)
         run = self._run_at(step)
-        values = () if self._statistics is None else self._statistics.taken()
+        contents = {} if self._values is None else self._values.taken()
         if step != run.next:
             return
         run.next += 1
@@ -141,8 +141,8 @@ class StepRecorder:
         numbers = [(name, float(each), part) for name, part, each in results] if self._on_host else []
         run.writer.step(step, epoch=line.epoch(iteration), seconds=now - self._then, values=numbers)
         self._then = now
-        for value, summary in values:
-            run.writer.statistics(step, value, summary)
+        if self._values is not None:
+            self._values.write(run.writer, step, line.epoch(iteration), contents)
         for name, number, _ in numbers:
             self._check_finite(run.writer, name, step, number)
         if not self._on_host:

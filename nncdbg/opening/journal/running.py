@@ -23,7 +23,7 @@ def run_in_journal(source: ProgramSource, fields: Mapping[str, Any]) -> Outputs:
     `fields` are those of the run configuration that are given.  Raises RunError if a step that is repeated
     differs from the run in the journal, and the errors of `nncdbg.run`.
     """
-    given = {name: value for name, value in fields.items() if value not in (None, False)}
+    given = {name: value for name, value in fields.items() if value not in (None, False, [])}
     # The configuration has the name of a backend.
     kernels = {"backend": given["backend"]} if "backend" in given else {}
     if not isinstance(given.get("backend", ""), str):

@@ -37,6 +37,7 @@ def _details(journal: Journal, run: Run, track: str | None = None) -> dict[str, 
         **_fields(run),
         "tracks": _tracks(journal, run, whole=True, only=track),
         "checkpoints": [_fields(each) for each in journal.checkpoints(run)],
+        "kept_values": [_fields(each) for each in journal.kept_values(run)],
         **{
             title: [_fields(each) for each in read(run)]
             for title, read in (

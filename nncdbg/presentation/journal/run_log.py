@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -45,6 +46,7 @@ def run_log(journal: Journal, run: Run, layout: Layout) -> Iterator[Text]:
     yield from track_lines(journal, run, layout)
     yield from _epochs(journal, run)
     yield from _checkpoints(journal, run)
+    yield from _kept_values(journal, run)
     for title, found in entries(journal, run):
         yield from _section(title, found)
     yield from _forks(journal, run)
@@ -63,8 +65,6 @@ def _facts(journal: Journal, run: Run) -> Iterator[Text]:
     if run.parent is not None:
         yield Text(f"  fork of run {run.parent} at step {run.parent_step}")
     if run.command:
-        import shlex
-
         program, *arguments = run.command
         yield Text(f"  {printable_line(shlex.join([Path(program).name, *arguments]))}", DIM)
 
@@ -74,14 +74,14 @@ def opening_hint(journal: Journal, run: Run, file: str) -> str | None:
     found = journal.checkpoints(run)
     if not found:
         return None
-    address = f"{file}#{run.number}"
+    at_step = f"#{run.number}"
     if any(event.kind in BAD_KINDS for event in journal.events(run)):
-        address, place = f"{address}@nan", "the first step with a NaN or Inf"
+        at_step, place = f"{at_step}@nan", "the first step with a NaN or Inf"
     else:
-        address, place = f"{address}@{found[-1].step}", f"step {found[-1].step}"
-    if run.kind == "graph" or address.endswith("@nan"):
-        return f"to open {place}: nncdbg {address}"
-    return f'to continue from {place}: nncdbg.torch.resume(model, optimizer, "{address}")'
+        at_step, place = f"{at_step}@{found[-1].step}", f"step {found[-1].step}"
+    if run.kind == "graph" or at_step.endswith("@nan"):
+        return f"to open {place}: nncdbg {shlex.quote(file)}{at_step}"
+    return f"to continue from {place}: nncdbg.torch.resume(model, optimizer, {file + at_step!r})"
 
 
 # -- tracks ------------------------------------------------------------------------------------
@@ -204,6 +204,15 @@ def _checkpoints(journal: Journal, run: Run) -> Iterator[Text]:
     size = file_size(sum(record.bytes for record in found))
     steps = sorted({record.step for record in found})
     yield Text(f"{counted(len(steps), 'checkpoint', ',')} ({size}) at {_steps(steps)}")
+
+
+def _kept_values(journal: Journal, run: Run) -> Iterator[Text]:
+    found = journal.kept_values(run)
+    if not found:
+        return
+    size = file_size(sum(each.bytes for each in found))
+    names = counted(len({each.name for each in found}), "value", ",")
+    yield Text(f"{names} kept ({size}) at {_steps(sorted({each.step for each in found}))}")
 
 
 def entries(journal: Journal, run: Run) -> Iterator[tuple[str, list[Entry]]]:

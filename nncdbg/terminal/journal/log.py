@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json
+from nncdbg.presentation.journal.amounts import file_size
 from nncdbg.terminal.journal.files import chosen_run, open_journal, run_address
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def _log(journal: Journal, run: Run, options: Namespace, screen: Screen) -> int:
         check_track(journal, run, options.track)
     if options.statistics is not None:
         _statistics(journal, run, options, screen)
+    elif options.values is not None:
+        _values(journal, run, options, screen)
     elif options.json:
         print(run_document(journal, run, options.track))
     elif options.track is not None:
@@ -84,6 +87,32 @@ def _statistics(journal: Journal, run: Run, options: Namespace, screen: Screen) 
         print_table(screen, columns, [[_short(each) for each in row] for row in rows])
 
 
+def _values(journal: Journal, run: Run, options: Namespace, screen: Screen) -> None:
+    """Print what is kept of a value by step, or with an empty name what is kept of each value.
+
+    Raises UsageError for a value that is not kept.
+    """
+    from nncdbg.presentation.journal.kept_values import all_values, steps_of_value
+    from nncdbg.presentation.journal.query_table import print_table, rows_document
+
+    records = journal.kept_values(run)
+    known = [*dict.fromkeys(each.name for each in records)]
+    if not known:
+        raise UsageError(
+            f"run {run.number} keeps no values", hint="run the training with --journal-values PATTERN"
+        )
+    # As in the patterns of --journal-values, the % may be omitted.
+    name = f"%{options.values}" if f"%{options.values}" in known else options.values
+    if name:
+        _check_known(name, known, f'run {run.number} keeps no value "{name}"', "its values")
+    columns, rows = steps_of_value(records, name) if name else all_values(records)
+    if options.json:
+        print(rows_document(columns, rows))
+    else:
+        print_table(screen, columns, [[_short(each) for each in row] for row in rows])
+        screen.note(f"size of the run's values: {file_size(sum(each.bytes for each in records))}")
+
+
 def _short(value: Any) -> Any:
     """Return a float with six significant digits; other values are unchanged."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
@@ -122,11 +151,22 @@ def _options(arguments: Sequence[str]) -> Namespace:
         const="",
         help="print the statistics of a value by step, such as %%w; without VALUE, the last ones of each",
     )
+    add(
+        "--values",
+        metavar="VALUE",
+        nargs="?",
+        const="",
+        help="list the steps at which a value is kept, with sizes and errors; without VALUE, all kept values",
+    )
     add("--follow", action="store_true", help="update the log until the run ends; Ctrl-C stops")
     add("--json", action="store_true", help="print one JSON document on standard output")
     options = parser.parse_args(arguments)
     if options.follow and options.json:
         parser.error("--follow and --json cannot be combined: use one of them")
-    if options.statistics is not None and (options.follow or options.track is not None):
-        parser.error("--statistics cannot be combined with --follow and --track: use one of them")
+    tables = [flag for flag in ("statistics", "values") if getattr(options, flag) is not None]
+    if tables and (len(tables) == 2 or options.follow or options.track is not None):
+        others = [flag for flag in ("--statistics", "--values", "--follow") if flag != f"--{tables[0]}"]
+        parser.error(
+            f"--{tables[0]} cannot be combined with {', '.join(others)} and --track: use one of them"
+        )
     return options

@@ -34,6 +34,9 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 if step % 20 == 0:
                     tensors = {"state/w": np.full((50, 50), step, np.float32), "state/b": np.arange(3)}
                     run.checkpoint(step, epoch=step // 10, position={"step": step}, tensors=tensors)
+                    run.keep_values(
+                        step, {"%h": np.full((9, 9), step / 7), "%w": tensors["state/w"]}, codec="f16"
+                    )
                     run.flush()
             run.note("high", 3)
         fork = file.fork(1, 30, NewRun(kind="graph", name="fork"))
@@ -69,6 +72,8 @@ CALLS: dict[str, Callable[[Journal], Any]] = {
     "statistics": lambda file: repr(_list(file.statistics(2, "%h"))),
     "checkpoints": lambda file: file.checkpoints(2),
     "tensors": lambda file: _tensors(file, 1),
+    "kept values": lambda file: file.kept_values(1),
+    "value": lambda file: [file.value_of(1, name, 20)[0].tolist() for name in ("%h", "%w")],
     "notes": lambda file: file.notes(1),
     "events": lambda file: file.events(2),
     "sql values": lambda file: file.sql("SELECT * FROM track_values ORDER BY run, name, step"),

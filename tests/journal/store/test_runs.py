@@ -254,7 +254,7 @@ def test_wrong_calls_are_usage_errors(tmp_path: Path) -> None:
             'no tracked value "acc"': lambda: file.values(1, "acc"),
             "count from 0, not from -1": lambda: run.step(-1),
             "cannot be stored as JSON": lambda: run.checkpoint(0, position={"a": object()}, tensors={}),
-            'cannot store "w" in a checkpoint': lambda: run.checkpoint(
+            'cannot store "w" in a journal': lambda: run.checkpoint(
                 0, position={}, tensors={"w": np.array(["text"])}
             ),
             'cannot end with the status "done"': lambda: run.end("done"),

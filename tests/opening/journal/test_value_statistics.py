@@ -75,6 +75,9 @@ def test_allocators_that_reuse_memory_are_refused(fields: dict[str, object], tmp
     [
         ({"checkpoint_every": "5"}, "--checkpoint-every"),
         ({"journal_statistics": True}, "--journal-statistics"),
+        ({"journal_values": ["w1"]}, "--journal-values"),
+        ({"journal_values_every": "5"}, "--journal-values-every"),
+        ({"journal_codec": "f16"}, "--journal-codec"),
         ({"note": "hi"}, "--note"),
     ],
 )
@@ -86,7 +89,7 @@ def test_settings_of_a_journal_need_one(fields: dict[str, object], flag: str) ->
     )
     opened = open_program(configuration)
     with (
-        pytest.raises(UsageError, match=f"{flag} is for a run with a journal"),
+        pytest.raises(UsageError, match=f"{flag} is for a run that is written to a journal"),
         journaled(opened, opened.debugger()),
     ):
         pass
