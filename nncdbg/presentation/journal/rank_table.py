@@ -35,6 +35,10 @@ def rank_lines(ranks: Sequence[RankStatus]) -> Iterator[Text]:
         line.rstrip()
         yield line
     yield from _origin(ranks)
+    for each in ranks:
+        if each.folder:
+            title = f"step {each.step} of rank {each.rank}"
+            yield Text(f"{title}: nncdbg {printable_line(shlex.quote(each.folder))}")
 
 
 def _cells(status: RankStatus) -> tuple[str, ...]:
@@ -70,7 +74,3 @@ def _origin(ranks: Sequence[RankStatus]) -> Iterator[Text]:
     same = [each.rank for each in ranks if each.kind == NAN and each.step == origin.step]
     words = f"rank {same[0]}" if len(same) == 1 else f"the ranks {', '.join(map(str, same))}"
     yield Text(f"the NaN or Inf originates on {words}, at step {origin.step}", BAD)
-    for each in ranks:
-        if each.folder:
-            title = f"step {each.step} of rank {each.rank}"
-            yield Text(f"{title}: nncdbg {printable_line(shlex.quote(each.folder))}")

@@ -148,6 +148,8 @@ class FlightRecorder(StepObserver):
         """End the run; with the error that ended the training, save its step first."""
         if self not in ACTIVE or os.getpid() != self._process:
             return
+        if self._ranks is not None:
+            self._ranks.begin_end()
         try:
             if error is not None:
                 self._save_failed(error)

@@ -6,7 +6,8 @@ import json
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
 from typing import Any
@@ -19,10 +20,17 @@ from nncdbg.engine.ops.aten.internals import default_store
 from nncdbg.opening.journal.ranks import RankMembership, RankStatus, rank_status, read_rank
 from nncdbg.presentation.journal.rank_table import rank_lines
 from nncdbg.presentation.screen import Screen
+from nncdbg.torch.journal.termination import deferred_termination
 from nncdbg.torch.ranks import rank_of_process
 
 PATIENCE = 10.0
-"""Seconds for which a report waits for ranks that still run."""
+"""Seconds for which a report waits for ranks that end."""
+
+PATIENCE_AFTER_ERROR = 2.0
+"""Seconds for which the report of a rank with an error waits for ranks that do not end.
+
+Others may wait for this rank in a collective operation, until its process ends.
+"""
 
 EXCHANGE = 60.0
 """Seconds for which a rank waits for what all others publish."""
@@ -32,7 +40,10 @@ _INTERVAL = 0.05
 _GOOD = ("ended", "running")
 """The states of runs that alone are no reason for a report."""
 
-_joined: defaultdict[str, Iterator[int]] = defaultdict(count)
+_UNFINISHED = ("running", "unknown")
+"""The states of runs that may change."""
+
+_meetings: defaultdict[str, Iterator[int]] = defaultdict(count)
 """By purpose, how often this process has joined the ranks: each rank does the same, in the same order."""
 
 
@@ -58,27 +69,32 @@ class RecordedRanks:
             return None
         store = default_store()
         # The first rank that comes names the group.
-        group = store.compare_set(f"nncdbg/{purpose}/{next(_joined[purpose])}", "", uuid.uuid4().hex)
-        return cls(RankMembership(group.decode(), rank, ranks), store)
+        group = store.compare_set(f"nncdbg/{purpose}/{next(_meetings[purpose])}", "", uuid.uuid4().hex)
+        joined = cls(RankMembership(group.decode(), rank, ranks), store)
+        store.set(joined._key(rank, "joined"), "1")
+        return joined
+
+    def begin_end(self) -> None:
+        """Let other ranks see that this one ends, which may take a while."""
+        with suppress(RuntimeError):
+            self._store.set(self._key(self.member.rank, "ends"), "1")
 
     def end(self, path: str, run: int) -> None:
         """Publish how the run of this rank has ended; one rank prints the report.
 
-        It is rank 0, or the first rank that is left if rank 0 is gone.
+        It is rank 0.  If rank 0 is gone, or does not end while others fail, it is the first other rank.
+        SIGTERM ends the waiting: torchrun sends it to all ranks when one has failed.
         """
         try:
-            with nncdbg.journal.open(path) as journal:
-                own = rank_status(journal, journal.run(run), self.member.rank)
-            self.publish(asdict(own))
-            if not self._reports(path):
-                return
-            statuses = self._await(path)
+            with deferred_termination() as terminated:
+                with nncdbg.journal.open(path) as journal:
+                    own = rank_status(journal, journal.run(run), self.member.rank)
+                with suppress(torch.distributed.DistNetworkError):
+                    self.publish(asdict(own))
+                self._report(path, own, terminated)
         except (NncdbgError, RuntimeError, ValueError) as error:
             first = str(error).partition("\n")[0]
             Screen().note(f"rank {self.member.rank} cannot report on all ranks: {first}")
-            return
-        if any(each.kind or each.status not in _GOOD for each in statuses):
-            _print(statuses)
 
     def publish(self, content: dict[str, Any]) -> None:
         """Let other ranks see what is known of this one."""
@@ -102,43 +118,67 @@ class RecordedRanks:
             time.sleep(_INTERVAL)
         return [json.loads(self._store.get(key)) for key in keys]
 
-    def _key(self, rank: int) -> str:
-        return f"nncdbg/{self.member.group}/{rank}"
+    def _key(self, rank: int, what: str = "content") -> str:
+        return f"nncdbg/{self.member.group}/{what}/{rank}"
+
+    def _has(self, rank: int, what: str) -> bool:
+        """Return whether a rank has set a key; True if the process with the store has ended."""
+        try:
+            return bool(self._store.check([self._key(rank, what)]))
+        except torch.distributed.DistNetworkError:
+            return True
 
     def _status(self, path: str, rank: int) -> RankStatus:
         """Return what a rank has published, otherwise what its journal has."""
-        if self._store.check([self._key(rank)]):
-            return RankStatus(**json.loads(self._store.get(self._key(rank))))
+        with suppress(torch.distributed.DistNetworkError):
+            if self._store.check([self._key(rank)]):
+                return RankStatus(**json.loads(self._store.get(self._key(rank))))
         return read_rank(path, rank, self.member.group)
 
-    def _reports(self, path: str) -> bool:
-        """Return whether this rank prints the report: all ranks before it are gone."""
-        return all(self._gone(path, rank) for rank in range(self.member.rank))
+    # -- the report --------------------------------------------------------------------------
 
-    def _gone(self, path: str, rank: int) -> bool:
-        """Return whether the process of a rank has ended without a report.
+    def _report(self, path: str, own: RankStatus, terminated: Callable[[], bool]) -> None:
+        """Print the report on all ranks, unless another rank does or all ranks have ended well."""
+        began, rank = time.monotonic(), self.member.rank
+        before = self._await(path, range(rank), own, terminated, began)
+        states = {each.status for each in before if self._has(each.rank, "joined")}
+        if not states <= {*_UNFINISHED, "lost"} or (own.status in _GOOD and not states <= {"lost"}):
+            return
+        if not self._claims_report():
+            return
+        found = self._await(path, range(self.member.ranks), own, terminated, began)
+        if any(each.kind or each.status not in _GOOD for each in found):
+            _print(found)
 
-        A process that was killed may end a moment after its connections.
-        """
-        ending = time.monotonic() + 20 * _INTERVAL
-        while not self._store.check([self._key(rank)]):
-            if read_rank(path, rank, self.member.group).status == "lost":
-                return True
-            if time.monotonic() > ending:
-                break
-            time.sleep(_INTERVAL)
-        return False
-
-    def _await(self, path: str) -> Sequence[RankStatus]:
-        """Return the states of all ranks, as soon as no rank runs, or after `PATIENCE`."""
-        ending = time.monotonic() + PATIENCE
+    def _await(
+        self, path: str, ranks: range, own: RankStatus, terminated: Callable[[], bool], began: float
+    ) -> Sequence[RankStatus]:
+        """Return the states of ranks, as soon as no recorded one runs, or at the end of the patience."""
         while True:
-            found = [self._status(path, rank) for rank in range(self.member.ranks)]
-            if all(each.status not in ("running", "unknown") for each in found):
-                return found
-            if time.monotonic() > ending:
+            found = [self._status(path, rank) for rank in ranks]
+            waited = time.monotonic() - began
+            awaited = [
+                each.rank
+                for each in found
+                if each.status in _UNFINISHED
+                and self._has(each.rank, "joined")
+                and waited < self._patience(each.rank, own)
+            ]
+            if not awaited or terminated():
                 return found
             time.sleep(_INTERVAL)
+
+    def _patience(self, rank: int, own: RankStatus) -> float:
+        return PATIENCE if own.status in _GOOD or self._has(rank, "ends") else PATIENCE_AFTER_ERROR
+
+    def _claims_report(self) -> bool:
+        """Return whether no other rank has claimed the report."""
+        name = f"{self.member.rank}"
+        try:
+            found = self._store.compare_set(f"nncdbg/{self.member.group}/report", "", name)
+        except torch.distributed.DistNetworkError:
+            return True
+        return bool(found == name.encode())
 
 
 def _print(statuses: Sequence[RankStatus]) -> None:
