@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.ranks import journal_of_rank
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.ranks import NAN, RECEIVED
 from nncdbg.presentation.screen import Screen
@@ -25,12 +24,12 @@ from nncdbg.torch.journal.recorded_ranks import RecordedRanks
 from nncdbg.torch.journal.resuming import Resumed
 from nncdbg.torch.journal.run_journal import RunJournal, new_run
 from nncdbg.torch.journal.spikes import SpikeDetector, SpikeRule
-from nncdbg.torch.journal.termination import Terminated, TerminationHandler
+from nncdbg.torch.journal.termination import Terminated, TerminationHandler, deferred_termination
 from nncdbg.torch.journal.tracked_values import TrackedValues
 from nncdbg.torch.journal.tracking import ACTIVE
 from nncdbg.torch.journal.training_objects import Stateful, TrainingObjects
 from nncdbg.torch.named_models import Models, Optimizers
-from nncdbg.torch.ranks import rank_of_process
+from nncdbg.torch.ranks import journal_of_process
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import RandomState
@@ -154,11 +153,13 @@ class FlightRecorder(StepObserver):
             if error is not None:
                 self._save_failed(error)
         finally:
-            self._entered.__exit__(None if error is None else type(error), error, None)
-            self._values.fetch()
-            self._journal.end(self._status)
-            if self._ranks is not None:
-                self._ranks.end(self.path, self.number)
+            self._terminating.remove()
+            with deferred_termination() as terminated:
+                self._entered.__exit__(None if error is None else type(error), error, None)
+                self._values.fetch()
+                self._journal.end(self._status)
+                if self._ranks is not None:
+                    self._ranks.end(self.path, self.number, terminated)
         if isinstance(error, Terminated):
             self._terminating.finish()
 
@@ -417,7 +418,7 @@ def flight_recorder(
         policy = CheckpointPolicy.of(str(checkpoint_every), checkpoint_budget)
     return FlightRecorder(
         objects,
-        journal_of_rank(os.fspath(path), rank_of_process()[0]),
+        journal_of_process(os.fspath(path)),
         keep=keep,
         policy=policy,
         spike=SpikeRule.of(spike),

@@ -20,7 +20,6 @@ from nncdbg.engine.ops.aten.internals import default_store
 from nncdbg.opening.journal.ranks import RankMembership, RankStatus, rank_status, read_rank
 from nncdbg.presentation.journal.rank_table import rank_lines
 from nncdbg.presentation.screen import Screen
-from nncdbg.torch.journal.termination import deferred_termination
 from nncdbg.torch.ranks import rank_of_process
 
 PATIENCE = 10.0
@@ -79,19 +78,18 @@ class RecordedRanks:
         with suppress(RuntimeError):
             self._store.set(self._key(self.member.rank, "ends"), "1")
 
-    def end(self, path: str, run: int) -> None:
+    def end(self, path: str, run: int, terminated: Callable[[], bool]) -> None:
         """Publish how the run of this rank has ended; one rank prints the report.
 
         It is rank 0.  If rank 0 is gone, or does not end while others fail, it is the first other rank.
-        SIGTERM ends the waiting: torchrun sends it to all ranks when one has failed.
+        The waiting ends if `terminated`: torchrun sends SIGTERM to all ranks when one has failed.
         """
         try:
-            with deferred_termination() as terminated:
-                with nncdbg.journal.open(path) as journal:
-                    own = rank_status(journal, journal.run(run), self.member.rank)
-                with suppress(torch.distributed.DistNetworkError):
-                    self.publish(asdict(own))
-                self._report(path, own, terminated)
+            with nncdbg.journal.open(path) as journal:
+                own = rank_status(journal, journal.run(run), self.member.rank)
+            with suppress(torch.distributed.DistNetworkError):
+                self.publish(asdict(own))
+            self._report(path, own, terminated)
         except (NncdbgError, RuntimeError, ValueError) as error:
             first = str(error).partition("\n")[0]
             Screen().note(f"rank {self.member.rank} cannot report on all ranks: {first}")

@@ -6,11 +6,10 @@ import os
 import re
 
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
-from nncdbg.engine.process.ranks import journal_of_rank
 from nncdbg.opening.journal.ranks import RankMembership
 from nncdbg.torch.journal.recorded_ranks import RecordedRanks
 from nncdbg.torch.journal.saved_state import SavedState, listed_checkpoints, run_at, saved_state
-from nncdbg.torch.ranks import rank_of_process
+from nncdbg.torch.ranks import journal_of_process, rank_of_process
 
 _ADDRESS = re.compile(r"(.+?)((?:#[^#@]*)?(?:@[^#@]*)?)", re.DOTALL)
 """A file, and the run and step in it."""
@@ -61,7 +60,7 @@ def address_of_rank(address: str) -> str:
         return address
     found = None if os.path.lexists(address) else _ADDRESS.fullmatch(address)
     file, place = (address, "") if found is None else found.groups()
-    own = journal_of_rank(file, rank)
+    own = journal_of_process(file)
     if not os.path.lexists(own):
         raise LoadError(
             f"there is no file {own}: rank {rank} has no journal",
