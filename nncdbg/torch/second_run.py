@@ -80,7 +80,8 @@ def record_again(
                     again()
             except UpdateReached:
                 pass
-            recorded.bad_gradients = _has_bad_gradients(parameters)
+            if recorded is not None:
+                recorded.bad_gradients = _has_bad_gradients(parameters)
     except UsageError as error:
         notes.append(f"the step cannot be recorded: {error.message}")
         return None

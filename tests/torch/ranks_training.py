@@ -58,7 +58,11 @@ def main():
             if step == arguments.step and rank in arguments.ranks:
                 fail(arguments.fault, x)
             optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), target).backward()
+            output = model(x)
+            loss = nn.functional.mse_loss(output, target)
+            if step == arguments.step and rank in arguments.ranks and arguments.fault == "gradient":
+                loss = loss + (0 * output).sqrt().sum()
+            loss.backward()
             optimizer.step()
             step += 1
     torch.save([*model.parameters()], f"{arguments.journal}.parameters{rank}")

@@ -62,9 +62,9 @@ def poisoned(tmp_path_factory):
 def test_one_report_names_the_rank_and_step_where_the_nan_originates(poisoned):
     path, output = poisoned
     assert output.count(ORIGIN) == output.count("2 ranks") == 1
-    received = "step 5: module.0.weight.grad has 12 NaN of 12, as 3 more have NaN or Inf"
     [row] = [line for line in output.splitlines() if "run.db#1" in line]
-    assert received in row or "received from another rank" in row
+    assert "step 5: 0.weight.grad has 12 NaN of 12, as 3 more have NaN or Inf" in row
+    assert row.endswith("received from another rank")
     for folder in ("run.db.steps", "run.db-rank1.steps"):
         assert f"nncdbg {folder}/run1-step5" in output
         assert (path.parent / folder / "run1-step5").is_dir()
@@ -143,6 +143,15 @@ def test_report_does_not_wait_for_a_rank_that_is_gone(fault, rank, status, tmp_p
     [row] = [line for line in output.splitlines() if f"{name}#1 " in line]
     assert status in row
     assert time.monotonic() - began < 60
+
+
+def test_rank_whose_gradients_alone_are_nan_is_the_origin(tmp_path):
+    output = train(tmp_path, "run.db", "--fault", "gradient", "--ranks", "1")
+    assert ORIGIN in output
+    with nncdbg.journal.open(tmp_path / "run.db-rank1") as journal:
+        event = journal.events(journal.run())[0]
+    assert (event.kind, event.step) == ("nan", 5)
+    assert event.message.startswith("0.weight.grad has")
 
 
 def test_training_does_not_wait_for_a_rank_that_is_not_recorded(tmp_path):

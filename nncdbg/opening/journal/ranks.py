@@ -34,8 +34,8 @@ class RankMembership:
     @classmethod
     def of(cls, configuration: dict[str, Any]) -> RankMembership | None:
         """Return the membership in the configuration of a run; None for a training on one rank."""
-        found = configuration.get(CONFIGURATION)
         try:
+            found = configuration[CONFIGURATION]
             return cls(str(found["group"]), int(found["rank"]), int(found["ranks"]))
         except (KeyError, TypeError, ValueError):
             return None

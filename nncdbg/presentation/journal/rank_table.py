@@ -72,5 +72,8 @@ def _origin(ranks: Sequence[RankStatus]) -> Iterator[Text]:
             yield Text(f"the NaN or Inf originates on {where}")
         return
     same = [each.rank for each in ranks if each.kind == NAN and each.step == origin.step]
-    words = f"rank {same[0]}" if len(same) == 1 else f"the ranks {', '.join(map(str, same))}"
-    yield Text(f"the NaN or Inf originates on {words}, at step {origin.step}", BAD)
+    if len(same) == 1:
+        yield Text(f"the NaN or Inf originates on rank {same[0]}, at step {origin.step}", BAD)
+    else:
+        names = ", ".join(map(str, same))
+        yield Text(f"the first NaN or Inf is on the ranks {names}, at step {origin.step}", BAD)
