@@ -235,6 +235,7 @@ class Debugger(RichOutput):
             traps,
             self.observers.catches,
             self.observers.resets,
+            self.observers.races,
             loaded.listing_of,
             self.inputs,
         )
