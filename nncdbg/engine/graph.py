@@ -461,7 +461,9 @@ class Program(RichOutput):
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     prefixes: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     saved: SavedRun = field(default=SavedRun(), compare=False, repr=False)
-    places: Mapping[Path, tuple[Path, tuple[int, ...]]] = field(default_factory=dict, compare=False, repr=False)
+    places: Mapping[Path, tuple[Path, tuple[int, ...]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     kept: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """Cached derivations of the program by kind; a program derived from it starts with an empty cache."""
 

@@ -26,7 +26,9 @@ _FAULTS = {
     "depth": "too many launches",
 }
 
-CAUSES = (*_RACES.values(), "read by the host", *_FAULTS.values())
+ORDER, HIDDEN = "order-dependent value", "hidden state"
+
+CAUSES = (*_RACES.values(), "read by the host", *_FAULTS.values(), ORDER, HIDDEN)
 """Every cause of a problem of a schedule."""
 
 
@@ -54,6 +56,10 @@ class ScheduleWording:
     def explanation(self, problem: ScheduleProblem) -> ProblemWords:
         """Return the cause, evidence and hint of a problem."""
         return self._race(problem) if problem.kind == "race" else self._fault(problem)
+
+    def pair(self, pair: tuple[Site, Site]) -> str:
+        """Return `line 11 runs before line 10` for two statements in the order in which they run."""
+        return f"line {self.line(pair[0])} runs before line {self.line(pair[1])}"
 
     def line(self, site: Site) -> int:
         """Return the line of a statement, or of the first or last line of a graph."""

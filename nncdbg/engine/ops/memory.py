@@ -70,7 +70,9 @@ def _remains_types(attributes: Attributes, types: Types) -> Types:
     dtype, sizes = attributes["dtype"], sizes_of(attributes["shape"])
     if dtype not in NUMPY or dtype == "str":
         raise GraphError(
-            f"{dtype!r} is not an element type with a fixed size", hint="use a type such as f32", attribute="dtype"
+            f"{dtype!r} is not an element type with a fixed size",
+            hint="use a type such as f32",
+            attribute="dtype",
         )
     rows = [tuple(attributes[name] or ()) for name in ("starts", "offsets", "sizes")]
     if any(len(row) != len(types) or min(row, default=0) < 0 for row in rows):

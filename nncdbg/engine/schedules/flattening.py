@@ -145,9 +145,7 @@ class _Flattening(Expansion):
             key = graph.name, name
             if key not in self.hoisted:
                 self.hoisted[key] = claimed_name(f"{graph.name}/{name}", self.used)
-                self.constants.append(
-                    replace(constant, value=Value(self.hoisted[key], constant.value.type))
-                )
+                self.constants.append(replace(constant, value=Value(self.hoisted[key], constant.value.type)))
             scope.constants[name] = self.hoisted[key]
         return scope
 

@@ -303,7 +303,9 @@ class Expansion:
         if taken.end is not None:
             self.issue(scope, (inside, len(taken.nodes)), taken.end, ())
         for value, result in zip(node.outputs, taken.outputs, strict=True):
-            scope.values[value.name] = self.visible(scope, result.name) or self.defined(scope, path, value.name)
+            scope.values[value.name] = self.visible(scope, result.name) or self.defined(
+                scope, path, value.name
+            )
 
     def loop(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
         body = node.subgraphs[0]

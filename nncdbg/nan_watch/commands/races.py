@@ -1,15 +1,17 @@
-"""`nncdbg races`: check a schedule of streams and events without a run."""
+"""`nncdbg races`: check a schedule of streams and events without a run, or play its orders."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import (
     ArgumentParser,
+    add_machine,
     add_model,
     configuration_of,
     errors_in_json,
@@ -17,6 +19,10 @@ from nncdbg.opening.command_line import (
 from nncdbg.opening.schedules import add_schedule, scheduled_program
 
 if TYPE_CHECKING:
+    from nncdbg.engine.graph import Program
+    from nncdbg.engine.memory.plan_file import PlacedPlan
+    from nncdbg.nan_watch.records import Report
+    from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
 
@@ -37,7 +43,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add_model(parser)
     add_schedule(parser)
+    add_machine(parser)
     add = parser.add_argument
+    add("--schedules", type=int, metavar="N", help="play N legal orders, and compare their values")
+    add("--order", type=int, metavar="N", help="play only the order of seed N, or begin with it")
+    add("-o", "--output", metavar="FILE.nnc", help="write the first order with other values, as a program")
     add("--depth", type=int, metavar="N", help="report streams with more than N launches in flight")
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N problems (default: 20)")
     add("--json", action="store_true", help="print one JSON document on standard output")
@@ -47,6 +57,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
         parser.error(f"--max-findings {options.max_findings}: list at least one")
     if options.depth is not None and options.depth < 1:
         parser.error(f"--depth {options.depth}: use 1 or more")
+    if options.schedules is not None and options.schedules < 1:
+        parser.error(f"--schedules {options.schedules}: use 1 or more")
+    if options.output and options.schedules is None and options.order is None:
+        parser.error("--output writes an order: it needs --schedules or --order")
     return options
 
 
@@ -58,13 +72,16 @@ def _races(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.watched import Watched
     from nncdbg.opening.programs import open_program
 
-    program, plan = scheduled_program(open_program(configuration_of(options)).program, options)
+    opened = open_program(configuration_of(options))
+    program, plan = scheduled_program(opened.program, options)
     if not scheduled(program):
         raise UsageError(
             f"{options.model} has no schedule",
             hint="--streams 4 makes one, --schedule FILE reads one, and margins such as | s2 wait e5 are one",
         )
     report = schedule_report(program, plan, depth=options.depth, model=options.model)
+    if options.schedules is not None or options.order is not None:
+        _play(options, opened, program, plan, report)
     report.limit(options.max_findings)
     watched = Watched.of(program)
     if options.json:
@@ -77,3 +94,32 @@ def _races(options: Namespace, screen: Screen) -> int:
     for problem in problems:
         screen.complain(problem)
     return max([report.exit_code, *(each.exit_code for each in problems)])
+
+
+def _play(
+    options: Namespace, opened: OpenedProgram, program: Program, plan: PlacedPlan | None, report: Report
+) -> None:
+    """Play orders of the schedule, and add what they show to the report."""
+    from nncdbg.nan_watch.schedules.order_findings import add_orders
+    from nncdbg.nan_watch.schedules.search import ScheduleSearch
+
+    # Random inputs are drawn once, here.
+    debugger = opened.debugger(statistics=False)
+    configuration = opened.configuration
+    search = ScheduleSearch(
+        program,
+        plan,
+        debugger.inputs,
+        seed=configuration.seed,
+        backend=configuration.backend,
+        fallback=configuration.fallback,
+        max_ops=configuration.max_ops,
+    )
+    found = search.run(options.schedules or 1, options.order or 0, every=options.schedules is not None)
+    add_orders(report, search, found)
+    if options.output:
+        from nncdbg.presentation.program_text import stores_from, write_text
+
+        first = found.differing[0].orders if found.differing else search.player.drawn(options.order or 0)
+        path = Path(options.output)
+        write_text(path, stores_from(search.player.program(first), path.absolute().parent).text())

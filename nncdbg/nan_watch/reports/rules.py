@@ -81,6 +81,8 @@ CAUSES = {
     "use after free": "Free the value after its last reader.",
     "overwritten value": "Place the two values at different bytes: both are still in use.",
     "too many launches": "Let the host wait for an event of the stream from time to time.",
+    "order-dependent value": "Order the two statements by an event: the schedule allows both orders.",
+    "hidden state": "Do not keep state in the kernel: its result depends on the calls before.",
     "unknown": "Inspect the operands at that statement: no rule matches.",
 }
 """Usual fix per cause: every name of `diagnosis.cause.NAMES` and of `memory.wording.CAUSES`."""

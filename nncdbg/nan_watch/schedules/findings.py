@@ -42,16 +42,17 @@ def _finding(problem: ScheduleProblem, wording: ScheduleWording) -> WatchFinding
     return WatchFinding(
         "race" if problem.kind == "race" else "schedule",
         "birth",
-        _site(problem.second, wording),
+        schedule_site(problem.second, wording),
         cause=words.cause,
         evidence=words.evidence,
         hint=words.hint,
-        other=None if problem.first is None else _site(problem.first, wording),
+        other=None if problem.first is None else schedule_site(problem.first, wording),
         trips=True,
     )
 
 
-def _site(party: Party, wording: ScheduleWording) -> FindingSite:
+def schedule_site(party: Party, wording: ScheduleWording) -> FindingSite:
+    """Return the location of a statement of a schedule, or of the first or last line of a graph."""
     block, pc = wording.block(party.site)
     line = wording.line(party.site)
     text = wording.listing.lines[line - 1].strip()

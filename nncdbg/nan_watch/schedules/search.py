@@ -75,12 +75,12 @@ class ScheduleSearch:
             raise self.expected.error
         self.player = Player(program, plan, types=self.expected.types, syncs=syncs)
 
-    def run(self, schedules: int, seed: int = 0) -> OrderSearch:
+    def run(self, schedules: int, seed: int = 0, *, every: bool = True) -> OrderSearch:
         """Draw this number of orders, from this seed on, and play those with a new outcome.
 
-        If there are fewer outcomes than `schedules`, all are played.
+        With `every`, all outcomes are played if there are fewer than `schedules`.
         """
-        found = OrderSearch(total=self.total(schedules))
+        found = OrderSearch(total=self.total(schedules) if every else None)
         seen: set[Outcome] = set()
         for number, orders in self._orders(schedules, seed, found):
             outcome = self.player.outcome(orders)
@@ -126,9 +126,7 @@ class ScheduleSearch:
         """Run a program with the inputs of the search."""
         return observed(program, self.inputs, **self.options)
 
-    def _orders(
-        self, schedules: int, seed: int, found: OrderSearch
-    ) -> Iterator[tuple[int | None, Orders]]:
+    def _orders(self, schedules: int, seed: int, found: OrderSearch) -> Iterator[tuple[int | None, Orders]]:
         for number in range(seed, seed + schedules):
             found.orders += 1
             yield number, self.player.drawn(number)

@@ -13,6 +13,9 @@ from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.player import SyncPoint
 from nncdbg.nan_watch.schedules.search import ScheduleSearch
 
+_ORDERS = 50
+"""The number of orders that are drawn to verify that the points hide the fault."""
+
 
 @dataclass(frozen=True, slots=True)
 class SyncPlace:
@@ -31,19 +34,26 @@ class SyncPlace:
 def smallest_syncs(search: ScheduleSearch) -> list[SyncPlace]:
     """Return the fewest points that hide every race that changes a value.
 
-    A race counts if the order that reverses it, with only what it needs, has another value.
+    A race counts if the order that reverses it, with only what it needs, has another value.  If only several
+    reversed races together change a value, all races count.
     """
+    harmful = _places(search, harmful=True)
+    syncs = [each.point for each in harmful]
+    synchronized = ScheduleSearch(search.program, search.plan, search.inputs, syncs=syncs, **search.options)
+    return _places(search, harmful=False) if synchronized.run(_ORDERS).differing else harmful
+
+
+def _places(search: ScheduleSearch, *, harmful: bool) -> list[SyncPlace]:
     places = []
     for number, segment in enumerate(search.player.segments):
         intervals = []
         for first, second in segment.pairs:
             orders = [*search.player.issued()]
             orders[number] = segment.reversed_pair(first, second)
-            if search.difference(tuple(orders)) is not None:
+            if not harmful or search.difference(tuple(orders)) is not None:
                 intervals.append((first, second))
         places += [
-            _place(number, low, high, search.player.statements[number])
-            for low, high in _stabbed(intervals)
+            _place(number, low, high, search.player.statements[number]) for low, high in _stabbed(intervals)
         ]
     return places
 

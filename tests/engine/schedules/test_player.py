@@ -114,7 +114,9 @@ TYPES = "%x: f32[2,2]"
 
 
 def text_of(body: str, head: str = "") -> Program:
-    return Program.parse(f"#nncdbg 1\nopset 18\n{head}\ngraph @main({TYPES}) -> (%y: f32[2,2]) {{\n{body}\n}}\n")
+    return Program.parse(
+        f"#nncdbg 1\nopset 18\n{head}\ngraph @main({TYPES}) -> (%y: f32[2,2]) {{\n{body}\n}}\n"
+    )
 
 
 def race_of(program: Program, plan: PlacedPlan | None = None) -> ScheduleProblem:
@@ -242,7 +244,9 @@ def test_blocks_of_control_flow_keep_their_place(number: int) -> None:
 
 def test_races_inside_a_branch_show() -> None:
     program = Program.parse(BLOCKS.replace(" WAIT", ""))
-    race = next(each for each in validate(program).problems if each.kind == "race" and each.second.site[0][1:])
+    race = next(
+        each for each in validate(program).problems if each.kind == "race" and each.second.site[0][1:]
+    )
     assert np.isnan(run(played(program, race=race), n=3)).all()
     assert not np.isnan(run(played(program, race=race), n=1)).any()
 
@@ -266,7 +270,9 @@ def test_random_numbers_of_a_part_do_not_depend_on_the_order() -> None:
     program = text_of(body)
     found = set()
     for seed in range(10):
-        debugger = nncdbg.Debugger(played(program, seed=seed), {"x": np.ones((2, 2), np.float32)}, outputs=["y"])
+        debugger = nncdbg.Debugger(
+            played(program, seed=seed), {"x": np.ones((2, 2), np.float32)}, outputs=["y"]
+        )
         debugger.run()
         found.add((debugger.outputs or {})["y"].tobytes())
     assert len(found) == 1

@@ -77,7 +77,9 @@ def program(begins: str) -> Program:
         (f"@forward(%x: f32[2,8]) -> ({pairs}) | s0 begin s1 s2 s3 s4", ahead),
         (f"@backward(%a: f32[2,8], {taken}) -> ({weights}) | s0 begin {begins}", back),
     ]
-    texts = [f"graph {name} {{\n" + "\n".join(f"  {line}" for line in lines) + "\n}" for name, lines in graphs]
+    texts = [
+        f"graph {name} {{\n" + "\n".join(f"  {line}" for line in lines) + "\n}" for name, lines in graphs
+    ]
     return Program.parse("\n".join(head) + "\n\n" + "\n\n".join(texts) + "\n\nrun @step for %x, %t batch 2\n")
 
 

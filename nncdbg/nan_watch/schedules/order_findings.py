@@ -1,0 +1,76 @@
+"""What a search of orders found, in a report: the first value that differs, the seed, and the sync points."""
+
+from __future__ import annotations
+
+from nncdbg.engine.schedules.launches import HOST
+from nncdbg.engine.schedules.validation import Party
+from nncdbg.engine.text.counting import counted
+from nncdbg.nan_watch.records import Report, WatchFinding
+from nncdbg.nan_watch.schedules.findings import schedule_site
+from nncdbg.nan_watch.schedules.search import OrderDifference, OrderSearch, ScheduleSearch
+from nncdbg.nan_watch.schedules.synchronizing import SyncPlace, smallest_syncs
+from nncdbg.presentation.schedules import HIDDEN, ORDER, ScheduleWording
+
+_PAIRS = 3
+"""The number of reversed pairs that a finding names."""
+
+
+def add_orders(report: Report, search: ScheduleSearch, found: OrderSearch) -> None:
+    """Add to a report what a search found: one finding per value that differs, and notes."""
+    wording = ScheduleWording(search.program)
+    first: dict[str, OrderDifference] = {}
+    for each in found.differing:
+        first.setdefault(each.name, each)
+    findings = [_finding(each, ORDER, _cause(each, wording), wording) for each in first.values()]
+    if found.hidden is not None:
+        evidence = f"{_order(found.hidden)} keeps the order of all statements that share memory"
+        findings.append(_finding(found.hidden, HIDDEN, evidence, wording))
+    report.findings += findings
+    report.counts["birth"] += len(findings)
+    counts = counted(found.outcomes, "outcome"), counted(found.orders, "order")
+    differing = (
+        f"; {len(found.differing)} with other values" if found.differing else ", all with equal values"
+    )
+    if found.complete:
+        played = f"all {found.outcomes} outcomes" if found.outcomes > 1 else "the only outcome"
+    else:
+        played = f"{counts[0]}, perhaps not all,"
+    report.notes.append(f"played {played} in {counts[1]}{differing}")
+    if found.differing:
+        places = ", and ".join(_place(each, wording) for each in smallest_syncs(search))
+        report.notes.append(f"a host that waits for all streams {places} hides the races")
+
+
+def _finding(
+    difference: OrderDifference, cause: str, evidence: str, wording: ScheduleWording
+) -> WatchFinding:
+    hint = "order these statements by an event" if cause == ORDER else "the kernel keeps state between calls"
+    if difference.seed is not None:
+        hint += f"; `--order {difference.seed} -o order.nnc` writes this order as a program"
+    return WatchFinding(
+        "race",
+        "birth",
+        schedule_site(Party(difference.site, HOST, difference.name), wording),
+        cause=cause,
+        evidence=evidence,
+        hint=hint,
+        trips=True,
+    )
+
+
+def _order(difference: OrderDifference) -> str:
+    return "an order" if difference.seed is None else f"order {difference.seed}"
+
+
+def _cause(difference: OrderDifference, wording: ScheduleWording) -> str:
+    pairs = [*map(wording.pair, difference.reversed[:_PAIRS])]
+    more = len(difference.reversed) - _PAIRS
+    words = ", ".join([*pairs, *([f"and {more} more"] if more > 0 else [])])
+    failed = f", and the run fails: {difference.error}" if difference.error is not None else ""
+    return f"other bits than without a schedule in {_order(difference)}, where {words}{failed}"
+
+
+def _place(place: SyncPlace, wording: ScheduleWording) -> str:
+    if place.after == place.before:
+        return f"before line {wording.line(place.inside)}"
+    return f"between lines {wording.line(place.after)} and {wording.line(place.before)}"
