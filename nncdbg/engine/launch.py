@@ -61,6 +61,8 @@ class CompiledProgram(Loaded):
                 )
             )
         program = part.program
+        self.places = part.places
+        """For a permuted or partial program: the block and number of each statement before."""
         generator = generator_of(self.running, seed, part.places)
         linker = Linker(backend, allocation, generator, covers)
         kept = kept_to_the_end(program, tracked)

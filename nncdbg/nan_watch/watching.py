@@ -28,7 +28,7 @@ from nncdbg.nan_watch.measuring.training import TrainingJudge
 from nncdbg.nan_watch.measuring.update_warnings import update_warnings
 from nncdbg.nan_watch.records import FindingSite, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_findings
-from nncdbg.nan_watch.sites import calls_of, first_output, site_of
+from nncdbg.nan_watch.sites import calls_of, first_output, in_text_order, site_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -130,7 +130,7 @@ def _tell(
     max_findings: int,
 ) -> None:
     """Fill in the findings: those that trip, then those with effect on an output, then the others."""
-    ordered = sorted(_with_content(sightings), key=lambda each: (each.tick, each.number))
+    ordered = in_text_order(_with_content(sightings), debugger.loaded.places)
     judge = TrainingJudge(debugger)
     findings = [_finding(each, gates, debugger, judge) for each in ordered] + measured
     if any(each.trips for each in findings):
