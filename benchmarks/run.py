@@ -20,6 +20,7 @@ import bench_models
 import bench_mutants
 import bench_parse
 import bench_reduce
+import bench_schedules
 import bench_start
 import bench_stats
 import bench_time
@@ -46,6 +47,7 @@ def main() -> int:
         bench_mutants,
         bench_corpus,
         bench_reduce,
+        bench_schedules,
         bench_diff,
         bench_torch,
         bench_training,

@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.compilation.needed import Places
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.nan_watch.records import FindingSite
 
 
-def in_text_order(sightings: Sequence[Sighting], places: Places) -> list[Sighting]:
-    """Return sightings in the order of the run; for a permuted program, in that of its text.
+def in_text_order(found: Sequence[Sighting], places: Places) -> list[Sighting]:
+    """Return findings in the order of the run; for a permuted program, in that of its text.
 
-    `places` are those of a permuted program.  No statement of it moves across control flow, so sightings
+    `places` are those of a permuted program.  No statement of it moves across control flow, so findings
     between two points of control flow change places only among each other.
     """
-    ordered = sorted(sightings, key=lambda each: (each.tick, each.number))
+    ordered = sorted(found, key=lambda each: (each.tick, each.number))
     groups: dict[object, list[int]] = {}
     for at, each in enumerate(ordered):
         code, pc = each.statement.code, each.statement.pc
         if code.path in places and 0 <= pc < len(code.nodes):
             calls = tuple((call.code.path, call.pc) for call in each.calls)
             groups.setdefault((code.path, _segment(code, pc), each.iteration, calls), []).append(at)
-    for at in groups.values():
-        numbers = places[ordered[at[0]].statement.code.path][1]
-        moved = sorted((ordered[each] for each in at), key=lambda each: numbers[each.statement.pc])
-        for each, sighting in zip(at, moved, strict=True):
-            ordered[each] = sighting
+    for slots in groups.values():
+        numbers = places[ordered[slots[0]].statement.code.path][1]
+        moved = sorted((ordered[slot] for slot in slots), key=lambda each: numbers[each.statement.pc])
+        for slot, sighting in zip(slots, moved, strict=True):
+            ordered[slot] = sighting
     return ordered
 
 

@@ -26,9 +26,9 @@ _FAULTS = {
     "depth": "too many launches",
 }
 
-ORDER, HIDDEN = "order-dependent value", "hidden state"
+ORDER, HIDDEN, REPLICA = "order-dependent value", "hidden state", "replicas differ"
 
-CAUSES = (*_RACES.values(), "read by the host", *_FAULTS.values(), ORDER, HIDDEN)
+CAUSES = (*_RACES.values(), "read by the host", *_FAULTS.values(), ORDER, HIDDEN, REPLICA)
 """Every cause of a problem of a schedule."""
 
 

@@ -25,7 +25,16 @@ from nncdbg.engine.graph import (
     without_sizes,
 )
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import DEEPEST, Access, Expansion, Launch, Memory, Scope, Site, Steps
+from nncdbg.engine.schedules.launches import (
+    DEEPEST,
+    Access,
+    Launch,
+    LaunchExpansion,
+    LaunchScope,
+    Memory,
+    Site,
+    Steps,
+)
 from nncdbg.engine.text.lexemes import claimed_name
 from nncdbg.engine.text.listing import Path
 
@@ -77,17 +86,19 @@ def flattened(program: Program, plan: PlacedPlan | None = None) -> Flat:
 
 
 @dataclass(slots=True)
-class _FlatScope(Scope):
+class _FlatScope(LaunchScope):
     """`prefix` is that of the names of an inlined graph, and `results` the names of its results."""
 
     prefix: str = ""
     results: dict[str, str] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
+    literals: dict[str, Operand] = field(default_factory=dict)
+    """The inputs for which the call has a literal, or nothing."""
     at: Site | None = None
     """The call in the outermost graph; None for that graph."""
 
 
-class _Flattening(Expansion):
+class _Flattening(LaunchExpansion):
     """Issues each statement once, both branches of `if` included, and keeps the statements."""
 
     def __init__(self, program: Program, plan: PlacedPlan | None) -> None:
@@ -100,7 +111,7 @@ class _Flattening(Expansion):
             self.used |= {value.name for node in all_nodes(graph) for value in node.outputs}
             self.used |= {value.name for value in graph.inputs}
         self.caller: tuple[_FlatScope, Node, Site] | None = None
-        self.outer: Scope | None = None
+        self.outer: LaunchScope | None = None
         self.hoisted: dict[tuple[str, str], str] = {}
         self.constants: list[Constant] = []
         self.prefixes: set[str] = set()
@@ -124,10 +135,11 @@ class _Flattening(Expansion):
 
     # -- names -----------------------------------------------------------------------------------------
 
-    def entered(self, graph: Graph) -> Scope:
+    def entered(self, graph: Graph) -> LaunchScope:
         self.calls += 1
         if self.caller is None:
-            scope = _FlatScope(graph, self.calls)
+            names = {each.value.name: each.value.name for each in graph.constants}
+            scope = _FlatScope(graph, self.calls, constants=names)
         else:
             scope = self.inlined(graph, *self.caller)
         self.outer = scope if self.caller is None else self.outer
@@ -140,6 +152,12 @@ class _Flattening(Expansion):
         for result, value in zip(graph.outputs, call.outputs, strict=False):
             if value.name and result.name in made and result.name not in scope.results:
                 scope.results[result.name] = self.spelled(outer, value.name)
+        given = (*call.inputs, *(None for _ in graph.inputs))
+        for value, operand in zip(graph.inputs, given, strict=False):
+            if not isinstance(operand, str):
+                scope.literals[value.name] = operand
+            elif operand in outer.literals:
+                scope.literals[value.name] = outer.literals[operand]
         for constant in graph.constants:
             name = constant.value.name
             key = graph.name, name
@@ -155,16 +173,24 @@ class _Flattening(Expansion):
             return scope.results[name]
         return name if not scope.prefix else claimed_name(f"{scope.prefix}{name}", self.used)
 
-    def operand(self, scope: Scope, operand: Operand) -> Operand:
+    def operand(self, scope: LaunchScope, operand: Operand) -> Operand:
         if not isinstance(operand, str):
             return operand
-        memory = self.visible(scope, operand)
-        if memory is not None:
-            return memory.name
         assert isinstance(scope, _FlatScope)
-        return scope.constants.get(operand, operand)
+        if operand in scope.literals:
+            return scope.literals[operand]
+        memory = self.visible(scope, operand)
+        return operand if memory is None else memory.name
 
-    def defined(self, scope: Scope, path: Path, name: str) -> Memory:
+    def visible(self, scope: LaunchScope, name: object) -> Memory | None:
+        """Return the memory of a value; constants have some, too, which nothing writes."""
+        memory = super().visible(scope, name)
+        assert isinstance(scope, _FlatScope)
+        if memory is None and isinstance(name, str) and name in scope.constants:
+            memory = scope.values[name] = self.fresh(scope.constants[name])
+        return memory
+
+    def defined(self, scope: LaunchScope, path: Path, name: str) -> Memory:
         assert isinstance(scope, _FlatScope)
         flat = self.spelled(scope, name)
         memory = super().defined(scope, path, name)._replace(name=flat)
@@ -175,14 +201,14 @@ class _Flattening(Expansion):
                 self.owners[flat] = self.owners.get(root.name, root.name)
         return memory
 
-    def own(self, scope: Scope, name: str) -> Memory:
+    def own(self, scope: LaunchScope, name: str) -> Memory:
         """Return memory of its own for a value of control flow, whatever the plan says."""
         assert isinstance(scope, _FlatScope)
         flat = self.spelled(scope, name)
         memory = self.memory[flat] = scope.values[name] = self.fresh(flat)
         return memory
 
-    def typed(self, scope: Scope, value: Value, memory: Memory) -> Value:
+    def typed(self, scope: LaunchScope, value: Value, memory: Memory) -> Value:
         """Return a value with its flat name; the symbols of a called graph are not those of its caller."""
         assert isinstance(scope, _FlatScope)
         return Value(memory.name, _outside(value.type) if scope.prefix else value.type)
@@ -191,7 +217,7 @@ class _Flattening(Expansion):
 
     def issue(
         self,
-        scope: Scope,
+        scope: LaunchScope,
         site: Site,
         placement: Placement | None,
         accesses: Sequence[Access],
@@ -206,14 +232,14 @@ class _Flattening(Expansion):
             outputs = scope.graph.outputs
             self.open[0].results = tuple(str(self.operand(scope, value.name)) for value in outputs)
 
-    def statement(self, scope: Scope, node: Node, path: Path, pc: int) -> None:
+    def statement(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> None:
         inputs = tuple(self.operand(scope, each) for each in node.inputs)
         super().statement(scope, node, path, pc)
         last = self.open[-1].statements[-1]
         last.closes = node.op == "break"
         last.node = replace(node, inputs=inputs, outputs=self.outputs(scope, node))
 
-    def outputs(self, scope: Scope, node: Node) -> tuple[Value, ...]:
+    def outputs(self, scope: LaunchScope, node: Node) -> tuple[Value, ...]:
         if node.op == "update":
             return node.outputs
         return tuple(
@@ -221,12 +247,12 @@ class _Flattening(Expansion):
             for value in node.outputs
         )
 
-    def call(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
+    def call(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> Steps:
         assert isinstance(scope, _FlatScope)
         self.caller = scope, node, (path, pc)
         yield from super().call(scope, node, path, pc)
 
-    def branch(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
+    def branch(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> Steps:
         inputs = tuple(self.operand(scope, each) for each in node.inputs)
         self.issue(scope, (path, pc), node.placement, self.reads(scope, node.inputs))
         last = self.open[-1].statements[-1]
@@ -237,7 +263,7 @@ class _Flattening(Expansion):
             self.own(scope, value.name)
         last.node = replace(node, inputs=inputs, outputs=self.outputs(scope, node), subgraphs=())
 
-    def loop(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
+    def loop(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> Steps:
         inputs = tuple(self.operand(scope, each) for each in node.inputs)
         self.issue(scope, (path, pc), node.placement, self.reads(scope, node.inputs[:1]))
         last = self.open[-1].statements[-1]
@@ -248,7 +274,7 @@ class _Flattening(Expansion):
                 self.own(scope, value.name)
         last.node = replace(node, inputs=inputs, outputs=self.outputs(scope, node), subgraphs=())
 
-    def inside(self, last: FlatStatement, scope: Scope, source: Graph, path: Path) -> Iterator[Steps]:
+    def inside(self, last: FlatStatement, scope: LaunchScope, source: Graph, path: Path) -> Iterator[Steps]:
         """Keep a block of a statement of control flow; its values are not visible after it."""
         assert isinstance(scope, _FlatScope)
         if len(self.open) > DEEPEST:

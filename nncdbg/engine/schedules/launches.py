@@ -78,7 +78,7 @@ class Launch:
 
 
 @dataclass(slots=True)
-class Scope:
+class LaunchScope:
     """The values of an execution of a graph by name."""
 
     graph: Graph
@@ -95,7 +95,7 @@ def launches(
     graph of each of its `run` lines, which share the states.
     """
     with collector_paused():
-        return Expansion(program, plan, choice).run(steps)
+        return LaunchExpansion(program, plan, choice).run(steps)
 
 
 def branches(program: Program) -> Sequence[int]:
@@ -123,7 +123,7 @@ def scheduled(program: Program) -> bool:
     return False
 
 
-class Expansion:
+class LaunchExpansion:
     """Issues the statements of a program on a stack of generators, so that nesting has no limit."""
 
     def __init__(self, program: Program, plan: PlacedPlan | None, choice: int) -> None:
@@ -159,7 +159,7 @@ class Expansion:
         self.buffers += 1
         return Memory(self.buffers, 0, 1, name)
 
-    def defined(self, scope: Scope, path: Path, name: str) -> Memory:
+    def defined(self, scope: LaunchScope, path: Path, name: str) -> Memory:
         """Return the memory of a value that is defined now: that of the plan, else a new buffer."""
         place = self.places.get((path, name)) if self.places else None
         return self.fresh(name) if place is None else Memory(0, place.offset, place.end, name)
@@ -169,7 +169,7 @@ class Expansion:
         place = self.places.get((path, name)) if self.places else None
         return place is not None and place.root != (path, name)
 
-    def visible(self, scope: Scope, name: object) -> Memory | None:
+    def visible(self, scope: LaunchScope, name: object) -> Memory | None:
         if not isinstance(name, str):
             return None
         return scope.values.get(name) or self.states.get(name)
@@ -178,7 +178,7 @@ class Expansion:
 
     def issue(
         self,
-        scope: Scope,
+        scope: LaunchScope,
         site: Site,
         placement: Placement | None,
         accesses: Sequence[Access],
@@ -216,7 +216,7 @@ class Expansion:
             self.workspaces[name] = Memory(self.buffers, 0, 1, name, "workspace")
         return self.workspaces[name]
 
-    def reads(self, scope: Scope, names: Sequence[object]) -> list[Access]:
+    def reads(self, scope: LaunchScope, names: Sequence[object]) -> list[Access]:
         found = []
         for name in names:
             memory = self.visible(scope, name)
@@ -250,12 +250,12 @@ class Expansion:
             self.issue(scope, end, graph.end, (), "end")
         results += [self.visible(scope, each.name) for each in graph.outputs]
 
-    def entered(self, graph: Graph) -> Scope:
+    def entered(self, graph: Graph) -> LaunchScope:
         """Return the values of a new execution of a graph."""
         self.calls += 1
-        return Scope(graph, self.calls)
+        return LaunchScope(graph, self.calls)
 
-    def block(self, scope: Scope, block: Graph, path: Path) -> Steps:
+    def block(self, scope: LaunchScope, block: Graph, path: Path) -> Steps:
         for pc, node in enumerate(block.nodes):
             if node.op.startswith("@") and node.op[1:] in self.program.graphs:
                 yield self.call(scope, node, path, pc)
@@ -266,7 +266,7 @@ class Expansion:
             else:
                 self.statement(scope, node, path, pc)
 
-    def statement(self, scope: Scope, node: Node, path: Path, pc: int) -> None:
+    def statement(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> None:
         accesses = self.reads(scope, node.inputs)
         for value in node.outputs:
             if not value.name:
@@ -279,7 +279,7 @@ class Expansion:
                 accesses.append(Access(memory, True))
         self.issue(scope, (path, pc), node.placement, accesses)
 
-    def call(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
+    def call(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> Steps:
         """Issue a called graph between what its margin waits for and what it records."""
         margin = node.placement
         if margin is not None and (margin.waits or margin.begins):
@@ -296,7 +296,7 @@ class Expansion:
             after = Placement(stream=margin.stream, records=margin.records, frees=margin.frees)
             self.issue(scope, (path, pc), after, ())
 
-    def branch(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
+    def branch(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> Steps:
         self.issue(scope, (path, pc), node.placement, self.reads(scope, node.inputs))
         taken, inside = node.subgraphs[self.choice], (*path, pc, self.choice)
         yield self.block(scope, taken, inside)
@@ -307,7 +307,7 @@ class Expansion:
                 scope, path, value.name
             )
 
-    def loop(self, scope: Scope, node: Node, path: Path, pc: int) -> Steps:
+    def loop(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> Steps:
         body = node.subgraphs[0]
         inside = (*path, pc, 0)
         counter, *carried = body.inputs
@@ -334,7 +334,7 @@ class Expansion:
             self.issue(scope, (path, pc), None, collected)
 
     def _carry(
-        self, scope: Scope, path: Path, carried: Sequence[Value], given: Sequence[Memory | None]
+        self, scope: LaunchScope, path: Path, carried: Sequence[Value], given: Sequence[Memory | None]
     ) -> None:
         for value, memory in zip(carried, given, strict=True):
             scope.values[value.name] = memory or self.defined(scope, path, value.name)

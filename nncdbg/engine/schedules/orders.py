@@ -1,4 +1,4 @@
-"""Legal orders of launches: all that streams, events and the host allow, and the pairs that decide the outcome."""
+"""Legal orders of launches, which streams, events and the host allow, and the pairs that decide the outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHANGES = 3
 """The largest number of times that the stream with the highest priority gets the lowest one."""
 
 
-class Segment:
+class OrderedSegment:
     """Launches between two points at which the host waits, with their legal orders."""
 
     def __init__(self, launches: Sequence[Launch]) -> None:

@@ -22,7 +22,7 @@ from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.schedules.contents import Contents, Piece
 from nncdbg.engine.schedules.flattening import Flat, FlatBlock, FlatStatement, flattened
 from nncdbg.engine.schedules.launches import Site
-from nncdbg.engine.schedules.orders import Order, Segment
+from nncdbg.engine.schedules.orders import Order, OrderedSegment
 from nncdbg.engine.schedules.validation import ScheduleProblem
 from nncdbg.engine.text.lexemes import claimed_name
 from nncdbg.engine.text.listing import Path
@@ -48,13 +48,13 @@ def played(
     Raises UsageError for a race that no order of the player shows, and if a statement reads a value of
     unknown size before it is written.
     """
-    player = Player(program, plan)
+    player = SchedulePlayer(program, plan)
     if race is not None:
         return player.program(player.showing(race))
     return player.program(player.issued() if seed is None else player.drawn(seed))
 
 
-class Player:
+class SchedulePlayer:
     """The legal orders of a scheduled program.
 
     `types` are the types of values by their flat names, for values whose declared types have no sizes.  At
@@ -73,9 +73,11 @@ class Player:
         self.source = expanded(program) if program.backwards else program
         self.types = types or {}
         self.flat = flattened(self.source, plan)
-        self.segments: list[Segment] = []
+        self.segments: list[OrderedSegment] = []
         self.sites: dict[str, Site] = {}
         """The statement of the source that computes each value, by its flat name."""
+        self.calls: dict[str, Site] = {}
+        """The statement of the outermost graph that computes each value: its own, or a call."""
         self.statements: list[list[FlatStatement]] = []
         """The statements of each segment."""
         self._syncs, self._natural = frozenset(syncs), 0
@@ -133,6 +135,7 @@ class Player:
             if each.node is not None:
                 for value in each.node.outputs:
                     self.sites.setdefault(value.name, each.launch.site)
+                    self.calls.setdefault(value.name, each.at or each.launch.site)
             if statements and (self._natural, at - begin) in self._syncs:
                 self._close(parts, statements)
                 statements = []
@@ -144,7 +147,7 @@ class Player:
 
     def _close(self, parts: list[tuple[int, list[FlatStatement]]], statements: list[FlatStatement]) -> None:
         parts.append((len(self.segments), statements))
-        self.segments.append(Segment([each.launch for each in statements]))
+        self.segments.append(OrderedSegment([each.launch for each in statements]))
         self.statements.append(statements)
 
 
@@ -191,7 +194,7 @@ class _Emitted:
 class _Playing:
     """Emits the statements of a program in given orders."""
 
-    def __init__(self, player: Player, orders: Orders, *, intact: bool = False) -> None:
+    def __init__(self, player: SchedulePlayer, orders: Orders, *, intact: bool = False) -> None:
         self.player, self.flat, self.orders, self.intact = player, player.flat, orders, intact
         self.used = set(self.flat.used)
         self.types = _types(self.flat)

@@ -47,6 +47,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add = parser.add_argument
     add("--schedules", type=int, metavar="N", help="play N legal orders, and compare their values")
     add("--order", type=int, metavar="N", help="play only the order of seed N, or begin with it")
+    add("--replicas", action="store_true", help="compare the calls of the same graph, statement by statement")
     add("-o", "--output", metavar="FILE.nnc", help="write the first order with other values, as a program")
     add("--depth", type=int, metavar="N", help="report streams with more than N launches in flight")
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N problems (default: 20)")
@@ -80,7 +81,7 @@ def _races(options: Namespace, screen: Screen) -> int:
             hint="--streams 4 makes one, --schedule FILE reads one, and margins such as | s2 wait e5 are one",
         )
     report = schedule_report(program, plan, depth=options.depth, model=options.model)
-    if options.schedules is not None or options.order is not None:
+    if options.schedules is not None or options.order is not None or options.replicas:
         _play(options, opened, program, plan, report)
     report.limit(options.max_findings)
     watched = Watched.of(program)
@@ -100,7 +101,8 @@ def _play(
     options: Namespace, opened: OpenedProgram, program: Program, plan: PlacedPlan | None, report: Report
 ) -> None:
     """Play orders of the schedule, and add what they show to the report."""
-    from nncdbg.nan_watch.schedules.order_findings import add_orders
+    from nncdbg.nan_watch.schedules.order_findings import add_orders, add_replicas
+    from nncdbg.nan_watch.schedules.replicas import replica_differences
     from nncdbg.nan_watch.schedules.search import ScheduleSearch
 
     # Random inputs are drawn once, here.
@@ -115,6 +117,11 @@ def _play(
         fallback=configuration.fallback,
         max_ops=configuration.max_ops,
     )
+    if options.replicas:
+        orders = None if options.order is None else search.player.drawn(options.order)
+        add_replicas(report, search, replica_differences(search, orders))
+    if options.schedules is None and options.order is None:
+        return
     found = search.run(options.schedules or 1, options.order or 0, every=options.schedules is not None)
     add_orders(report, search, found)
     if options.output:

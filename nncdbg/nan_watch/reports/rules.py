@@ -22,6 +22,7 @@ _NAMES = {
     "plan": "an incorrect memory plan",
     "race": "a race",
     "schedule": "a wrong schedule",
+    "replica": "a replica that differs",
     RANGE: "a value out of range",
 }
 """Names of kinds in sentences, where they differ from the kind."""
@@ -31,6 +32,7 @@ _MEANINGS = {
     "state": "a kernel computes a different result when it runs again",
     "plan": "the memory plan assigns the same bytes to two live values, or too few bytes to a value",
     "schedule": "an event or a wait of the schedule is missing or wrong",
+    "replica": "one call of a graph computes other values than the other calls",
     RANGE: "the expression of the gate is true",
 }
 """Meanings of the kinds that are not gates."""
@@ -83,6 +85,7 @@ CAUSES = {
     "too many launches": "Let the host wait for an event of the stream from time to time.",
     "order-dependent value": "Order the two statements by an event: the schedule allows both orders.",
     "hidden state": "Do not keep state in the kernel: its result depends on the calls before.",
+    "replicas differ": "Compare the operands of the statement in both calls, and the order of its launches.",
     "unknown": "Inspect the operands at that statement: no rule matches.",
 }
 """Usual fix per cause: every name of `diagnosis.cause.NAMES` and of `memory.wording.CAUSES`."""

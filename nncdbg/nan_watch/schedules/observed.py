@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.played import digest
@@ -25,6 +28,8 @@ class ObservedRun:
     """The values in the order in which they were computed, with the number of the execution."""
     types: dict[str, TensorType] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
+    norms: dict[str, list[float]] = field(default_factory=dict)
+    """The Euclidean norms of the numeric values, beside `values`."""
     error: NncdbgError | None = None
 
     def first_difference(self, other: ObservedRun) -> str | None:
@@ -42,8 +47,13 @@ class ObservedRun:
         return None
 
 
-def observed(program: Program, inputs: Mapping[str, Any] | None, **options: Any) -> ObservedRun:
-    """Run a program to its end, and return the digests of its values; `options` are those of Debugger."""
+def observed(
+    program: Program, inputs: Mapping[str, Any] | None, *, norms: bool = False, **options: Any
+) -> ObservedRun:
+    """Run a program to its end, and return the digests of its values, and with `norms` their norms.
+
+    `options` are those of Debugger.
+    """
     debugger = Debugger(program, inputs, allocator="plain", statistics=False, **options)
     side, run = Side(debugger, "the order"), ObservedRun()
     try:
@@ -52,6 +62,8 @@ def observed(program: Program, inputs: Mapping[str, Any] | None, **options: Any)
                 digests = run.values.setdefault(name, [])
                 run.order.append((name, len(digests)))
                 digests.append(digest(content))
+                if norms:
+                    run.norms.setdefault(name, []).append(_norm(content))
                 found = type_of(content)
                 if found is not None:
                     run.types[name] = found
@@ -59,3 +71,9 @@ def observed(program: Program, inputs: Mapping[str, Any] | None, **options: Any)
     except NncdbgError as error:
         run.error = error
     return run
+
+
+def _norm(content: Any) -> float:
+    if not isinstance(content, np.ndarray) or content.dtype.hasobject:
+        return math.nan
+    return float(np.linalg.norm(content.astype(np.complex128 if content.dtype.kind == "c" else np.float64)))

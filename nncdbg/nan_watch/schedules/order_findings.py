@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from nncdbg.engine.schedules.launches import HOST
+from collections.abc import Sequence
+
+from nncdbg.engine.schedules.launches import HOST, Site
 from nncdbg.engine.schedules.validation import Party
 from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_site
+from nncdbg.nan_watch.schedules.replicas import ReplicaDifference
 from nncdbg.nan_watch.schedules.search import OrderDifference, OrderSearch, ScheduleSearch
 from nncdbg.nan_watch.schedules.synchronizing import SyncPlace, smallest_syncs
-from nncdbg.presentation.schedules import HIDDEN, ORDER, ScheduleWording
+from nncdbg.presentation.schedules import HIDDEN, ORDER, REPLICA, ScheduleWording
 
 _PAIRS = 3
 """The number of reversed pairs that a finding names."""
@@ -41,6 +44,43 @@ def add_orders(report: Report, search: ScheduleSearch, found: OrderSearch) -> No
         report.notes.append(f"a host that waits for all streams {places} hides the races")
 
 
+def add_replicas(report: Report, search: ScheduleSearch, differences: Sequence[ReplicaDifference]) -> None:
+    """Add to a report the first statement in which a call of a graph differs from the other calls."""
+    wording = ScheduleWording(search.program)
+    first: dict[Site, ReplicaDifference] = {}
+    last: dict[tuple[Site, Site], ReplicaDifference] = {}
+    for each in differences:
+        first.setdefault(each.call, each)
+        last[each.call, each.site] = each
+    for call, each in first.items():
+        final = last[call, each.site]
+        words = (
+            f"in the call of line {wording.line(call)}, the norm is {_ratio(each.ratio)} that of other calls"
+        )
+        if final is not each:
+            words += f" in execution {each.iteration + 1}, {_ratio(final.ratio)} in {final.iteration + 1}"
+        block, pc = wording.block(each.site)
+        name = block.nodes[pc].outputs[0].name
+        report.findings.append(
+            WatchFinding(
+                "replica",
+                "birth",
+                schedule_site(Party(each.site, HOST, name), wording),
+                cause=REPLICA,
+                evidence=words,
+                hint="compare the operands of this statement in the two calls",
+                trips=True,
+            )
+        )
+        report.counts["birth"] += 1
+    if not differences:
+        report.notes.append("all calls of each graph have equal values")
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.3g} times" if ratio != 1 else "equal to"
+
+
 def _finding(
     difference: OrderDifference, cause: str, evidence: str, wording: ScheduleWording
 ) -> WatchFinding:
@@ -48,7 +88,7 @@ def _finding(
     if difference.seed is not None:
         hint += f"; `--order {difference.seed} -o order.nnc` writes this order as a program"
     return WatchFinding(
-        "race",
+        "race" if cause == ORDER else "state",
         "birth",
         schedule_site(Party(difference.site, HOST, difference.name), wording),
         cause=cause,

@@ -1,4 +1,4 @@
-"""Search for orders of a schedule with other values: each outcome is played once, and compared with the text."""
+"""Search for orders of a schedule with other values: each outcome is played once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import Site
-from nncdbg.engine.schedules.player import Orders, Player, SyncPoint
+from nncdbg.engine.schedules.player import Orders, SchedulePlayer, SyncPoint
 from nncdbg.nan_watch.schedules.observed import ObservedRun, observed
 
 REPEATS = 5
@@ -70,10 +70,10 @@ class ScheduleSearch:
         **options: Any,
     ) -> None:
         self.program, self.plan, self.inputs, self.options = program, plan, inputs, options
-        self.expected = self.observed(Player(program, plan).reference())
+        self.expected = self.observed(SchedulePlayer(program, plan).reference())
         if self.expected.error is not None:
             raise self.expected.error
-        self.player = Player(program, plan, types=self.expected.types, syncs=syncs)
+        self.player = SchedulePlayer(program, plan, types=self.expected.types, syncs=syncs)
 
     def run(self, schedules: int, seed: int = 0, *, every: bool = True) -> OrderSearch:
         """Draw this number of orders, from this seed on, and play those with a new outcome.

@@ -18,13 +18,14 @@ from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan
 from nncdbg.engine.schedules.launches import launches
 from nncdbg.engine.schedules.mending import margins_of, with_margins
 from nncdbg.engine.schedules.ordering import Ordering
-from nncdbg.engine.schedules.player import Player, played
+from nncdbg.engine.schedules.player import SchedulePlayer, played
 from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.engine.schedules.validation import ScheduleProblem, validate
 from nncdbg.nan_watch.memory.comparison import memory_plan
 from nncdbg.nan_watch.schedules.observed import observed
 from tests.engine.schedules.random_schedules import layered, random_schedule
 from tests.engine.schedules.test_planted import KINDS, wrong
+from tests.presence import present
 
 NUMBERS = np.random.default_rng(0)
 INPUTS = {name: NUMBERS.normal(size=64).astype(np.float32) for name in ("x", "y")}
@@ -55,7 +56,7 @@ def test_legal_orders_of_a_correct_schedule_give_equal_bits(program_seed: int, s
 def test_orders_are_legal_and_equal_for_equal_seeds(seed: int) -> None:
     """A20: a seed replays its order, and no order breaks happens-before."""
     program = random_schedule(seed)
-    player = Player(program)
+    player = SchedulePlayer(program)
     issued = launches(program)
     ordering = Ordering(issued)
     for number in range(5):
@@ -73,7 +74,7 @@ def test_orders_are_legal_and_equal_for_equal_seeds(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_each_race_has_an_order_that_reverses_it(seed: int) -> None:
     program = random_schedule(seed, statements=15)
-    player = Player(program)
+    player = SchedulePlayer(program)
     for race in (each for each in validate(program).problems if each.kind == "race"):
         orders = player.showing(race)
         assert any(player.outcome(orders))
@@ -82,7 +83,7 @@ def test_each_race_has_an_order_that_reverses_it(seed: int) -> None:
 
 def visible(program: Program, plan: PlacedPlan | None, most: int = ORDERS) -> bool:
     """Return whether one of the first orders has another value than the program without a schedule."""
-    player = Player(program, plan)
+    player = SchedulePlayer(program, plan)
     expected = observed(player.reference(), INPUTS)
     runs = (observed(player.program(player.drawn(seed)), INPUTS) for seed in range(most))
     return any(expected.first_difference(run) is not None for run in runs)
@@ -128,7 +129,7 @@ def run(program: Program, **inputs: Any) -> Any:
     x = {"x": np.array([[-1, 2], [3, 4]], np.float32), **inputs}
     debugger = nncdbg.Debugger(program, x)
     assert debugger.run().reason == "end"
-    return (debugger.outputs or {})["y"]
+    return present(debugger.outputs)["y"]
 
 
 def test_early_read_of_a_result_by_the_host_is_poison() -> None:
@@ -203,7 +204,7 @@ graph @layer(%p: f32[2,2]) -> (%q: f32[2,2]) | s0 begin s1 {
 
 def test_statements_of_called_graphs_interleave() -> None:
     program = Program.parse(LAYERS)
-    player = Player(program)
+    player = SchedulePlayer(program)
     names = [node.outputs[0].name for node in player.program(player.issued()).graph.nodes]
     assert names == ["layer/a", "layer/b", "h", "layer.2/a", "layer.2/b", "y"]
     races = [each for each in validate(program).problems if each.kind == "race"]
@@ -274,7 +275,7 @@ def test_random_numbers_of_a_part_do_not_depend_on_the_order() -> None:
             played(program, seed=seed), {"x": np.ones((2, 2), np.float32)}, outputs=["y"]
         )
         debugger.run()
-        found.add((debugger.outputs or {})["y"].tobytes())
+        found.add(present(debugger.outputs)["y"].tobytes())
     assert len(found) == 1
 
 
@@ -303,4 +304,4 @@ def test_step_back_breakpoints_and_statistics_work_in_a_played_program() -> None
     assert debugger.step_back().reason == "step"
     debugger.run()
     debugger.run()
-    assert np.isnan((debugger.outputs or {})["y"]).all()
+    assert np.isnan(present(debugger.outputs)["y"]).all()

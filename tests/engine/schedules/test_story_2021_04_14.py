@@ -1,7 +1,7 @@
-"""A12, A14, A16: the race of 2021-04-14, where one list of streams was not bound to the streams of the devices.
+"""A12, A14, A16: the race of 2021-04-14, where one list of streams was not bound to those of the devices.
 
-Four replicas train on streams 0 to 4; streams 0 and 1 are both on the first GPU.  The schedule of the backward
-pass was planned for the logical streams 0 to 3 and bound to 0, 2, 3 and 4, except the streams that wait when
+Four replicas train on streams 0 to 4; streams 0 and 1 are both on the first GPU.  The schedule of the
+backward pass was planned for the logical streams 0 to 3 and bound to 0, 2, 3 and 4, except the streams that wait when
 it begins: they stayed 1, 2 and 3.  The dropout backward of the fourth GPU may so start before the softmax
 backward has ended.
 """
@@ -57,13 +57,14 @@ def program(begins: str) -> Program:
     for each, stream in enumerate(STREAMS):
         ahead += [
             f"%h{each}: f32[2,4] = MatMul(%x, %w) | s{stream}",
-            f"%o{each}: f32[2,4], %m{each}: bool[2,4] = Dropout(%h{each}, 0.5, true, seed={each}) | s{stream} "
-            f"record e{10 + each}",
+            f"%o{each}: f32[2,4], %m{each}: bool[2,4] = Dropout(%h{each}, 0.5, true, seed={each})"
+            f" | s{stream} record e{10 + each}",
         ]
         back += [
             f"%scale{each}: f32[2,4] = Cast(%m{each}, to=1) | s{stream}",
             f"%dropout_backward{each}: f32[2,4] = Mul(%ds{each}, %scale{each}) | s{stream}",
-            f"%dw{each}: f32[8,4] = Gemm(%a, %dropout_backward{each}, transA=1) | s{stream} record e{20 + each}",
+            f"%dw{each}: f32[8,4] = Gemm(%a, %dropout_backward{each}, transA=1)"
+            f" | s{stream} record e{20 + each}",
         ]
     ahead += ["%penalty: f32[] = ReduceSumSquare(%w, keepdims=0) | s1 record e14"]
     ahead += [f"return {', '.join(f'%o{each}, %m{each}' for each in REPLICAS)} | s0 wait e11 e12 e13 e14"]
