@@ -444,7 +444,7 @@ class Program(RichOutput):
     program's file), `readers` (opened stores), `listing` (the lines of that file, if it is graph text),
     `notes` (corrections made while reading the file), `prefixes` (label to the prefix that the text
     abbreviates in names; None: chosen by the printer), `saved` (how its folder says that it is run) and
-    `places` (for a permuted program: for each block, the block before, and the number of each statement there).
+    `places` (of a permuted program: for each block, the block before and the numbers of its statements).
     """
 
     graphs: Mapping[str, Graph]

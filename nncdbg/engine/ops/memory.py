@@ -77,7 +77,7 @@ def _remains_types(attributes: Attributes, types: Types) -> Types:
     rows = [tuple(attributes[name] or ()) for name in ("starts", "offsets", "sizes")]
     if any(len(row) != len(types) or min(row, default=0) < 0 for row in rows):
         raise GraphError(
-            f"starts, offsets and sizes do not have one number, 0 or more, for each of the {len(types)} operands",
+            f"starts, offsets and sizes need one number, 0 or more, for each of the {len(types)} operands",
             hint="write the first byte in the result, the first byte in the operand, and the number of bytes",
             attribute="starts",
         )

@@ -1,4 +1,4 @@
-"""Legal orders of launches, which streams, events and the host allow, and the pairs that decide the outcome."""
+"""Legal orders of launches, as streams, events and the host allow, and the pairs that decide the outcome."""
 
 from __future__ import annotations
 

@@ -116,6 +116,7 @@ STATEMENTS: list[tuple[Any, ...]] = [
     ("Scale", 1, {"scale": 2.0}, (X,)),
     ("ScaledTanh", 1, {"alpha": 1.0, "beta": 1.0}, (X,)),
     ("nncdbg.Empty", 1, {"dtype": "f32", "shape": (2,), "init": "zeros"}, ()),
+    ("nncdbg.Remains", 1, {"shape": (2,), "starts": (0,), "offsets": (4,), "sizes": (8,)}, (X,)),
     ("nncdbg.FullLike", 1, {"value": 1.0}, (X,)),
     ("nncdbg.SumLike", 1, {}, (X, f(1, 4))),
     ("nncdbg.Batch", 1, {"size": 2, "shuffle": 3}, (np.array(1), f(5, 3), f(5)), 2),

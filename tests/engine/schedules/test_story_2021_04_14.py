@@ -1,9 +1,9 @@
 """A12, A14, A16: the race of 2021-04-14, where one list of streams was not bound to those of the devices.
 
 Four replicas train on streams 0 to 4; streams 0 and 1 are both on the first GPU.  The schedule of the
-backward pass was planned for the logical streams 0 to 3 and bound to 0, 2, 3 and 4, except the streams that wait when
-it begins: they stayed 1, 2 and 3.  The dropout backward of the fourth GPU may so start before the softmax
-backward has ended.
+backward pass was planned for the logical streams 0 to 3 and bound to 0, 2, 3 and 4, except the streams that
+wait when it begins: they stayed 1, 2 and 3.  The dropout backward of the fourth GPU may so start before the
+softmax backward has ended.
 """
 
 from __future__ import annotations
