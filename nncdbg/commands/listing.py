@@ -17,6 +17,7 @@ from nncdbg.presentation.breakpoint_syntax import split_source
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_file, source_lines
 from nncdbg.presentation.stops import marks_of, names_on, statement_lines
+from nncdbg.presentation.times.margin import TITLE, margins
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -43,6 +44,7 @@ def list_(session: CommandSession, text: str) -> None:
 
     `->` marks the next statement.  `>>` marks the statement that the stop reports.  `=>` marks the current
     statement of an outer frame.  `*` marks an enabled breakpoint, and `o` marks a disabled breakpoint.
+    After `set times on`, the margin has the median and the least time of each statement, and its share.
     """
     if source := split_source(text):
         list_source(session, *source)
@@ -94,7 +96,10 @@ def _show(session: CommandSession, lines: Sequence[int]) -> None:
     marks = marks_of(debugger, max(0, debugger.selected), debugger.stop)
     code = debugger.frames[max(0, debugger.selected)].code
     names = names_on(debugger, session.screen, code)
-    for line in window(listing, lines, marks, session.screen.line_layout.width, names):
+    times = margins(debugger, code)
+    if times:
+        session.screen.put_line(Text(TITLE, "dim"))
+    for line in window(listing, lines, marks, session.screen.line_layout.width, names, times):
         session.screen.put_line(line)
     session.listed = lines[-1]
 

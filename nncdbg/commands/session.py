@@ -151,8 +151,9 @@ class CommandSession:
 
     @contextmanager
     def recording_result(self, found: Command, arguments: str) -> Iterator[None]:
-        """Record what a command prints, if a replay compares it."""
-        with self.recorder.result(self.screen) if found.compares(arguments) else nullcontext():
+        """Record what a command prints, if a replay compares it: not while times are measured."""
+        compared = found.compares(arguments) and not self.debugger.times.on
+        with self.recorder.result(self.screen) if compared else nullcontext():
             yield
 
     @property
